@@ -22,7 +22,7 @@ from bench.work import SITES, Work, batches
 from bench.yard import JOB, Folded, Log, Yard
 from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.engine.engine import Engine
-from pilotage.engine.parts import Standing
+from pilotage.engine.jobs import Standing
 from pilotage.engine.restore import JobSnapshot, Snapshot, restore
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.plan import Template
@@ -93,7 +93,7 @@ def registered(packages: int) -> dict[str, float]:
     seconds = time.process_time() - started
     gc.collect()
     after = resident_bytes()
-    if core.engine.jobs[JOB].count != packages:
+    if core.engine.state.jobs.by_id[JOB].count != packages:
         raise SystemExit("the job was not registered whole")
     return {"rate": packages / seconds, "bytes": (after - before) / packages}
 
@@ -121,7 +121,7 @@ def start(packages: int) -> dict[str, float]:
             snapshot, sites=[Site(name=each) for each in SITES], settings=EngineSettings(), now=time.time()
         )
         seconds = time.process_time() - started
-        counts = engine.jobs[JOB].counts
+        counts = engine.state.jobs.by_id[JOB].counts
         journal.close()
     if counts[Standing.DONE] != half or counts[Standing.LIVE] != 1000:
         raise SystemExit(f"not what was in the book: {counts}")

@@ -157,7 +157,9 @@ class Market:
             self.schedule.go_on()
             if steps == self.driver.steps:
                 raise SystemExit("nothing more will happen, and not every job is over")
-            for name in [name for name in waiting if (job := self.engine.jobs.get(name)) is not None and is_over(job)]:
+            for name in [
+                name for name in waiting if (job := self.engine.state.jobs.by_id.get(name)) is not None and is_over(job)
+            ]:
                 took[name] = self.schedule.now - START - waiting.pop(name).at_seconds
         return took
 

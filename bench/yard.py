@@ -13,7 +13,7 @@ from pilotage.book.join import join
 from pilotage.book.ledger import Changes
 from pilotage.book.rows import JobRow
 from pilotage.engine.engine import Engine
-from pilotage.engine.parts import Standing
+from pilotage.engine.jobs import Standing
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import Effect, SubmitPilot
@@ -198,7 +198,7 @@ class Yard:
         plan = self.definitions.plan(JOB, ())
         self.driver.receive(Submit(token=1, job=JOB, registered=registration(self.sketch), plan=plan))
         moments = 0
-        jobs, driver = self.engine.jobs, self.driver
+        jobs, driver = self.engine.state.jobs.by_id, self.driver
         while JOB not in jobs or jobs[JOB].counts[Standing.DONE] < self.packages:
             steps = driver.steps
             moments += self.schedule.go_on()

@@ -180,7 +180,10 @@ class FakeJobs:
 
     def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
         held = [
-            ref for each in engine.pilots.values() if each.site.name == site for ref in (*each.assigned, *each.owed)
+            ref
+            for each in engine.state.pilots.by_name.values()
+            if each.site.name == site
+            for ref in (*each.assigned, *each.owed)
         ]
         return frozenset(self.inputs if any(ref.job == job for ref in held) else ())
 

@@ -6,6 +6,7 @@ nobody looked at fails the test, and so does a history that does not fold to the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from random import Random
 from types import TracebackType
@@ -14,11 +15,11 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from pilotage.book.codec import Checked, Refusal
-from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.decision_log import ENGINE_STREAM
+from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain
 from pilotage.engine.holds import holds_in
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import STANDINGS
+from pilotage.engine.jobs import STANDINGS, JobState, QueueClass
 from pilotage.engine.restore import JobSnapshot, Snapshot
 from pilotage.engine.settings import EngineSettings
 from pilotage.model import payloads
@@ -89,7 +90,7 @@ class Agent:
             type=type(data).__name__,
             time=self.small.now,
             epoch=epoch or (held.epoch if held is not None else 1),
-            seen=self.small.core.engine.position,
+            seen=self.small.core.engine.state.log.book_position,
             data=msgspec.Raw(_encode(data)),
             **(about | more),
         )
@@ -294,7 +295,7 @@ class Small:
         """Start the pilot that was asked for at a site, and let it exchange for the first time; it has a whole node."""
         wanted = next(each for each in self.effects if isinstance(each, SubmitPilot) and each.site == name)
         self.effects.remove(wanted)
-        capacity = self.engine.sites[name].site.capacity
+        capacity = self.engine.state.sites.by_name[name].site.capacity
         made = self.agent(f"{wanted.key}.{instance}", site=name, request=wanted.key, **({"capacity": capacity} | more))
         made.exchange()
         return made
@@ -318,6 +319,11 @@ class Small:
             and (one.event.job == job or one.event.job is None)
         ]
 
+    def reserved(self, site: str) -> dict[QueueClass, deque[int]]:
+        """The packages that are reserved for a site."""
+        state = self.engine.state
+        return state.queues.at[state.sites.by_name[site]].reserved
+
     def created(self, job: str = JOB) -> list[tuple[str, int, str]]:
         """The attempts that were created: package, number, site."""
         return [
@@ -328,12 +334,12 @@ class Small:
 
     def standing(self, package: str, *, job: str = JOB) -> str:
         """Where a package stands."""
-        state = self.engine.jobs[job]
+        state = self.engine.state.jobs.by_id[job]
         return STANDINGS[state.standing[number_of(state.plan.layouts, package)]]
 
     def standings(self, *, job: str = JOB) -> dict[str, list[str]]:
         """The packages by where they stand."""
-        state = self.engine.jobs[job]
+        state = self.engine.state.jobs.by_id[job]
         found: dict[str, list[str]] = {}
         for number in range(state.count):
             found.setdefault(STANDINGS[state.standing[number]], []).append(state.dotted(number))
@@ -341,8 +347,8 @@ class Small:
 
     def explain(self, package: str, *, job: str = JOB) -> Explanation:
         """Why a package is where it is, as the engine alone can tell."""
-        state = self.engine.jobs[job]
-        return explain(self.engine, state, number_of(state.plan.layouts, package))
+        state = self.engine.state.jobs.by_id[job]
+        return explain(self.engine.state, state, number_of(state.plan.layouts, package))
 
     # --- starting again ---
 
@@ -391,15 +397,17 @@ class Small:
         self.step(*(SiteSeen(site=each.name, answers=True) for each in self.sites))
         for turn in range(turns):
             self._release_all()
-            if not any(_goes_on(job) for job in self.engine.jobs.values()):
+            if not any(_goes_on(job) for job in self.engine.state.jobs.by_id.values()):
                 return
             self.take(CancelSubmitted)
             for wanted in self.take(SubmitPilot):
-                capacity = self.engine.sites[wanted.site].site.capacity
+                capacity = self.engine.state.sites.by_name[wanted.site].site.capacity
                 name = f"{wanted.key}.t{turn}"
                 self.agent(name, site=wanted.site, request=wanted.key, capacity=capacity).exchange()
             self.take(SubmitAttempt)
-            queued = [each for job in self.engine.jobs.values() for _, each in job.attempts() if not each.leased]
+            queued = [
+                each for job in self.engine.state.jobs.by_id.values() for _, each in job.attempts() if not each.leased
+            ]
             for each in queued:
                 self.agent(f"{each.key}.t{turn}", site=each.site.name, request=each.key, serves=each.ref).exchange()
             for late in {(each.job, each.stage): each for each in self.take(ExpandStage)}.values():
@@ -417,10 +425,10 @@ class Small:
             self.wait(self.settings.interval_seconds + 1.0, *alive)
             for agent in alive:
                 agent.unread.clear()
-        raise AssertionError({job.id: self.standings(job=job.id) for job in self.engine.jobs.values()})
+        raise AssertionError({job.id: self.standings(job=job.id) for job in self.engine.state.jobs.by_id.values()})
 
     def _release_all(self) -> None:
-        for job in self.engine.jobs.values():
+        for job in self.engine.state.jobs.by_id.values():
             if job.held and _goes_on(job):
                 self.ask(Release(job=job.id))
             for number, work in list(job.work.items()):

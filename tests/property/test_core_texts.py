@@ -39,8 +39,8 @@ class Known:
         self.pilot = small.pilot()
         self.keys = [each.key for each in small.take(SubmitPilot)]
         self.keys += [each.key for each in small.take(SubmitAttempt)]
-        self.bound = next(each for _, each in small.engine.jobs[JOB].attempts() if each.key)
-        self.refs = [each.ref for _, each in small.engine.jobs[JOB].attempts()]
+        self.bound = next(each for _, each in small.engine.state.jobs.by_id[JOB].attempts() if each.key)
+        self.refs = [each.ref for _, each in small.engine.state.jobs.by_id[JOB].attempts()]
 
 
 @st.composite

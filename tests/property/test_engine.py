@@ -127,9 +127,9 @@ class Service(RuleBasedStateMachine):
         return self._live[number % len(self._live)]
 
     def _package(self, number: int) -> tuple[str, str]:
-        known = list(self.small.engine.jobs)
+        known = list(self.small.engine.state.jobs.by_id)
         job = known[number % len(known)]
-        state = self.small.engine.jobs[job]
+        state = self.small.engine.state.jobs.by_id[job]
         return job, state.dotted(number // len(known) % state.count)
 
     # --- rules ---
@@ -219,7 +219,7 @@ class Service(RuleBasedStateMachine):
         self.small.wait(seconds, *(self._live if alive else ()))
         self._tidy()
 
-    @precondition(lambda self: self.small.engine.jobs)
+    @precondition(lambda self: self.small.engine.state.jobs.by_id)
     @rule(number=which, kind=st.sampled_from(range(len(OPERATIONS))))
     def operate(self, number: int, kind: int) -> None:
         self.small.ask(OPERATIONS[kind](*self._package(number)))
@@ -239,7 +239,7 @@ class Service(RuleBasedStateMachine):
         small.ask(Clear(job=job))
         self._tidy()
         row = small.journal.job(job)
-        if then == "restart" and row is not None and job not in small.engine.jobs:
+        if then == "restart" and row is not None and job not in small.engine.state.jobs.by_id:
             finals, unfinished = small.journal.finals(row), small.journal.unfinished(row)
             kept = JobSnapshot(row=row, plan=small.plans[job][-1], finals=finals, unfinished=unfinished)
             gone = frozenset(surely_gone(small.journal.pilots(after="", limit=1_000_000)))
@@ -264,10 +264,10 @@ class Service(RuleBasedStateMachine):
             self.small.step(Gone(site="c", key=effect.key, reason="killed"))
         self._tidy()
 
-    @precondition(lambda self: self.small.engine.requests)
+    @precondition(lambda self: self.small.engine.state.pilots.requests)
     @rule(number=which, how=st.sampled_from(["submitted", "gone"]))
     def report_a_request(self, number: int, how: str) -> None:
-        requests = list(self.small.engine.requests.values())
+        requests = list(self.small.engine.state.pilots.requests.values())
         request = requests[number % len(requests)]
         if how == "submitted":
             self.small.step(Submitted(site=request.site.name, key=request.key, native_id=str(number)))

@@ -61,7 +61,7 @@ def run(jobs: list[Come], *, slots: int, seconds: float, fairness: Order = "slow
         if pilot.held:
             pilot.end(next(iter(pilot.held)))
         pilot.exchange()
-    assert not any(state.unfinished for state in small.engine.jobs.values())
+    assert not any(state.unfinished for state in small.engine.state.jobs.by_id.values())
     small.take(SubmitPilot)
     pilot.unread.clear()
     return small

@@ -15,4 +15,4 @@ def what_runs_last_waits_for_nobody(patch: Patch) -> None:
 @mutant(first_seed=106, by="finals")
 def a_status_that_ends_the_job_leaves_the_others_be(patch: Patch) -> None:
     """A package ends the job, and the others go on."""
-    graft(patch, ending.end_others, lambda engine, job, number, status: None)
+    graft(patch, ending.end_others, lambda state, job, number, status: None)

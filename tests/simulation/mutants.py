@@ -1,6 +1,6 @@
 """Bugs planted on purpose, to show that the worlds provoke them and that some checker tells.
 
-Each is a patch of production code for the length of one test: a function of the engine, the core, the restore or the
+Each is a patch of production code for the length of one test: a function of the state, the core, the restore or the
 driver is replaced by one that is wrong in the way its name says. Production code has no switch for any of this.
 """
 
@@ -32,10 +32,10 @@ from pilotage.engine import (
     restore,
     settling,
 )
-from pilotage.engine.engine import Engine
-from pilotage.engine.jobs import JobState, LateState
-from pilotage.engine.parts import AttemptState, PackageWork
-from pilotage.engine.places import PilotState
+from pilotage.engine.decision_log import ENGINE_STREAM, DecisionLog
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.jobs import JobState, LateState, PackageWork
+from pilotage.engine.places import AttemptState, PilotState
 from pilotage.model import payloads
 from pilotage.model.events import Event
 from pilotage.model.exchange import Exchange
@@ -80,7 +80,7 @@ def graft(patch: Patch, original: Any, mutated: Any) -> None:
         for name in [name for name, value in vars(module).items() if value is original]:
             patch.setattr(module, name, mutated)
             found += 1
-    for table in (handlers.JOB_FOLDS, handlers.OTHER_FOLDS, handlers.PACKAGE_FOLDS):
+    for table in (handlers.FOLDS.job, handlers.FOLDS.other, handlers.FOLDS.package):
         for kind in [kind for kind, fold in table.items() if fold is original]:
             patch.setitem(table, kind, mutated)
     decisions = tuple(mutated if each is original else each for each in handlers.DECISIONS)
@@ -89,10 +89,10 @@ def graft(patch: Patch, original: Any, mutated: Any) -> None:
     assert found, f"{original} is nowhere to be found"
 
 
-def whoever_it_is(engine: Engine, _: str, one: Checked, *, site: str) -> int | None:
+def whoever_it_is(state: EngineState, _: str, one: Checked, *, site: str) -> int | None:
     """The package that something is said of, whoever says it."""
     del site
-    job = engine.jobs.get(one.event.job or "")
+    job = state.jobs.by_id.get(one.event.job or "")
     return job.number(one.place) if job is not None and one.place is not None else None
 
 
@@ -103,17 +103,17 @@ def whoever_it_is(engine: Engine, _: str, one: Checked, *, site: str) -> int | N
 def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
     """Fencing dropped: a batch job that was started twice runs its attempt twice."""
 
-    def lease(engine: Engine, pilot: PilotState, ref: Any, node: str) -> None:
-        found = exchanges.find_attempt(engine, ref)
+    def lease(state: EngineState, pilot: PilotState, ref: Any, node: str) -> None:
+        found = exchanges.find_attempt(state, ref)
         if found is not None and not found.lost and found.pilot != pilot.name:
-            if found.pilot in engine.pilots:
-                engine.pilots[found.pilot].give_back(ref)
+            if found.pilot in state.pilots.by_name:
+                state.pilots.by_name[found.pilot].give_back(ref)
             if found.leased:
                 found.site.place.ends.left(found.began_at)
             found.leased, found.pilot = False, ""
             started = payloads.AttemptStarted(pilot=pilot.name, node=node or None)
-            job = engine.jobs[ref.job]
-            engine.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+            job = state.jobs.by_id[ref.job]
+            state.log.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
 
     graft(patch, exchanges._lease, lease)
 
@@ -123,14 +123,14 @@ def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
     """The epoch ignored: whatever succeeds is a candidate, also what a kill and a restart left behind."""
     folded = on_attempts.on_attempt_finished
 
-    def on_attempt_finished(engine: Engine, job: JobState, number: int, event: Event, data: Any) -> None:
+    def on_attempt_finished(state: EngineState, job: JobState, number: int, event: Event, data: Any) -> None:
         work = job.work.get(number)
         known = work is not None and event.attempt in work.attempts
-        folded(engine, job, number, event, data)
+        folded(state, job, number, event, data)
         if not known and data.exit_code == ExitCodeGasw.SUCCESS and not job.is_final(number):
             job.work_of(number).candidates += (event.attempt or 0,)
-            engine.grants.append((job, number))
-            readiness.reconsider(engine, job, number)
+            state.pending.to_commit.append((job, number))
+            readiness.reconsider(state, job, number)
 
     graft(patch, folded, on_attempt_finished)
 
@@ -141,15 +141,17 @@ def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     folded, granted = on_attempts.on_attempt_finished, settling.grant_what_succeeded
     late: dict[int, list[tuple[JobState, int, int]]] = {}  # by engine
 
-    def on_attempt_finished(engine: Engine, job: JobState, number: int, event: Event, data: Any) -> None:
+    def on_attempt_finished(state: EngineState, job: JobState, number: int, event: Event, data: Any) -> None:
         if data.exit_code == ExitCodeGasw.SUCCESS and job.granted[number] and event.epoch == job.epoch_of(number):
-            late.setdefault(id(engine), []).append((job, number, event.attempt or 0))
-        folded(engine, job, number, event, data)
+            late.setdefault(id(state), []).append((job, number, event.attempt or 0))
+        folded(state, job, number, event, data)
 
-    def grant(engine: Engine) -> None:
-        granted(engine)
-        for job, number, attempt in late.pop(id(engine), ()):
-            engine.write(payloads.CommitGranted(), job=job, number=number, attempt=attempt, epoch=job.epoch_of(number))
+    def grant(state: EngineState) -> None:
+        granted(state)
+        for job, number, attempt in late.pop(id(state), ()):
+            state.log.write(
+                payloads.CommitGranted(), job=job, number=number, attempt=attempt, epoch=job.epoch_of(number)
+            )
 
     graft(patch, folded, on_attempt_finished)
     graft(patch, granted, grant)
@@ -165,14 +167,14 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
             super().add(n)
             return True
 
-    def on_attempt_finished(engine: Engine, job: JobState, number: int, event: Event, data: Any) -> None:
+    def on_attempt_finished(state: EngineState, job: JobState, number: int, event: Event, data: Any) -> None:
         work = job.work.get(number)
         before = work.failures.get(event.attempt or 0) if work is not None else None
-        folded(engine, job, number, event, data)
+        folded(state, job, number, event, data)
         if work is not None and before is not None:
             again = 1000 * len(work.failures) + before.attempt
             work.fail(again, msgspec.structs.replace(before, attempt=again))
-            engine.failed[job, number] = None
+            state.pending.to_judge[job, number] = None
 
     patch.setattr(core_module, "Heard", Forgetful)
     graft(patch, exchanges.may_say, whoever_it_is)  # else an end that is told again is noted, and no more
@@ -184,9 +186,9 @@ def a_late_success_is_forgotten(patch: Patch) -> None:
     """What was suspected or lost and succeeds all the same counts as nothing."""
     folded = on_attempts._succeed
 
-    def succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
+    def succeed(state: EngineState, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
         if attempt.trusted:
-            folded(engine, job, work, attempt)
+            folded(state, job, work, attempt)
 
     graft(patch, folded, succeed)
 
@@ -200,13 +202,13 @@ def what_is_cancelled_runs_on(patch: Patch) -> None:
 @mutant(first_seed=137, by="finishing")
 def a_lease_never_expires(patch: Patch) -> None:
     """A pilot that is silent is waited for until it speaks."""
-    graft(patch, leases.check_lease, lambda engine, name: None)
+    graft(patch, leases.check_lease, lambda state, name: None)
 
 
 @mutant(first_seed=107, by="finishing")
 def what_a_dead_pilot_held_is_not_lost(patch: Patch) -> None:
     """The pilot ends, and its attempts are waited for."""
-    graft(patch, on_pilots.bury, lambda engine: engine.bereft.clear())
+    graft(patch, on_pilots.bury, lambda state: state.pending.lost_pilots.clear())
 
 
 # --- what is durable --------------------------------------------------------------------------------------------------
@@ -242,9 +244,9 @@ def a_restart_forgets_grants(patch: Patch) -> None:
     """What was done is done, and granted, again after a crash."""
     restored = restore._restore_final
 
-    def restore_final(engine: Engine, job: JobState, final: Any, gone: set[str]) -> None:
+    def restore_final(state: EngineState, job: JobState, final: Any, gone: set[str]) -> None:
         if not final.granted:
-            restored(engine, job, final, gone)
+            restored(state, job, final, gone)
 
     graft(patch, restored, restore_final)
 
@@ -255,8 +257,8 @@ def a_restart_counts_attempts_anew_and_nobody_compares(patch: Patch) -> None:
     restored = restore._restore_package
     patch.setattr(Scene, "_compare", lambda *_: None)
 
-    def restore_package(engine: Engine, job: JobState, number: int, facts: Any, gone: set[str]) -> None:
-        restored(engine, job, number, facts, gone)
+    def restore_package(state: EngineState, job: JobState, number: int, facts: Any, gone: set[str]) -> None:
+        restored(state, job, number, facts, gone)
         job.last_attempt[number] = max(job.work[number].attempts, default=0) if number in job.work else 0
 
     graft(patch, restored, restore_package)
@@ -284,11 +286,11 @@ def what_follows_a_suspect_has_its_number(patch: Patch) -> None:
     """A new attempt shares its number, and its files, with the one that was suspected."""
     created = dispatch.create
 
-    def create(engine: Engine, job: JobState, number: int, *rest: Any, **named: Any) -> None:
+    def create(state: EngineState, job: JobState, number: int, *rest: Any, **named: Any) -> None:
         work = job.work.get(number)
         if work is not None and any(each.suspect for each in work.attempts.values()):
             job.last_attempt[number] -= 1
-        created(engine, job, number, *rest, **named)
+        created(state, job, number, *rest, **named)
 
     graft(patch, created, create)
 
@@ -323,17 +325,17 @@ def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
     """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
     killed, granted = operations._kill, settling.grant_what_succeeded
 
-    def kill(engine: Engine, job: JobState, operation: Any) -> None:
+    def kill(state: EngineState, job: JobState, operation: Any) -> None:
         if operation.package:
-            killed(engine, job, operation)
+            killed(state, job, operation)
         else:
-            engine.write(payloads.CancelAccepted(message=operation.message), job=job, epoch=job.epoch)
+            state.log.write(payloads.CancelAccepted(message=operation.message), job=job, epoch=job.epoch)
 
-    def grant(engine: Engine) -> None:
-        jobs = {job for job, _ in engine.grants if job.cancelled}
+    def grant(state: EngineState) -> None:
+        jobs = {job for job, _ in state.pending.to_commit if job.cancelled}
         for job in jobs:
             job.cancelled = False
-        granted(engine)
+        granted(state)
         for job in jobs:
             job.cancelled = True
 
@@ -349,10 +351,10 @@ def a_success_is_enough_for_consumers(patch: Patch) -> None:
     """Readiness by the end of an attempt, whichever it was, instead of by the grant."""
     folded = on_attempts.on_attempt_finished
 
-    def on_attempt_finished(engine: Engine, job: JobState, number: int, event: Event, data: Any) -> None:
-        folded(engine, job, number, event, data)
+    def on_attempt_finished(state: EngineState, job: JobState, number: int, event: Event, data: Any) -> None:
+        folded(state, job, number, event, data)
         if data.exit_code == ExitCodeGasw.SUCCESS:
-            readiness.satisfy(engine, job, number)
+            readiness.satisfy(state, job, number)
 
     graft(patch, folded, on_attempt_finished)
 
@@ -361,10 +363,10 @@ def a_success_is_enough_for_consumers(patch: Patch) -> None:
 def what_is_dropped_is_waited_for(patch: Patch) -> None:
     """A line is left out, and its consumers never start."""
 
-    def on_dropped(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Dropped) -> None:
+    def on_dropped(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Dropped) -> None:
         job.drop_revision = max(job.drop_revision, data.operation)
         job.work_of(number).dropped = data.operation
-        readiness.reconsider(engine, job, number)
+        readiness.reconsider(state, job, number)
 
     graft(patch, on_jobs.on_dropped, on_dropped)
 
@@ -386,14 +388,14 @@ def what_is_dropped_is_read(patch: Patch) -> None:
 @mutant(first_seed=2, by="reads")
 def an_attempt_pins_no_drop_revision(patch: Patch) -> None:
     """What was dropped when an attempt was created depends on when somebody asks."""
-    writes = Engine.write_of
+    writes = DecisionLog.write_of
 
-    def write_of(self: Engine, data: Any, *about: Any) -> None:
+    def write_of(self: DecisionLog, data: Any, *about: Any) -> None:
         if isinstance(data, payloads.AttemptCreated):
             data = msgspec.structs.replace(data, drop_revision=0)
         writes(self, data, *about)
 
-    patch.setattr(Engine, "write_of", write_of)
+    patch.setattr(DecisionLog, "write_of", write_of)
 
 
 @mutant(first_seed=51, by="restores")
@@ -419,7 +421,7 @@ def a_late_stage_is_laid_out_too_early(patch: Patch) -> None:
 @mutant(first_seed=137, by="finishing")
 def consumers_of_what_failed_wait_for_ever(patch: Patch) -> None:
     """Nobody gives up what waits for a package that will make nothing."""
-    graft(patch, settling.give_up_consumers, lambda engine: engine.dead.clear())
+    graft(patch, settling.give_up_consumers, lambda state: state.pending.to_abort_consumers.clear())
 
 
 @mutant(first_seed=106, by="explaining waiting")
@@ -437,7 +439,7 @@ def numbers_of_decisions_collide_with_loaded_ones(patch: Patch) -> None:
     """An engine that takes over counts on from where the stream has its first hole, and not above its highest number."""
 
     def next_number(streams: Iterable[StreamRow]) -> int:
-        return max((row.watermark for row in streams if row.stream == engine_module.ENGINE_STREAM), default=0) + 1
+        return max((row.watermark for row in streams if row.stream == ENGINE_STREAM), default=0) + 1
 
     graft(patch, restore.next_number, next_number)
 

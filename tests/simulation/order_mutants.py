@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 from pilotage.engine import leases, operations, races, restart, restore
-from pilotage.engine.engine import Engine
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.fairness import Fairness
-from pilotage.engine.jobs import JobState
-from pilotage.engine.openings import Openings
-from pilotage.engine.parts import QueueClass
+from pilotage.engine.jobs import JobState, QueueClass
+from pilotage.engine.openings import Placement
 from pilotage.engine.places import PilotState
 from pilotage.engine.restart_rules import row_of
 from pilotage.engine.steady_time import SteadyTime
@@ -58,11 +57,11 @@ def a_silent_pilot_is_lost_after_two_leases(patch: Patch) -> None:
     """One lease too early."""
     checked = leases.check_lease
 
-    def check_lease(engine: Engine, name: str) -> None:
-        settings = engine.settings
-        engine.settings = msgspec.structs.replace(settings, lost_after_leases=settings.lost_after_leases - 1)
-        checked(engine, name)
-        engine.settings = settings
+    def check_lease(state: EngineState, name: str) -> None:
+        settings = state.settings
+        state.settings = msgspec.structs.replace(settings, lost_after_leases=settings.lost_after_leases - 1)
+        checked(state, name)
+        state.settings = settings
 
     graft(patch, checked, check_lease)
 
@@ -72,11 +71,11 @@ def a_silent_pilot_is_lost_after_four_leases(patch: Patch) -> None:
     """One lease too late."""
     checked = leases.check_lease
 
-    def check_lease(engine: Engine, name: str) -> None:
-        settings = engine.settings
-        engine.settings = msgspec.structs.replace(settings, lost_after_leases=settings.lost_after_leases + 1)
-        checked(engine, name)
-        engine.settings = settings
+    def check_lease(state: EngineState, name: str) -> None:
+        settings = state.settings
+        state.settings = msgspec.structs.replace(settings, lost_after_leases=settings.lost_after_leases + 1)
+        checked(state, name)
+        state.settings = settings
 
     graft(patch, checked, check_lease)
 
@@ -121,13 +120,13 @@ def the_last_of_a_packages_rules_acts_first(patch: Patch) -> None:
 @mutant(first_seed=1, by="sanity")
 def the_slots_of_a_pilot_that_ended_are_kept(patch: Patch) -> None:
     """A site has the slots of pilots that are gone."""
-    changed = Openings.slots_changed
+    changed = Placement.slots_changed
 
-    def slots_changed(self: Openings, site: Any, pilot: PilotState, sign: int) -> None:
+    def slots_changed(self: Placement, site: Any, pilot: PilotState, sign: int) -> None:
         if sign > 0:
             changed(self, site, pilot, sign)
 
-    patch.setattr(Openings, "slots_changed", slots_changed)
+    patch.setattr(Placement, "slots_changed", slots_changed)
 
 
 @mutant(first_seed=23, by="restoring")

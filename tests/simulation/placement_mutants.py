@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from pilotage.engine import dispatch, fits, openings, releasing, restore
-from pilotage.engine.engine import Engine
-from pilotage.engine.parts import AttemptState, QueueClass
-from pilotage.engine.places import PilotState
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.jobs import QueueClass
+from pilotage.engine.places import AttemptState, PilotState
 from pilotage.engine.selection import filters
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.room import Room
@@ -39,8 +39,8 @@ def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
 @mutant(first_seed=9, by="waiting")
 def a_reservation_is_never_given_back(patch: Patch) -> None:
     """What was reserved where no pilot can run it waits there for one that can."""
-    graft(patch, releasing.release_unfit, lambda engine, site: None)
-    graft(patch, dispatch._fetch, lambda engine, site: None)
+    graft(patch, releasing.release_unfit, lambda state, site: None)
+    graft(patch, dispatch._fetch, lambda state, site: None)
 
 
 @mutant(first_seed=137, by="rooms")
@@ -66,7 +66,7 @@ def memory_is_not_looked_at(patch: Patch) -> None:
 @mutant(first_seed=30, by="rooms")
 def a_category_has_no_limit(patch: Patch) -> None:
     """More packages run than there are licences."""
-    graft(patch, dispatch.may_start, lambda engine, queue: queue.job.open)
+    graft(patch, dispatch.may_start, lambda state, queue: queue.job.open)
 
 
 @mutant(first_seed=72, by="rooms")
@@ -86,11 +86,11 @@ def a_batch_job_is_not_told_its_nodes(patch: Patch) -> None:
     """What names its nodes has a batch job of its own, which may begin anywhere."""
     submit = dispatch.submit
 
-    def anywhere(engine: Engine, attempt: AttemptState) -> None:
-        submit(engine, attempt)
-        effect = engine.effects[-1]
+    def anywhere(state: EngineState, attempt: AttemptState) -> None:
+        submit(state, attempt)
+        effect = state.log.effects[-1]
         if isinstance(effect, SubmitAttempt):
-            engine.effects[-1] = replace(effect, demand=replace(effect.demand, node_restriction=()))
+            state.log.effects[-1] = replace(effect, demand=replace(effect.demand, node_restriction=()))
 
     graft(patch, submit, anywhere)
 
@@ -98,10 +98,10 @@ def a_batch_job_is_not_told_its_nodes(patch: Patch) -> None:
 @mutant(first_seed=137, by="sites sanity")
 def a_site_that_sleeps_keeps_what_is_reserved_there(patch: Patch) -> None:
     """What waits at a site that was put to sleep goes on waiting there."""
-    graft(patch, releasing.release_site, lambda engine, site: None)
+    graft(patch, releasing.release_site, lambda state, site: None)
 
 
 @mutant(first_seed=137, by="sites sanity restoring")
 def a_restart_forgets_who_sleeps(patch: Patch) -> None:
     """Every site is a candidate again after a crash."""
-    graft(patch, restore._restore_standings, lambda engine, rows: None)
+    graft(patch, restore._restore_standings, lambda state, rows: None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.engine import operations, restart_rules, settling
-from pilotage.engine.engine import Engine
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import PackageWork
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.jobs import JobState, PackageWork
 from pilotage.engine.restart import Verdict
 from tests.simulation.mutants import Patch, graft, mutant
 
@@ -21,7 +20,7 @@ def what_is_read_may_be_voided(patch: Patch) -> None:
 @mutant(first_seed=62, by="aborts")
 def what_begins_anew_leaves_its_consumers_given_up(patch: Patch) -> None:
     """Packages that were given up because of a producer stay so when it begins anew."""
-    graft(patch, settling.revive_consumers, lambda engine: engine.revived.clear())
+    graft(patch, settling.revive_consumers, lambda state: state.pending.to_revive.clear())
 
 
 @mutant(first_seed=44, by="retries")
@@ -35,7 +34,7 @@ def what_kills_its_pilots_is_not_parked(patch: Patch) -> None:
     """A package under which pilots die is given the next one."""
     carried = settling._carry_out
 
-    def carry_out(engine: Engine, job: JobState, work: PackageWork, answer: Verdict) -> None:
-        carried(engine, job, work, msgspec.structs.replace(answer, action=answer.action.replace("park", "restart")))
+    def carry_out(state: EngineState, job: JobState, work: PackageWork, answer: Verdict) -> None:
+        carried(state, job, work, msgspec.structs.replace(answer, action=answer.action.replace("park", "restart")))
 
     graft(patch, carried, carry_out)

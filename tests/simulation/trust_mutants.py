@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilotage.engine import exchanges, leases, reports
-from pilotage.engine.engine import Engine
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.places import SiteState
 from pilotage.model import payloads, texts
 from pilotage.model.reports import Gone
@@ -25,13 +25,13 @@ def a_pilot_is_suspected_within_its_lease(patch: Patch) -> None:
     """Half a lease of silence is taken for a whole one."""
     checked = leases.check_lease
 
-    def check_lease(engine: Engine, name: str) -> None:
-        pilot = engine.pilots.get(name)
+    def check_lease(state: EngineState, name: str) -> None:
+        pilot = state.pilots.by_name.get(name)
         if pilot is None:
             return
         heard_at = pilot.heard_at
-        pilot.heard_at -= 0.5 * engine.settings.lease_seconds
-        checked(engine, name)
+        pilot.heard_at -= 0.5 * state.settings.lease_seconds
+        checked(state, name)
         pilot.heard_at = heard_at
 
     graft(patch, checked, check_lease)
@@ -42,10 +42,10 @@ def a_batch_system_is_believed_before_its_pilots(patch: Patch) -> None:
     """A pilot that speaks is given up because a listing does not have it."""
     heard = reports._gone
 
-    def gone(engine: Engine, site: SiteState, report: Gone) -> None:
+    def gone(state: EngineState, site: SiteState, report: Gone) -> None:
         for pilot in [each for each in site.pilots.values() if each.request == report.key]:
-            engine.write(payloads.PilotEnded(reason=report.reason), pilot=pilot.name)
-        heard(engine, site, report)
+            state.log.write(payloads.PilotEnded(reason=report.reason), pilot=pilot.name)
+        heard(state, site, report)
 
     graft(patch, heard, gone)
 

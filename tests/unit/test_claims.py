@@ -43,7 +43,7 @@ def test_what_is_refused_is_held_by_its_package_and_asked_about_again_when_that_
     guard = FakeGuard()
     guard.why = "a.dat: another has it"
     with Small(site()) as small:
-        small.engine.guard = guard
+        small.engine.state.output_guard = guard
         small.submit(chain())
         pilot = small.pilot()
         ref = pilot.ref("1.1.1")
@@ -69,7 +69,7 @@ def test_of_jobs_that_are_not_contested_nothing_is_asked_and_a_hold_keeps_no_gra
     guard = FakeGuard()
     guard.contested = {"another"}
     with Small(site()) as small:
-        small.engine.guard = guard
+        small.engine.state.output_guard = guard
         small.submit(chain())
         pilot = small.pilot()
         small.ask(Hold(job=JOB, package="1.1.1"))

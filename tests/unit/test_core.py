@@ -60,7 +60,7 @@ def test_a_stage_that_cannot_be_laid_out_ends_its_job() -> None:
         pilot.succeed("1.1.1")
         [asked] = small.take(ExpandStage)
         small.step(GrowthFailed(job=JOB, stage=2, revision=asked.revision + 1, message="out of date"))
-        assert not small.engine.jobs[JOB].aborted
+        assert not small.engine.state.jobs.by_id[JOB].aborted
         small.step(GrowthFailed(job=JOB, stage=2, revision=asked.revision, message="two packages made x"))
         [aborted] = small.told(payloads.Aborted)
         assert "two packages made x" in msgspec.json.decode(aborted.data)["message"]
@@ -95,7 +95,7 @@ def test_a_clock_that_is_set_back_does_not_undo_anything() -> None:
         pilot = small.pilot()
         small.now = START - 500.0
         pilot.succeed("1.1.1")
-        assert small.engine.now == START
+        assert small.engine.state.clock.now == START
         assert small.told(payloads.CommitGranted, "1.1.1")[0].time == START - 500.0  # as the clock says it
         small.now = START
 
@@ -260,12 +260,12 @@ def test_a_stale_exchange_brings_its_events_and_nothing_else() -> None:
         stale = pilot.message()  # on its way for long
         held = (ref, pilot.ref("1.2.1"))
         assert pilot.exchange(events=(), held=held) is None
-        heard_at = small.engine.pilots[pilot.name].heard_at
+        heard_at = small.engine.state.pilots.by_name[pilot.name].heard_at
         outbox = small.step(msgspec.structs.replace(stale, leaving="old news", held=()), after=5.0)
         assert small.standing("1.1.1") == "done"
         assert [reply.sequence for reply in outbox.replies] != [stale.sequence]
-        assert small.engine.pilots[pilot.name].heard_at == heard_at
-        assert small.engine.pilots[pilot.name].leaving == ""
+        assert small.engine.state.pilots.by_name[pilot.name].heard_at == heard_at
+        assert small.engine.state.pilots.by_name[pilot.name].leaving == ""
         pilot.unread.clear()
 
 
@@ -286,7 +286,7 @@ def test_an_exchange_whose_number_jumps_out_of_all_reach_makes_no_other_old() ->
     with Small(site(cores=2)) as small:
         small.submit(bag(3))
         pilot = small.pilot()
-        known = small.engine.pilots[pilot.name]
+        known = small.engine.state.pilots.by_name[pilot.name]
         last, heard_at = known.sequence, known.heard_at
         message = pilot.message()
         for far in (last + SEQUENCE_JUMP_MAX + 1, SETTLING - 1, SETTLING, SETTLING + 7):

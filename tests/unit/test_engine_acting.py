@@ -23,9 +23,9 @@ def stopped_by_word_of_mouth() -> tuple[Small, Agent]:
     small.ask(Reschedule(job=JOB, package="1.1.1"))
     one.exchange()  # is told to stop it
     one.exchange(leaving="soon")  # has stopped it
-    assert small.engine.acting == {}
+    assert small.engine.state.abandoned.by_pilot == {}
     small.wait(4 * LEASE)
-    assert one.name not in small.engine.pilots
+    assert one.name not in small.engine.state.pilots.by_name
     return small, one
 
 
@@ -33,7 +33,7 @@ def test_the_word_of_a_batch_system_about_a_request_counts_for_its_pilot_after_a
     small, one = stopped_by_word_of_mouth()
     small.step(Gone(site="a", key=one.request, reason="ended"))
     small.restart()
-    assert small.engine.acting == {}
+    assert small.engine.state.abandoned.by_pilot == {}
     assert small.standing("1.1.1") != "blocked"
 
 
@@ -80,7 +80,7 @@ def test_a_request_that_another_pilot_serves_well_is_not_ended() -> None:
     other.exchange()
     small.ask(Reschedule(job=JOB, package=one.packages[0]))
     small.wait(5 * LEASE, other)
-    assert list(small.engine.acting) == [one.name]
+    assert list(small.engine.state.abandoned.by_pilot) == [one.name]
     assert small.take(CancelSubmitted) == []
     small.take(SubmitPilot)
 
@@ -93,7 +93,7 @@ def test_an_agent_that_ends_orderly_needs_no_batch_system() -> None:
     one.say(payloads.PilotEnded(reason="idle"))
     one.exchange(leaving="idle")
     small.restart()
-    assert small.engine.acting == {}
+    assert small.engine.state.abandoned.by_pilot == {}
     assert small.take(CancelSubmitted) == []
 
 
@@ -107,7 +107,7 @@ def test_what_an_agent_said_before_it_was_given_an_attempt_does_not_tell_a_later
     small.restart()
     # Its first exchange comes once more, late: with it, it had asked for what it runs.
     small.step(one.message(sequence=1, seen=0, held=()))
-    assert list(small.engine.acting) == [one.name]
+    assert list(small.engine.state.abandoned.by_pilot) == [one.name]
     assert small.standing("1.1.1") == "blocked"
     one.exchange()  # is told to stop it
     assert small.standing("1.1.1") == "blocked"
@@ -121,13 +121,13 @@ def test_what_has_stopped_does_not_act_again_when_another_attempt_is_granted() -
     small.submit(bag(1, MAIL))
     one = small.pilot()
     small.wait(4 * LEASE)
-    assert one.name not in small.engine.pilots
+    assert one.name not in small.engine.state.pilots.by_name
     small.step(Gone(site="a", key=one.request, reason="cancelled"))
-    assert small.engine.acting == {}
+    assert small.engine.state.abandoned.by_pilot == {}
     two = small.pilot()
     two.succeed("1.1.1")
     assert small.standing("1.1.1") == "done"
-    assert small.engine.acting == {}
+    assert small.engine.state.abandoned.by_pilot == {}
     small.effects.clear()
     small.wait(3 * small.settings.submit_again_seconds)
     assert CancelSubmitted(site="a", key=one.request) not in small.effects

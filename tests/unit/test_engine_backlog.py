@@ -59,7 +59,7 @@ def test_what_is_reserved_where_it_cannot_begin_is_begun_by_an_idle_pilot_elsewh
         small.submit(bag(3, kind(run_seconds=600.0)))
         first = small.pilot("a")
         assert first.packages == ["1.1.1"]
-        assert sum(map(len, small.engine.sites["a"].reserved.values())) == 2
+        assert sum(map(len, small.reserved("a").values())) == 2
         other.succeed("1.1.1", after=5.0)
         assert other.packages == ["1.3.1"]
 

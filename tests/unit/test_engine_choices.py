@@ -59,7 +59,7 @@ def test_what_stood_then_is_told_and_not_what_stands_now() -> None:
         ]
         # The second was bound in the same moment, and shares what was noted: a had room when that began.
         assert reasons(small, "chosen", "1.2.1")[0].subject == "b"
-        state = small.engine.jobs[JOB]
+        state = small.engine.state.jobs.by_id[JOB]
         notes = {id(each.choice) for _, each in state.attempts()}
         assert len(notes) == 1
         small.bound(first).succeed("1.1.1")
@@ -93,7 +93,7 @@ def test_where_more_is_ready_than_all_have_room_for_no_draw_is_told() -> None:
             [other] = {"a", "b"} - {each.site}
             [why] = reasons(small, "not-chosen", each.ref.package)
             assert why.message == f"{other} was given as much as it had room for, too"
-        assert len({id(each.choice) for _, each in small.engine.jobs[JOB].attempts()}) == 1
+        assert len({id(each.choice) for _, each in small.engine.state.jobs.by_id[JOB].attempts()}) == 1
 
 
 def test_of_a_draw_by_evidence_a_share_of_the_weight_is_told_only_where_weights_say_who_is_compared() -> None:
@@ -195,7 +195,7 @@ def test_of_what_is_over_the_book_tells_where_it_was_and_the_sites_are_told_as_t
         small.bound(effect).succeed("1.1.1")
         put_to_sleep(small, "b", "new disks")
         facts = _facts(small)
-        pools = len(small.engine.selection.sites._pools)
+        pools = len(small.engine.state.selection.sites._pools)
         told = small.engine.explain(JOB, "1.1.1", facts)
         assert told is not None
         assert [(each.code, each.subject) for each in told.reasons] == [
@@ -205,7 +205,7 @@ def test_of_what_is_over_the_book_tells_where_it_was_and_the_sites_are_told_as_t
         assert "now a is candidate for one like it (score 0.10)" in told.reasons[2].message
         assert "new disks" in told.reasons[3].message
         assert "c is not a site of ada" in told.reasons[4].message
-        assert len(small.engine.selection.sites._pools) == pools
+        assert len(small.engine.state.selection.sites._pools) == pools
 
 
 def _facts(small: Small, package: str = "1.1.1") -> PackageFacts:

@@ -30,7 +30,7 @@ def jumped() -> Small:
 def test_nobody_is_suspected_because_the_clock_was_set() -> None:
     small = jumped()
     assert small.told(payloads.AttemptSuspected, "1.1.1") == []
-    assert small.engine.pilots
+    assert small.engine.state.pilots.by_name
 
 
 def test_leases_end_as_before_after_the_clock_was_set_forward_and_back() -> None:

@@ -164,7 +164,7 @@ def test_a_pilot_that_is_gone_costs_the_same_among_many() -> None:
         small.submit(bag(2 * pilots, kind(side_effects=True)))
         names = [small.pilot() for _ in range(pilots)]
         small.step(*(Asked(token=1, operation=Kill(job=JOB, package=each.packages[0])) for each in names))
-        assert len(small.engine.acting) == pilots
+        assert len(small.engine.state.abandoned.by_pilot) == pilots
         found.append(cost(small, Gone(site="a", key=names[0].request, reason="failed")))
     assert alike(*found), found
 
@@ -176,9 +176,9 @@ def test_holding_and_releasing_again_and_again_leaves_nothing_behind(package: st
     for _ in range(3 * FEW):
         small.ask(Hold(job=JOB, package=package))
         small.ask(Release(job=JOB, package=package))
-        sizes.append(sum(each.queue.size for each in small.engine.jobs[JOB].classes.values()))
+        sizes.append(sum(each.queue.size for each in small.engine.state.jobs.by_id[JOB].classes.values()))
     assert max(sizes) <= 2 * FEW + 100
-    queued = sum(len(list(each.queue)) for each in small.engine.jobs[JOB].classes.values())
+    queued = sum(len(list(each.queue)) for each in small.engine.state.jobs.by_id[JOB].classes.values())
     assert queued == sizes[-1]
 
 
@@ -208,8 +208,8 @@ def test_what_is_asked_of_each_site_costs_the_same_however_many_jobs_wait_for_an
     found = {}
     for jobs, sites in ((2, 2), (2, 60), (60, 2), (60, 60)):
         small, _ = waiting_jobs(jobs, sites=sites, executor="here")
-        small.engine.provisioned_at = -2.0
-        found[jobs, sites] = calls(partial(request_pilots, small.engine))
+        small.engine.state.provisioning.last_run = -2.0
+        found[jobs, sites] = calls(partial(request_pilots, small.engine.state))
     assert found[60, 60] <= 1.5 * (found[2, 60] + found[60, 2]), found
 
 
@@ -233,7 +233,7 @@ def test_jobs_that_wait_for_one_site_cost_the_same_however_many_others_there_are
 
 
 def test_a_package_that_was_named_lately_is_named_for_less_and_every_other_as_ever() -> None:
-    job = running(long_chain(FEW))[0].engine.jobs[JOB]
+    job = running(long_chain(FEW))[0].engine.state.jobs.by_id[JOB]
     first, again = (calls(partial(job.named, FEW - 1)) for _ in range(2))
     assert again < first
     places = [job.named(number)[1] for number in range(FEW)]

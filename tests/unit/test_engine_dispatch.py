@@ -59,16 +59,18 @@ def test_within_a_job_the_higher_priority_then_the_longest_then_the_first_goes_f
 def test_where_more_is_ready_than_sites_have_room_for_each_is_filled_and_nothing_is_drawn() -> None:
     with Small(site("a"), site("b")) as small:
         chosen: list[object] = []
-        choose = small.engine.selection.choose
+        choose = small.engine.state.selection.choose
 
         def noted(*asked: Any) -> Any:
             chosen.append(asked)
             return choose(*asked)
 
-        small.engine.selection.choose = noted  # type: ignore[method-assign, assignment]
+        small.engine.state.selection.choose = noted  # type: ignore[method-assign, assignment]
         small.submit(bag(20))
-        rooms = {name: small.engine.selection.place(name).room(0).limit for name in ("a", "b")}
-        assert {each.name: sum(map(len, each.reserved.values())) for each in small.engine.sites.values()} == rooms
+        rooms = {name: small.engine.state.selection.place(name).room(0).limit for name in ("a", "b")}
+        assert {
+            name: sum(map(len, small.reserved(name).values())) for name in small.engine.state.sites.by_name
+        } == rooms
         assert not chosen
         small.ask(Kill(job=JOB))
         small.submit(bag(1), job="another")
@@ -138,7 +140,7 @@ def test_room_is_counted_for_each_shape_by_itself() -> None:
 def test_the_next_site_is_used_when_the_first_is_full() -> None:
     with Small(site("a"), site("b")) as small:
         small.submit(bag(10))
-        reserved = {name: sum(map(len, small.engine.sites[name].reserved.values())) for name in ("a", "b")}
+        reserved = {name: sum(map(len, small.reserved(name).values())) for name in ("a", "b")}
         assert reserved == {"a": 3, "b": 3}
         assert len(small.standings()["ready"]) == 4
         assert {effect.site for effect in small.take(SubmitPilot)} == {"a", "b"}
@@ -308,10 +310,10 @@ def test_what_no_pilot_has_the_time_for_gives_its_reservation_to_what_can_run() 
 def test_a_site_that_does_not_answer_and_has_no_pilot_gives_everything_back() -> None:
     with Small(site("a"), site("b")) as small:
         small.submit(bag(3))
-        assert small.engine.sites["b"].reserved == {}
+        assert small.reserved("b") == {}
         small.take(SubmitPilot)
         small.step(SiteSeen(site="a", answers=False))
-        assert small.engine.sites["a"].reserved == {}
+        assert small.reserved("a") == {}
         assert len(small.standings()["reserved"]) == 3
         small.step(SiteSeen(site="b", answers=False))
         assert small.standings() == {"ready": ["1.1.1", "1.2.1", "1.3.1"]}

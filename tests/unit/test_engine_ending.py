@@ -125,7 +125,7 @@ def test_what_runs_last_does_not_wait_for_a_stage_that_never_comes() -> None:
         agent.fail("1.1.1", "application-error")
         assert agent.packages == ["3.1.1"]
         agent.succeed("3.1.1")
-        assert small.engine.jobs["j"].aborted  # only then is the job given up
+        assert small.engine.state.jobs.by_id["j"].aborted  # only then is the job given up
 
 
 @pytest.mark.parametrize("status", [3, 0])
@@ -145,7 +145,7 @@ def test_an_exit_status_ends_the_job_and_what_runs_last_runs(status: int) -> Non
         assert said == [f"1.1.1 ended with exit status {status}, which ends the job"] * 3
         assert agent.packages == ["3.1.1"]
         agent.succeed("3.1.1")
-        assert result_of(small.engine.jobs["j"]) == 7
+        assert result_of(small.engine.state.jobs.by_id["j"]) == 7
         assert [package for package, _, _ in small.created()] == ["1.1.1", "2.1.1", "3.1.1"]
 
 
@@ -155,7 +155,7 @@ def test_another_exit_status_ends_nothing() -> None:
         agent.end(agent.ref("1.1.1"), reason="application-error", status=2)
         agent.exchange()
         assert small.standing("2.1.1") == "live"
-        assert result_of(small.engine.jobs["j"]) is None
+        assert result_of(small.engine.state.jobs.by_id["j"]) is None
         small.wait(700.0, agent)
         agent.succeed("1.1.1", "2.1.1")
 
@@ -196,12 +196,12 @@ def test_a_stage_that_was_to_come_does_not_when_the_job_was_ended() -> None:
         agent.end(agent.ref("2.1.1"), reason="application-error", status=3)
         agent.exchange()
         small.grow(grown(made, late=3), late=3)
-        assert small.engine.jobs["j"].count == 3
+        assert small.engine.state.jobs.by_id["j"].count == 3
         assert agent.packages == ["4.1.1"]
         agent.succeed("4.1.1")
         said = [one.data for one in small.book if isinstance(one.data, payloads.Aborted) and one.event.package is None]
         assert [(each.cause, each.upstream) for each in said] == [("abort-on", "2.1.1")]
-        assert small.engine.jobs["j"].aborted
+        assert small.engine.state.jobs.by_id["j"].aborted
 
 
 def test_an_engine_that_takes_over_knows_how_the_job_ends() -> None:
@@ -220,7 +220,7 @@ def test_an_engine_that_takes_over_knows_how_the_job_ends() -> None:
         small.engine.sanity_check()
         agent.succeed("2.1.1")
         assert small.standing("2.1.1") == "done"
-        assert result_of(small.engine.jobs["j"]) == 3
+        assert result_of(small.engine.state.jobs.by_id["j"]) == 3
 
 
 def test_what_ran_last_and_failed_has_the_last_word() -> None:
@@ -231,4 +231,4 @@ def test_what_ran_last_and_failed_has_the_last_word() -> None:
         agent.exchange()
         agent.fail("2.1.1", "application-error")
         assert small.standings() == {"aborted": ["1.1.1", "2.1.1"]}
-        assert result_of(small.engine.jobs["j"]) is None
+        assert result_of(small.engine.state.jobs.by_id["j"]) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotage.engine.parts import STANDINGS
+from pilotage.engine.jobs import STANDINGS
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
@@ -107,7 +107,7 @@ def test_a_quota_that_is_not_reached_is_no_reason() -> None:
     with Small(site(cores=1), owner_running_max=8) as small:
         small.submit(bag(9))
         pilot = small.pilot()
-        assert 0 < small.engine.owners["ada"] < 8
+        assert 0 < small.engine.state.jobs.busy_by_owner["ada"] < 8
         assert small.standing("1.9.1") == "ready"
         assert codes(small, "1.9.1")
         assert "owner-quota" not in codes(small, "1.9.1")
@@ -249,16 +249,16 @@ def test_every_standing_has_an_explanation() -> None:
         small.ask(Drop(job=JOB, stage=1, line=5))
         pilot.fail("1.1.1", "missing-input")
         for number in range(10):
-            seen.add(small.explain(small.engine.jobs[JOB].dotted(number)).standing)
+            seen.add(small.explain(small.engine.state.jobs.by_id[JOB].dotted(number)).standing)
         small.ask(Kill(job=JOB, package="1.1.1"))
         pilot.exchange()
         pilot.succeed(*pilot.packages)
         pilot.fail(pilot.packages[0], "application-error", message="once")
-        while small.engine.jobs[JOB].counts[STANDINGS.index("aborted")] == 0:
+        while small.engine.state.jobs.by_id[JOB].counts[STANDINGS.index("aborted")] == 0:
             word = "x" * len(small.book)
             pilot.fail(pilot.packages[0], "application-error", message=word)
         for number in range(10):
-            found = small.explain(small.engine.jobs[JOB].dotted(number))
+            found = small.explain(small.engine.state.jobs.by_id[JOB].dotted(number))
             assert found.reasons
             seen.add(found.standing)
         assert seen == set(STANDINGS)
@@ -279,7 +279,7 @@ def test_a_job_that_no_site_could_run_is_refused_with_the_nearest_site() -> None
         assert "near" in answer.next_step
         assert "memory" in answer.message
         assert small.book == []
-        assert small.engine.jobs == {}
+        assert small.engine.state.jobs.by_id == {}
         assert isinstance(small.submit(bag(1, kind(cores_hundredths=800))), Accepted)
         small.take(SubmitPilot)
 

@@ -27,7 +27,9 @@ def cause(event: Event) -> str:
 def both(small: Small) -> dict[str, Agent]:
     """A pilot at each of the sites a and b."""
     pilots = {"a": small.pilot("a")}
-    pilots["b"] = small.agent("b-0.1", site="b", request="b-0", capacity=small.engine.sites["b"].site.capacity)
+    pilots["b"] = small.agent(
+        "b-0.1", site="b", request="b-0", capacity=small.engine.state.sites.by_name["b"].site.capacity
+    )
     pilots["b"].exchange()
     return pilots
 
@@ -229,7 +231,7 @@ def test_a_rule_of_the_package_can_hold_the_job() -> None:
         small.submit(bag(3, kind(retry=retry)))
         pilot = small.pilot()
         pilot.fail("1.1.1", "disk-full")
-        assert small.engine.jobs[JOB].held
+        assert small.engine.state.jobs.by_id[JOB].held
         assert pilot.packages == []
         small.ask(Release(job=JOB))
         pilot.exchange()
@@ -243,7 +245,7 @@ def test_permanent_failures_of_one_activity_hold_the_job_at_ten_twenty_and_forty
         pilot = small.pilot()
         held_at = []
         for _ in range(200):
-            if small.engine.jobs[JOB].held:
+            if small.engine.state.jobs.by_id[JOB].held:
                 held_at.append(len(small.standings()["aborted"]))
                 small.ask(Release(job=JOB))
                 pilot.exchange()
@@ -265,7 +267,7 @@ def test_many_permanent_failures_in_one_step_hold_the_job_too() -> None:
             pilot.end(pilot.ref(package), reason="application-error")
         pilot.exchange()
         assert len(small.standings()["aborted"]) == 15
-        assert small.engine.jobs[JOB].held
+        assert small.engine.state.jobs.by_id[JOB].held
         assert pilot.packages == []
 
 
@@ -277,7 +279,7 @@ def test_the_history_of_failures_is_kept_until_the_package_is_over() -> None:
         pilot.fail("1.1.1", "preempted")
         small.wait(20, pilot)
         pilot.unread.clear()
-        work = small.engine.jobs[JOB].work[0]
+        work = small.engine.state.jobs.by_id[JOB].work[0]
         assert [(each.attempt, each.site, each.reason) for each in work.failures.values()] == [
             (1, "a", "platform-failure"),
             (2, "a", "preempted"),
@@ -288,7 +290,7 @@ def test_the_history_of_failures_is_kept_until_the_package_is_over() -> None:
         ]
         pilot.exchange()
         pilot.succeed("1.1.1")
-        assert small.engine.jobs[JOB].work == {}
+        assert small.engine.state.jobs.by_id[JOB].work == {}
 
 
 def test_an_attempt_that_replaces_a_lost_one_names_it() -> None:

@@ -23,14 +23,16 @@ from tests.small_plans import bag, chain, kind, plan, site, stage
 
 def slowdown(small: Small, job: str) -> float:
     """What is expected of a job after one more look."""
-    state = small.engine.jobs[job]
-    small.engine.fairness.look()
-    return -small.engine.fairness.keys([state])[state][3]
+    state = small.engine.state.jobs.by_id[job]
+    small.engine.state.fairness.look()
+    return -small.engine.state.fairness.keys([state])[state][3]
 
 
 def jobs_in_order(small: Small) -> list[str]:
     """The jobs with something ready, in the order in which they go."""
-    return list(dict.fromkeys(queue.job.id for queue in small.engine.fairness.ordered(small.engine.active)))
+    return list(
+        dict.fromkeys(queue.job.id for queue in small.engine.state.fairness.ordered(small.engine.state.queues.ready))
+    )
 
 
 def finish(pilot: Agent, seconds: float, *, count: int) -> None:
@@ -82,11 +84,11 @@ def test_what_packages_took_counts_more_than_what_the_document_says_once_enough_
         small.submit(bag(20, kind(run_seconds=1000.0)), job="said")
         small.submit(bag(1), job="other")
         pilot = small.pilot()
-        small.engine.fairness.look()
-        share = small.engine.jobs["said"].share
+        small.engine.state.fairness.look()
+        share = small.engine.state.fairness.shares.get(small.engine.state.jobs.by_id["said"])
         assert share is not None
         assert share.alone_seconds == 20 * 1000.0
-        while small.engine.jobs["said"].took.get(0, [0])[0] < LEARNED_MIN:
+        while small.engine.state.jobs.by_id["said"].took.get(0, [0])[0] < LEARNED_MIN:
             finish(pilot, 10.0, count=1)
         small.wait(60, pilot)
         slowdown(small, "said")
@@ -102,7 +104,9 @@ def test_a_job_of_which_nobody_knows_anything_is_taken_for_one_like_the_others()
         small.now += 60.0
         small.step()
         assert slowdown(small, "unknown") > 0
-        shares_of = [small.engine.jobs[name].share for name in ("known", "unknown")]
+        shares_of = [
+            small.engine.state.fairness.shares.get(small.engine.state.jobs.by_id[name]) for name in ("known", "unknown")
+        ]
         assert [each.alone_seconds for each in shares_of if each is not None] == [200.0, 200.0]
         small.finish()
 
@@ -114,7 +118,7 @@ def test_time_in_which_a_job_was_held_does_not_count() -> None:
         small.ask(Hold(job="two"))
         small.wait(500)
         small.ask(Release(job="two"))
-        one, two = small.engine.jobs["one"], small.engine.jobs["two"]
+        one, two = small.engine.state.jobs.by_id["one"], small.engine.state.jobs.by_id["two"]
         assert two.since == pytest.approx(one.since + 500, abs=1.0)
         small.effects.clear()
 
@@ -134,9 +138,9 @@ def test_time_in_which_a_job_was_held_does_not_count_after_a_restart_or_a_replay
             small.wait(70)
         small.ask(Hold(job="one"))
         small.wait(30)
-        known = small.engine.jobs
+        known = small.engine.state.jobs.by_id
         assert known["two"].since == pytest.approx(START + 500)
-        again = (small.restarted().engine if restarted else small.replayed()).jobs
+        again = (small.restarted().engine if restarted else small.replayed()).state.jobs.by_id
         for name, job in known.items():
             assert again[name].since == pytest.approx(job.since), name
             assert again[name].released_at == pytest.approx(job.released_at), name
@@ -154,7 +158,7 @@ def test_a_small_job_does_not_wait_for_all_of_a_large_one() -> None:
         pilot = small.pilot()
         small.submit(bag(2), job="small")
         turns = 0
-        while small.engine.jobs["small"].unfinished:
+        while small.engine.state.jobs.by_id["small"].unfinished:
             turns += 1
             _one(pilot)
         assert turns <= 10
@@ -306,8 +310,8 @@ def test_pilots_are_asked_for_whoever_goes_first() -> None:
         for job in ("large", "urgent"):
             small.ask(Release(job=job))
         small.wait(1)
-        there = small.engine.sites["a"]
-        assert (there.expected, wanted(small.engine, there, 1)) == (4, 1)
+        there = small.engine.state.sites.by_name["a"]
+        assert (there.expected, wanted(small.engine.state, there, 1)) == (4, 1)
         assert [[ref.job for ref in small.pilot().held] for _ in range(3)] == [["urgent"], ["urgent"], ["large"]]
         small.finish()
 
@@ -319,7 +323,7 @@ def test_pilots_that_come_one_by_one_are_shared_between_users() -> None:
         for job in ("one", "two", "three"):
             small.ask(Release(job=job))
         small.wait(1)
-        assert small.engine.sites["a"].expected == 6
+        assert small.engine.state.sites.by_name["a"].expected == 6
         held = [ref.job for _ in range(6) for ref in small.pilot().held]
         assert sorted(held.count(job) for job in ("one", "two", "three")) == [2, 2, 2]
         small.finish(turns=1000)
@@ -330,7 +334,7 @@ def test_no_more_pilots_are_asked_for_than_the_work_needs() -> None:
         small.submit(bag(9), job="one")
         small.submit(bag(8), job="two")
         small.wait(1)
-        assert small.engine.sites["a"].expected == math.ceil(17 / 4)
+        assert small.engine.state.sites.by_name["a"].expected == math.ceil(17 / 4)
         small.effects.clear()
 
 
@@ -386,7 +390,9 @@ def test_after_a_restart_the_order_is_worked_out_from_when_jobs_came_and_what_is
         finish(pilot, 10.0, count=10)
         small.submit(bag(8, kind(run_seconds=60.0)), job="small", owner="emmy")
         finish(pilot, 10.0, count=4)
-        before = {job: state.since for job, state in small.engine.jobs.items()}
+        before = {job: state.since for job, state in small.engine.state.jobs.by_id.items()}
         core: Core = small.restarted()
-        assert {job: state.since for job, state in core.engine.jobs.items()} == pytest.approx(before, abs=0.001)
+        assert {job: state.since for job, state in core.engine.state.jobs.by_id.items()} == pytest.approx(
+            before, abs=0.001
+        )
         small.finish()

@@ -73,14 +73,14 @@ def test_a_pilot_of_a_missing_site_leaves_and_with_it_ends_what_it_was_asked_for
         restart_without_a(small)
         without_a(small)
         pilot.succeed("1.1.1")
-        assert small.engine.requests
+        assert small.engine.state.pilots.requests
         pilot.say(payloads.PilotEnded(reason="left"))
         pilot.exchange()
         assert ended(small) == {pilot.name: "left", pilot.request: "site-removed"}
-        assert not small.engine.requests
+        assert not small.engine.state.pilots.requests
         without_a(small)
-        assert [*small.engine.sites] == ["b"]  # nothing is left of it
-        assert not small.engine.forsaken
+        assert [*small.engine.state.sites.by_name] == ["b"]  # nothing is left of it
+        assert not small.engine.state.sites.unmanaged
         pilot.unread.clear()
         small.effects.clear()
 
@@ -118,7 +118,7 @@ def test_what_waits_in_the_queue_of_a_missing_site_is_lost_and_tried_elsewhere(*
         if seen:
             small.step(Submitted(site="a", key=waits.key, native_id="42"))
         restart_without_a(small)
-        assert small.engine.effects == []  # nobody could submit it there
+        assert small.engine.state.log.effects == []  # nobody could submit it there
         without_a(small)
         assert len(small.told(payloads.AttemptLost, waits.ref.package)) == 1
         assert [(each.site, each.key) for each in small.take(CancelSubmitted)] == [("a", waits.key)]
@@ -140,7 +140,7 @@ def test_a_missing_site_that_comes_back_is_used_again_with_the_pilots_it_has() -
         without_a(small)
         with_a(small)
         assert statuses(small) == {"a": "candidate"}
-        assert not small.engine.forsaken
+        assert not small.engine.state.sites.unmanaged
         while pilot.held:
             pilot.succeed(*pilot.packages)
         assert small.standings() == {"done": ["1.1.1", "1.2.1", "1.3.1", "1.4.1"]}

@@ -25,7 +25,7 @@ def test_reservations_that_wait_for_a_slot_have_one_timer_whatever_their_number(
     peak = 0
     for _ in range(80):
         small.step(after=1.0)
-        peak = max(peak, len(small.engine.timers._heap))
+        peak = max(peak, len(small.engine.state.clock.timers._heap))
     assert peak < 100
 
 
@@ -33,7 +33,7 @@ def test_any_number_of_pilots_that_never_came_only_makes_the_wait_longer() -> No
     small = Small(site("a"), dead_starts_max=0)
     small.watched = False
     small.submit(bag(1))
-    state, longest_seconds = small.engine.sites["a"], small.engine.settings.dead_start_seconds_max
+    state, longest_seconds = small.engine.state.sites.by_name["a"], small.engine.state.settings.dead_start_seconds_max
     for dead in range(1100):
         wanted = small.take(SubmitPilot)[-1]
         small.step(SubmissionFailed(site="a", key=wanted.key, reason="failed"))
@@ -106,7 +106,7 @@ def test_an_agent_cannot_end_another_one() -> None:
     one.say(payloads.PilotEnded(reason="failed"), pilot=other.name)
     one.exchange()
     small.restart()
-    assert other.name in small.engine.pilots
+    assert other.name in small.engine.state.pilots.by_name
 
 
 def test_an_agent_cannot_make_another_owner() -> None:
@@ -213,15 +213,15 @@ def test_no_site_says_that_what_may_still_act_at_another_is_gone() -> None:
     small = Small(site("a"), site("b"))
     small.submit(bag(1, kind(side_effects=True)))
     pilot = small.pilot()
-    at = small.engine.pilots[pilot.name].site.name
-    key = small.engine.pilots[pilot.name].request
+    at = small.engine.state.pilots.by_name[pilot.name].site.name
+    key = small.engine.state.pilots.by_name[pilot.name].request
     small.wait(4 * 60.0)
-    assert pilot.name not in small.engine.pilots
-    assert small.engine.acting
+    assert pilot.name not in small.engine.state.pilots.by_name
+    assert small.engine.state.abandoned.by_pilot
     small.step(Gone(site="b" if at == "a" else "a", key=key, reason="ended"))
-    assert small.engine.acting
+    assert small.engine.state.abandoned.by_pilot
     small.step(Gone(site=at, key=key, reason="ended"))
-    assert not small.engine.acting
+    assert not small.engine.state.abandoned.by_pilot
 
 
 def test_nobody_of_another_site_tells_the_end_of_what_a_pilot_that_is_gone_ran() -> None:

@@ -170,7 +170,7 @@ def test_a_pilot_that_ends_orderly_loses_what_it_holds_at_once() -> None:
         one.unread.clear()
         [lost] = small.told(payloads.AttemptLost, "1.1.1")
         assert msgspec.json.decode(lost.data)["reason"] == "wall-time"
-        assert one.name not in small.engine.pilots
+        assert one.name not in small.engine.state.pilots.by_name
         small.take(SubmitPilot)
         two.unread.clear()
 
@@ -383,12 +383,12 @@ def remove(small: Small, *, reason: str) -> None:
     assert pilot.held
     small.wait(1.5 * small.settings.lease_seconds)
     small.step(Gone(site="a", key=pilot.request, reason=reason))
-    assert pilot.name not in small.engine.pilots
+    assert pilot.name not in small.engine.state.pilots.by_name
 
 
 def slept(small: Small) -> int:
     """How often the site was put to sleep; it may have been woken since, where no other is a candidate."""
-    return small.engine.sites["a"].place.times
+    return small.engine.state.sites.by_name["a"].place.times
 
 
 @pytest.mark.parametrize("reason", ["killed", "cancelled"])
@@ -397,7 +397,7 @@ def test_one_batch_job_that_is_removed_does_not_put_its_site_to_sleep(reason: st
     small.submit(bag(40))
     remove(small, reason=reason)
     assert slept(small) == 0
-    assert small.engine.sites["a"].place.score.earned >= 0.0
+    assert small.engine.state.sites.by_name["a"].place.score.earned >= 0.0
 
 
 def test_batch_jobs_that_are_killed_again_and_again_put_their_site_to_sleep() -> None:

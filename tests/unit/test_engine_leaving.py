@@ -70,7 +70,7 @@ def told_by_client(small: Small, data: Payload, package: str) -> None:
 def test_a_cleared_job_is_known_no_longer() -> None:
     small, _ = done()
     assert isinstance(small.ask(Clear(job=JOB)), Accepted)
-    assert JOB not in small.engine.jobs
+    assert JOB not in small.engine.state.jobs.by_id
     assert small.journal.live_jobs() == []
     assert same_after_a_restart(small)
 
@@ -143,7 +143,7 @@ def test_a_killed_job_can_be_cleared_and_leaves() -> None:
     small.ask(Kill(job=JOB))
     pilot.exchange()
     assert isinstance(small.ask(Clear(job=JOB)), Accepted)
-    assert JOB not in small.engine.jobs
+    assert JOB not in small.engine.state.jobs.by_id
     assert same_after_a_restart(small)
 
 
@@ -173,23 +173,23 @@ def test_a_job_that_came_back_for_nothing_leaves_again() -> None:
     answer = small.answers.pop().outcome
     assert isinstance(answer, Refused)
     assert answer.code == "nothing-failed"
-    assert JOB not in small.engine.jobs
+    assert JOB not in small.engine.state.jobs.by_id
 
 
 def test_a_job_that_was_put_away_leaves_if_it_is_over() -> None:
     small, _ = done()
     small.submit(bag(1), job="k")
     small.step(PutAway(job=JOB), PutAway(job="k"), PutAway(job="unknown"))
-    assert list(small.engine.jobs) == ["k"]
+    assert list(small.engine.state.jobs.by_id) == ["k"]
 
 
 def test_a_job_whose_packages_were_all_cleared_leaves_with_the_last() -> None:
     small, _ = done()
     told_by_client(small, payloads.Cleared(by="user"), "1.1.1")
     assert same_after_a_restart(small)
-    assert JOB in small.engine.jobs
+    assert JOB in small.engine.state.jobs.by_id
     told_by_client(small, payloads.Cleared(by="user"), "1.2.1")
-    assert JOB not in small.engine.jobs
+    assert JOB not in small.engine.state.jobs.by_id
     assert same_after_a_restart(small)
 
 
@@ -216,7 +216,7 @@ def test_dropped_packages_and_late_stages_do_not_keep_a_cleared_job() -> None:
     pilot.exchange()
     pilot.succeed("2.1.1")
     assert isinstance(small.ask(Clear(job=JOB)), Accepted)
-    assert JOB not in small.engine.jobs
+    assert JOB not in small.engine.state.jobs.by_id
     assert same_after_a_restart(small)
 
 
@@ -226,7 +226,7 @@ def test_what_may_still_act_is_known_again_when_its_job_comes_back() -> None:
     pilot = small.pilot()
     small.ask(Kill(job=JOB))
     small.ask(Clear(job=JOB))
-    assert (small.engine.acting, small.engine.acting_under) == ({}, {})
+    assert (small.engine.state.abandoned.by_pilot, small.engine.state.abandoned.pilots_by_request) == ({}, {})
     small.step(Reload(job=snapshot(small)), Asked(token=1, operation=Restart(job=JOB)))
     small.answers.clear()
     assert small.standing("1.1.1") == "blocked"
@@ -240,7 +240,7 @@ def test_jobs_that_come_later_go_later_also_after_others_left() -> None:
     small.submit(bag(1), job="k")
     small.ask(Clear(job=JOB))
     small.submit(bag(1), job="l")
-    assert small.engine.jobs["k"].order < small.engine.jobs["l"].order
+    assert small.engine.state.jobs.by_id["k"].order < small.engine.state.jobs.by_id["l"].order
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_what_an_agent_said_that_nobody_remembers_is_not_heard_again(monkeypatch
     before = len(small.book)
     small.step(again)
     assert len(small.book) == before
-    assert pilot.name not in small.engine.pilots
+    assert pilot.name not in small.engine.state.pilots.by_name
 
 
 def test_names_that_nobody_has_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,7 @@ def test_names_that_nobody_has_do_not_fill_the_memory(monkeypatch: pytest.Monkey
 
 def test_the_sites_for_what_nobody_asks_for_any_more_are_forgotten() -> None:
     with Small(site(cores=2), site("b")) as small:
-        pools = small.engine.selection.sites._pools
+        pools = small.engine.state.selection.sites._pools
         for job in ("a", "b", "c"):
             small.submit(bag(1, kind(locators=("file:///other/*" if job == "c" else "file:///same/*",))), job=job)
         pilot = small.pilot()
@@ -309,7 +309,7 @@ def test_the_sites_for_what_nobody_asks_for_any_more_are_forgotten() -> None:
         small.ask(Clear(job="b"))
         [left] = pools.values()
         assert left.asked.locators == ("file:///other/*",)
-        assert small.engine.jobs["c"].template_classes[0][0].pool is left  # type: ignore[union-attr]
+        assert small.engine.state.jobs.by_id["c"].template_classes[0][0].pool is left  # type: ignore[union-attr]
         small.submit(bag(1, kind(locators=("file:///same/*",))), job="d")
         pilot.exchange(after=1.0)
         pilot.succeed(*pilot.packages)

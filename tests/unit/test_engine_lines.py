@@ -184,7 +184,7 @@ def test_a_late_stage_is_not_laid_out_by_an_answer_to_an_earlier_question() -> N
         small.grow(grown(made, late=2, lines=1), late=2, revision=first.revision)
         assert small.told(payloads.StageExpanded) == []
         small.grow(grown(made, late=2, lines=2), late=2, revision=second.revision)
-        assert small.engine.jobs[JOB].count == 4
+        assert small.engine.state.jobs.by_id[JOB].count == 4
         pilot.exchange()
         pilot.unread.clear()
 

@@ -84,7 +84,7 @@ def test_a_killed_job_starts_and_grants_nothing_more_and_its_pilots_are_told() -
         assert len(small.created()) == 2
         assert small.standings()["cancelled"] == ["1.1.1", "1.2.1"]
         assert "done" not in small.standings()
-        assert small.engine.sites["a"].reserved == {}
+        assert small.reserved("a") == {}
         assert refusal(small.ask(Kill(job=JOB))) == ("job-over", JOB)
 
 
@@ -144,7 +144,7 @@ def test_a_done_package_begins_anew_and_its_consumer_waits_for_it_again() -> Non
         small.ask(Hold(job=JOB, package="2.1.1"))
         pilot.succeed("1.1.1")
         assert isinstance(small.ask(Restart(job=JOB, package="1.1.1")), Accepted)
-        assert small.engine.jobs[JOB].waits.tolist() == [0, 1]
+        assert small.engine.state.jobs.by_id[JOB].waits.tolist() == [0, 1]
         pilot.exchange()
         pilot.succeed("1.1.1")
         assert [(event.attempt, event.epoch) for event in small.told(payloads.CommitGranted, "1.1.1")] == [

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.engine.parts import AttemptState
-from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.places import AttemptState, PilotState, SiteState
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef
@@ -24,7 +23,7 @@ FIELDS = ("cores_hundredths", "memory_bytes", "gpus", "scratch_bytes")
 
 @pytest.fixture
 def here() -> SiteState:
-    return Small(site()).engine.sites["a"]
+    return Small(site()).engine.state.sites.by_name["a"]
 
 
 @pytest.fixture
@@ -215,7 +214,7 @@ def idle(small: Small, **more: Any) -> Agent:
     pilot.succeed("1.1.1")
     pilot.exchange()
     small.effects.clear()
-    assert (pilot.held, small.engine.pilots[pilot.name].waiting) == ({}, True)
+    assert (pilot.held, small.engine.state.pilots.by_name[pilot.name].waiting) == ({}, True)
     return pilot
 
 

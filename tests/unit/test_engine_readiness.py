@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.book.codec import Codec
-from pilotage.engine.parts import Standing
+from pilotage.engine.jobs import Standing
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, ExpandStage
 from pilotage.model.exchange import InputSource
@@ -36,7 +36,7 @@ def test_a_success_that_is_told_does_not_start_consumers_before_its_grant() -> N
         engine = small.replayed()
         told, refused = Codec().check_all(pilot.unacknowledged)
         assert (len(told), refused) == (2, [])
-        job = engine.jobs[JOB]
+        job = engine.state.jobs.by_id[JOB]
         for one in told:
             engine.apply(one)
             assert (job.waits.tolist(), job.standing[1]) == ([0, 1], Standing.BLOCKED)
@@ -103,7 +103,7 @@ def test_holding_a_job_gives_its_reservations_back_and_lets_what_runs_go_on() ->
         }
         assert isinstance(small.ask(Hold(job=JOB)), Accepted)
         assert small.standings() == {"live": ["1.1.1", "1.2.1"], "ready": ["1.3.1", "1.4.1", "1.5.1"]}
-        assert small.engine.sites["a"].reserved == {}
+        assert small.reserved("a") == {}
         pilot.succeed("1.1.1")
         assert pilot.packages == ["1.2.1"]
         assert small.standing("1.1.1") == "done"
@@ -121,7 +121,7 @@ def test_what_is_over_is_not_held_unless_its_results_wait_for_their_names() -> N
         refused = small.ask(Hold(job=JOB))
         assert isinstance(refused, Refused)
         assert (refused.code, refused.message) == ("job-over", f"everything of the job {JOB} is over")
-        assert (len(small.book), small.engine.jobs[JOB].held) == (before, False)
+        assert (len(small.book), small.engine.state.jobs.by_id[JOB].held) == (before, False)
         assert isinstance(small.ask(HoldResults(job=JOB, message="no room")), Accepted)
         assert isinstance(small.ask(Release(job=JOB)), Accepted)
 
@@ -229,7 +229,7 @@ def test_a_late_stage_is_asked_for_again_when_nothing_is_heard_of_it_and_laid_ou
         small.grow(after, late=2)
         small.wait(100, pilot)
         assert len(small.told(payloads.StageExpanded)) == 1
-        assert small.engine.jobs[JOB].count == 2
+        assert small.engine.state.jobs.by_id[JOB].count == 2
         assert pilot.packages == ["2.1.1"]
         pilot.heard()
 
@@ -332,7 +332,7 @@ def test_a_late_stage_with_a_dead_producer_takes_those_who_wait_for_it_and_the_j
         assert small.told(payloads.Aborted) == []
         pilot.succeed("1.2.1")
         assert [msgspec.json.decode(event.data)["cause"] for event in small.told(payloads.Aborted)] == ["upstream"]
-        assert small.engine.jobs[JOB].aborted
+        assert small.engine.state.jobs.by_id[JOB].aborted
         assert small.take(ExpandStage) == []
 
 
@@ -344,9 +344,9 @@ def test_restarting_the_dead_producer_of_a_late_stage_brings_everything_back() -
         small.ask(Kill(job=JOB, package="1.1.1"))
         pilot.exchange()
         pilot.succeed("1.2.1")
-        assert small.engine.jobs[JOB].aborted
+        assert small.engine.state.jobs.by_id[JOB].aborted
         assert isinstance(small.ask(Restart(job=JOB)), Accepted)
-        assert not small.engine.jobs[JOB].aborted
+        assert not small.engine.state.jobs.by_id[JOB].aborted
         assert small.standing("3.1.1") == "blocked"
         pilot.exchange()
         pilot.succeed("1.1.1")
@@ -379,4 +379,4 @@ def test_a_killed_job_asks_for_no_stage_and_takes_none() -> None:
         small.effects.clear()
         small.grow(grown(made, late=2), late=2)
         assert small.told(payloads.StageExpanded) == []
-        assert small.engine.jobs[JOB].count == 1
+        assert small.engine.state.jobs.by_id[JOB].count == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotage.engine.shapes import SHAPES_MIN
+from pilotage.engine.state.queues import SHAPES_MIN
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import SubmitAttempt
 from pilotage.model.operations import Clear, Hold, Kill, Release
@@ -51,9 +51,16 @@ def test_what_jobs_that_are_gone_asked_for_is_counted_at_no_site_any_more() -> N
             small.ask(Kill(job=f"job-{number}"))
             small.ask(Clear(job=f"job-{number}", by="user"))
         engine = small.engine
-        assert engine.jobs.keys() == {"lasting"}
-        assert max(len(engine.demands), len(engine.shapes), len(engine.reservations)) <= SHAPES_MIN
-        assert all(max(len(each.used), len(each.slots)) <= SHAPES_MIN for each in engine.sites.values())
+        assert engine.state.jobs.by_id.keys() == {"lasting"}
+        assert (
+            max(
+                len(engine.state.shapes.by_number),
+                len(engine.state.shapes.by_demand),
+                len(engine.state.queues.reserved_counts),
+            )
+            <= SHAPES_MIN
+        )
+        assert all(max(len(each.used), len(each.slots)) <= SHAPES_MIN for each in engine.state.sites.by_name.values())
         engine.sanity_check()
         small.ask(Release(job="lasting"))
         assert [ref.job for ref in pilot.held] == ["lasting"]

@@ -404,9 +404,9 @@ def test_a_bound_attempt_that_was_cancelled_is_not_submitted_again() -> None:
 
 def test_numbers_of_decisions_go_on() -> None:
     small = half_done()
-    last = small.engine.next_n
+    last = small.engine.state.log.next_number
     small.restart()
-    assert small.engine.next_n >= last
+    assert small.engine.state.log.next_number >= last
     small.ask(Hold(job=JOB))
     assert small.told(payloads.Held)[0].n >= last
 
@@ -420,7 +420,7 @@ def test_a_job_that_was_held_at_a_restart_has_waited_as_long_as_before_it_was_he
         small.restart()
         small.wait(5000)
         small.ask(Release(job=JOB))
-        assert small.engine.now - small.engine.jobs[JOB].since == pytest.approx(1000)
+        assert small.engine.state.clock.now - small.engine.state.jobs.by_id[JOB].since == pytest.approx(1000)
         small.effects.clear()
 
 
@@ -429,6 +429,6 @@ def test_a_pilot_is_on_its_node_also_for_the_engine_that_follows() -> None:
         small.submit(bag(2))
         pilot = small.pilot(node="node-7")
         small.restart()
-        assert small.engine.pilots[pilot.name].node == "node-7"
+        assert small.engine.state.pilots.by_name[pilot.name].node == "node-7"
         assert ("a", pilot.request, "node-7") in [each[1:] for each in small.engine.durable_state()["pilots"]]
         pilot.unread.clear()

@@ -92,7 +92,7 @@ def test_a_probe_that_comes_to_a_site_that_somebody_put_to_sleep_changes_neither
         small.step(Submitted(site="a", key=wanted.key, native_id="1", seconds=0.1))
         probe = small.agent("probe.1", site="a", request=wanted.key)
         probe.exchange()
-        state = small.engine.sites["a"]
+        state = small.engine.state.sites.by_name["a"]
         assert (state.asleep, state.place.score.value) == (True, 0.0)
         settle(small, probe)
 
@@ -125,7 +125,7 @@ def test_a_pilot_that_is_tried_and_dies_or_does_not_come_does_its_site_no_harm()
         assert small.take(CancelSubmitted) == []
         small.wait(41)
         assert [each.key for each in small.take(CancelSubmitted)] == [late.key]
-        state = small.engine.sites["a"]
+        state = small.engine.state.sites.by_name["a"]
         assert (state.dead_starts, state.asleep, state.expected) == (0, False, 0)
         assert not any(isinstance(one.data, payloads.SiteProbed) for one in small.book)
         settle(small)
@@ -161,7 +161,7 @@ def test_sites_that_somebody_put_to_sleep_are_not_probed_by_themselves() -> None
         ask(small, ProbeSite(site="b"))
         [wanted] = small.take(SubmitPilot)
         small.step(Gone(site="b", key=wanted.key, reason="failed"))
-        assert small.engine.sites["b"].asleep
+        assert small.engine.state.sites.by_name["b"].asleep
         assert sites_to_probe(small.engine) == ["b", "c"]
         small.step(SitesChanged(sites=(here, a, b)))
         assert sites_to_probe(small.engine) == ["b"]
@@ -175,12 +175,12 @@ def test_when_a_site_is_woken_is_told_by_the_clock_that_it_fell_asleep_by() -> N
     with Small(site("a"), site("b")) as small:
         small.submit(bag(2))
         pilot = small.pilot("a")
-        small.engine.sites["a"].place.times = 3  # so it sleeps for long
+        small.engine.state.sites.by_name["a"].place.times = 3  # so it sleeps for long
         pilot.fail("1.1.1", "platform-failure")
         small.step(after=8 * 3600.0)  # the computer slept: its own time stood still
-        assert small.engine.stamp - small.engine.now > 3600.0
+        assert small.engine.state.clock.wall_time - small.engine.state.clock.now > 3600.0
         stand = stand_of_site(small.engine, "a")
-        why = small.engine.selection.explain("a", now=small.engine.stamp)
+        why = small.engine.state.selection.explain("a", now=small.engine.state.clock.wall_time)
         assert stand is not None
         [told] = [each.message for each in stand.reasons if each.stage == "status"]
         assert [told] == [each.message for each in why.stages if each.stage == "status"]
@@ -194,7 +194,7 @@ STREAK = msgspec.structs.replace(IN_ORDER, black_hole_streak=2)
 
 def on_nodes(small: Small, *nodes: str) -> list[Agent]:
     """A pilot on each node of the site, each of which has got what it can take."""
-    started, capacity = [], small.engine.sites["a"].site.capacity
+    started, capacity = [], small.engine.state.sites.by_name["a"].site.capacity
     for number, node in enumerate(nodes):
         pilot = small.agent(f"a-{number}.{number}", site="a", request=f"a-{number}", capacity=capacity)
         pilot.unacknowledged.clear()
@@ -212,7 +212,7 @@ def drained(small: Small) -> list[tuple[str, str]]:
 
 
 def draining(small: Small) -> list[str]:
-    return sorted(name for name, pilot in small.engine.pilots.items() if pilot.draining)
+    return sorted(name for name, pilot in small.engine.state.pilots.by_name.items() if pilot.draining)
 
 
 @pytest.mark.parametrize("ended_well", [0, 1])
@@ -259,9 +259,9 @@ def test_what_comes_to_a_drained_node_is_a_canary_and_one_success_clears_it() ->
         for each in pilots[:2]:
             each.fail(each.packages[0], "platform-failure")
         assert drained(small) == [("node", "n1")]
-        assert small.engine.sites["a"].place.nodes.counts() == {"n1": 1}
+        assert small.engine.state.sites.by_name["a"].place.nodes.counts() == {"n1": 1}
         small.restart()
-        place = small.engine.sites["a"].place
+        place = small.engine.state.sites.by_name["a"].place
         assert not place.nodes.is_due("n1")
         assert place.nodes.ended("n1", "platform")  # one is enough this time
         place.nodes.put_on_trial("n1")
@@ -301,9 +301,9 @@ def test_a_site_that_is_alone_is_not_compared_with_one_that_was_removed() -> Non
             staying.exchange(after=0.1)
             staying.fail(staying.packages[0], "application-error", after=0.01)
         assert staying.packages
-        assert small.engine.sites["b"].place.sleep is None
-        everyone = small.engine.selection.sites.everyone
-        assert everyone.tally() == small.engine.sites["b"].place.ends.own()
+        assert small.engine.state.sites.by_name["b"].place.sleep is None
+        everyone = small.engine.state.selection.sites.everyone
+        assert everyone.tally() == small.engine.state.sites.by_name["b"].place.ends.own()
         settle(small, leaving, staying)
 
 
@@ -314,7 +314,7 @@ def test_what_fails_at_a_site_that_was_removed_puts_nobody_to_sleep() -> None:
         pilot = small.pilot("a")
         small.step(SitesChanged(sites=(b,)))
         pilot.fail(pilot.packages[0], "platform-failure")
-        assert not small.engine.selection.sites.asleep.queue
+        assert not small.engine.state.selection.sites.asleep.queue
         settle(small, pilot)
 
 
@@ -326,17 +326,17 @@ def test_a_site_that_comes_back_knows_what_runs_there() -> None:
         pilot.say(payloads.PhaseEntered(phase="inputs"), pilot.ref(pilot.packages[0]))
         pilot.exchange()
         pilot.exchange(after=1.0, backlog=2)
-        before = small.engine.sites["a"].place
+        before = small.engine.state.sites.by_name["a"].place
         running, load = before.ends.own(), before.score.underway("transfer")
         assert (running.running, load, before.live, before.backlog) == (6, 1, 6, 2)
         small.step(SitesChanged(sites=(b,)))
         small.step(SitesChanged(sites=(a, b)))
-        place = small.engine.sites["a"].place
+        place = small.engine.state.sites.by_name["a"].place
         assert place is not before
         assert (place.ends.own(), place.live, place.backlog) == (running, 6, 2)
         assert place.score.underway("transfer") == load
         assert place.score.underway("submission") == sum(
-            each.submitting for each in small.engine.sites["a"].requests.values()
+            each.submitting for each in small.engine.state.sites.by_name["a"].requests.values()
         )
         small.step(after=1000.0)
         pilot.exchange(backlog=0)

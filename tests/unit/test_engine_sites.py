@@ -35,12 +35,12 @@ def test_a_platform_failure_puts_a_site_to_sleep_and_its_reservations_go_elsewhe
     with Small(site("a"), site("b")) as small:
         small.submit(bag(2))
         pilot = small.pilot("a")
-        assert small.engine.sites["a"].reserved
+        assert small.reserved("a")
         pilot.fail("1.1.1", "platform-failure")
         assert told(small, payloads.SiteHibernated) == ["a"]
         assert statuses(small) == {"a": "hibernated"}
-        assert not small.engine.sites["a"].reserved
-        assert {small.engine.jobs["j"].work[n].bound.name for n in (0, 1)} == {"b"}  # type: ignore[union-attr]
+        assert not small.reserved("a")
+        assert {small.engine.state.jobs.by_id["j"].work[n].bound.name for n in (0, 1)} == {"b"}  # type: ignore[union-attr]
         small.effects.clear()
         pilot.unread.clear()
 
@@ -87,12 +87,12 @@ def test_nothing_is_submitted_to_a_site_that_sleeps_until_somebody_wakes_it() ->
 
 def test_waking_a_site_that_does_not_sleep_clears_a_bad_score_also_for_the_engine_that_follows() -> None:
     with Small(site("a"), site("b")) as small:
-        place = small.engine.sites["a"].place
+        place = small.engine.state.sites.by_name["a"].place
         place.score.reset(-10.0)
         assert isinstance(ask(small, WakeSite(site="a")), Accepted)
         assert place.score.earned == 0.0
         small.restart()
-        assert small.engine.sites["a"].place.score.earned == 0.0
+        assert small.engine.state.sites.by_name["a"].place.score.earned == 0.0
         assert "nothing is held against it" in str(ask(small, WakeSite(site="a")))
 
 
@@ -116,7 +116,7 @@ def test_pilots_that_never_speak_put_their_site_to_sleep_and_the_row_says_why() 
         assert "python3: not found" in slept.message
         small.wait(3000)
         assert small.take(SubmitPilot) == []  # nothing more is submitted there
-        why = small.engine.selection.explain("a", now=small.engine.stamp)
+        why = small.engine.state.selection.explain("a", now=small.engine.state.clock.wall_time)
         [told] = [each.message for each in why.stages if each.stage == "status"]
         assert "before somebody wakes it, a probe passes or its entry changes" in told
         small.step(SitesChanged(sites=small.sites))
@@ -155,7 +155,7 @@ def test_a_woken_site_whose_first_pilot_dies_after_long_is_asked_for_another() -
         small.take(CancelSubmitted)
         ask(small, WakeSite(site="a"))
         small.wait(2)
-        [wanted] = small.engine.sites["a"].requests
+        [wanted] = small.engine.state.sites.by_name["a"].requests
         small.wait(200)  # what was reserved for it is released meanwhile
         small.effects.clear()
         small.step(Gone(site="a", key=wanted, reason="failed"))
@@ -184,7 +184,7 @@ def test_a_probe_sets_the_first_score_of_a_new_site_by_how_soon_it_came(initial:
         small.wait(720)
         agent = small.agent("p.1", site="a", request=wanted.key)
         agent.exchange()
-        assert small.engine.sites["a"].place.score.earned == pytest.approx(expected)
+        assert small.engine.state.sites.by_name["a"].place.score.earned == pytest.approx(expected)
         small.effects.clear()
         agent.unread.clear()
 
@@ -250,7 +250,9 @@ def test_a_site_that_is_described_anew_takes_what_it_could_not() -> None:
 
 def test_a_probe_that_comes_wakes_a_site_and_leaves() -> None:
     with Small(site("a")) as small:
-        small.engine.changes += small.engine.selection.probe_told("a", passed=False, at=small.now, message="before")
+        small.engine.state.pending.site_changes += small.engine.state.selection.probe_told(
+            "a", passed=False, at=small.now, message="before"
+        )
         small.wait(1)
         assert statuses(small) == {"a": "hibernated"}
         assert isinstance(ask(small, ProbeSite(site="a")), Accepted)
@@ -283,11 +285,11 @@ def test_a_probe_that_does_not_come_puts_a_site_to_sleep() -> None:
 def test_a_submission_under_way_costs_a_site_some_of_its_score_until_it_is_answered() -> None:
     with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first")) as small:
         small.submit(bag(9))
-        score = small.engine.sites["a"].place.score
+        score = small.engine.state.sites.by_name["a"].place.score
         first, second = small.take(SubmitAttempt)
         assert score.value == -0.4
         small.step(Submitted(site="a", key=first.key, native_id="1", seconds=0.1))
-        assert score.underway("submission") == len(small.engine.jobs["j"].work) - 1
+        assert score.underway("submission") == len(small.engine.state.jobs.by_id["j"].work) - 1
         small.step(SubmissionFailed(site="a", key=second.key, reason="refused", trouble="connection-refused"))
         assert told(small, payloads.SiteHibernated) == ["a"]
         assert told(small, payloads.SiteWoken) == ["a"]  # there is no other
@@ -298,7 +300,7 @@ def test_a_submission_under_way_costs_a_site_some_of_its_score_until_it_is_answe
 def test_a_site_that_is_not_reached_loses_as_much_as_by_a_submission_that_failed_so() -> None:
     with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first", score_floor=-50.0)) as small:
         small.submit(bag(1))
-        score = small.engine.sites["a"].place.score
+        score = small.engine.state.sites.by_name["a"].place.score
         [first] = small.take(SubmitAttempt)
         under_way = score.underway("submission")
         small.step(SiteSeen(site="a", answers=False, message="no route"))
@@ -387,11 +389,11 @@ def test_what_acts_on_the_outside_is_never_queued_twice() -> None:
 
 def test_a_site_of_a_good_past_is_not_promised_all_work_before_it_has_a_slot() -> None:
     with Small(site("a", pilots=1), site("b", pilots=1)) as small:
-        small.engine.sites["a"].place.score.reset(50.0)
+        small.engine.state.sites.by_name["a"].place.score.reset(50.0)
         small.submit(bag(90))
         small.wait(1)
         assert {each.site for each in small.take(SubmitPilot)} == {"a", "b"}
-        assert max(sum(map(len, each.reserved.values())) for each in small.engine.sites.values()) == 3
+        assert max(sum(map(len, small.reserved(name).values())) for name in small.engine.state.sites.by_name) == 3
 
 
 def test_what_a_package_asks_of_a_site_is_asked_of_every_site() -> None:
@@ -407,7 +409,7 @@ def test_what_a_package_asks_of_a_site_is_asked_of_every_site() -> None:
 def test_every_stage_of_the_choice_says_something_of_a_site() -> None:
     with Small(site("a")) as small:
         ask(small, HibernateSite(site="a", message="for repair"))
-        why = small.engine.selection.explain("a", now=small.engine.stamp)
+        why = small.engine.state.selection.explain("a", now=small.engine.state.clock.wall_time)
         assert why.status == "hibernated"
         assert any("for repair" in each.message for each in why.stages)
 
@@ -421,12 +423,12 @@ def test_what_was_learned_of_a_site_survives_a_restart() -> None:
         small.wait(61, pilot)
         assert told(small, payloads.SiteStanding) == ["a"]
         again = small.restarted().engine
-        before = small.engine.selection.standing("a")
-        assert again.selection.standing("a") == before
+        before = small.engine.state.selection.standing("a")
+        assert again.state.selection.standing("a") == before
         assert before.earned > 0
         ask(small, HibernateSite(site="a"))
         again = small.restarted().engine
-        assert again.sites["a"].asleep
+        assert again.state.sites.by_name["a"].asleep
         assert again.durable_state() == small.engine.durable_state()
         small.effects.clear()
         pilot.unread.clear()

@@ -89,11 +89,11 @@ def test_an_estimate_counts_again_when_a_site_comes_that_lasts_so_long(comes: st
         if comes == "back":
             small.step(SitesChanged(sites=(short,)))
         small.submit(bag(2, kind(run_seconds=5000.0)))
-        assert {each.name for each in small.engine.sites.values() if each.reserved} == {"a"}
+        assert {name for name in small.engine.state.sites.by_name if small.reserved(name)} == {"a"}
         small.sites = (short, long)
         small.step(SitesChanged(sites=small.sites))
         assert [each.site for each in small.take(SubmitAttempt)] == ["b"] * 2
-        assert small.engine.sites["a"].reserved == {}
+        assert small.reserved("a") == {}
         small.effects.clear()
 
 
@@ -103,7 +103,7 @@ def test_what_was_cut_off_and_waits_again_hears_of_a_site_that_lasts_as_long_as_
         small.submit(bag(1, kind(run_seconds=5000.0)))
         pilot = small.pilot(remaining_seconds=530.0)
         pilot.fail("1.1.1", "wall-time")
-        assert list(small.engine.sites["a"].reserved.values()) == [deque([0])]
+        assert list(small.reserved("a").values()) == [deque([0])]
         small.sites = (short, long)
         small.step(SitesChanged(sites=small.sites))
         assert [each.site for each in small.take(SubmitAttempt)] == ["b"]

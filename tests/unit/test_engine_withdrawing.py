@@ -31,9 +31,9 @@ def test_pilots_in_a_queue_are_withdrawn_when_their_job_is_stopped(stop: Kill | 
         assert not small.effects
         small.wait(4)
         assert [each.key for each in small.take(CancelSubmitted)] == keys == ended(small)
-        assert not small.engine.sites["a"].requests
+        assert not small.engine.state.sites.by_name["a"].requests
         small.step(Gone(site="a", key=keys[0], reason="cancelled"))
-        assert not small.engine.sites["a"].dead_starts
+        assert not small.engine.state.sites.by_name["a"].dead_starts
         small.wait(1000)
         assert not small.effects
 
@@ -78,7 +78,7 @@ def test_a_probe_is_not_withdrawn() -> None:
         small.answers.clear()
         [wanted] = small.take(SubmitPilot)
         small.wait(10 * WITHDRAW_SECONDS)
-        assert [*small.engine.requests] == [wanted.key]
+        assert [*small.engine.state.pilots.requests] == [wanted.key]
         small.effects.clear()
         assert not ended(small)
 
@@ -89,15 +89,15 @@ def test_a_service_that_ends_withdraws_its_pilots_asks_for_no_more_and_writes_do
         pilot = small.pilot("a")
         [queued] = small.take(SubmitPilot)
         pilot.succeed(next(iter(pilot.held)).package)
-        learned = small.engine.selection.standing("a")
-        assert small.restarted().engine.selection.standing("a").earned != learned.earned
+        learned = small.engine.state.selection.standing("a")
+        assert small.restarted().engine.state.selection.standing("a").earned != learned.earned
         small.step(Stopping(token=3))
         assert [each.token for each in small.answers] == [3]
         small.answers.clear()
         assert [each.key for each in small.take(CancelSubmitted)] == [queued.key]
         again = small.restarted().engine
-        assert again.selection.standing("a").earned == learned.earned
-        assert queued.key not in again.requests
+        assert again.state.selection.standing("a").earned == learned.earned
+        assert queued.key not in again.state.pilots.requests
         small.wait(30, pilot)
         assert not small.effects
         pilot.unread.clear()
@@ -109,8 +109,8 @@ def test_pilots_that_die_together_are_no_row() -> None:
         wanted = small.take(SubmitPilot)
         assert len(wanted) == 5
         small.step(*(Gone(site="a", key=each.key, reason="failed", stderr="no disk") for each in wanted))
-        assert small.engine.sites["a"].dead_starts == 1
-        assert small.engine.sites["a"].status == "candidate"
+        assert small.engine.state.sites.by_name["a"].dead_starts == 1
+        assert small.engine.state.sites.by_name["a"].status == "candidate"
         for _ in range(2):
             small.wait(200)
             small.step(*(Gone(site="a", key=each.key, reason="failed") for each in small.take(SubmitPilot)))
@@ -227,7 +227,7 @@ def test_a_site_that_somebody_put_to_sleep_sleeps_on_when_its_entry_was_away_for
 def test_what_waits_for_pilots_that_have_not_come_is_done_by_this_computer_as_quickly_as_it_can() -> None:
     with Small(site("far", kind="slurm", pilots=9), site("here", kind="local"), selection=IN_ORDER) as small:
         small.submit(bag(3))
-        assert {each.name for each in small.engine.sites.values() if each.reserved} == {"far"}
+        assert {name for name in small.engine.state.sites.by_name if small.reserved(name)} == {"far"}
         pilot = small.pilot("here")
         assert [each.site for each in small.take(SubmitPilot)] == ["far", "far", "far"]
         for package in ("1.3.1", "1.2.1", "1.1.1"):
@@ -245,7 +245,7 @@ def test_for_what_avoids_this_computer_none_of_its_pilots_is_asked_for() -> None
         pilot.say(payloads.PilotEnded(reason="idle"))
         pilot.exchange()
         small.wait(5.0)
-        assert {each.name for each in small.engine.sites.values() if each.reserved} == {"far"}
+        assert {name for name in small.engine.state.sites.by_name if small.reserved(name)} == {"far"}
         assert [each.site for each in small.take(SubmitPilot)] == ["far"]
 
 

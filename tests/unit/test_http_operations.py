@@ -259,9 +259,9 @@ def test_a_job_is_purged_when_it_is_cleared_and_nothing_of_it_is_under_way(desk:
     assert code_of(desk.post(purge, b"")) == (409, "job_unfinished")
     desk.log(event(3, "Cleared", {"by": "user"}, job="j"))
     assert code_of(desk.post(purge, b"", token="of-bob")) == (404, "unknown_job")
-    desk.jobs.engine.jobs["j"] = cast("JobState", object())
+    desk.jobs.engine.state.jobs.by_id["j"] = cast("JobState", object())
     assert code_of(desk.post(purge, b"")) == (409, "job_unfinished")
-    del desk.jobs.engine.jobs["j"]
+    del desk.jobs.engine.state.jobs.by_id["j"]
     assert desk.post(purge, b"") == (200, {"job": "j"})
     assert desk.jobs.put_away[-1] == "j"
     assert code_of(desk.get("/v1/jobs/j/packages")) == (410, "purged")

@@ -86,11 +86,11 @@ def dead_starts(desk: Desk, *words: str) -> None:
             event(10 * number + 1, "PilotEnded", ended, pilot=f"local-{number}"),
         )
     engine = desk.jobs.engine
-    engine.sites["local"].answers = False
+    engine.state.sites.by_name["local"].answers = False
     made = bag(1)
     engine.bring_plan("j", made)
-    engine.write(registered_of(made, owner="ann"), name="j")
-    engine.write(JobAccepted(), job=engine.jobs["j"])
+    engine.state.log.write(registered_of(made, owner="ann"), name="j")
+    engine.state.log.write(JobAccepted(), job=engine.state.jobs.by_id["j"])
 
 
 def test_a_pilot_that_cannot_start_is_told_with_its_last_words(desk: Desk) -> None:

@@ -68,13 +68,13 @@ def test_a_site_at_which_pilots_die_tells_their_last_words_and_that_nothing_more
     dead_start(desk, 1, "local-1", "an old one")
     dead_start(desk, 3, "local-2", "python3: not found")
     desk.log(event(5, "PilotRequested", {"site": "other"}, pilot="local-x-1"))
-    state = desk.jobs.engine.sites["local"]
+    state = desk.jobs.engine.state.sites.by_name["local"]
     assert one(desk)["last_words"] == ""  # it is well now, whatever was before
-    state.dead_starts, state.quiet_until = 5, desk.jobs.engine.now + 60.0
+    state.dead_starts, state.quiet_until = 5, desk.jobs.engine.state.clock.now + 60.0
     found = one(desk)
     assert (found["last_words"], found["dead_starts"]) == ("python3: not found", 5)
     assert found["closed"] == "5 pilots died there before they spoke: nothing more is submitted for 60 s"
-    desk.jobs.engine.selection.hibernate("local", at=0.0, message="for repair")
+    desk.jobs.engine.state.selection.hibernate("local", at=0.0, message="for repair")
     assert "for repair" in one(desk)["closed"]  # that outlasts the other
 
 
@@ -89,7 +89,7 @@ def test_one_site_is_told_with_its_entry_its_reasons_and_its_pilots(desk: Desk) 
 
 def test_a_pilot_that_is_not_heard_is_told_with_its_words(desk: Desk) -> None:
     desk.log(event(1, "PilotRequested", {"site": "local"}, pilot="local-1"))
-    state = desk.jobs.engine.sites["local"]
+    state = desk.jobs.engine.state.sites.by_name["local"]
     state.requests["local-1"] = PilotRequest("local-1", state)
     state.noticed = {"local-1": Noticed(key="local-1", state="running", words="no answer from the service: refused")}
     found = one(desk)
@@ -100,7 +100,7 @@ def test_a_pilot_that_is_not_heard_is_told_with_its_words(desk: Desk) -> None:
 
 
 def test_a_silent_site_says_why(desk: Desk) -> None:
-    desk.jobs.engine.sites["local"].answers = False
+    desk.jobs.engine.state.sites.by_name["local"].answers = False
     desk.jobs.site_words["local"] = "ssh: connection refused"
     found = one(desk)
     assert (found["status"], found["closed"], found["message"]) == (

@@ -149,7 +149,9 @@ def test_a_pilot_that_is_new_is_given_a_token_of_its_own_and_heard_with_that(hou
 
 def test_no_pilot_speaks_for_another_of_its_site_once_that_has_spoken(house: House) -> None:
     engine = house.jobs.engine
-    engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    engine.state.pilots.by_name["p.1"] = PilotState(
+        "p.1", engine.state.sites.by_name["local"], request="", heard_at=0.0
+    )
     told = {"source": "agent", "stream": "p.7", "pilot": "p.7"}
     house.log(event(1, "PilotStarted", {"site": "local"}, **told), event(2, "PilotEnded", {"reason": "ended"}, **told))
     for name in ("p.1", "p.7"):  # one that lives, and one that has ended
@@ -165,7 +167,7 @@ def test_no_pilot_speaks_for_another_of_its_site_once_that_has_spoken(house: Hou
 
 def test_no_pilot_introduces_itself_under_the_name_of_what_was_asked_for(house: House) -> None:
     engine = house.jobs.engine
-    engine.requests["local-4"] = PilotRequest("local-4", engine.sites["local"])
+    engine.state.pilots.requests["local-4"] = PilotRequest("local-4", engine.state.sites.by_name["local"])
     assert house.exchange(house.tokens.for_pilot("local"), pilot="local-4")[:2] == (403, "forbidden")
 
 
@@ -183,7 +185,9 @@ def test_a_pilot_of_another_site_is_not(house: House) -> None:
 
 def test_no_pilot_speaks_under_the_name_of_another_sites(house: House) -> None:
     engine = house.jobs.engine
-    engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    engine.state.pilots.by_name["p.1"] = PilotState(
+        "p.1", engine.state.sites.by_name["local"], request="", heard_at=0.0
+    )
     assert house.exchange(house.token_of("p.1", site="lyon"), site="lyon")[:2] == (403, "forbidden")
     assert house.exchange(house.token_of("p.1"))[0] == 200
 
@@ -197,7 +201,7 @@ def test_no_pilot_speaks_under_the_name_of_one_of_another_site_that_has_ended(ho
 
 def test_no_pilot_is_the_one_that_was_asked_for_at_another_site(house: House) -> None:
     engine = house.jobs.engine
-    engine.requests["local-4"] = PilotRequest("local-4", engine.sites["local"])
+    engine.state.pilots.requests["local-4"] = PilotRequest("local-4", engine.state.sites.by_name["local"])
     for site, status in (("lyon", 403), ("local", 200)):
         data = msgspec.Raw(msgspec.json.encode({"site": site, "request": "local-4"}))
         started = Event(source="agent", stream=site, n=1, type="PilotStarted", time=1.0, pilot=site, data=data)
@@ -224,7 +228,9 @@ def test_a_token_is_renewed_with_an_answer_in_its_last_third_and_refused_after_i
 
 def test_a_pilot_whose_own_token_has_ended_gets_another_with_one_of_its_site_that_lasts(house: House) -> None:
     engine = house.jobs.engine
-    engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    engine.state.pilots.by_name["p.1"] = PilotState(
+        "p.1", engine.state.sites.by_name["local"], request="", heard_at=0.0
+    )
     own, of_another, elsewhere = house.token_of("p.1"), house.token_of("p.2"), house.token_of("p.1", site="lyon")
     former = house.tokens.for_pilot("local")
     house.now += 2 * LIFE_SECONDS
@@ -243,7 +249,9 @@ def test_files_are_for_the_sites_that_run_something_of_the_job(house: House) -> 
     path, token = "/agent/files/j?name=in.txt", house.token_of("p.1")
     assert house.ask("GET", path, token=token)[:2] == (403, "forbidden")
     engine = house.jobs.engine
-    pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    pilot = engine.state.pilots.by_name["p.1"] = PilotState(
+        "p.1", engine.state.sites.by_name["local"], request="", heard_at=0.0
+    )
     pilot.owed[REF] = 1
     assert house.status("GET", path, token=token) == 200
     for other in (house.token_of("p.1", site="lyon"), house.tokens.for_pilot("local")):
@@ -253,7 +261,9 @@ def test_files_are_for_the_sites_that_run_something_of_the_job(house: House) -> 
 
 def test_a_site_has_no_file_that_nothing_reads_of_what_it_runs(house: House, tmp_path: Path) -> None:
     engine, token = house.jobs.engine, house.token_of("p.1")
-    pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    pilot = engine.state.pilots.by_name["p.1"] = PilotState(
+        "p.1", engine.state.sites.by_name["local"], request="", heard_at=0.0
+    )
     pilot.owed[REF] = 1
     (tmp_path / "results/lyon.token").write_text("secret")
     (tmp_path / "results/later.txt").touch()
@@ -271,7 +281,9 @@ def test_content_is_for_the_sites_that_run_something_of_a_job_that_brought_it_al
     job["data"] |= {"definition": "ab" * 32, "lists": {"origin": lists, "file-1": script}}
     house.log(job)
     engine = house.jobs.engine
-    pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    pilot = engine.state.pilots.by_name["p.1"] = PilotState(
+        "p.1", engine.state.sites.by_name["local"], request="", heard_at=0.0
+    )
     pilot.owed[REF] = 1
     local, lyon = house.token_of("p.1"), house.token_of("p.1", site="lyon")
     path = f"/agent/content/{script}"
@@ -323,7 +335,9 @@ ROUTES = Path(__file__).parents[2] / "docs/reference/exchange.md"
 def test_nothing_changes_at_any_route_for_agents_with_a_token_that_is_not_meant_for_it(house: House) -> None:
     """Each route that the reference lists, as pilot p.1 of site local or the agent of lyon would use it, said by others."""
     engine = house.jobs.engine
-    pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    pilot = engine.state.pilots.by_name["p.1"] = PilotState(
+        "p.1", engine.state.sites.by_name["local"], request="", heard_at=0.0
+    )
     pilot.owed[REF] = 1
     script = house.services.journal.put_content(b"#!/bin/sh\n")
     tagged = event(1, "Tagged", {"name": "x", "value": "y"}, source="application", stream="application-1", **SUBJECT)

@@ -74,4 +74,4 @@ def test_the_first_throttle_of_an_engine_that_starts_is_a_quantile_of_them(*, kn
         pilots=[each for each in rows if each.pilot != "lyon-0"], sites=[SiteRow(site="lyon", kind="slurm")]
     )
     engine = restore(snapshot, sites=[site("nice", kind="slurm")], settings=EngineSettings(), now=1e7)
-    assert engine.selection.queue_throttle_seconds == (1900.0 if known else 3600.0)
+    assert engine.state.selection.queue_throttle_seconds == (1900.0 if known else 3600.0)

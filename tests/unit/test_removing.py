@@ -14,7 +14,7 @@ import pytest
 from pilotage.book.codec import Codec
 from pilotage.book.query import EVERYTHING
 from pilotage.engine.engine import Engine
-from pilotage.engine.parts import STANDINGS
+from pilotage.engine.jobs import STANDINGS
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.operations import Drop, DropFiles, Hold, LineFiles, Release, Restore
@@ -227,7 +227,7 @@ def runner_of(here: Place, writer: Writer) -> Iterator[Runner]:
 
 
 def standing(runner: Runner, job: str, number: int) -> str:
-    return STANDINGS[runner.ask(lambda engine: engine.jobs[job].standing[number]).result()]
+    return STANDINGS[runner.ask(lambda engine: engine.state.jobs.by_id[job].standing[number]).result()]
 
 
 def test_a_line_is_taken_back_in_only_after_its_files_are_removed_also_by_the_next_service(

@@ -13,7 +13,8 @@ import pytest
 from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book.join import Receipt
 from pilotage.book.rows import StreamRow
-from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.decision_log import ENGINE_STREAM
+from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.effects import Effect, SubmitPilot
 from pilotage.model.events import Event
@@ -213,7 +214,7 @@ def test_a_refusal_fails_the_future_with_its_code(tmp_path: Path) -> None:
 def test_a_question_is_answered_by_the_engine_and_a_faulty_one_hurts_nobody(tmp_path: Path) -> None:
     with running(tmp_path) as parts:
         submit(parts)
-        assert parts.driver.ask(lambda engine: sorted(engine.jobs)).result(PATIENCE_SECONDS) == ["j"]
+        assert parts.driver.ask(lambda engine: sorted(engine.state.jobs.by_id)).result(PATIENCE_SECONDS) == ["j"]
         with pytest.raises(ZeroDivisionError):
             parts.driver.ask(lambda engine: 1 // 0).result(PATIENCE_SECONDS)
         assert parts.driver.alive
@@ -240,7 +241,7 @@ def test_steps_are_written_and_let_out_in_their_order_also_when_the_first_finds_
         first = parts.driver.operate(Hold(job="j"))
         assert parts.keeper.came.acquire(timeout=PATIENCE_SECONDS)  # it is being written, and will find no room
         second = parts.driver.operate(Hold(job="k"))
-        assert parts.driver.ask(lambda engine: engine.jobs["k"].held).result(PATIENCE_SECONDS) is not None
+        assert parts.driver.ask(lambda engine: engine.state.jobs.by_id["k"].held).result(PATIENCE_SECONDS) is not None
         parts.keeper.gate.set()
         second.result(PATIENCE_SECONDS)
         assert first.done()
@@ -269,7 +270,7 @@ def test_what_an_agent_says_again_and_again_while_nothing_can_be_written_waits_o
         parts.driver.operate(Hold(job="j"))
         assert parts.keeper.came.acquire(timeout=PATIENCE_SECONDS)  # it is being written, and will find no room
         held = parts.driver.operate(Hold(job="k"))
-        while not parts.driver.ask(lambda engine: engine.jobs["k"].held).result(PATIENCE_SECONDS):
+        while not parts.driver.ask(lambda engine: engine.state.jobs.by_id["k"].held).result(PATIENCE_SECONDS):
             pass
         answers = [parts.driver.exchange(said(sequence, leaving="now")) for sequence in range(1, 101)]
         parts.keeper.gate.set()
@@ -351,7 +352,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
 def test_a_decision_that_the_book_refuses_ends_the_engine_and_is_never_answered(tmp_path: Path) -> None:
     with running(tmp_path) as parts:
         submit(parts)
-        n = parts.driver.ask(lambda engine: engine.next_n).result(PATIENCE_SECONDS)
+        n = parts.driver.ask(lambda engine: engine.state.log.next_number).result(PATIENCE_SECONDS)
         # Somebody else has written under the next number, as a service does that has taken the book over.
         taken = Event(source="service", stream=ENGINE_STREAM, n=n, type="Noted", time=1.0, data=NOTE)
         assert not Keeper(parts.journal, clock=WallClock()).take([taken]).refused

@@ -67,7 +67,7 @@ class Hanging:
 
 
 def attempts_in(engine: Engine) -> int:
-    return sum(1 for job in engine.jobs.values() for _ in job.attempts())
+    return sum(1 for job in engine.state.jobs.by_id.values() for _ in job.attempts())
 
 
 def given(runner: Runner) -> int:

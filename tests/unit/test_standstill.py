@@ -132,10 +132,10 @@ def test_a_site_at_which_no_pilot_starts_is_trouble_for_who_waits_for_it_alone()
         small.effects.clear()
         small.submit(bag(1, kind(executor="b")))
         small.effects.clear()
-        small.core.engine.sites["b"].dead_starts = 2
+        small.core.engine.state.sites.by_name["b"].dead_starts = 2
         found = stand(small)
         assert (found.trouble, found.troubled_site) == ("no pilot could start at b: 2 died before they spoke", "b")
-        small.core.engine.sites["b"].dead_starts = 0
+        small.core.engine.state.sites.by_name["b"].dead_starts = 0
         assert stand(small).trouble == ""
 
 
@@ -149,7 +149,7 @@ def test_a_site_at_which_no_pilot_starts_is_told_while_others_work_as_long_as_so
             [wanted] = [each for each in small.take(SubmitPilot) if each.site == "b"]
             small.step(Gone(site="b", key=wanted.key, reason="failed", stderr="no python"))
             small.wait(65.0, pilot)
-        assert not small.engine.sites["b"].reserved
+        assert not small.reserved("b")
         assert stand(small).trouble.startswith(
             "no pilot could start at b: 2 died before they spoke; the next one is tried"
         )

@@ -112,6 +112,6 @@ def _admission(sites: Sequence[Site], *, owner: str) -> Admission:
         from pilotage.engine.engine import Engine
         from pilotage.engine.settings import EngineSettings
 
-        return consider(Engine(sites=sites, settings=EngineSettings()), made, owner=owner)
+        return consider(Engine(sites=sites, settings=EngineSettings()).state, made, owner=owner)
 
     return admission

@@ -119,7 +119,7 @@ def running_over(
             keeper.look()
 
             def admission(made: JobPlan) -> Refused | tuple[str, ...]:
-                return runner.ask(lambda engine: consider(engine, made, owner=submission.owner)).result()
+                return runner.ask(lambda engine: consider(engine.state, made, owner=submission.owner)).result()
 
             slots, executors = slots_of(runner.sites), executors_of(runner.sites)
             return plan(submission, store=store, index=index, admission=admission, executors=executors, slots=slots)

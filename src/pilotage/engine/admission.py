@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pilotage.engine.classes import asked_of
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.places import SiteState
 from pilotage.engine.selection.filters import Asked, execution, refusals, shortage, wall_time
 from pilotage.model.demand import Demand, lacking
@@ -13,61 +12,58 @@ from pilotage.model.events import JOB_ID
 from pilotage.model.operations import Refused
 from pilotage.model.plan import JobPlan, Template
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
-
-def admit(engine: Engine, job: str, plan: JobPlan, *, owner: str, taken: bool = False) -> Refused | None:
+def admit(state: EngineState, job: str, plan: JobPlan, *, owner: str, taken: bool = False) -> Refused | None:
     """Why a job is not taken, or None; `taken` says that the book has a job of this id."""
     if JOB_ID.fullmatch(job) is None:
         return Refused(code="bad-id", message=f"{job[:80]!r} is no id of a job", subject=job[:80])
-    if taken or job in engine.jobs or job in engine.left:
+    if taken or job in state.jobs.by_id or job in state.jobs.retired:
         return Refused(code="known-job", message=f"a job {job!r} exists already", subject=job)
-    if over_quota(engine, owner, plan.count):
-        quota = engine.settings.owner_packages_max
+    if over_quota(state, owner, plan.count):
+        quota = state.settings.owner_packages_max
         message = f"{plan.count} packages more would be over the {quota:,} that {owner} may have at once"
         return Refused(
             code="quota", message=message, subject=job, next_step="wait for others to end, or make it smaller"
         )
-    return impossible(engine, plan, owner=owner)
+    return impossible(state, plan, owner=owner)
 
 
-def impossible(engine: Engine, plan: JobPlan, *, owner: str) -> Refused | None:
+def impossible(state: EngineState, plan: JobPlan, *, owner: str) -> Refused | None:
     """Why no site there is could run something of a job, or None."""
-    if all(site.removed for site in engine.sites.values()):
+    if all(site.removed for site in state.sites.by_name.values()):
         return None  # a site may come; until then `explain` says that there is none
     for template in plan.templates:
-        refused = _satisfiable(engine, template, owner)
+        refused = _satisfiable(state, template, owner)
         if refused is not None:
             return refused
     return None
 
 
-def consider(engine: Engine, plan: JobPlan, *, owner: str) -> Refused | tuple[str, ...]:
+def consider(state: EngineState, plan: JobPlan, *, owner: str) -> Refused | tuple[str, ...]:
     """Why no site could run something of a job; where all of it can be run, which sites are passed over for their software."""
-    refused = impossible(engine, plan, owner=owner)
+    refused = impossible(state, plan, owner=owner)
     if refused is not None:
         return refused
     told: dict[str, None] = {}
     for template in plan.templates:
-        for site in engine.sites.values() if template.starts else ():
+        for site in state.sites.by_name.values() if template.starts else ():
             about = asked_of(owner, template, demand=template.demand)
             if not site.removed and (why := execution(site.place.description, about)):
                 told[f"{site.name} is passed over for {template.activity}: {why}"] = None
     return tuple(told)
 
 
-def over_quota(engine: Engine, owner: str, packages: int) -> bool:
+def over_quota(state: EngineState, owner: str, packages: int) -> bool:
     """Whether so many packages more would be too many for an owner."""
-    quota = engine.settings.owner_packages_max
+    quota = state.settings.owner_packages_max
     if not quota:
         return False
-    jobs = [job for job in engine.jobs.values() if job.owner == owner and not (job.cancelled or job.aborted)]
+    jobs = [job for job in state.jobs.by_id.values() if job.owner == owner and not (job.cancelled or job.aborted)]
     return packages + sum(job.unfinished for job in jobs) > quota
 
 
-def _satisfiable(engine: Engine, template: Template, owner: str) -> Refused | None:
-    there = [site for site in engine.sites.values() if not site.removed]
+def _satisfiable(state: EngineState, template: Template, owner: str) -> Refused | None:
+    there = [site for site in state.sites.by_name.values() if not site.removed]
     named = [site for site in there if template.executor in ("", site.name, site.site.kind)]
     if not named:
         names = sorted(site.name for site in there)

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import PackageWork, QueueClass
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.jobs import JobState, PackageWork, QueueClass
 from pilotage.engine.selection.filters import Asked
 from pilotage.model.demand import Demand
 from pilotage.model.plan import Template
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
-
-def template_of(job: JobState, number: int) -> Template:
-    """The kind of a package."""
-    return job.plan.templates[job.kinds[number]]
-
-
-def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
+def queue_of(state: EngineState, job: JobState, number: int) -> QueueClass:
     """The class a ready or reserved package is in."""
     work = job.work.get(number)
     if work is not None and work.queue is not None:
         return work.queue
     queue = job.template_classes[job.last_attempt[number] > 0][job.kinds[number]]
-    return queue if queue is not None else plain_queue_of(engine, job, number)
+    return queue if queue is not None else plain_queue_of(state, job, number)
 
 
-def plain_queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
+def plain_queue_of(state: EngineState, job: JobState, number: int) -> QueueClass:
     """The same of one with nothing in its history that would put it into a class of its own."""
     template = job.kinds[number]
     restarts = job.last_attempt[number] > 0
@@ -38,11 +28,11 @@ def plain_queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
     queue = known[template]
     if queue is None:
         demand = job.plan.templates[template].demand
-        queue = known[template] = _class(engine, job, template, demand=demand, restarts=restarts)
+        queue = known[template] = _class(state, job, template, demand=demand, restarts=restarts)
     return queue
 
 
-def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | None:
+def class_for(state: EngineState, job: JobState, work: PackageWork) -> QueueClass | None:
     """The class of a package with a history: what its failures ask for, and the sites it had better avoid."""
     template = job.kinds[work.number]
     verdict = work.verdict
@@ -57,7 +47,7 @@ def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | 
     if verdict is not None:
         if verdict.more_wall_than:
             asked = asked_of(job.owner, job.plan.templates[template], demand=demand)
-            more_wall_than = engine.openings.rounded_wall(verdict.more_wall_than, asked)
+            more_wall_than = state.placement.rounded_wall(verdict.more_wall_than, asked)
         if verdict.prefer == "here":
             prefer = _latest_site(work)
             avoid = tuple(name for name in avoid if name != prefer)
@@ -68,7 +58,7 @@ def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | 
                 wall_seconds=verdict.wall_seconds or demand.wall_seconds,
             )
     return _class(
-        engine, job, template, demand=demand, avoid=avoid, more_wall_than=more_wall_than, prefer=prefer, restarts=True
+        state, job, template, demand=demand, avoid=avoid, more_wall_than=more_wall_than, prefer=prefer, restarts=True
     )
 
 
@@ -102,7 +92,7 @@ def asked_of(
 
 
 def _class(
-    engine: Engine,
+    state: EngineState,
     job: JobState,
     template: int,
     *,
@@ -113,7 +103,7 @@ def _class(
     restarts: bool,
 ) -> QueueClass:
     about = job.plan.templates[template]
-    activity = about.activity if engine.selection.samples else ""
+    activity = about.activity if state.selection.samples else ""
     key = (
         demand,
         about.priority,
@@ -137,7 +127,7 @@ def _class(
     )
     queue = job.classes.get(key)
     if queue is None:
-        shape, estimate = engine.shape_of(demand), about.run_seconds
+        shape, estimate = state.shapes.number_of(demand), about.run_seconds
         queue = job.classes[key] = QueueClass(
             job,
             index=len(job.classes),
@@ -153,6 +143,6 @@ def _class(
             prefer=prefer,
             restarts=restarts,
         )
-        queue.reservations = engine.reservations.setdefault((shape, queue.level[0]), queue.reservations)
+        queue.reservations = state.queues.reserved_counts.setdefault((shape, queue.level[0]), queue.reservations)
         queue.kin = job.reservations.setdefault((shape, queue.level), queue.kin)
     return queue

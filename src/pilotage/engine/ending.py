@@ -10,22 +10,16 @@ turn, but not those that run last. What the package has done by that is not trie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pilotage.engine.classes import template_of
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.growth import ends
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import PackageWork, Standing
+from pilotage.engine.jobs import JobState, PackageWork, Standing, template_of
 from pilotage.engine.readiness import reconsider
 from pilotage.model import payloads
-
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
 _AGAIN = "its job goes on, and it runs last"
 
 
-def look_at_end(engine: Engine, job: JobState) -> None:
+def look_at_end(state: EngineState, job: JobState) -> None:
     """See whether everything but what runs last is over, after something has changed."""
     if not job.accepted:
         return
@@ -34,53 +28,55 @@ def look_at_end(engine: Engine, job: JobState) -> None:
         job.ending = ending
         for number in job.finals:
             job.waits[number] += -1 if ending else 1
-            reconsider(engine, job, number)
+            reconsider(state, job, number)
     if (job.finals_made and not ending) or (job.enders and job.late and not job.unfinished):
-        engine.ended[job] = None
+        state.pending.ending_jobs[job] = None
 
 
-def see_to_ends(engine: Engine) -> None:
+def see_to_ends(state: EngineState) -> None:
     """What ran last and runs again; a job that a package has ended, and of which stages will never be known."""
-    while engine.ended:
-        job = next(iter(engine.ended))
-        del engine.ended[job]
+    while state.pending.ending_jobs:
+        job = next(iter(state.pending.ending_jobs))
+        del state.pending.ending_jobs[job]
         if job.cancelled or job.aborted:
             continue
         if not job.ending:
-            _run_again(engine, job)
+            _run_again(state, job)
         elif job.enders and job.late and not job.unfinished:
             cause = job.dotted(min(job.enders))
             message = f"stages that were not known yet are left out: {why_it_ended(job)}"
-            engine.write(payloads.Aborted(cause="abort-on", message=message, upstream=cause), job=job, epoch=job.epoch)
+            state.log.write(
+                payloads.Aborted(cause="abort-on", message=message, upstream=cause), job=job, epoch=job.epoch
+            )
 
 
-def stop_what_fails(engine: Engine) -> None:
+def stop_what_fails(state: EngineState) -> None:
     """Kill a job of which as many packages have failed for good as whoever submitted it allows for."""
-    while engine.failing:
-        job = next(iter(engine.failing))
-        del engine.failing[job]
+    while state.pending.failing_jobs:
+        job = next(iter(state.pending.failing_jobs))
+        del state.pending.failing_jobs[job]
         failed, most = job.counts[Standing.ABORTED], job.failures_max
         if failed >= most and not (job.cancelled or job.aborted) and (job.unfinished or job.late):
-            kill(engine, job, f"{failed} failed, and the job was to end when {most} had (--max-failures {most})")
+            kill(state, job, f"{failed} failed, and the job was to end when {most} had (--max-failures {most})")
 
 
-def kill(engine: Engine, job: JobState, message: str) -> None:
+def kill(state: EngineState, job: JobState, message: str) -> None:
     """Cancel everything of a job that is not over."""
     cancelled = payloads.CancelAccepted(message=message)
-    engine.write(cancelled, job=job, epoch=job.epoch)
+    state.log.write(cancelled, job=job, epoch=job.epoch)
     # What was tried and is not over is cancelled by itself, so that nothing of it can be granted in a later turn.
     for number in [number for number, work in job.work.items() if work.attempts or work.candidates]:
         if not job.is_final(number):
-            engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
+            state.log.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
 
 
-def _run_again(engine: Engine, job: JobState) -> None:
+def _run_again(state: EngineState, job: JobState) -> None:
     """What ran last, or was made by an earlier run, has not seen what is still to come."""
     for number in job.finals:
         work = job.work.get(number)
         if job.standing[number] in (Standing.DONE, Standing.ABORTED) and not (work is not None and work.dropped):
             restarted = payloads.Restarted(cause="revived", message=_AGAIN)
-            engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+            state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
 
 
 def ends_the_job(job: JobState, number: int, status: int) -> bool:
@@ -89,7 +85,7 @@ def ends_the_job(job: JobState, number: int, status: int) -> bool:
     return template.abort_on is not None and template.abort_on.exit_code == status and not template.final
 
 
-def end_by_failure(engine: Engine, job: JobState, work: PackageWork) -> bool:
+def end_by_failure(state: EngineState, job: JobState, work: PackageWork) -> bool:
     """Give a package up, and end its job, if an attempt failed with the status that says so; whether one did."""
     number = work.number
     abort_on = template_of(job, number).abort_on
@@ -100,20 +96,20 @@ def end_by_failure(engine: Engine, job: JobState, work: PackageWork) -> bool:
     if not found or not ends_the_job(job, number, status):
         return False
     message = f"attempt {min(found)} ended with exit status {status}, which ends the job"
-    engine.write(
+    state.log.write(
         payloads.Aborted(cause="abort-on", message=message), job=job, number=number, epoch=job.epoch_of(number)
     )
-    end_others(engine, job, number, status)
+    end_others(state, job, number, status)
     return True
 
 
-def end_others(engine: Engine, job: JobState, number: int, status: int) -> None:
+def end_others(state: EngineState, job: JobState, number: int, status: int) -> None:
     """Cancel every other package that is not over, but not those that run last."""
     cancelled = payloads.CancelAccepted(message=_ended_by(job, number, status))
     templates, kinds = job.plan.templates, job.kinds
     for other in range(job.count):
         if job.standing[other] < Standing.DROPPED and not templates[kinds[other]].final:
-            engine.write(cancelled, job=job, number=other, epoch=job.epoch_of(other))
+            state.log.write(cancelled, job=job, number=other, epoch=job.epoch_of(other))
 
 
 def why_it_ended(job: JobState) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pilotage.book.codec import Checked
 from pilotage.engine.behaviour import SITE_CHANGED, drain
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.on_attempts import attempt_key
-from pilotage.engine.parts import AttemptState
-from pilotage.engine.places import PilotState
+from pilotage.engine.places import AttemptState, PilotState
 from pilotage.engine.races import end_race
 from pilotage.engine.slots import stop_all_but
 from pilotage.model import payloads
@@ -18,56 +16,53 @@ from pilotage.model.exchange import AttemptRef, Exchange
 from pilotage.model.site import AMOUNT_UNKNOWN, Site
 from pilotage.model.texts import NAME_MAX, amount, clipped
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
 _OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no agent says of an attempt
 _OWED_MAX = 64  # ends that a pilot may owe of what it does not hold until somebody looks
 
 
-def hear(engine: Engine, pilot: PilotState, exchange: Exchange) -> None:
+def hear(state: EngineState, pilot: PilotState, exchange: Exchange) -> None:
     """A pilot speaks, and this is its newest exchange: its lease goes on, and it may take more.
 
     Its events were applied before; what it holds and should not is found when the answer is written.
     """
     pilot.sequence = exchange.sequence
-    pilot.heard_at = engine.now
+    pilot.heard_at = state.clock.now
     pilot.leaving = exchange.leaving
     if pilot.backlog != exchange.backlog:
-        engine.openings.backlog_changed(pilot.site, exchange.backlog - pilot.backlog)
+        state.placement.backlog_changed(pilot.site, exchange.backlog - pilot.backlog)
         pilot.backlog = exchange.backlog
     pilot.ends_at = None
     if exchange.remaining_seconds is not None and (left := amount(exchange.remaining_seconds)) is not None:
-        pilot.ends_at = engine.now + left
+        pilot.ends_at = state.clock.now + left
     if pilot.capacity is not exchange.capacity and pilot.capacity != exchange.capacity:
-        engine.openings.slots_changed(pilot.site, pilot, -1)
+        state.placement.slots_changed(pilot.site, pilot, -1)
         pilot.offers(exchange.capacity)
-        engine.openings.slots_changed(pilot.site, pilot, 1)
+        state.placement.slots_changed(pilot.site, pilot, 1)
     if pilot.taken_over:
-        _take_over(engine, pilot, exchange)
+        _take_over(state, pilot, exchange)
     if pilot.suspect:
         pilot.suspect = False
         for ref in list(pilot.assigned):
-            _recover(engine, pilot, ref)
-    if engine.acting and exchange.seen >= engine.began_at_position:
+            _recover(state, pilot, ref)
+    if state.abandoned.by_pilot and exchange.seen >= state.log.start_position:
         # What it said before it was told anything by this engine may be older than what it was given last.
-        stop_all_but(engine, pilot.name, exchange.held)
+        stop_all_but(state, pilot.name, exchange.held)
     if pilot.owed and len(pilot.owed) > len(exchange.held) + _OWED_MAX:
         # It holds everything of which it has not told the end: the rest it forgot, as it was told.
         held = set(exchange.held)
         pilot.owed = {ref: epoch for ref, epoch in pilot.owed.items() if ref in held}
     if exchange.serves is not None:
-        _lease(engine, pilot, exchange.serves, exchange.node)
+        _lease(state, pilot, exchange.serves, exchange.node)
     site = pilot.site
     pilot.waiting = not pilot.leaving and exchange.serves is None
     if pilot.waiting:
         site.waiting[pilot.name] = pilot
-        engine.asking[pilot] = None
+        state.pilots.with_free_slots[pilot] = None
     else:
         site.waiting.pop(pilot.name, None)
 
 
-def _take_over(engine: Engine, pilot: PilotState, exchange: Exchange) -> None:
+def _take_over(state: EngineState, pilot: PilotState, exchange: Exchange) -> None:
     """A pilot of an engine that is gone speaks for the first time.
 
     That it was to leave because its site had changed is in no event, and its site may have changed meanwhile: both follow
@@ -75,7 +70,7 @@ def _take_over(engine: Engine, pilot: PilotState, exchange: Exchange) -> None:
     """
     pilot.taken_over = False
     if exchange.serves is None and not pilot.draining and not _is_of(pilot.site.site, exchange.capacity):
-        drain(engine, pilot, SITE_CHANGED)
+        drain(state, pilot, SITE_CHANGED)
 
 
 def _is_of(site: Site, capacity: Capacity) -> bool:
@@ -87,18 +82,18 @@ def _is_of(site: Site, capacity: Capacity) -> bool:
     return site.mode == "pilots" and told and memory and scratch
 
 
-def _recover(engine: Engine, pilot: PilotState, ref: AttemptRef) -> None:
+def _recover(state: EngineState, pilot: PilotState, ref: AttemptRef) -> None:
     """An attempt that was suspected because its pilot was silent goes on."""
     found = pilot.assigned.get(ref)
     if found is not None and found.suspect:
-        job = engine.jobs[ref.job]
+        job = state.jobs.by_id[ref.job]
         recovered = payloads.AttemptRecovered()
-        engine.write(recovered, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+        state.log.write(recovered, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
 
 
-def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
+def find_attempt(state: EngineState, ref: AttemptRef) -> AttemptState | None:
     """An attempt that is not over."""
-    job, place = engine.jobs.get(ref.job), parse_dotted(ref.package)
+    job, place = state.jobs.by_id.get(ref.job), parse_dotted(ref.package)
     if job is None or place is None:
         return None
     number = job.number((place.stage, place.line, place.number))
@@ -106,7 +101,7 @@ def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
     return work.attempts.get(ref.attempt) if work is not None else None
 
 
-def may_say(engine: Engine, pilot: str, one: Checked, *, site: str) -> int | None:
+def may_say(state: EngineState, pilot: str, one: Checked, *, site: str) -> int | None:
     """Of which package an agent says something; None where it may not: of an attempt that it neither has nor owes the end of.
 
     Whatever it says of another would be in the book, and an engine that starts from the book would believe it. It says
@@ -115,11 +110,11 @@ def may_say(engine: Engine, pilot: str, one: Checked, *, site: str) -> int | Non
     event, place = one.event, one.place
     if type(one.data) in _OF_THE_ENGINE:
         return None
-    speaker = engine.pilots.get(pilot)
+    speaker = state.pilots.by_name.get(pilot)
     if speaker is not None and (held := speaker.holds(event)) is not None:
         return held.number
     ref = AttemptRef(event.job or "", event.package or "", event.attempt or 0)
-    job = engine.jobs.get(ref.job)
+    job = state.jobs.by_id.get(ref.job)
     number = job.number(place) if job is not None and place is not None else None
     if job is None or number is None:
         return None
@@ -128,23 +123,23 @@ def may_say(engine: Engine, pilot: str, one: Checked, *, site: str) -> int | Non
     if found is not None:
         ours = (found.pilot, found.site.name, found.epoch) == (pilot, site, event.epoch)
         return number if ours else None
-    epoch = (speaker.owed if speaker is not None else engine.owed.get(pilot, {})).get(ref)
-    if epoch is None and ref in engine.acting.get(pilot, ()):
+    epoch = (speaker.owed if speaker is not None else state.pilots.unreported.get(pilot, {})).get(ref)
+    if epoch is None and ref in state.abandoned.by_pilot.get(pilot, ()):
         epoch = 0
     if epoch is None:
         return None
     return number if (event.epoch == epoch if epoch else event.epoch <= job.epoch_of(number)) else None
 
 
-def _lease(engine: Engine, pilot: PilotState, ref: AttemptRef, node: str) -> None:
+def _lease(state: EngineState, pilot: PilotState, ref: AttemptRef, node: str) -> None:
     """The first agent of its site that asks for a bound attempt has its lease."""
-    found = find_attempt(engine, ref)
+    found = find_attempt(state, ref)
     if found is None or found.leased or found.lost or found.site is not pilot.site or found.key != attempt_key(ref):
         return
     started = payloads.AttemptStarted(pilot=pilot.name, node=clipped(node, NAME_MAX) or None)
-    job = engine.jobs[ref.job]
-    engine.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
-    end_race(engine, job, found)
+    job = state.jobs.by_id[ref.job]
+    state.log.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+    end_race(state, job, found)
 
 
 def unwanted(pilot: PilotState, exchange: Exchange) -> list[AttemptRef]:

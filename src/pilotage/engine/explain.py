@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pilotage.book.rows import PackageFacts
 from pilotage.engine.admission import unmet
 from pilotage.engine.choices import why_it_was_there, why_there
 from pilotage.engine.classes import queue_of
 from pilotage.engine.ending import why_it_ended
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.histories import lacked_input
-from pilotage.engine.jobs import JobState
+from pilotage.engine.jobs import STANDINGS, JobState, PackageWork, QueueClass, Standing
 from pilotage.engine.leaving import standing_of
 from pilotage.engine.noticing import told_of
-from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, Standing
-from pilotage.engine.places import SiteState
+from pilotage.engine.places import AttemptState, SiteState
 from pilotage.engine.readiness import may_act
 from pilotage.engine.selection.filters import refusals, told_names
 from pilotage.model.explanations import Explanation, Why
 from pilotage.model.texts import words_of_failure
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
 _SHOWN_MAX = 5
 
 
-def explain(engine: Engine, job: JobState, number: int, facts: PackageFacts | None = None) -> Explanation:
+def explain(state: EngineState, job: JobState, number: int, facts: PackageFacts | None = None) -> Explanation:
     """The reasons for where a package is; `facts`, from the book, tell of attempts that are over."""
     standing = standing_of(job, number)
     reasons = [*_outer(job)]
     if standing == job.standing[number]:  # else its job is over, and with it all that was not begun
-        reasons += _REASONS[standing](engine, job, number, facts)
+        reasons += _REASONS[standing](state, job, number, facts)
     if standing in (Standing.BLOCKED, Standing.READY, Standing.DELAYED, Standing.RESERVED) and number in job.work:
         reasons += _attempts(job.work[number])
     reasons += _history(job, number, facts)
@@ -70,7 +66,7 @@ def _last(job: JobState, number: int) -> Iterator[Why]:
         yield Why(code="runs-last", message=f"it runs last: what stage {stages} has to do is not known yet")
 
 
-def _blocked(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _blocked(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     yield from _last(job, number)
     missing = [other for other in job.awaited(number) if not job.satisfied[other]]
     lacked = (tried := job.work.get(number)) is not None and lacked_input(tried.failures)
@@ -92,39 +88,39 @@ def _blocked(engine: Engine, job: JobState, number: int, facts: PackageFacts | N
         yield Why(code="waits-for-stage", message=message, subject=f"stage {stage}", count=left)
 
 
-def _ready(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
-    queue = queue_of(engine, job, number)
+def _ready(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    queue = queue_of(state, job, number)
     limit = job.plan.limits.get(queue.category)
     running = job.running_in.get(queue.category, 0)
     if limit is not None and running >= limit:
         message = f"{running} of category {queue.category} run, and {limit} may"
         yield Why(code="category-limit", message=message, subject=queue.category, count=running)
-    quota, busy = engine.settings.owner_running_max, engine.owners.get(job.owner, 0)
+    quota, busy = state.settings.owner_running_max, state.jobs.busy_by_owner.get(job.owner, 0)
     if quota and busy >= quota:
         message = f"{busy} packages of {job.owner} run, and {quota} may"
         yield Why(code="owner-quota", message=message, subject=job.owner, count=busy)
-    there = [site for site in engine.sites.values() if not site.removed]
+    there = [site for site in state.sites.by_name.values() if not site.removed]
     if not there:
         yield Why(code="no-site", message="there is no site", next_step="add a site")
     for site in there:
-        yield _at_site(engine, queue, site)
-        if engine.openings.able(site, queue):
+        yield _at_site(state, queue, site)
+        if state.placement.able(site, queue):
             yield from _unheard(site)
-    yield from _turn(engine, job)
+    yield from _turn(state, job)
 
 
-def _turn(engine: Engine, job: JobState) -> Iterator[Why]:
+def _turn(state: EngineState, job: JobState) -> Iterator[Why]:
     """Which other job goes before it, and why."""
-    if (found := engine.fairness.ahead(job)) is not None:
+    if (found := state.fairness.ahead(job)) is not None:
         count, first = found
         others = "" if count == 1 else f", and {count - 1} more"
-        message = f"{first.id} of {first.owner} goes before its job{others}: {engine.fairness.why_before(first, job)}"
+        message = f"{first.id} of {first.owner} goes before its job{others}: {state.fairness.why_before(first, job)}"
         yield Why(code="after-others", message=message, subject=first.id, count=count)
 
 
-def _at_site(engine: Engine, queue: QueueClass, site: SiteState) -> Why:
+def _at_site(state: EngineState, queue: QueueClass, site: SiteState) -> Why:
     name, shape = site.name, queue.shape
-    if not engine.openings.able(site, queue):
+    if not state.placement.able(site, queue):
         told = [each.message for each in refusals(site.place.description, queue.asked)]
         lacks = unmet(site, queue.demand)
         return Why(code="site-unable", message="; ".join(lacks or told or ["it is no site any more"]), subject=name)
@@ -133,12 +129,12 @@ def _at_site(engine: Engine, queue: QueueClass, site: SiteState) -> Why:
     if (sleep := site.place.sleep) is not None:
         message = f"{name} hibernates ({sleep.reason}): {sleep.message}"
         return Why(code="site-hibernated", message=message, subject=name, since=sleep.since)
-    if name in queue.avoid and site not in engine.openings.open_sites(queue):
+    if name in queue.avoid and site not in state.placement.open_sites(queue):
         return Why(code="site-avoided", message=f"it failed or runs at {name}, and there are other sites", subject=name)
     if site.index in queue.unfit:
-        message = f"{name} had no {_slot(queue)} for {engine.settings.unfit_seconds:.0f} s"
+        message = f"{name} had no {_slot(queue)} for {state.settings.unfit_seconds:.0f} s"
         return Why(code="site-closed", message=message, subject=name)
-    if not engine.openings.has_room(site, shape):
+    if not state.placement.has_room(site, shape):
         used, room = site.used[shape], site.place.room(shape)
         message = f"{name} has room for {room.limit} like it, and {used} are reserved or run"
         if room.rule in ("canary", "trial"):
@@ -147,14 +143,14 @@ def _at_site(engine: Engine, queue: QueueClass, site: SiteState) -> Why:
     return Why(code="next", message=f"{name} has room for it; it is among the next", subject=name)
 
 
-def _delayed(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _delayed(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     work = job.work[number]
     message = "its next attempt waits for its time"
     if work.verdict is not None:
         message = f"{work.verdict.message} ({work.verdict.rule})"
     if work.failures:
         message += words_of_failure(work.failures[max(work.failures)].message)
-    yield Why(code="waits-for-time", message=message, until=_by_the_clock(engine, work.delayed_until))
+    yield Why(code="waits-for-time", message=message, until=_by_the_clock(state, work.delayed_until))
     if lacked_input(work.failures):
         yield _input(job, number)
 
@@ -173,18 +169,18 @@ def _input(job: JobState, number: int) -> Why:
     )
 
 
-def _by_the_clock(engine: Engine, time: float) -> float:
+def _by_the_clock(state: EngineState, time: float) -> float:
     """A time of the engine as the clock shows it, which somebody may have set."""
-    return time + (engine.stamp - engine.now)
+    return time + (state.clock.wall_time - state.clock.now)
 
 
-def _reserved(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _reserved(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     work = job.work[number]
     site = work.bound
     assert site is not None
-    since = _by_the_clock(engine, work.bound_at)
+    since = _by_the_clock(state, work.bound_at)
     yield Why(code="reserved", message=f"it is reserved for {site.name}", subject=site.name, since=since)
-    queue = queue_of(engine, job, number)
+    queue = queue_of(state, job, number)
     slots = site.slots[queue.shape]
     if not slots:
         message = f"no pilot at {site.name} could run it; {site.expected} are on their way"
@@ -196,7 +192,7 @@ def _reserved(engine: Engine, job: JobState, number: int, facts: PackageFacts | 
         yield from _unheard(site)
     else:
         yield Why(code="no-slot", message=f"the {slots} slots at {site.name} are taken", subject=site.name, count=slots)
-    yield from _turn(engine, job)
+    yield from _turn(state, job)
 
 
 def _slot(queue: QueueClass) -> str:
@@ -206,12 +202,12 @@ def _slot(queue: QueueClass) -> str:
     return "slot that fits"
 
 
-def _live(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _live(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     work = job.work[number]
     yield from _attempts(work)
     for attempt in work.attempts.values():
         if attempt.trusted:
-            yield from why_there(engine, attempt)
+            yield from why_there(state, attempt)
     for candidate in sorted(work.candidates):
         yield Why(code="waits-for-grant", message=f"attempt {candidate} succeeded and waits for its grant")
 
@@ -244,27 +240,27 @@ def _unheard(site: SiteState, *keys: str) -> Iterator[Why]:
         yield Why(code="unheard", message=told, subject=site.name, next_step=f"pilotage site test {site.name}")
 
 
-def _held(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _held(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     refused = job.work[number].refused
     yield Why(code="held", message=f"it is held: {refused}" if refused else "it is held", next_step="release it")
     yield from _attempts(job.work[number])
-    yield from _blocked(engine, job, number, facts)
+    yield from _blocked(state, job, number, facts)
 
 
-def _dropped(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _dropped(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     yield Why(code="dropped", message="its line was dropped from the job", next_step="restore the line")
 
 
-def _done(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _done(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     message = f"attempt {job.granted[number]} was granted"
     if facts is not None and facts.site is not None:
         message += f"; it ran at {facts.site}"
     yield Why(code="done", message=message, since=facts.done_at if facts is not None else None)
     if facts is not None:
-        yield from why_it_was_there(engine, job, number, facts)
+        yield from why_it_was_there(state, job, number, facts)
 
 
-def _aborted(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _aborted(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     message, since = "it was given up", None
     if facts is not None:
         message = f"it was given up: {facts.cause}" + (f" ({facts.cause_message})" if facts.cause_message else "")
@@ -272,7 +268,7 @@ def _aborted(engine: Engine, job: JobState, number: int, facts: PackageFacts | N
     yield Why(code="aborted", message=message, since=since, next_step="restart it, or drop its line")
 
 
-def _upstream(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _upstream(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     dead = [other for other in job.awaited(number) if job.is_dead(other)]
     for other in dead[:_SHOWN_MAX]:
         name = job.dotted(other)
@@ -288,7 +284,7 @@ def _upstream(engine: Engine, job: JobState, number: int, facts: PackageFacts | 
         yield Why(code="aborted", message="it was given up because of what it needs", next_step="restart what failed")
 
 
-def _cancelled(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+def _cancelled(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     since = facts.cancelled_at if facts is not None else None
     message, next_step = "it was cancelled on request", "restart it"
     if job.enders:

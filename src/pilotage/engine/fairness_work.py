@@ -11,8 +11,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import AttemptState, QueueClass, Standing
+from pilotage.engine.jobs import JobState, QueueClass, Standing
+from pilotage.engine.places import AttemptState
 from pilotage.model.payloads import PhaseTimes
 from pilotage.model.plan import JobPlan
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from pilotage.engine.fairness_work import learned_seconds, usual_seconds
-from pilotage.engine.parts import QueueClass
+from pilotage.engine.jobs import QueueClass
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.selection.filters import estimated_seconds
 from pilotage.model.demand import Demand, slots_for
-
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
 AHEAD_SECONDS = 0.5
 """What waits in the backlog of a pilot waits for no longer than this.
@@ -41,23 +37,7 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     return ends_at is None or suffices(_left(pilot, demand, ends_at - now), pilot, queue)
 
 
-def first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
-    """The class of the highest rank among those reserved at a site of which a pilot can take one.
-
-    Where one is overdue that needs more at once than is free, nothing of lower rank gets what it lacks of one pilot.
-    """
-    now, fairness = engine.now, engine.fairness
-    overdue: list[Demand] = []
-    for queue in fairness.ordered(site.reserved, counted="running"):
-        if takes(pilot, queue, now):
-            if not any(_is_in_the_way(queue.demand, each, pilot) for each in overdue):
-                return queue
-        elif fairness.is_overdue(queue.job) and pilot is _emptiest(site, queue, now):
-            overdue.append(queue.demand)
-    return None
-
-
-def _is_in_the_way(small: Demand, large: Demand, pilot: PilotState) -> bool:
+def is_in_the_way(small: Demand, large: Demand, pilot: PilotState) -> bool:
     """Whether an attempt would take something that there is too little of for another one."""
     return bool(
         large.cores_hundredths > pilot.free_cores_hundredths
@@ -67,7 +47,7 @@ def _is_in_the_way(small: Demand, large: Demand, pilot: PilotState) -> bool:
     )
 
 
-def _emptiest(site: SiteState, queue: QueueClass, now: float) -> PilotState | None:
+def emptiest(site: SiteState, queue: QueueClass, now: float) -> PilotState | None:
     """The pilot with most room among those that could take one of a class if they had nothing else: it stays that one."""
     able = (
         pilot
@@ -79,11 +59,11 @@ def _emptiest(site: SiteState, queue: QueueClass, now: float) -> PilotState | No
     return max(able, key=lambda pilot: pilot.free_cores_hundredths, default=None)
 
 
-def remaining(engine: Engine, site: SiteState, pilot: PilotState | None, demand: Demand) -> float | None:
+def remaining(site: SiteState, pilot: PilotState | None, demand: Demand, now: float) -> float | None:
     """How long an attempt can last: as long as its pilot when it begins, or as any batch job of its site."""
     if pilot is None:
         return site.site.wall_seconds or None
-    return None if pilot.ends_at is None else _left(pilot, demand, max(0.0, pilot.ends_at - engine.now))
+    return None if pilot.ends_at is None else _left(pilot, demand, max(0.0, pilot.ends_at - now))
 
 
 def _left(pilot: PilotState, demand: Demand, seconds: float) -> float:

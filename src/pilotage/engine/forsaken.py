@@ -7,62 +7,59 @@ and has not come is written off. A site that is named again is as any other that
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from pilotage.book.rows import SiteRow
 from pilotage.engine.behaviour import SITE_GONE, drain
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.model import payloads
 from pilotage.model.site import Site
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
 REMOVED_REASON = "site-removed"
 """Why what was asked for is over where nobody can look after it."""
 
 
-def forsake(engine: Engine, name: str) -> SiteState:
+def forsake(state: EngineState, name: str) -> SiteState:
     """Know a site that only the book knows; `leave_forsaken` must follow when everything there is known."""
-    site = engine.add_site(Site(name=name, kind="unknown"))
-    engine.forsaken[site] = None
+    site = state.add_site(Site(name=name, kind="unknown"))
+    state.sites.unmanaged[site] = None
     return site
 
 
-def leave_forsaken(engine: Engine, rows: Iterable[SiteRow] = ()) -> None:
+def leave_forsaken(state: EngineState, rows: Iterable[SiteRow] = ()) -> None:
     """Nothing more goes to these sites, and pilots leave when they hold nothing. The rows tell what is written of sites."""
     written = {row.site: row for row in rows}
-    for site in engine.forsaken:
+    for site in state.sites.unmanaged:
         if site.removed:
             continue
         if (row := written.get(site.name)) is not None:
             site.site = msgspec.structs.replace(site.site, kind=row.kind or site.site.kind)
             site.described = row.status == "removed"
         site.removed = True
-        engine.selection.remove(site.name)
-        engine.openings.remove_site(site)
+        state.selection.remove(site.name)
+        state.placement.remove_site(site)
         for pilot in site.pilots.values():
-            drain(engine, pilot, SITE_GONE)
+            drain(state, pilot, SITE_GONE)
 
 
-def write_off(engine: Engine, site: SiteState) -> None:
+def write_off(state: EngineState, site: SiteState) -> None:
     """Write down that a site is gone, and with it what waits there: again does no harm."""
     for request in list(site.requests.values()):
         if not request.spoke:
-            engine.write(payloads.PilotEnded(reason=REMOVED_REASON), pilot=request.key)
+            state.log.write(payloads.PilotEnded(reason=REMOVED_REASON), pilot=request.key)
     for attempt in list(site.bound.values()):
         if not attempt.leased:
-            lose(engine, attempt, reason="rescheduled", message=SITE_GONE)
+            lose(state, attempt, reason="rescheduled", message=SITE_GONE)
     if not site.described:
         gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
-        engine.write(gone, site=site.name)
+        state.log.write(gone, site=site.name)
 
 
-def end_requests(engine: Engine) -> None:
+def end_requests(state: EngineState) -> None:
     """Where nobody hears from a batch system, what was asked for is over when the pilot is that came of it."""
-    for site in engine.forsaken:
+    for site in state.sites.unmanaged:
         for key in [key for key, each in site.requests.items() if each.spoke and key not in site.by_request]:
-            engine.write(payloads.PilotEnded(reason=REMOVED_REASON), pilot=key)
+            state.log.write(payloads.PilotEnded(reason=REMOVED_REASON), pilot=key)

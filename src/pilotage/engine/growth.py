@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pilotage.engine.jobs import JobState, LateState
-from pilotage.engine.parts import Standing
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.jobs import JobState, LateState, Standing
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.effects import ExpandStage
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
-
-def grow_jobs(engine: Engine) -> None:
+def grow_jobs(state: EngineState) -> None:
     """Ask for the expansion of what can be expanded; give up what waits for a stage that cannot."""
-    while engine.grown:
-        job = next(iter(engine.grown))
-        del engine.grown[job]
+    while state.pending.to_expand:
+        job = next(iter(state.pending.to_expand))
+        del state.pending.to_expand[job]
         if not job.late or job.cancelled or job.aborted or job.enders:
             continue
         for late in list(job.late.values()):
             if not late.pending and not any(stage in job.late for stage in late.stages):
-                _ask(engine, job, late)
+                _ask(state, job, late)
         if job.dead_feeders:
-            _give_up(engine, job)
+            _give_up(state, job)
 
 
-def _ask(engine: Engine, job: JobState, late: LateState) -> None:
-    wait = engine.settings.submit_again_seconds
-    if late.asked_at is None or engine.now >= late.asked_at + wait:
-        late.asked_at = engine.now
-        engine.effects.append(ExpandStage(job=job.id, stage=late.stage, revision=late.revision))
-        engine.timers.at(engine.now + wait, Due.EXPANSION, job.id)
+def _ask(state: EngineState, job: JobState, late: LateState) -> None:
+    wait = state.settings.submit_again_seconds
+    if late.asked_at is None or state.clock.now >= late.asked_at + wait:
+        late.asked_at = state.clock.now
+        state.log.effects.append(ExpandStage(job=job.id, stage=late.stage, revision=late.revision))
+        state.clock.timers.at(state.clock.now + wait, Due.EXPANSION, job.id)
 
 
 def lost_stages(job: JobState) -> dict[int, int]:
@@ -62,36 +57,36 @@ def ends(job: JobState) -> bool:
     return all(stage in lost for stage in job.late)
 
 
-def _give_up(engine: Engine, job: JobState) -> None:
+def _give_up(state: EngineState, job: JobState) -> None:
     """A late stage with a dead producer is never laid out: those who wait for it are given up, and in the end the job."""
     lost = lost_stages(job)
     if lost != job.given_up:
         job.given_up = lost
-        _give_up_all_waiting(engine, job, lost)
+        _give_up_all_waiting(state, job, lost)
     if lost and not job.unfinished and all(stage in lost for stage in job.late):
         cause = job.dotted(next(iter(lost.values())))
         message = f"stages that are made of what {cause} makes will never be known"
-        engine.write(payloads.Aborted(cause="upstream", message=message, upstream=cause), job=job, epoch=job.epoch)
+        state.log.write(payloads.Aborted(cause="upstream", message=message, upstream=cause), job=job, epoch=job.epoch)
 
 
-def _give_up_all_waiting(engine: Engine, job: JobState, lost: dict[int, int]) -> None:
+def _give_up_all_waiting(state: EngineState, job: JobState, lost: dict[int, int]) -> None:
     for template, stages in job.plan.late_waits.items():
         blamed = next((lost[stage] for stage in stages if stage in lost), None)
         if blamed is not None:
-            _give_up_waiting(engine, job, template, blamed)
+            _give_up_waiting(state, job, template, blamed)
 
 
-def _give_up_waiting(engine: Engine, job: JobState, template: int, producer: int) -> None:
+def _give_up_waiting(state: EngineState, job: JobState, template: int, producer: int) -> None:
     cause = job.dotted(producer)
     for number in (job.plan.template_of == template).nonzero()[0].tolist():
         if not job.is_final(number) and job.standing[number] != Standing.DROPPED:
             aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
-            engine.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
+            state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
 
 
-def revive_waiting(engine: Engine, job: JobState) -> None:
+def revive_waiting(state: EngineState, job: JobState) -> None:
     """Look again at packages that were given up because of a stage that may have a future again."""
     for template in job.plan.late_waits:
         for number in (job.plan.template_of == template).nonzero()[0].tolist():
             if job.standing[number] == Standing.UPSTREAM:
-                engine.revived[job, number] = None
+                state.pending.to_revive[job, number] = None

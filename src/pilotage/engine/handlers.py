@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from pilotage.engine import on_attempts, on_jobs, on_pilots
 from pilotage.engine.behaviour import on_site_described, on_site_stands
+from pilotage.engine.decision_log import Fold, Folds
 from pilotage.engine.dispatch import bind, pull
-from pilotage.engine.ending import see_to_ends, stop_what_fails
+from pilotage.engine.ending import look_at_end, see_to_ends, stop_what_fails
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.forsaken import end_requests
 from pilotage.engine.growth import grow_jobs
 from pilotage.engine.provisioning import request_pilots
@@ -18,12 +19,7 @@ from pilotage.engine.waking import wake, watch_waiting
 from pilotage.model import payloads
 from pilotage.model.payloads import Payload
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
-Fold = Callable[..., Any]
-
-OTHER_FOLDS: dict[type[Payload], Fold] = {
+_OTHER: dict[type[Payload], Fold] = {
     payloads.PilotRequested: on_pilots.on_pilot_requested,
     payloads.PilotStarted: on_pilots.on_pilot_started,
     payloads.PilotEnded: on_pilots.on_pilot_ended,
@@ -32,7 +28,7 @@ OTHER_FOLDS: dict[type[Payload], Fold] = {
     payloads.SiteWoken: on_site_stands,
     payloads.SiteStanding: on_site_stands,
 }
-JOB_FOLDS: dict[type[Payload], Fold] = {
+_JOB: dict[type[Payload], Fold] = {
     payloads.JobRegistered: on_jobs.on_job_registered,
     payloads.JobAccepted: on_jobs.on_job_accepted,
     payloads.StageExpanded: on_jobs.on_stage_expanded,
@@ -43,7 +39,7 @@ JOB_FOLDS: dict[type[Payload], Fold] = {
     payloads.Cleared: on_jobs.on_job_cleared,
     payloads.Restarted: on_jobs.on_job_restarted,
 }
-PACKAGE_FOLDS: dict[type[Payload], Fold] = {
+_PACKAGE: dict[type[Payload], Fold] = {
     payloads.Held: on_jobs.on_package_held,
     payloads.Released: on_jobs.on_package_held,
     payloads.CancelAccepted: on_jobs.on_package_cancelled,
@@ -65,7 +61,9 @@ PACKAGE_FOLDS: dict[type[Payload], Fold] = {
     payloads.CommitGranted: on_attempts.on_commit_granted,
 }
 
-DECISIONS: tuple[Callable[[Engine], None], ...] = (
+FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=look_at_end)
+
+DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     # Each leaves nothing behind for those before it, but where `decide` goes round once more.
     wake,
     on_pilots.bury,

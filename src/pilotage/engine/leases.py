@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.histories import UNHEARD
-from pilotage.engine.parts import AttemptState
+from pilotage.engine.places import AttemptState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
-
-def check_lease(engine: Engine, name: str) -> None:
+def check_lease(state: EngineState, name: str) -> None:
     """Suspect what a silent pilot holds, and count it as lost when the silence lasts; look again when that may be."""
-    pilot = engine.pilots.get(name)
+    pilot = state.pilots.by_name.get(name)
     if pilot is None:
         return
-    lease = engine.settings.lease_seconds
-    silent = engine.now - pilot.heard_at
+    lease = state.settings.lease_seconds
+    silent = state.clock.now - pilot.heard_at
     if silent < lease:
-        engine.timers.at(pilot.heard_at + lease, Due.LEASE, name)
+        state.clock.timers.at(pilot.heard_at + lease, Due.LEASE, name)
         return
     if not pilot.suspect:
         pilot.suspect = True
         pilot.site.waiting.pop(name, None)
         pilot.waiting = False
         for attempt in list(pilot.assigned.values()):
-            _suspect(engine, attempt, f"its pilot {name} was not heard for {silent:.0f} s")
-    if pilot.gone or silent >= lease * engine.settings.lost_after_leases:
+            _suspect(state, attempt, f"its pilot {name} was not heard for {silent:.0f} s")
+    if pilot.gone or silent >= lease * state.settings.lost_after_leases:
         reason = pilot.gone or UNHEARD
-        engine.write(payloads.PilotEnded(reason=reason), pilot=name)
+        state.log.write(payloads.PilotEnded(reason=reason), pilot=name)
         return
-    engine.timers.at(pilot.heard_at + lease * engine.settings.lost_after_leases, Due.LEASE, name)
+    state.clock.timers.at(pilot.heard_at + lease * state.settings.lost_after_leases, Due.LEASE, name)
 
 
-def _suspect(engine: Engine, attempt: AttemptState, message: str) -> None:
-    job = engine.jobs[attempt.ref.job]
+def _suspect(state: EngineState, attempt: AttemptState, message: str) -> None:
+    job = state.jobs.by_id[attempt.ref.job]
     work = job.work.get(attempt.number)
     if work is not None and work.attempts.get(attempt.ref.attempt) is attempt and not attempt.suspect:
         suspected = payloads.AttemptSuspected(message=message)
-        engine.write(suspected, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)
+        state.log.write(suspected, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)

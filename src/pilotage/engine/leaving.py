@@ -10,14 +10,10 @@ is not yet in the book.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import Standing
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.jobs import JobState, Standing
 from pilotage.engine.slots import stop_acting
-
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
 LEFT_MAX = 10_000
 """Ids of jobs that left which are remembered; those before them are surely in the book."""
@@ -55,33 +51,36 @@ def closes(job: JobState) -> bool:
     return is_over(job)
 
 
-def let_go_of_cleared(engine: Engine) -> None:
+def let_go_of_cleared(state: EngineState) -> None:
     """Every job that can go goes; the others are looked at again."""
-    for job in [job for job in engine.closing if closes(job)]:
-        let_go_of(engine, job)
+    for job in [job for job in state.jobs.retirable if closes(job)]:
+        let_go_of(state, job)
 
 
-def let_go_of(engine: Engine, job: JobState) -> None:
+def let_go_of(state: EngineState, job: JobState) -> None:
     """Know a job no longer. What may still act of it is known again when it comes back."""
-    for pilot, ref in [(pilot, ref) for pilot, refs in engine.acting.items() for ref in refs if ref.job == job.id]:
-        stop_acting(engine, pilot, ref)
+    for pilot, ref in [
+        (pilot, ref) for pilot, refs in state.abandoned.by_pilot.items() for ref in refs if ref.job == job.id
+    ]:
+        stop_acting(state, pilot, ref)
     for queue in job.classes.values():
-        engine.active.pop(queue, None)
-        engine.stuck.pop(queue, None)
-        for site in engine.sites.values():
-            site.stuck.pop(queue, None)
-            site.unfit.pop(queue, None)
-        engine.openings.leave_pool(queue)
-    engine.grown.pop(job, None)
-    engine.ended.pop(job, None)
-    engine.grants = deque(each for each in engine.grants if each[0] is not job)
-    engine.dead = deque(each for each in engine.dead if each[0] is not job)
-    for waiting in (engine.failed, engine.revived):
+        state.queues.ready.pop(queue, None)
+        state.queues.waiting.pop(queue, None)
+        for site_queues in state.queues.at.values():
+            site_queues.waiting.pop(queue, None)
+            site_queues.unfit.pop(queue, None)
+        state.placement.leave_pool(queue)
+    state.pending.to_expand.pop(job, None)
+    state.pending.ending_jobs.pop(job, None)
+    state.pending.to_commit = deque(each for each in state.pending.to_commit if each[0] is not job)
+    state.pending.to_abort_consumers = deque(each for each in state.pending.to_abort_consumers if each[0] is not job)
+    for waiting in (state.pending.to_judge, state.pending.to_revive):
         for each in [each for each in waiting if each[0] is job]:
             del waiting[each]
-    engine.closing.pop(job, None)
-    engine.plans.pop(job.id, None)
-    del engine.jobs[job.id]
-    engine.left[job.id] = None
-    while len(engine.left) > LEFT_MAX:
-        del engine.left[next(iter(engine.left))]
+    state.jobs.retirable.pop(job, None)
+    state.fairness.forget(job)
+    state.jobs.plans.pop(job.id, None)
+    del state.jobs.by_id[job.id]
+    state.jobs.retired[job.id] = None
+    while len(state.jobs.retired) > LEFT_MAX:
+        del state.jobs.retired[next(iter(state.jobs.retired))]

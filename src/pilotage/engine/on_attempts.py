@@ -6,18 +6,17 @@ Only the agent that holds an attempt's lease may speak for it, which its stream 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from pilotage.engine.behaviour import enter_phase, not_submitting, score_phases
-from pilotage.engine.classes import template_of
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.fairness_work import learn
 from pilotage.engine.histories import failure_of
-from pilotage.engine.jobs import JobState, Place
+from pilotage.engine.jobs import FINAL, JobState, PackageWork, Place, Standing, template_of
 from pilotage.engine.on_jobs import forget_epoch
-from pilotage.engine.parts import FINAL, AttemptState, PackageWork, Standing
-from pilotage.engine.places import SiteState
+from pilotage.engine.places import AttemptState, SiteState
 from pilotage.engine.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve
 from pilotage.engine.selection.causes import cause_of
 from pilotage.engine.slots import hold, let_go, occupy, stop_acting, vacate
@@ -28,50 +27,49 @@ from pilotage.model.exchange import AttemptRef
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.payloads import OutputFile
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
 # As names of this module: a member of an enumeration, or of a class, is slow to look up.
 _SUCCESS, _LIVE = ExitCodeGasw.SUCCESS, Standing.LIVE
 
 
-def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptCreated) -> None:
+def on_attempt_created(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptCreated
+) -> None:
     """A try begins; with a lease it is under way at once, without one it goes to the batch system of its site."""
     tried, standing = event.attempt, job.standing[number]
     assert tried is not None
-    site = engine.sites.get(data.site)
+    site = state.sites.by_name.get(data.site)
     if event.epoch != (job.epoch_of(number) if job.epochs else 1) or standing >= FINAL or site is None:
         # What was tried is in another queue than what never was: it must leave the one before its number says so.
         queued = standing in (Standing.READY, Standing.RESERVED)
         if queued:
-            move(engine, job, number, Standing.BLOCKED)
+            move(state, job, number, Standing.BLOCKED)
         job.last_attempt[number] = max(job.last_attempt[number], tried)
         if queued:
-            reconsider(engine, job, number)
+            reconsider(state, job, number)
         return
     known = job.work.get(number)
     room: tuple[SiteState, int] | None = None  # what its reservation took
     if known is not None and known.bound is not None:
-        room = unreserve(known)
+        room = unreserve(state, known)
         work = known
     else:
         if standing == Standing.READY:
             # It was taken out of its queue; where a further attempt is wanted, it must go in again.
-            move(engine, job, number, Standing.BLOCKED)
+            move(state, job, number, Standing.BLOCKED)
         work = job.work_of(number)
     package, place = work.named or job.named(number)
     ref = AttemptRef(job.id, package, tried)
-    attempt = begun(engine, job, number, ref, place, site, event.epoch, event.time, data)
+    attempt = begun(state, job, number, ref, place, site, event.epoch, event.time, data)
     work.add(tried, attempt)
     if data.replica:
         work.replicated += 1
-    if room is not None and room[0] is site and room[1] == attempt.shape and not site.stuck:
-        hold(engine, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
+    if room is not None and room[0] is site and room[1] == attempt.shape and not state.queues.at[site].waiting:
+        hold(state, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
     else:
         if room is not None:
-            engine.openings.free(*room)
-        occupy(engine, attempt)
-    begin(engine, job, number, work)
+            state.placement.free(*room)
+        occupy(state, attempt)
+    begin(state, job, number, work)
     # Only now: as long as it was in a queue, it was in that of its number before.
     if tried > job.last_attempt[number]:
         job.last_attempt[number] = tried
@@ -106,7 +104,7 @@ class Created(Protocol):
 
 
 def begun(
-    engine: Engine,
+    state: EngineState,
     job: JobState,
     number: int,
     ref: AttemptRef,
@@ -121,9 +119,9 @@ def begun(
     demand = template.demand
     if data.memory_bytes is not None or data.wall_seconds is not None:
         demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
-    latest, shape = engine.latest_shape
+    latest, shape = state.shapes.last_found
     if demand is not latest:
-        shape = engine.shape_of(demand)
+        shape = state.shapes.number_of(demand)
     leased = data.lease_seconds is not None
     return AttemptState(
         ref,
@@ -135,7 +133,7 @@ def begun(
         shape,
         created_at,
         created_at,
-        template.activity if engine.selection.samples else "",
+        template.activity if state.selection.samples else "",
         data.pilot or "",
         "" if leased else attempt_key(ref),
         leased,
@@ -174,13 +172,17 @@ def _spoken_for(job: JobState, number: int, event: Event) -> tuple[PackageWork, 
     return work, attempt
 
 
-def on_attempt_queued(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptQueued) -> None:
+def on_attempt_queued(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptQueued
+) -> None:
     """The batch system has it."""
     if (found := _spoken_for(job, number, event)) is not None:
         found[1].queued = True
 
 
-def on_attempt_started(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptStarted) -> None:
+def on_attempt_started(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptStarted
+) -> None:
     """A bound attempt got its lease; the agent that asked first has it."""
     found = _spoken_for(job, number, event)
     if found is None or event.source != "service" or found[1].leased:
@@ -191,26 +193,26 @@ def on_attempt_started(engine: Engine, job: JobState, number: int, event: Event,
     attempt.began_at = event.time
     if attempt.counted:
         queued = max(0.0, event.time - attempt.created_at)
-        engine.selection.began_at(attempt.site.place, event.time, queued)
-    not_submitting(engine, attempt.site, attempt)
-    pilot = engine.pilots.get(attempt.pilot)
+        state.selection.began_at(attempt.site.place, event.time, queued)
+    not_submitting(state, attempt.site, attempt)
+    pilot = state.pilots.by_name.get(attempt.pilot)
     if pilot is not None:
         pilot.take(attempt)
-        engine.told[attempt.pilot] = None
+        state.pilots.to_notify[attempt.pilot] = None
 
 
 def on_attempt_suspected(
-    engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptSuspected
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptSuspected
 ) -> None:
     """Its lease was lost: another may start."""
     found = _spoken_for(job, number, event)
     if found is not None and event.source == "service":
         found[1].suspect = True
-        engine.failed[job, number] = None
+        state.pending.to_judge[job, number] = None
 
 
 def on_attempt_recovered(
-    engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptRecovered
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptRecovered
 ) -> None:
     """Its pilot spoke again."""
     found = _spoken_for(job, number, event)
@@ -222,12 +224,12 @@ def on_attempt_recovered(
     if work.failures:
         work.failures = {each: failure for each, failure in work.failures.items() if each != attempt.ref.attempt}
     if not attempt.counted:
-        occupy(engine, attempt)
-    engine.failed[job, number] = None  # the verdict is another now
-    reconsider(engine, job, number)
+        occupy(state, attempt)
+    state.pending.to_judge[job, number] = None  # the verdict is another now
+    reconsider(state, job, number)
 
 
-def on_attempt_lost(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptLost) -> None:
+def on_attempt_lost(state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptLost) -> None:
     """Nobody waits for it any more; it may still win."""
     found = _spoken_for(job, number, event)
     if found is None:
@@ -236,66 +238,68 @@ def on_attempt_lost(engine: Engine, job: JobState, number: int, event: Event, da
     attempt.suspect = False
     attempt.lost = True
     attempt.lost_reason = data.reason
-    let_go(engine, attempt)
-    count_busy(engine, job, number)
-    engine.failed[job, number] = None
+    let_go(state, attempt)
+    count_busy(state, job, number)
+    state.pending.to_judge[job, number] = None
 
 
-def on_phase_entered(engine: Engine, job: JobState, number: int, event: Event, data: payloads.PhaseEntered) -> None:
+def on_phase_entered(state: EngineState, job: JobState, number: int, event: Event, data: payloads.PhaseEntered) -> None:
     """It is in a phase for long; what it brings to or from its site weighs on the site meanwhile."""
     found = _spoken_for(job, number, event)
     if found is not None and found[1].counted and found[1].leased:
-        enter_phase(engine, found[1], data.phase)
+        enter_phase(state, found[1], data.phase)
 
 
-def on_outputs_staged(engine: Engine, job: JobState, number: int, event: Event, data: payloads.OutputsStaged) -> None:
+def on_outputs_staged(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.OutputsStaged
+) -> None:
     """It has succeeded but for its grant; its slot is free."""
     if (found := _spoken_for(job, number, event)) is not None:
-        _tell_guard(engine, found[1], data.manifest)
-        learn(job, found[1], (), engine.stamp)
-        _succeed(engine, job, *found)
+        _tell_guard(state, found[1], data.manifest)
+        learn(job, found[1], (), state.clock.wall_time)
+        _succeed(state, job, *found)
 
 
-def _tell_guard(engine: Engine, attempt: AttemptState, manifest: Sequence[OutputFile] | None) -> None:
-    contested = engine.guard.contested
+def _tell_guard(state: EngineState, attempt: AttemptState, manifest: Sequence[OutputFile] | None) -> None:
+    contested = state.output_guard.contested
     if contested and attempt.ref.job in contested:
-        engine.guard.made(attempt.ref, manifest or ())
+        state.output_guard.made(attempt.ref, manifest or ())
 
 
-def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
+def _succeed(state: EngineState, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
     tried, number = attempt.ref.attempt, attempt.number
     work.remove(tried)
-    vacate(engine, attempt, "success")
+    vacate(state, attempt, "success")
     work.candidates += (tried,)
-    engine.grants.append((job, number))
+    state.pending.to_commit.append((job, number))
     if job.standing[number] != _LIVE:  # where it is, it stays
-        reconsider(engine, job, number)
+        reconsider(state, job, number)
 
 
 def on_attempt_finished(
-    engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptFinished
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptFinished
 ) -> None:
     """It is over, well or not. One that was cancelled because nobody wanted it has not failed."""
     by_agent = event.source == "agent"
     found = _spoken_for(job, number, event)
     if found is None:
         if by_agent:
-            _told_end(engine, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
+            _told_end(state, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
         return
     work, attempt = found
     if by_agent:
         attempt.told = True
-        speaker = engine.pilots.get(event.stream)
-        if speaker is None or speaker.owed or engine.acting:
-            _told_end(engine, event.stream, attempt.ref)
+        speaker = state.pilots.by_name.get(event.stream)
+        if speaker is None or speaker.owed or state.abandoned.by_pilot:
+            _told_end(state, event.stream, attempt.ref)
     if data.exit_code == _SUCCESS:
-        if engine.guard.contested:
-            _tell_guard(engine, attempt, data.manifest)
+        if state.output_guard.contested:
+            _tell_guard(state, attempt, data.manifest)
         phases = data.phases
-        learn(job, attempt, phases, engine.stamp)
+        learn(job, attempt, phases, state.clock.wall_time)
         if len(phases) != 1 or phases[0].phase != "application":
-            score_phases(engine, attempt, phases, succeeded=True)
-        _succeed(engine, job, work, attempt)
+            score_phases(state, attempt, phases, succeeded=True)
+        _succeed(state, job, work, attempt)
         return
     work.remove(attempt.ref.attempt)
     lost = attempt.lost_reason if attempt.lost else None
@@ -307,27 +311,29 @@ def on_attempt_finished(
         lost_reason=lost,
         end=data,
     )
-    score_phases(engine, attempt, data.phases, succeeded=False)
-    vacate(engine, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
+    score_phases(state, attempt, data.phases, succeeded=False)
+    vacate(state, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
         work.fail(attempt.ref.attempt, failure)
-    engine.failed[job, number] = None
+    state.pending.to_judge[job, number] = None
 
 
-def _told_end(engine: Engine, pilot: str, ref: AttemptRef) -> None:
-    if engine.acting:
-        stop_acting(engine, pilot, ref)
-    speaker = engine.pilots.get(pilot)
-    owed = speaker.owed if speaker is not None else engine.owed.get(pilot)
+def _told_end(state: EngineState, pilot: str, ref: AttemptRef) -> None:
+    if state.abandoned.by_pilot:
+        stop_acting(state, pilot, ref)
+    speaker = state.pilots.by_name.get(pilot)
+    owed = speaker.owed if speaker is not None else state.pilots.unreported.get(pilot)
     if owed:
         owed.pop(ref, None)
 
 
-def on_commit_granted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.CommitGranted) -> None:
+def on_commit_granted(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.CommitGranted
+) -> None:
     """The package is done; whoever waited for it need not."""
     if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.standing[number] >= FINAL:
         return
     job.granted[number] = event.attempt or 0
-    finish(engine, job, number)
-    forget_epoch(engine, job, number)
-    satisfy(engine, job, number)
+    finish(state, job, number)
+    forget_epoch(state, job, number)
+    satisfy(state, job, number)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pilotage.engine.behaviour import SITE_GONE, drain, is_to_show, not_submitting, watch_queue
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.histories import PILOT_KILLED, UNHEARD
-from pilotage.engine.parts import AttemptState
-from pilotage.engine.places import PilotRequest, PilotState, SiteState
+from pilotage.engine.places import AttemptState, PilotRequest, PilotState, SiteState
 from pilotage.engine.slots import haunt, owe, stop_all_but
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.events import Event
 from pilotage.model.reasons import LossReason
-
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
 LOSSES: dict[str, LossReason] = {
     **dict.fromkeys(("failed", "killed", "out-of-memory", "signal"), PILOT_KILLED),
@@ -31,105 +26,105 @@ _TOGETHER_SECONDS = 60.0  # what is gone within such a time was removed by one c
 _REMOVALS_SECONDS = 1800.0  # one that follows sooner than this is no coincidence
 
 
-def on_pilot_requested(engine: Engine, event: Event, data: payloads.PilotRequested) -> None:
+def on_pilot_requested(state: EngineState, event: Event, data: payloads.PilotRequested) -> None:
     """A pilot was asked for."""
-    site = engine.sites.get(data.site)
+    site = state.sites.by_name.get(data.site)
     key = event.pilot or ""
     if site is None:
         return
     if key not in site.requests:
-        request = engine.requests[key] = site.requests[key] = PilotRequest(key, site)
+        request = state.pilots.requests[key] = site.requests[key] = PilotRequest(key, site)
         request.requested_at = event.time
         site.expected += 1
-        watch_queue(engine, key, event.time)
+        watch_queue(state, key, event.time)
     if data.native_id is not None and key in site.requests:
         site.requests[key].native_id = data.native_id
 
 
-def on_pilot_started(engine: Engine, event: Event, data: payloads.PilotStarted) -> None:
+def on_pilot_started(state: EngineState, event: Event, data: payloads.PilotStarted) -> None:
     """A pilot speaks: what was asked for has come."""
-    name, site = event.pilot or "", engine.sites.get(data.site)
-    if site is None or name in engine.pilots:
+    name, site = event.pilot or "", state.sites.by_name.get(data.site)
+    if site is None or name in state.pilots.by_name:
         return
     if event.source == "agent" and event.stream != name:
         return
-    pilot = PilotState(name, site, request=data.request or "", heard_at=engine.now)
+    pilot = PilotState(name, site, request=data.request or "", heard_at=state.clock.now)
     pilot.node = data.node or ""
-    engine.pilots[name] = pilot
+    state.pilots.by_name[name] = pilot
     site.add_pilot(pilot)
     site.dead_starts = 0
     site.quiet_until = 0.0
-    request = engine.requests.get(pilot.request)
+    request = state.pilots.requests.get(pilot.request)
     if request is not None and request.site is site and not request.spoke:
         request.spoke = True
         request.site.expected -= 1
-        queued = max(0.0, engine.stamp - request.requested_at)
-        not_submitting(engine, site, request)
-        engine.changes += engine.selection.pilot_began(site.name, queued_seconds=queued)
+        queued = max(0.0, state.clock.wall_time - request.requested_at)
+        not_submitting(state, site, request)
+        state.pending.site_changes += state.selection.pilot_began(site.name, queued_seconds=queued)
         if is_to_show(request.key, site=request.site.name):
-            engine.arrived[name] = queued
+            state.pending.arrived_probes[name] = queued
     if site.removed:
-        drain(engine, pilot, SITE_GONE)  # it was in the queue when its site went
-    engine.openings.tell_all(site)
-    engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, name)
+        drain(state, pilot, SITE_GONE)  # it was in the queue when its site went
+    state.placement.tell_all(site)
+    state.clock.timers.at(state.clock.now + state.settings.lease_seconds, Due.LEASE, name)
 
 
-def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> None:
+def on_pilot_ended(state: EngineState, event: Event, data: payloads.PilotEnded) -> None:
     """A pilot, or a request that never came to be one, is gone. What it held is lost, which is decided next."""
     name = event.pilot or ""
     if event.source == "agent" and event.stream != name:
         return
-    if event.source == "agent" and name in engine.acting:
-        engine.confirmed[name] = data.reason  # written down again: the word of the engine stands in the book
+    if event.source == "agent" and name in state.abandoned.by_pilot:
+        state.pending.reported_ends[name] = data.reason  # written down again: the word of the engine stands in the book
     elif data.reason != UNHEARD:
-        stop_all_but(engine, name)
-    request = engine.requests.pop(name, None)
+        stop_all_but(state, name)
+    request = state.pilots.requests.pop(name, None)
     if request is not None:
         del request.site.requests[name]
         request.site.expected -= not request.spoke
         request.site.full = False
-        not_submitting(engine, request.site, request)
-        engine.openings.tell_all(request.site)
-    pilot = engine.pilots.pop(name, None)
+        not_submitting(state, request.site, request)
+        state.placement.tell_all(request.site)
+    pilot = state.pilots.by_name.pop(name, None)
     if pilot is None:
         return
     if event.source != "agent":
-        owe(engine, name, pilot.owed | {ref: attempt.epoch for ref, attempt in pilot.assigned.items()})
+        owe(state, name, pilot.owed | {ref: attempt.epoch for ref, attempt in pilot.assigned.items()})
     site = pilot.site
     site.remove_pilot(pilot)
-    engine.selection.pilot_gone(site.name, name)
-    engine.departed.append(name)
-    if name in engine.acting and name not in engine.confirmed:
-        haunt(engine, name)
+    state.selection.pilot_gone(site.name, name)
+    state.pilots.ended.append(name)
+    if name in state.abandoned.by_pilot and name not in state.pending.reported_ends:
+        haunt(state, name)
     pilot.waiting = False
-    engine.asking.pop(pilot, None)
-    engine.openings.slots_changed(site, pilot, -1)
-    engine.openings.backlog_changed(site, -pilot.backlog)
-    if site.reserved:
-        engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
+    state.pilots.with_free_slots.pop(pilot, None)
+    state.placement.slots_changed(site, pilot, -1)
+    state.placement.backlog_changed(site, -pilot.backlog)
+    if state.queues.at[site].reserved:
+        state.clock.timers.at(state.clock.now + state.settings.unfit_seconds, Due.UNFIT, site.name)
     # Who only found it dead does not know why; its batch system may have said that it was its wall time.
     reason = pilot.gone if event.source == "agent" and data.reason == "killed" and pilot.gone else data.reason
-    engine.bereft[name] = (reason, list(pilot.assigned.values()), pilot.count_running())
+    state.pending.lost_pilots[name] = (reason, list(pilot.assigned.values()), pilot.count_running())
 
 
-def bury(engine: Engine) -> None:
+def bury(state: EngineState) -> None:
     """Attempts whose pilot is gone are lost, for the reason that is known of the pilot; what may act no more is noted."""
-    while engine.confirmed:
-        name = next(iter(engine.confirmed))
-        engine.write(payloads.PilotEnded(reason=engine.confirmed.pop(name)), pilot=name)
-    while engine.bereft:
-        name = next(iter(engine.bereft))
-        reason, attempts, running = engine.bereft.pop(name)
-        engine.excused = bool(attempts) and is_excused(engine, attempts[0].site, reason)
+    while state.pending.reported_ends:
+        name = next(iter(state.pending.reported_ends))
+        state.log.write(payloads.PilotEnded(reason=state.pending.reported_ends.pop(name)), pilot=name)
+    while state.pending.lost_pilots:
+        name = next(iter(state.pending.lost_pilots))
+        reason, attempts, running = state.pending.lost_pilots.pop(name)
+        state.pilots.loss_excused = bool(attempts) and is_excused(state, attempts[0].site, reason)
         for position, attempt in enumerate(attempts):
             why = LOSSES.get(reason, "platform-failure")
             if why == PILOT_KILLED and position >= running:
                 why = "platform-failure"  # it only waited there: whatever killed the pilot, it was another
-            lose(engine, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
-        engine.excused = False
+            lose(state, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
+        state.pilots.loss_excused = False
 
 
-def is_excused(engine: Engine, site: SiteState, reason: str) -> bool:
+def is_excused(state: EngineState, site: SiteState, reason: str) -> bool:
     """Whether a batch job that is gone says nothing of its site: somebody removed it, or it was killed, once.
 
     A batch system may not tell the two apart. Those that go together are one case; another one soon after is the site's.
@@ -137,19 +132,19 @@ def is_excused(engine: Engine, site: SiteState, reason: str) -> bool:
     if reason not in _REMOVED:
         return False
     before = site.removal_at
-    since = engine.now - before
+    since = state.clock.now - before
     if since > _TOGETHER_SECONDS:
-        site.removal_at = engine.now
+        site.removal_at = state.clock.now
     return since <= _TOGETHER_SECONDS or since > _REMOVALS_SECONDS
 
 
-def lose(engine: Engine, attempt: AttemptState, *, reason: LossReason, message: str) -> None:
+def lose(state: EngineState, attempt: AttemptState, *, reason: LossReason, message: str) -> None:
     """Write down that nobody waits for an attempt any more."""
-    job = engine.jobs[attempt.ref.job]
+    job = state.jobs.by_id[attempt.ref.job]
     work = job.work.get(attempt.number)
     if work is None or work.attempts.get(attempt.ref.attempt) is not attempt:
         return
     if attempt.lost:
         return
     lost = payloads.AttemptLost(reason=reason, message=message)
-    engine.write(lost, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)
+    state.log.write(lost, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)

@@ -8,46 +8,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from pilotage.engine.parts import QueueClass
+from pilotage.engine.decision_log import DecisionLog
+from pilotage.engine.jobs import QueueClass
 from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.selection import Change, Selection
 from pilotage.engine.selection.draws import Draws
 from pilotage.engine.selection.filters import Asked, allows
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.pools import CANDIDATE, Pool
-from pilotage.engine.standings import see_to_sites
+from pilotage.engine.state.clock import EngineClock
+from pilotage.engine.state.queues import ReadyQueues, ShapeTable
+from pilotage.engine.state.tables import SiteTable
 from pilotage.engine.timers import Due
 from pilotage.model.demand import Demand, slots_for
 from pilotage.model.nodes import can_mean, is_named
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
 _AGAIN_SECONDS = 0.05  # sooner nobody asks again: a time that is rounded must not come again and again
 
 
-class Openings:
+class Placement:
     """The engine's side of the choice of sites."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Look after the sites and shapes of an engine."""
-        self._engine = engine
-        self._selection = engine.selection
-        self._sites = engine.selection.sites
-        self._sites.listener = self._stir
-        self._changes = engine.selection.sites.changes
+    def __init__(
+        self,
+        selection: Selection,
+        *,
+        sites: SiteTable,
+        queues: ReadyQueues,
+        shapes: ShapeTable,
+        clock: EngineClock,
+        log: DecisionLog,
+        seed: int,
+    ) -> None:
+        """Look after sites and shapes; the number of the next decision and the seed determine every draw."""
+        self.retry_at = math.inf  # when a timer looks again for what found no site
+        self.woken: list[Change] = []  # sites that a choice has woken; whoever asked for the choice carries it out
+        self._selection = selection
+        self._candidates = selection.sites
+        self._candidates.listener = self._stir
+        self._changes = selection.sites.changes
+        self._sites, self._queues, self._shapes, self._clock, self._log = sites, queues, shapes, clock, log
+        shapes.on_new = self._add_shape
         self._by_index: dict[int, SiteState] = {}
-        self._seed = engine.settings.seed
-        self._draws = Draws(self._seed)
+        self._seed = seed
+        self._draws = Draws(seed)
         self._draws_n = 0  # of the decision before which these are drawn
 
     def add_site(self, site: SiteState) -> None:
         """Look after one more site."""
         self._by_index[site.index] = site
-        for shape, demand in self._engine.demands.items():
+        for shape, demand in self._shapes.by_number.items():
             self._count(site, shape, demand)
         self.tell_all(site)
 
@@ -55,11 +68,11 @@ class Openings:
         """Look after it no more."""
         self._by_index.pop(site.index, None)
 
-    def add_shape(self, shape: int, demand: Demand) -> None:
+    def _add_shape(self, shape: int, demand: Demand) -> None:
         """Look after one more shape."""
         for site in self._by_index.values():
             self._count(site, shape, demand)
-        self._engine.stirred = True
+        self._queues.may_bind = True
 
     def _count(self, site: SiteState, shape: int, demand: Demand) -> None:
         site.slots[shape] = sum(_slots(pilot, shape, demand) for pilot in site.pilots.values())
@@ -69,56 +82,56 @@ class Openings:
 
     def _stir(self, place: Place) -> None:
         """Something changed at a site, perhaps for the better."""
-        self._engine.stirred = True
+        self._queues.may_bind = True
         site = self._by_index.get(place.index)
-        if site is not None and site.stuck:
+        if site is not None and self._queues.at[site].waiting:
             self.let_loose(site, None)
 
     def let_loose(self, site: SiteState, shape: int | None) -> None:
         """There is room at a site for a shape, or perhaps for any: who waits for that is looked at again."""
-        engine = self._engine
-        for queue in [each for each in site.stuck if shape in (None, each.shape) or each not in engine.stuck]:
-            del site.stuck[queue]
-            if engine.stuck.pop(queue, queue) is None and queue.job.open:
-                engine.active[queue] = None
+        for queue in [
+            each
+            for each in self._queues.at[site].waiting
+            if shape in (None, each.shape) or each not in self._queues.waiting
+        ]:
+            del self._queues.at[site].waiting[queue]
+            if self._queues.waiting.pop(queue, queue) is None and queue.job.open:
+                self._queues.ready[queue] = None
 
     def stick(self, queue: QueueClass) -> None:
         """No site has room for a class that not every site would do for: it is not looked at until one of its own says so."""
-        engine = self._engine
-        engine.active.pop(queue, None)
-        engine.stuck[queue] = None
+        self._queues.ready.pop(queue, None)
+        self._queues.waiting[queue] = None
         for site in self.possible_sites(queue):
-            site.stuck[queue] = None
+            self._queues.at[site].waiting[queue] = None
 
     def offer(self, site: SiteState) -> None:
         """A site came, or is another than it was: who found none and could run there asks again."""
-        engine = self._engine
-        for queue in [each for each in engine.stuck if self.able(site, each)]:
-            del engine.stuck[queue]
+        for queue in [each for each in self._queues.waiting if self.able(site, each)]:
+            del self._queues.waiting[queue]
             if queue.job.open:
-                engine.active[queue] = None
-        engine.stirred = True
+                self._queues.ready[queue] = None
+        self._queues.may_bind = True
 
     def ask_again(self) -> None:
         """The time has come that somebody waits for who found no site."""
-        engine = self._engine
-        if engine.now < engine.ask_again_at:
+        if self._clock.now < self.retry_at:
             return
-        engine.ask_again_at = math.inf
-        for queue in list(engine.stuck):
-            del engine.stuck[queue]
+        self.retry_at = math.inf
+        for queue in list(self._queues.waiting):
+            del self._queues.waiting[queue]
             if queue.job.open:
-                engine.active[queue] = None
-        engine.stirred = True
+                self._queues.ready[queue] = None
+        self._queues.may_bind = True
 
     def tell_all(self, site: SiteState) -> None:
         """Something changed at a site that the choice must know: whether it can be reached, what its pilots take."""
         site.place.answers = site.known
-        self._sites.touch(site.place)
+        self._candidates.touch(site.place)
 
     def slots_changed(self, site: SiteState, pilot: PilotState, sign: int) -> None:
         """A pilot came (1) or went (-1)."""
-        for shape, demand in self._engine.demands.items():
+        for shape, demand in self._shapes.by_number.items():
             slots = _slots(pilot, shape, demand)
             if slots:
                 site.slots[shape] += sign * slots
@@ -134,19 +147,19 @@ class Openings:
 
     def close(self, site: SiteState, queue: QueueClass) -> None:
         """Nothing more of a class is reserved there until another pilot comes, or the site falls asleep."""
-        site.unfit[queue] = None
+        self._queues.at[site].unfit[queue] = None
         queue.unfit.add(site.index)
 
     def reopen(self, site: SiteState, *, barred: Collection[int] = ()) -> None:
         """Whatever was reserved there in vain may be again, but for some shapes."""
-        for queue in [each for each in site.unfit if each.shape not in barred]:
+        for queue in [each for each in self._queues.at[site].unfit if each.shape not in barred]:
             queue.unfit.discard(site.index)
-            del site.unfit[queue]
+            del self._queues.at[site].unfit[queue]
 
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""
-        self._engine.stirred = True
-        if self._sites.free(site.place, shape) and site.stuck:
+        self._queues.may_bind = True
+        if self._candidates.free(site.place, shape) and self._queues.at[site].waiting:
             self.let_loose(site, shape)
 
     # --- what is asked ------------------------------------------------------------------------------------------------
@@ -158,7 +171,7 @@ class Openings:
             pool = queue.pool = self._selection.pool(queue.asked, queue.shape)
             pool.users += 1
         elif pool.position != self._changes.end:
-            self._sites.refresh(pool)
+            self._candidates.refresh(pool)
         return pool
 
     def leave_pool(self, queue: QueueClass) -> None:
@@ -171,7 +184,7 @@ class Openings:
 
     def first(self, queue: QueueClass) -> SiteState | None:
         """The site that is chosen for one more of a class."""
-        sites = self._sites
+        sites = self._candidates
         pool = queue.pool
         if pool is None or pool.position != self._changes.end:
             pool = self.pool(queue)
@@ -189,7 +202,7 @@ class Openings:
 
         None either where something else than room says where the class goes.
         """
-        if self._sites.trials or queue.unfit or queue.avoid or queue.prefer:
+        if self._candidates.trials or queue.unfit or queue.avoid or queue.prefer:
             return []
         pool = self.pool(queue)
         candidates = pool.counts[CANDIDATE]
@@ -206,38 +219,37 @@ class Openings:
         return found
 
     def _chosen(self, queue: QueueClass, pool: Pool) -> SiteState | None:
-        engine = self._engine
         avoid, prefer = self._indices(queue) if queue.avoid else (), -1
-        if queue.prefer and (wished := engine.sites.get(queue.prefer)) is not None and not wished.removed:
+        if queue.prefer and (wished := self._sites.by_name.get(queue.prefer)) is not None and not wished.removed:
             prefer = wished.index
-        if engine.next_n != self._draws_n:
+        if self._log.next_number != self._draws_n:
             # The chance of a choice follows from the seed, the number of the next decision, and what was drawn before it.
-            self._draws_n = engine.next_n
+            self._draws_n = self._log.next_number
             self._draws = Draws(self._seed, self._draws_n)
-        found = self._selection.choose(self._draws, pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity)
+        found = self._selection.choose(
+            self._draws, pool, self._clock.wall_time, avoid, queue.unfit, prefer, queue.activity
+        )
         if found is None:
-            if self._sites.trials or self._sites.asleep.queue:
+            if self._candidates.trials or self._candidates.asleep.queue:
                 self._ask_later(queue, pool, avoid)
             return None
         place, woken, _ = found
         if woken is not None:
-            engine.changes.append(woken)
-            see_to_sites(engine)
+            self.woken.append(woken)
         return self._by_index[place.index]
 
     def _indices(self, queue: QueueClass) -> tuple[int, ...]:
-        sites = self._engine.sites
+        sites = self._sites.by_name
         return tuple(site.index for name in queue.avoid if (site := sites.get(name)) is not None and not site.removed)
 
     def _ask_later(self, queue: QueueClass, pool: Pool, avoid: tuple[int, ...]) -> None:
-        engine = self._engine
-        at = self._selection.choose_again_at(pool, engine.stamp, avoid, queue.unfit)
+        at = self._selection.choose_again_at(pool, self._clock.wall_time, avoid, queue.unfit)
         if at is None:
             return
-        at = engine.now + max(_AGAIN_SECONDS, at - engine.stamp)
-        if at < engine.ask_again_at:
-            engine.ask_again_at = at
-            engine.timers.at(at, Due.CHOICE, "")
+        at = self._clock.now + max(_AGAIN_SECONDS, at - self._clock.wall_time)
+        if at < self.retry_at:
+            self.retry_at = at
+            self._clock.timers.at(at, Due.CHOICE, "")
 
     def rounded_wall(self, seconds: float, asked: Asked) -> float:
         """A wall time a little longer, so that packages that ran for about as long are one class.
@@ -265,7 +277,7 @@ class Openings:
     def is_full(self, queue: QueueClass) -> bool:
         """Whether every site that could run a class has as much as it may, and nothing else keeps it waiting."""
         _, candidates, hibernated, overloaded = self.pool(queue).counts
-        return bool(overloaded) and not (candidates or hibernated or self._sites.trials)
+        return bool(overloaded) and not (candidates or hibernated or self._candidates.trials)
 
     def is_impossible(self, queue: QueueClass) -> bool:
         """Whether none of the sites there are could ever run a class."""

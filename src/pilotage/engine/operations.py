@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from pilotage.engine.classes import template_of
 from pilotage.engine.ending import kill
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.growth import lost_stages
 from pilotage.engine.histories import DROPPED, RESCHEDULED
-from pilotage.engine.jobs import JobState
+from pilotage.engine.jobs import FINAL, STANDINGS, JobState, Standing, template_of
 from pilotage.engine.leaving import is_over, standing_of
 from pilotage.engine.on_pilots import lose
-from pilotage.engine.parts import FINAL, STANDINGS, Standing
 from pilotage.engine.races import live_attempts, replicas_max
 from pilotage.engine.settling import judge
 from pilotage.model import payloads
@@ -37,10 +35,6 @@ from pilotage.model.operations import (
 )
 from pilotage.model.texts import REPLICAS_MAX, clipped
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
-
 _AWAY = "a job that was cleared must be brought back from the book first"
 
 
@@ -50,36 +44,36 @@ class _Refusal(Exception):
         self.told = Refused(code=code, message=message, subject=subject, next_step=next_step)
 
 
-def operate(engine: Engine, operation: AnyOperation) -> Accepted | Refused:
+def operate(state: EngineState, operation: AnyOperation) -> Accepted | Refused:
     """Do what was asked, as decisions, or say why not. Nothing is half done: what is refused has written nothing."""
-    first = engine.next_n
+    first = state.log.next_number
     try:
-        job = engine.jobs.get(operation.job)
+        job = state.jobs.by_id.get(operation.job)
         if job is None:
-            hint = did_you_mean(operation.job, engine.jobs) or _AWAY
+            hint = did_you_mean(operation.job, state.jobs.by_id) or _AWAY
             raise _Refusal("unknown-job", f"no job is called {operation.job!r}", subject=operation.job, next_step=hint)
         match operation:
             case Kill():
-                _kill(engine, job, operation)
+                _kill(state, job, operation)
             case Hold():
-                _hold(engine, job, operation)
+                _hold(state, job, operation)
             case Release():
-                _release(engine, job, operation)
+                _release(state, job, operation)
             case Drop():
-                _drop(engine, job, operation)
+                _drop(state, job, operation)
             case Restore():
-                _restore(engine, job, operation)
+                _restore(state, job, operation)
             case Restart():
-                _restart(engine, job, operation)
+                _restart(state, job, operation)
             case Reschedule():
-                _reschedule(engine, job, operation)
+                _reschedule(state, job, operation)
             case Replicate():
-                _replicate(engine, job, operation)
+                _replicate(state, job, operation)
             case Clear():
-                _clear(engine, job, operation)
+                _clear(state, job, operation)
     except _Refusal as refusal:
         return refusal.told
-    return Accepted(operation=first, events=engine.next_n - first)
+    return Accepted(operation=first, events=state.log.next_number - first)
 
 
 def _package(job: JobState, dotted: str) -> int:
@@ -111,28 +105,28 @@ def _something_left(job: JobState) -> None:
         raise _Refusal("job-over", f"everything of the job {job.id} is over", subject=job.id)
 
 
-def _kill(engine: Engine, job: JobState, operation: Kill) -> None:
+def _kill(state: EngineState, job: JobState, operation: Kill) -> None:
     message = clipped(operation.message)
     if operation.package:
         number = _package(job, operation.package)
         _unfinished(job, number, operation.package)
-        engine.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
+        state.log.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
         return
     _not_over(job)
     if operation.stage:
-        _kill_line(engine, job, operation, message)
+        _kill_line(state, job, operation, message)
         return
     _something_left(job)
-    kill(engine, job, message)
+    kill(state, job, message)
 
 
-def _kill_line(engine: Engine, job: JobState, operation: Kill, message: str) -> None:
+def _kill_line(state: EngineState, job: JobState, operation: Kill, message: str) -> None:
     name = f"{operation.stage}.{operation.line}"
     left = [number for number in _line(job, operation.stage, operation.line) if not job.is_final(number)]
     if not left:
         raise _Refusal("line-over", f"everything of the line {name} is over", subject=name)
     for number in left:
-        engine.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
+        state.log.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
 
 
 def _unfinished(job: JobState, number: int, dotted: str) -> None:
@@ -141,57 +135,57 @@ def _unfinished(job: JobState, number: int, dotted: str) -> None:
         raise _Refusal("package-over", f"{dotted} is over: {standing}", subject=dotted, next_step="restart it")
 
 
-def _hold(engine: Engine, job: JobState, operation: Hold) -> None:
-    held = payloads.Held(operation=engine.next_n, message=clipped(operation.message))
+def _hold(state: EngineState, job: JobState, operation: Hold) -> None:
+    held = payloads.Held(operation=state.log.next_number, message=clipped(operation.message))
     if not operation.package:
         _not_over(job)
         if not isinstance(operation, HoldResults):
             _something_left(job)
-        engine.write(held, job=job)
+        state.log.write(held, job=job)
         return
     number = _package(job, operation.package)
     _unfinished(job, number, operation.package)
-    engine.write(held, job=job, number=number, epoch=job.epoch_of(number))
+    state.log.write(held, job=job, number=number, epoch=job.epoch_of(number))
 
 
-def _release(engine: Engine, job: JobState, operation: Release) -> None:
-    released = payloads.Released(operation=engine.next_n)
+def _release(state: EngineState, job: JobState, operation: Release) -> None:
+    released = payloads.Released(operation=state.log.next_number)
     if not operation.package:
         if not job.held:
             raise _Refusal("not-held", f"the job {job.id} is not held", subject=job.id)
-        engine.write(released, job=job)
+        state.log.write(released, job=job)
         return
     number = _package(job, operation.package)
     work = job.work.get(number)
     if work is None or not work.held:
         raise _Refusal("not-held", f"{operation.package} is not held", subject=operation.package)
-    engine.write(released, job=job, number=number, epoch=job.epoch_of(number))
+    state.log.write(released, job=job, number=number, epoch=job.epoch_of(number))
 
 
-def _drop(engine: Engine, job: JobState, operation: Drop) -> None:
+def _drop(state: EngineState, job: JobState, operation: Drop) -> None:
     _not_over(job)
     numbers = _line(job, operation.stage, operation.line)
     if not all((work := job.work.get(number)) is not None and work.dropped for number in numbers):
         if not operation.force:
             _nobody_read(job, numbers, operation)
-        _leave_out(engine, job, numbers)
+        _leave_out(state, job, numbers)
     elif not operation.remove_files:
         raise _Refusal("dropped", f"the line {operation.stage}.{operation.line} is dropped already", subject=job.id)
     if operation.remove_files:
-        _order_removal(engine, job, numbers, operation)
+        _order_removal(state, job, numbers, operation)
 
 
-def _leave_out(engine: Engine, job: JobState, numbers: list[int]) -> None:
-    revision = engine.next_n
+def _leave_out(state: EngineState, job: JobState, numbers: list[int]) -> None:
+    revision = state.log.next_number
     for number in numbers:
         work = job.work.get(number)
         for attempt in list(work.attempts.values()) if work is not None else ():
-            lose(engine, attempt, reason=DROPPED, message="its line was dropped")
+            lose(state, attempt, reason=DROPPED, message="its line was dropped")
         dropped = payloads.Dropped(operation=revision)
-        engine.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
+        state.log.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
 
 
-def _order_removal(engine: Engine, job: JobState, numbers: list[int], operation: Drop) -> None:
+def _order_removal(state: EngineState, job: JobState, numbers: list[int], operation: Drop) -> None:
     """What a line made counts no longer, unless somebody is reading it: taken back in, the line makes it anew.
 
     The last of the line goes first: who took something of an earlier one in it must not come back and win.
@@ -205,11 +199,11 @@ def _order_removal(engine: Engine, job: JobState, numbers: list[int], operation:
         remade = payloads.Restarted(cause="remake", message=f"what it takes from {dotted} is removed")
         for consumer in job.consumers(number):
             if (work := job.work.get(consumer)) is not None and (work.attempts or work.candidates) and consumer in own:
-                engine.write(remade, job=job, number=consumer, epoch=job.epoch_of(consumer) + 1)
+                state.log.write(remade, job=job, number=consumer, epoch=job.epoch_of(consumer) + 1)
         ordered, epoch = payloads.RemovalOrdered(by=by), job.epoch_of(number)
-        engine.write(ordered, job=job, number=number, attempt=job.granted[number], epoch=epoch)
+        state.log.write(ordered, job=job, number=number, attempt=job.granted[number], epoch=epoch)
         voided = payloads.Restarted(cause="remake", message="its line was dropped, and what it made is removed")
-        engine.write(voided, job=job, number=number, epoch=epoch + 1)
+        state.log.write(voided, job=job, number=number, epoch=epoch + 1)
 
 
 def readers(job: JobState, number: int, own: set[int]) -> Iterator[int]:
@@ -237,7 +231,7 @@ def _nobody_read(job: JobState, numbers: list[int], operation: Drop) -> None:
             raise _Refusal("files-read", message, subject=f"stage {stage}", next_step=hint)
 
 
-def _restore(engine: Engine, job: JobState, operation: Restore) -> None:
+def _restore(state: EngineState, job: JobState, operation: Restore) -> None:
     _not_over(job)
     numbers = _line(job, operation.stage, operation.line)
     dropped = [number for number in numbers if (work := job.work.get(number)) is not None and work.dropped]
@@ -257,10 +251,10 @@ def _restore(engine: Engine, job: JobState, operation: Restore) -> None:
         for stage in (late.stage for late in job.plan.laid_out if number in late.packages):
             message = f"stage {stage} is laid out, and what the line {operation.stage}.{operation.line} makes cannot change it"
             raise _Refusal("stage-laid-out", message, subject=f"stage {stage}")
-    revision = engine.next_n
+    revision = state.log.next_number
     for number in dropped:
         restored = payloads.Restored(operation=revision)
-        engine.write(restored, job=job, number=number, epoch=job.epoch_of(number))
+        state.log.write(restored, job=job, number=number, epoch=job.epoch_of(number))
 
 
 def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int]:
@@ -274,7 +268,7 @@ def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int
             yield consumer
 
 
-def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
+def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
     if operation.package:
         number = _package(job, operation.package)
         if (standing := standing_of(job, number)) < FINAL:
@@ -287,7 +281,7 @@ def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
         _known_one_day(job, number, operation.package)
         numbers = [each for each in sorted(needed) if job.standing[each] > Standing.DONE] + [number]
         if job.cancelled or job.aborted:
-            _cancel_others(engine, job, {*needed, number}, f"only {operation.package} was begun anew")
+            _cancel_others(state, job, {*needed, number}, f"only {operation.package} was begun anew")
     else:
         numbers = [number for number in range(job.count) if job.standing[number] > Standing.DONE]
         numbers = [number for number in numbers if job.standing[number] != Standing.UPSTREAM]
@@ -295,11 +289,11 @@ def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
             raise _Refusal("nothing-failed", f"nothing of the job {job.id} failed or was cancelled", subject=job.id)
     restarted = payloads.Restarted(cause="by-hand", message=clipped(operation.message))
     if job.cancelled or job.aborted or job.cleared:
-        engine.write(restarted, job=job, epoch=job.epoch + 1)
+        state.log.write(restarted, job=job, epoch=job.epoch + 1)
     if operation.package:
-        _fence_readers(engine, job, _package(job, operation.package), operation.package)
+        _fence_readers(state, job, _package(job, operation.package), operation.package)
     for number in numbers:
-        engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+        state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
 
 
 def _needed(job: JobState, number: int, dotted: str) -> set[int]:
@@ -322,12 +316,12 @@ def _needed(job: JobState, number: int, dotted: str) -> set[int]:
     return needed
 
 
-def _cancel_others(engine: Engine, job: JobState, kept: set[int], message: str) -> None:
+def _cancel_others(state: EngineState, job: JobState, kept: set[int], message: str) -> None:
     """Cancel, one by one, what is not over of a job that is over as a whole: the job goes on, and they do not."""
     cancelled = payloads.CancelAccepted(message=message)
     for number in range(job.count):
         if job.standing[number] < Standing.DROPPED and number not in kept:
-            engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
+            state.log.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
 
 
 def _known_one_day(job: JobState, number: int, dotted: str) -> None:
@@ -353,25 +347,25 @@ def _unread(job: JobState, number: int, dotted: str) -> None:
             raise _Refusal("consumer-started", message, subject=name, next_step=f"wait for {name}, or kill it")
 
 
-def _fence_readers(engine: Engine, job: JobState, number: int, dotted: str) -> None:
+def _fence_readers(state: EngineState, job: JobState, number: int, dotted: str) -> None:
     """Open an epoch of every consumer with lost attempts: what they took is void, and none of them may come back and win."""
     if job.standing[number] != Standing.DONE:
         return
     remade = payloads.Restarted(cause="remake", message=f"what it takes from {dotted} is made anew")
     for consumer in job.consumers(number):
         if (work := job.work.get(consumer)) is not None and work.attempts:
-            engine.write(remade, job=job, number=consumer, epoch=job.epoch_of(consumer) + 1)
+            state.log.write(remade, job=job, number=consumer, epoch=job.epoch_of(consumer) + 1)
 
 
-def _clear(engine: Engine, job: JobState, operation: Clear) -> None:
+def _clear(state: EngineState, job: JobState, operation: Clear) -> None:
     if job.cleared:
         raise _Refusal("cleared", f"the job {job.id} is cleared already", subject=job.id)
     if not is_over(job):
         raise _Refusal("job-unfinished", f"the job {job.id} is not over", subject=job.id, next_step="wait, or kill it")
-    engine.write(payloads.Cleared(by=operation.by), job=job, epoch=job.epoch)
+    state.log.write(payloads.Cleared(by=operation.by), job=job, epoch=job.epoch)
 
 
-def _reschedule(engine: Engine, job: JobState, operation: Reschedule) -> None:
+def _reschedule(state: EngineState, job: JobState, operation: Reschedule) -> None:
     _not_over(job)
     number = _package(job, operation.package)
     _unfinished(job, number, operation.package)
@@ -382,10 +376,10 @@ def _reschedule(engine: Engine, job: JobState, operation: Reschedule) -> None:
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
     message = clipped(operation.message) or "it was rescheduled by hand"
     for attempt in attempts:
-        lose(engine, attempt, reason=RESCHEDULED, message=message)
+        lose(state, attempt, reason=RESCHEDULED, message=message)
 
 
-def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:
+def _replicate(state: EngineState, job: JobState, operation: Replicate) -> None:
     _not_over(job)
     number = _package(job, operation.package)
     _unfinished(job, number, operation.package)
@@ -395,12 +389,12 @@ def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:
     work = job.work.get(number)
     if work is None or not any(attempt.trusted for attempt in work.attempts.values()):
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
-    found = judge(engine, job, work)
+    found = judge(state, job, work)
     if found is not None and found.action == "give-up":
         message = f"{operation.package} may not be tried once more: {found.message}"
         hint = "what runs of it is its last attempt; should that fail, it can be begun anew by `pilotage restart`"
         raise _Refusal("spent", message, subject=operation.package, next_step=hint)
-    most = replicas_max(engine, job, number)
+    most = replicas_max(state, job, number)
     if live_attempts(work) >= most:
         message = f"{live_attempts(work)} attempts of {operation.package} are under way or wanted, and {most} may be"
         raise _Refusal("too-many", message, subject=operation.package)
@@ -408,4 +402,4 @@ def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:
         message = f"{work.replicas:,} further attempts of {operation.package} were asked for already"
         raise _Refusal("too-many", message, subject=operation.package)
     wanted = payloads.ReplicaWanted(replicas=work.replicas + 1)
-    engine.write(wanted, job=job, number=number, epoch=job.epoch_of(number))
+    state.log.write(wanted, job=job, number=number, epoch=job.epoch_of(number))

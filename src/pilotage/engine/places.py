@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 
 import msgspec
 
 from pilotage.book.streams import Heard
-from pilotage.engine.parts import AttemptState, QueueClass
 from pilotage.engine.selection.place import Place
+from pilotage.engine.selection.pools import SelectionSnapshot
+from pilotage.engine.selection.scores import Operation
+from pilotage.model.changing import changes_often
 from pilotage.model.demand import Capacity, Demand, slots_for
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef
@@ -18,6 +19,42 @@ from pilotage.model.reports import Noticed
 from pilotage.model.site import Site
 
 _encode = msgspec.json.Encoder().encode
+
+
+@changes_often
+class AttemptState(msgspec.Struct, eq=False):
+    """One attempt that is not over as far as anybody knows."""
+
+    ref: AttemptRef
+    number: int  # of its package
+    place: tuple[int, int, int]  # likewise
+    epoch: int
+    site: SiteState
+    demand: Demand
+    shape: int
+    created_at: float
+    began_at: float  # when it got its lease
+    activity: str = ""  # only told where the choice of sites asks
+    pilot: str = ""  # the name of the agent that holds its lease, and of the stream that may speak for it
+    key: str = ""  # in bound mode, under which it was submitted
+    leased: bool = False
+    drop_revision: int = 0
+    remaining_seconds: float | None = None  # of its pilot's wall time when it was created
+    counted: bool = False  # it takes room at its site, and a slot of its pilot
+    queued: bool = False  # in bound mode, the batch system has it
+    suspect: bool = False
+    told: bool = False  # its agent said how it ended
+    lost: bool = False
+    lost_reason: str = ""
+    submitting: bool = False  # it is counted as a submission under way
+    choice: SelectionSnapshot | None = None  # how the sites stood when it was given to its own
+    operation: Operation | None = None  # a long phase of it is counted as this
+    operations_scored: int = 0  # of its long phases, by now
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it is believed to get somewhere."""
+        return not self.suspect and not self.lost
 
 
 class PilotRequest:
@@ -239,15 +276,12 @@ class SiteState:
         "removal_at",
         "removed",
         "requests",
-        "reserved",
         "restless",
         "site",
         "slots",
         "standing_at",
         "standings",
         "status",
-        "stuck",
-        "unfit",
         "used",
         "waiting",
     )
@@ -267,9 +301,6 @@ class SiteState:
             str, AttemptState
         ] = {}  # attempts that have a batch job of their own, by key, until they are over
         self.waiting: dict[str, PilotState] = {}
-        self.reserved: dict[QueueClass, deque[int]] = {}
-        self.stuck: dict[QueueClass, None] = {}  # classes that wait for room here
-        self.unfit: dict[QueueClass, None] = {}  # classes that were reserved here in vain
         self.slots = place.slots  # shape → how many of it the live pilots hold at once
         self.used = place.used  # shape → reservations and attempts under way
         self.expected = 0  # pilots that were asked for and have not spoken

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.engine.classes import class_for, plain_queue_of, queue_of, template_of
+from pilotage.engine.classes import class_for, plain_queue_of, queue_of
 from pilotage.engine.growth import ends
 from pilotage.engine.histories import lacked_input
-from pilotage.engine.jobs import JobState, LateState
-from pilotage.engine.parts import FINAL, PackageWork, QueueClass, Standing
+from pilotage.engine.jobs import FINAL, JobState, LateState, PackageWork, QueueClass, Standing, template_of
 from pilotage.engine.places import SiteState
 from pilotage.model.graph import EdgeKind
 from pilotage.model.plan import LatePlan
 
 if TYPE_CHECKING:
-    from pilotage.engine.choices import ChoiceNote
-    from pilotage.engine.engine import Engine
+    from pilotage.engine.engine_state import EngineState
+    from pilotage.engine.selection.pools import SelectionSnapshot
 
 
 _STALE_MAX = 64  # so many entries of a queue that no longer count are nobody's business
@@ -38,7 +37,7 @@ _BLOCKED, _READY, _RESERVED, _LIVE, _DONE = (
 _BUSY = (_RESERVED, _LIVE)
 
 
-def reconsider(engine: Engine, job: JobState, number: int) -> None:
+def reconsider(state: EngineState, job: JobState, number: int) -> None:
     """Put a package where its facts say it stands."""
     before = job.standing[number]
     if before >= FINAL:
@@ -46,21 +45,21 @@ def reconsider(engine: Engine, job: JobState, number: int) -> None:
     work = job.work.get(number)
     after = _standing(job, number, work)
     if after != before:
-        move(engine, job, number, after)
+        move(state, job, number, after)
     elif work is not None:
-        count_busy(engine, job, number)
+        count_busy(state, job, number)
 
 
-def _unblock(engine: Engine, job: JobState, number: int) -> None:
+def _unblock(state: EngineState, job: JobState, number: int) -> None:
     """Nothing is waited for any more by a package without work: what `reconsider` finds then, mostly without asking."""
     if job.standing[number] != _BLOCKED or job.finals or job.dead_feeders or job.acting or job.busy[number]:
-        reconsider(engine, job, number)
+        reconsider(state, job, number)
         return
     job.standing[number] = _READY
     job.counts[_BLOCKED] -= 1
     job.counts[_READY] += 1
     queue = job.template_classes[job.last_attempt[number] > 0][job.kinds[number]]
-    _put_into(engine, queue if queue is not None else plain_queue_of(engine, job, number), number)
+    _put_into(state, queue if queue is not None else plain_queue_of(state, job, number), number)
 
 
 def _standing(job: JobState, number: int, work: PackageWork | None) -> int:
@@ -105,160 +104,164 @@ def is_spent(work: PackageWork) -> bool:
     return work.verdict is not None and work.verdict.action == "give-up"
 
 
-def move(engine: Engine, job: JobState, number: int, after: int) -> None:
+def move(state: EngineState, job: JobState, number: int, after: int) -> None:
     """Change the standing of a package, with the queues and counters that follow it."""
     standing, counts = job.standing, job.counts
     before = standing[number]
     if before == _READY:
-        _dequeue(engine, queue_of(engine, job, number), number)
+        _dequeue(state, queue_of(state, job, number), number)
     elif before == _RESERVED and job.work[number].bound is not None:
-        release(engine, job, number)
+        release(state, job, number)
     standing[number] = after
     counts[before] -= 1
     counts[after] += 1
     if job.finals and template_of(job, number).final:
         job.count_final(before, after)
     if after > FINAL or job.dead_feeders:
-        _note_feeder(engine, job, number, after)
+        _note_feeder(state, job, number, after)
     if after in _BUSY:  # of these there is something to remember
         if not job.busy[number]:
-            count_busy(engine, job, number)
+            count_busy(state, job, number)
         return
     known = number in job.work
     if known or job.busy[number]:
-        count_busy(engine, job, number)
+        count_busy(state, job, number)
     if after == _READY:
         work = job.work.get(number)
         queue = None
         if work is not None:
-            queue = work.queue = class_for(engine, job, work)
-        _put_into(engine, queue if queue is not None else plain_queue_of(engine, job, number), number)
+            queue = work.queue = class_for(state, job, work)
+        _put_into(state, queue if queue is not None else plain_queue_of(state, job, number), number)
     if known:
         job.forget_idle(number)
 
 
-def _note_feeder(engine: Engine, job: JobState, number: int, after: int) -> None:
+def _note_feeder(state: EngineState, job: JobState, number: int, after: int) -> None:
     """Whom a late stage waits for may have died, or live again; where nobody is left, its end is to be looked at."""
     if after < FINAL:
         job.dead_feeders.discard(number)
     elif after > FINAL and job.feeds_late[number] and not job.satisfied[number]:
         job.dead_feeders.add(number)
-        engine.grown[job] = None
+        state.pending.to_expand[job] = None
     elif job.dead_feeders and not job.unfinished:
-        engine.grown[job] = None
+        state.pending.to_expand[job] = None
 
 
-def _dequeue(engine: Engine, queue: QueueClass, number: int) -> None:
+def _dequeue(state: EngineState, queue: QueueClass, number: int) -> None:
     """A package is ready no longer; its number stays in the queue until somebody comes across it."""
     queue.ready -= 1
     if queue.job.ready_since:
         queue.job.ready_since.pop(number, None)
     if not queue.ready:
-        engine.active.pop(queue, None)
-        engine.stuck.pop(queue, None)
+        state.queues.ready.pop(queue, None)
+        state.queues.waiting.pop(queue, None)
         queue.queue.clear()  # nothing in it counts any more
 
 
-def count_busy(engine: Engine, job: JobState, number: int) -> None:
+def count_busy(state: EngineState, job: JobState, number: int) -> None:
     """Count a package against the limits of its category and its owner: reserved, under way, or silent and not yet lost."""
     standing = job.standing[number]
     busy = standing in _BUSY
     if not busy and standing < FINAL and (work := job.work.get(number)) is not None and work.attempts:
         busy = any(not attempt.lost for attempt in work.attempts.values())
     if busy != job.busy[number]:
-        _set_busy(engine, job, number, busy)
+        _set_busy(state, job, number, busy)
 
 
-def _set_busy(engine: Engine, job: JobState, number: int, busy: int) -> None:
+def _set_busy(state: EngineState, job: JobState, number: int, busy: int) -> None:
     job.busy[number] = busy
-    owner, owners = job.owner, engine.owners
+    owner, owners = job.owner, state.jobs.busy_by_owner
     if busy:
         owners[owner] = owners.get(owner, 0) + 1
     else:
         owners[owner] -= 1
-        engine.stirred = True
+        state.queues.may_bind = True
     if job.plan.limits and (category := template_of(job, number).category) in job.plan.limits:
         job.running_in[category] = job.running_in.get(category, 0) + (1 if busy else -1)
 
 
-def _put_into(engine: Engine, queue: QueueClass, number: int) -> None:
+def _put_into(state: EngineState, queue: QueueClass, number: int) -> None:
     numbers = queue.queue
-    numbers.push(number, engine.now)
-    if engine.settings.waiting_seconds_max:
-        queue.job.ready_since[number] = engine.now
+    numbers.push(number, state.clock.now)
+    if state.settings.waiting_seconds_max:
+        queue.job.ready_since[number] = state.clock.now
     ready = queue.ready = queue.ready + 1
     if numbers.size > 2 * ready + _STALE_MAX:
-        _keep_ready(engine, queue)
-    if not engine.stirred or queue not in engine.active:
-        look_at(engine, queue)
+        _keep_ready(state, queue)
+    if not state.queues.may_bind or queue not in state.queues.ready:
+        look_at(state, queue)
 
 
-def _keep_ready(engine: Engine, queue: QueueClass) -> None:
+def _keep_ready(state: EngineState, queue: QueueClass) -> None:
     """Let go of what no longer counts in the queue of a class."""
     job, standing = queue.job, queue.job.standing
-    queue.queue.keep(lambda other: standing[other] == Standing.READY and queue_of(engine, job, other) is queue)
+    queue.queue.keep(lambda other: standing[other] == Standing.READY and queue_of(state, job, other) is queue)
 
 
-def look_at(engine: Engine, queue: QueueClass) -> None:
+def look_at(state: EngineState, queue: QueueClass) -> None:
     """Have a class with ready packages looked at, unless nothing of its job may start, or it waits for a site to say so."""
-    if queue.ready and queue.job.open and queue not in engine.stuck:
-        engine.active[queue] = None
-        engine.stirred = True
+    if queue.ready and queue.job.open and queue not in state.queues.waiting:
+        state.queues.ready[queue] = None
+        state.queues.may_bind = True
 
 
-def reopen(engine: Engine, job: JobState) -> None:
+def reopen(state: EngineState, job: JobState) -> None:
     """A job was opened or closed: its classes are looked at, or no longer."""
     for queue in job.classes.values():
         if job.open:
-            look_at(engine, queue)
+            look_at(state, queue)
         else:
-            engine.active.pop(queue, None)
-            engine.stuck.pop(queue, None)
+            state.queues.ready.pop(queue, None)
+            state.queues.waiting.pop(queue, None)
 
 
-def release(engine: Engine, job: JobState, number: int) -> None:
+def release(state: EngineState, job: JobState, number: int) -> None:
     """Give a reservation back."""
-    engine.openings.free(*unreserve(job.work[number]))
+    state.placement.free(*unreserve(state, job.work[number]))
 
 
-def unreserve(work: PackageWork) -> tuple[SiteState, int]:
+def unreserve(state: EngineState, work: PackageWork) -> tuple[SiteState, int]:
     """End a reservation; the site and the shape that it still takes room of."""
     site, queue, number = work.bound, work.bound_as, work.number
     assert site is not None
     assert queue is not None
-    numbers = site.reserved[queue]
+    reserved = state.queues.at[site].reserved
+    numbers = reserved[queue]
     if numbers[0] == number:
         numbers.popleft()
     else:
         numbers.remove(number)
     if not numbers:
-        del site.reserved[queue]
+        del reserved[queue]
     work.bound = work.bound_as = None
     queue.reservations.count -= 1
     queue.kin.count -= 1
     return site, queue.shape
 
 
-def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, choice: ChoiceNote | None) -> None:
+def reserve(
+    state: EngineState, queue: QueueClass, number: int, site: SiteState, choice: SelectionSnapshot | None
+) -> None:
     """Bind a ready package of a class to a site; `choice` tells how the sites stood."""
     job = queue.job
     work = job.work.get(number)
     if work is None:
-        job.work[number] = PackageWork(job, number, site, queue, engine.now, choice)
+        job.work[number] = PackageWork(job, number, site, queue, state.clock.now, choice)
     else:
         work.bound = site
         work.bound_as = queue
-        work.bound_at = engine.now
+        work.bound_at = state.clock.now
         work.choice = choice
-    engine.selection.sites.use(site.place, queue.shape)
+    state.selection.sites.use(site.place, queue.shape)
     queue.reservations.count += 1
     queue.kin.count += 1
-    numbers = site.reserved.get(queue)
+    reserved = state.queues.at[site].reserved
+    numbers = reserved.get(queue)
     if numbers is None:
-        numbers = site.reserved[queue] = deque()
+        numbers = reserved[queue] = deque()
     numbers.append(number)
     if job.ready_since or queue.ready == 1:
-        _dequeue(engine, queue, number)
+        _dequeue(state, queue, number)
     else:
         queue.ready -= 1
     job.standing[number] = _RESERVED
@@ -266,36 +269,36 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, cho
     counts[_READY] -= 1
     counts[_RESERVED] += 1
     if not job.busy[number]:
-        _set_busy(engine, job, number, 1)
+        _set_busy(state, job, number, 1)
 
 
-def begin(engine: Engine, job: JobState, number: int, work: PackageWork) -> None:
+def begin(state: EngineState, job: JobState, number: int, work: PackageWork) -> None:
     """An attempt of a package that was reserved has begun: what `reconsider` finds then, mostly without asking."""
     unclear = work.dropped or work.refused or work.replicas or job.finals or job.dead_feeders
     if unclear or job.standing[number] != _RESERVED:
-        reconsider(engine, job, number)
+        reconsider(state, job, number)
         return
     job.standing[number] = _LIVE
     job.counts[_RESERVED] -= 1
     job.counts[_LIVE] += 1
 
 
-def finish(engine: Engine, job: JobState, number: int) -> None:
+def finish(state: EngineState, job: JobState, number: int) -> None:
     """Move a package to where it is done."""
     if job.standing[number] != _LIVE or job.finals or job.dead_feeders:
-        move(engine, job, number, _DONE)
+        move(state, job, number, _DONE)
         return
     job.standing[number] = _DONE
     job.counts[_LIVE] -= 1
     job.counts[_DONE] += 1
     if job.busy[number]:
-        _set_busy(engine, job, number, 0)
+        _set_busy(state, job, number, 0)
 
 
 # --- what is waited for ---------------------------------------------------------------------------------------------
 
 
-def satisfy(engine: Engine, job: JobState, number: int) -> None:
+def satisfy(state: EngineState, job: JobState, number: int) -> None:
     """A package was granted or dropped: nobody waits for it any more."""
     if job.satisfied[number]:
         return
@@ -308,16 +311,16 @@ def satisfy(engine: Engine, job: JobState, number: int) -> None:
         if not left:
             work = job.work.get(other)
             if work is None:
-                _unblock(engine, job, other)
+                _unblock(state, job, other)
                 continue
             if work.delayed_until and lacked_input(work.failures):
                 work.delayed_until = 0.0  # what it lacked was made again
-            reconsider(engine, job, other)
+            reconsider(state, job, other)
     if job.feeds_late[number]:
-        _count_late(engine, job, number, -1)
+        _count_late(state, job, number, -1)
 
 
-def unsatisfy(engine: Engine, job: JobState, number: int) -> None:
+def unsatisfy(state: EngineState, job: JobState, number: int) -> None:
     """A package is waited for again: it was restored, or begins anew."""
     if not job.satisfied[number]:
         return
@@ -326,22 +329,22 @@ def unsatisfy(engine: Engine, job: JobState, number: int) -> None:
     for other in job.awaiting(number):
         waits[other] += 1
         if waits[other] == 1:
-            reconsider(engine, job, other)
+            reconsider(state, job, other)
     if job.feeds_late[number]:
-        _count_late(engine, job, number, 1)
+        _count_late(state, job, number, 1)
 
 
-def _count_late(engine: Engine, job: JobState, number: int, sign: int) -> None:
+def _count_late(state: EngineState, job: JobState, number: int, sign: int) -> None:
     for late in job.late.values():
         if late.holds(number):
             late.pending += sign
             late.revision += 1
             late.asked_at = None
             if not late.pending:
-                engine.grown[job] = None
+                state.pending.to_expand[job] = None
 
 
-def lay_out(engine: Engine, job: JobState) -> None:
+def lay_out(state: EngineState, job: JobState) -> None:
     """Count what every package waits for, after a job or one more of its stages became known, and queue what is ready."""
     plan = job.plan
     satisfied = np.frombuffer(bytes(job.satisfied), np.uint8)
@@ -366,10 +369,10 @@ def lay_out(engine: Engine, job: JobState) -> None:
     ready = np.flatnonzero((waits == 0) & (standing == Standing.BLOCKED))
     if job.acting:  # what may still act keeps its package where it is
         ready = ready[~np.isin(ready, np.fromiter(job.acting, np.int64, len(job.acting)))]
-    _queue_all(engine, job, ready)
+    _queue_all(state, job, ready)
     for number in (*job.work, *job.finals):
-        reconsider(engine, job, number)
-    engine.grown[job] = None
+        reconsider(state, job, number)
+    state.pending.to_expand[job] = None
 
 
 def _late(job: JobState, about: LatePlan) -> LateState:
@@ -380,7 +383,7 @@ def _late(job: JobState, about: LatePlan) -> LateState:
     return late
 
 
-def _queue_all(engine: Engine, job: JobState, numbers: NDArray[np.int64]) -> None:
+def _queue_all(state: EngineState, job: JobState, numbers: NDArray[np.int64]) -> None:
     """Many packages at once become ready; those with a history are looked at one by one by the caller."""
     plain = numbers if not job.work else numbers[~np.isin(numbers, np.fromiter(job.work, np.int64, len(job.work)))]
     if not len(plain):
@@ -389,10 +392,10 @@ def _queue_all(engine: Engine, job: JobState, numbers: NDArray[np.int64]) -> Non
     kinds = job.plan.template_of[plain].astype(np.int64) * 2 + tried
     for kind in np.flatnonzero(np.bincount(kinds)).tolist():  # np.unique imports numpy.ma
         chosen = plain[kinds == kind]
-        queue = queue_of(engine, job, int(chosen[0]))
-        queue.queue.extend(chosen.astype(np.int32).tolist(), engine.now)
+        queue = queue_of(state, job, int(chosen[0]))
+        queue.queue.extend(chosen.astype(np.int32).tolist(), state.clock.now)
         queue.ready += len(chosen)
-        look_at(engine, queue)
+        look_at(state, queue)
     view = np.frombuffer(job.standing, np.uint8)
     view[plain] = Standing.READY
     del view

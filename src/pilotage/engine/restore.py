@@ -18,16 +18,17 @@ from pilotage.book.ranges import highest_of
 from pilotage.book.registers import Register
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow, SiteRow, StreamRow
 from pilotage.engine.behaviour import is_to_show, resume_phase, told, watch_queue
+from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.dispatch import submit
 from pilotage.engine.ending import look_at_end
-from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.engine import Engine
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.forsaken import REMOVED_REASON, forsake, leave_forsaken
 from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.holds import Hold, held_time
-from pilotage.engine.jobs import JobState
+from pilotage.engine.jobs import JobState, PackageWork, Standing
 from pilotage.engine.leaving import let_go_of_cleared
 from pilotage.engine.on_attempts import begun, demand_of
-from pilotage.engine.parts import PackageWork, Standing
 from pilotage.engine.places import PilotRequest, PilotState
 from pilotage.engine.provisioning import submit_pilot
 from pilotage.engine.readiness import lay_out, move
@@ -86,15 +87,16 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     rows = list(snapshot.sites)
     observed = observed_queue_seconds(rows, pilots, settings.selection)
     engine = Engine(sites=sites, settings=settings, now=now, observed_queue_seconds=observed)
-    engine.next_n = snapshot.next_n
-    engine.position = engine.began_at_position = snapshot.position
-    _restore_standings(engine, rows)
-    _restore_pilots(engine, pilots)
+    state = engine.state
+    state.log.next_number = snapshot.next_n
+    state.log.book_position = state.log.start_position = snapshot.position
+    _restore_standings(state, rows)
+    _restore_pilots(state, pilots)
     gone = surely_gone(pilots)
     for each in snapshot.jobs:
-        _restore_job(engine, each, gone)
-    leave_forsaken(engine, rows)
-    let_go_of_cleared(engine)
+        _restore_job(state, each, gone)
+    leave_forsaken(state, rows)
+    let_go_of_cleared(state)
     return engine
 
 
@@ -122,17 +124,17 @@ def observed_queue_seconds(
     return [max(seconds, settings.queue_time_margin_seconds) for _, seconds in latest]
 
 
-def _restore_standings(engine: Engine, rows: Iterable[SiteRow]) -> None:
+def _restore_standings(state: EngineState, rows: Iterable[SiteRow]) -> None:
     """What was learned of each site when it was last written down."""
     for row in rows:
-        site = engine.sites.get(row.site)
+        site = state.sites.by_name.get(row.site)
         if site is None:
             continue
         site.described = row.kind == site.site.kind and row.status != "removed"
         site.status = row.status if row.status in ("candidate", "hibernated") else "candidate"
         standing = told(row.learned) if row.learned else None
         if standing is not None and standing.site == site.name:
-            engine.selection.restore(msgspec.structs.replace(standing, placed=0))  # what is there is counted anew
+            state.selection.restore(msgspec.structs.replace(standing, placed=0))  # what is there is counted anew
 
 
 def surely_gone(pilots: Iterable[PilotRow]) -> set[str]:
@@ -148,7 +150,7 @@ def surely_gone(pilots: Iterable[PilotRow]) -> set[str]:
     }
 
 
-def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
+def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
     answered = {(row.request, row.site) for row in rows if row.started_at is not None}
     # That a request was written off with its site says nothing of the pilot that had come of it.
     over = {
@@ -157,10 +159,10 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
     for row in rows:
         if not row.site or row.ended_at is not None:
             continue
-        site = engine.sites.get(row.site) or forsake(engine, row.site)
+        site = state.sites.by_name.get(row.site) or forsake(state, row.site)
         if row.started_at is not None:
-            pilot = PilotState(row.pilot, site, request=row.request or "", heard_at=engine.now)
-            engine.pilots[row.pilot] = pilot
+            pilot = PilotState(row.pilot, site, request=row.request or "", heard_at=state.clock.now)
+            state.pilots.by_name[row.pilot] = pilot
             site.add_pilot(pilot)
             pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
             pilot.node = row.node or ""
@@ -169,77 +171,77 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
                 pilot.draining = "it was only to show that it comes"
             elif site.place.pilots.is_due(row.pilot):
                 pilot.draining = "attempts in a row failed there by the fault of the platform"
-            engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
+            state.clock.timers.at(state.clock.now + state.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
             request = PilotRequest(row.pilot, site)
-            engine.requests[row.pilot] = site.requests[row.pilot] = request
+            state.pilots.requests[row.pilot] = site.requests[row.pilot] = request
             request.native_id = row.native_id or ""
             request.spoke = (row.pilot, row.site) in answered
             request.requested_at = row.requested_at
             site.expected += not request.spoke
-            if request.spoke or site in engine.forsaken:
+            if request.spoke or site in state.sites.unmanaged:
                 continue
-            watch_queue(engine, row.pilot, row.requested_at)
+            watch_queue(state, row.pilot, row.requested_at)
             if is_to_show(row.pilot, site=site.name):
-                left = row.requested_at + engine.settings.probe_timeout_seconds - engine.stamp
-                engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
+                left = row.requested_at + state.settings.probe_timeout_seconds - state.clock.wall_time
+                state.clock.timers.at(state.clock.now + max(0.0, left), Due.PROBE, row.pilot)
             if not request.native_id:
-                submit_pilot(engine, site, row.pilot)
+                submit_pilot(state, site, row.pilot)
 
 
-def restore_job(engine: Engine, snapshot: JobSnapshot, *, gone: Collection[str]) -> None:
+def restore_job(state: EngineState, snapshot: JobSnapshot, *, gone: Collection[str]) -> None:
     """Know a job again, of which the engine knows nothing."""
-    _restore_job(engine, snapshot, gone)
-    leave_forsaken(engine)
+    _restore_job(state, snapshot, gone)
+    leave_forsaken(state)
 
 
-def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: Collection[str]) -> None:
+def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: Collection[str]) -> None:
     row = snapshot.row
     came = max(row.submitted_at or 0.0, row.opened_at or 0.0)
-    behind = engine.stamp - engine.now
+    behind = state.clock.wall_time - state.clock.now
     held = held_time(snapshot.holds, after=came)
-    since = min(engine.now, came - behind + held.seconds)
-    job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=engine.next_order(), since=since)
-    engine.jobs[job.id] = job
-    engine.left.pop(job.id, None)
+    since = min(state.clock.now, came - behind + held.seconds)
+    job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=state.jobs.next_order(), since=since)
+    state.jobs.by_id[job.id] = job
+    state.jobs.retired.pop(job.id, None)
     job.epoch = row.epoch
     job.held = bool(row.held)
     job.held_why = held.why if job.held else ""
-    job.held_since = min(engine.now, held.since - behind) if held.since is not None else since
-    job.released_at = min(engine.now, held.released_at - behind) if held.released_at is not None else 0.0
+    job.held_since = min(state.clock.now, held.since - behind) if held.since is not None else since
+    job.released_at = min(state.clock.now, held.released_at - behind) if held.released_at is not None else 0.0
     job.cancelled = row.cancelled_at is not None
     job.aborted = row.aborted_at is not None
     job.cleared = row.cleared_at is not None
-    job.drop_revision = engine.next_n - 1  # no operation was later
-    limited = engine.settings.waiting_seconds_max > 0
+    job.drop_revision = state.log.next_number - 1  # no operation was later
+    limited = state.settings.waiting_seconds_max > 0
     done_at: dict[int, float] = {}
     own: dict[int, float] = {}
     for final in snapshot.finals:
-        number = _restore_final(engine, job, final, gone)
+        number = _restore_final(state, job, final, gone)
         if limited and number is not None and final.granted:
             done_at[number] = final.done_at
     for package in snapshot.unfinished:
         number = job.number((package.stage, package.line, package.number))
         if number is not None:
-            _restore_package(engine, job, number, package.facts, gone)
+            _restore_package(state, job, number, package.facts, gone)
             if limited:
-                own[number] = own_time(package.facts, engine.now)
+                own[number] = own_time(package.facts, state.clock.now)
     if row.accepted_at is not None:
         job.accepted = True
-        lay_out(engine, job)
-        go_on_waiting(engine, job, row, done_at=done_at, own=own)
+        lay_out(state, job)
+        go_on_waiting(state, job, row, done_at=done_at, own=own)
     if job.cleared or job.cleared_packages:
-        engine.closing[job] = None
+        state.jobs.retirable[job] = None
     for number in range(job.count) if any(job.counts[Standing.ABORTED :]) else ():
         if job.is_dead(number):
-            engine.dead.append((job, number))
+            state.pending.to_abort_consumers.append((job, number))
             if job.feeds_late[number]:
                 job.dead_feeders.add(number)
     if job.special:
-        look_at_end(engine, job)
+        look_at_end(state, job)
 
 
-def _restore_final(engine: Engine, job: JobState, final: FinalPackage, gone: Collection[str]) -> int | None:
+def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone: Collection[str]) -> int | None:
     number = job.number((final.stage, final.line, final.number))
     if number is None:
         return None
@@ -264,16 +266,18 @@ def _restore_final(engine: Engine, job: JobState, final: FinalPackage, gone: Col
     if final.held:
         job.work_of(number).held = True
     job.note_cause(number, final.cause)
-    move(engine, job, number, standing)
+    move(state, job, number, standing)
     for attempt, site, pilot, why in final.unended:
         ref = AttemptRef(job.id, job.dotted(number), attempt)
-        owe(engine, pilot, {ref: 0})
+        owe(state, pilot, {ref: 0})
         if pilot not in gone:
-            start_acting(engine, ref, number, pilot=pilot, site=site, lost_reason=why)
+            start_acting(state, ref, number, pilot=pilot, site=site, lost_reason=why)
     return number
 
 
-def _restore_package(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]) -> None:
+def _restore_package(
+    state: EngineState, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]
+) -> None:
     if facts.epoch > 1:
         job.epochs[number] = facts.epoch
     job.last_attempt[number] = max(facts.attempts, default=0)
@@ -286,28 +290,28 @@ def _restore_package(engine: Engine, job: JobState, number: int, facts: PackageF
     for attempt, known in facts.attempts.items():
         if known.epoch == facts.epoch:
             work.replicated += known.replica
-            _restore_attempt(engine, job, work, attempt, known)
-    _restore_acting(engine, job, number, facts, gone)
-    work.verdict = judge(engine, job, work)
+            _restore_attempt(state, job, work, attempt, known)
+    _restore_acting(state, job, number, facts, gone)
+    work.verdict = judge(state, job, work)
     if work.candidates:
-        engine.grants.append((job, number))
+        state.pending.to_commit.append((job, number))
     job.forget_idle(number)
 
 
-def _restore_acting(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]) -> None:
+def _restore_acting(state: EngineState, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]) -> None:
     """What nobody waits for may still act: it stands with its pilot until that says otherwise, and that may tell its end."""
     for attempt, known in facts.attempts.items():
         if known.finished_at is None and known.pilot:
-            owe(engine, known.pilot, {AttemptRef(job.id, job.dotted(number), attempt): known.epoch})
+            owe(state, known.pilot, {AttemptRef(job.id, job.dotted(number), attempt): known.epoch})
         leased = known.lease_seconds is not None or known.started_at is not None
         given_up = known.lost_at is not None or known.epoch != facts.epoch
         if leased and given_up and known.finished_at is None and known.pilot and known.pilot not in gone:
             ref = AttemptRef(job.id, job.dotted(number), attempt)
             why, site = known.lost_reason or "", known.site or ""
-            start_acting(engine, ref, number, pilot=known.pilot, site=site, lost_reason=why)
+            start_acting(state, ref, number, pilot=known.pilot, site=site, lost_reason=why)
 
 
-def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: int, known: AttemptFacts) -> None:
+def _restore_attempt(state: EngineState, job: JobState, work: PackageWork, number: int, known: AttemptFacts) -> None:
     if known.exit_code == ExitCodeGasw.SUCCESS or known.staged_at is not None:
         work.candidates += (number,)
         return
@@ -326,11 +330,11 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
         return
     if not known.site:
         return
-    site = engine.sites.get(known.site) or forsake(engine, known.site)
+    site = state.sites.by_name.get(known.site) or forsake(state, known.site)
     dotted, place = job.named(work.number)
     ref = AttemptRef(job.id, dotted, number)
     created_at = known.created_at or 0.0
-    attempt = begun(engine, job, work.number, ref, place, site, known.epoch, created_at, known)
+    attempt = begun(state, job, work.number, ref, place, site, known.epoch, created_at, known)
     if known.started_at is not None and not attempt.leased:
         attempt.leased, attempt.began_at = True, known.started_at
     attempt.queued = known.queued_at is not None
@@ -340,17 +344,17 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     work.add(number, attempt)
     if attempt.lost:
         return
-    occupy(engine, attempt)
-    if attempt.leased and attempt.pilot not in engine.pilots:
+    occupy(state, attempt)
+    if attempt.leased and attempt.pilot not in state.pilots.by_name:
         # Its job was loaded from another book: nobody here will ever hear of its pilot.
-        engine.bereft.setdefault(attempt.pilot, (UNHEARD, [], 0))[1].append(attempt)
+        state.pending.lost_pilots.setdefault(attempt.pilot, (UNHEARD, [], 0))[1].append(attempt)
     if known.phase is not None and attempt.leased:
-        resume_phase(engine, attempt, known.phase)
-    if attempt.suspect and attempt.pilot in engine.pilots:
-        engine.pilots[attempt.pilot].suspect = True
-    if attempt.leased or site in engine.forsaken:
+        resume_phase(state, attempt, known.phase)
+    if attempt.suspect and attempt.pilot in state.pilots.by_name:
+        state.pilots.by_name[attempt.pilot].suspect = True
+    if attempt.leased or site in state.sites.unmanaged:
         return
     if not attempt.queued:
-        submit(engine, attempt)
-    watch_queue(engine, attempt.key, attempt.created_at)
-    engine.queued.append(attempt)
+        submit(state, attempt)
+    watch_queue(state, attempt.key, attempt.created_at)
+    state.queues.just_submitted.append(attempt)

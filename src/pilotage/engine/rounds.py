@@ -5,17 +5,13 @@ Thousands of jobs may wait for one slot that has become free. When it is taken, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
 
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import QueueClass, Reservations
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.jobs import JobState, QueueClass
 from pilotage.engine.selection.pools import Pool
+from pilotage.engine.state.queues import any_below
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
-Level = TypeVar("Level", int, tuple[int, int, int])
 Kind = tuple[int, str, float] | Pool
 """A shape, whose, and how long it is expected to take; of classes that not every site would do for, their sites."""
 
@@ -23,15 +19,15 @@ Kind = tuple[int, str, float] | Pool
 class Round:
     """The classes of a round, by job. Those that could displace what is reserved stay in it, whatever is full."""
 
-    __slots__ = ("_alike", "_engine", "_full", "_left", "_private", "waiting")
+    __slots__ = ("_alike", "_full", "_left", "_private", "_state", "waiting")
 
-    def __init__(self, engine: Engine, queues: Sequence[QueueClass]) -> None:
+    def __init__(self, state: EngineState, queues: Sequence[QueueClass]) -> None:
         """Begin with all of them."""
-        self._engine = engine
+        self._state = state
         self.waiting: dict[JobState, list[QueueClass]] = {}
         self._left = dict.fromkeys(queues)
         self._full: set[Kind] = set()
-        self._private = any(site.site.users for site in engine.sites.values())
+        self._private = any(site.site.users for site in state.sites.by_name.values())
         self._alike: dict[Kind, list[QueueClass]] = {}
         waiting, alike = self.waiting, self._alike
         for queue in queues:
@@ -44,7 +40,7 @@ class Round:
         if queue.prefer or queue.avoid or queue.unfit:
             return None
         if queue.narrow:
-            return self._engine.openings.pool(queue)
+            return self._state.placement.pool(queue)
         # Where sites are everybody's, none has room for one who asks for the same.
         return (queue.shape, queue.job.owner if self._private else "", queue.asked.run_seconds)
 
@@ -67,13 +63,13 @@ class Round:
 
     def leave_all_full(self) -> None:
         """Whoever asks where every site has as much as it may leaves before anybody's turn comes."""
-        openings = self._engine.openings
+        openings = self._state.placement
         for alike in [each for each in self._alike.values() if openings.is_full(each[0])]:
             self.fill(alike[0])
 
     def fill(self, queue: QueueClass) -> None:
         """No site has room for what a class asks: nor has any for those that ask for the same."""
-        kind, engine, left = self._kind(queue), self._engine, self._left
+        kind, state, left = self._kind(queue), self._state, self._left
         if kind is None or kind in self._full:
             return
         self._full.add(kind)
@@ -83,25 +79,9 @@ class Round:
                 continue
             shape, level, job = each.shape, each.level, each.job
             if level[0] not in below:
-                below[level[0]] = any_below(engine.reservations, shape, level[0])
+                below[level[0]] = any_below(state.queues.reserved_counts, shape, level[0])
             if below[level[0]] or (len(job.reservations) > 1 and any_below(job.reservations, shape, level)):
                 continue
             del left[each]
             if each.narrow and each.ready and job.open:
-                engine.openings.stick(each)
-
-
-def any_reserved(counts: Mapping[tuple[int, int], Reservations]) -> bool:
-    """Whether anything is reserved."""
-    for reserved in counts.values():  # noqa: SIM110 # a generator costs more than there are levels
-        if reserved.count:
-            return True
-    return False
-
-
-def any_below(counts: Mapping[tuple[int, Level], Reservations], shape: int, level: Level) -> bool:
-    """Whether anything of a shape is reserved below a level."""
-    for (alike, below), reserved in counts.items():  # noqa: SIM110 # a generator costs more than there are levels
-        if reserved.count and alike == shape and below > level:
-            return True
-    return False
+                state.placement.stick(each)

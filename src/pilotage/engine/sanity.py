@@ -6,26 +6,23 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.engine.classes import queue_of
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.growth import ends
-from pilotage.engine.jobs import JobState
+from pilotage.engine.jobs import FINAL, STANDINGS, JobState, PackageWork, QueueClass, Standing
 from pilotage.engine.leaving import closes
-from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, QueueClass, Standing
-from pilotage.engine.places import SiteState
+from pilotage.engine.places import AttemptState, SiteState
 from pilotage.engine.provisioning import spare
 from pilotage.engine.readiness import is_under_way
 from pilotage.model.demand import slots_for
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.graph import EdgeKind, Graph
-
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
 
 class Insane(Exception):
@@ -40,21 +37,21 @@ class Insane(Exception):
 # put into words where something is, and what follows from a few values alone is looked at once for the same values.
 
 
-def sanity_check(engine: Engine) -> None:
+def sanity_check(state: EngineState) -> None:
     """Look at everything, slowly; raises `Insane`."""
     seen = _Seen()
-    for job in engine.jobs.values():
-        _check_job(engine, job, seen)
+    for job in state.jobs.by_id.values():
+        _check_job(state, job, seen)
     seen.count_attempts()
-    for site in engine.sites.values():
-        _check_site(engine, site, seen)
-        _check_pilots(engine, site)
-    _check_active(engine, seen)
+    for site in state.sites.by_name.values():
+        _check_site(state, site, seen)
+        _check_pilots(state, site)
+    _check_active(state, seen)
     owners = seen.owners
-    for owner, count in engine.owners.items():
+    for owner, count in state.jobs.busy_by_owner.items():
         if owners[owner] != count:
             raise Insane("packages of an owner under way", owner, owners[owner], count)
-    quota = engine.settings.owner_running_max
+    quota = state.settings.owner_running_max
     if quota and any(count > quota for count in owners.values()):
         raise Insane("the quota of an owner", dict(owners))
 
@@ -84,7 +81,7 @@ class _Seen:
 _room = attrgetter("site", "shape", "leased")  # what an attempt takes
 
 
-def _check_job(engine: Engine, job: JobState, seen: _Seen) -> None:
+def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
     reserved = sum([each.count for each in job.reservations.values()])
     if reserved != job.counts[Standing.RESERVED]:
         raise Insane("reservations of a job", job.id, reserved)
@@ -113,26 +110,26 @@ def _check_job(engine: Engine, job: JobState, seen: _Seen) -> None:
         )
     )
     seen.owners[job.owner] += sum(job.busy)
-    _check_queues(engine, job, seen)
+    _check_queues(state, job, seen)
     for number, work in job.work.items():
         _check_work(job, number, work)
         if work.bound is not None:
-            queue = queue_of(engine, job, number)
-            if number not in work.bound.reserved.get(queue, ()):
+            queue = queue_of(state, job, number)
+            if number not in state.queues.at[work.bound].reserved.get(queue, ()):
                 raise Insane("a reservation at its site", job.id, number)
             seen.used[work.bound.name, queue.shape] += 1
     attempts = [attempt for work in job.work.values() for attempt in work.attempts.values()]
     if attempts:
-        _check_attempts(engine, attempts)
+        _check_attempts(state, attempts)
         seen.counted += [attempt for attempt in attempts if attempt.counted]
 
 
-def _check_queues(engine: Engine, job: JobState, seen: _Seen) -> None:
+def _check_queues(state: EngineState, job: JobState, seen: _Seen) -> None:
     ready: dict[QueueClass, int] = {}
     queued: dict[QueueClass, set[int]] = {}
     number = job.standing.find(Standing.READY)
     while number >= 0:
-        queue = queue_of(engine, job, number)
+        queue = queue_of(state, job, number)
         if queue not in queued:
             queued[queue] = set(queue.queue)
             ready[queue] = 0
@@ -148,9 +145,9 @@ def _check_queues(engine: Engine, job: JobState, seen: _Seen) -> None:
     seen.ready += ready
 
 
-def _check_active(engine: Engine, seen: _Seen) -> None:
+def _check_active(state: EngineState, seen: _Seen) -> None:
     """Each class with ready packages of a job that is open is looked at, or waits for room, and no other class does."""
-    active, stuck, wanted = engine.active, engine.stuck, 0
+    active, stuck, wanted = state.queues.ready, state.queues.waiting, 0
     for queue in seen.ready:
         if queue.job.open:
             wanted += 1
@@ -173,8 +170,8 @@ def _check_work(job: JobState, number: int, work: PackageWork) -> None:
         raise Insane("live is under way", job.id, number, STANDINGS[standing])
 
 
-def _check_attempts(engine: Engine, attempts: Iterable[AttemptState]) -> None:
-    pilots = engine.pilots
+def _check_attempts(state: EngineState, attempts: Iterable[AttemptState]) -> None:
+    pilots = state.pilots.by_name
     for attempt in attempts:
         key, counted = attempt.key, attempt.counted
         if counted == attempt.lost:
@@ -261,19 +258,19 @@ def _must_all(holds: NDArray[np.bool_], what: str, job: str, *about: NDArray[Any
         raise Insane(what, job, number, *(int(each[number]) for each in about))
 
 
-def _check_site(engine: Engine, site: SiteState, seen: _Seen) -> None:
+def _check_site(state: EngineState, site: SiteState, seen: _Seen) -> None:
     place, removed = site.place, site.removed
-    if site.reserved and (removed or site.asleep):
+    if state.queues.at[site].reserved and (removed or site.asleep):
         raise Insane("something is reserved where nothing goes", site.name)
-    settings = engine.settings.selection
+    settings = state.settings.selection
     if not settings.score_floor <= place.score.value <= settings.score_ceiling:
         raise Insane("the score of a site", site.name, place.score.value)
     if not removed:
-        _check_place(engine, site, seen)
+        _check_place(state, site, seen)
     for shape, count in site.used.items():
         if count != seen.used[site.name, shape]:
             raise Insane("what is used of a site", site.name, shape, count)
-    for queue, numbers in site.reserved.items():
+    for queue, numbers in state.queues.at[site].reserved.items():
         if not numbers:
             raise Insane("an empty reservation", site.name)
         for number in numbers:
@@ -285,10 +282,10 @@ def _check_site(engine: Engine, site: SiteState, seen: _Seen) -> None:
             raise Insane("a bound attempt of its site", site.name, attempt.ref)
 
 
-def _check_place(engine: Engine, site: SiteState, seen: _Seen) -> None:
+def _check_place(state: EngineState, site: SiteState, seen: _Seen) -> None:
     """What is known of a site where something may go."""
     place = site.place
-    if not engine.changes and (site.status == "hibernated") != site.asleep:
+    if not state.pending.site_changes and (site.status == "hibernated") != site.asleep:
         raise Insane("how a site stands is written down", site.name, site.status)
     if place.answers != site.known:
         raise Insane("whether a site can be reached", site.name)
@@ -298,14 +295,14 @@ def _check_place(engine: Engine, site: SiteState, seen: _Seen) -> None:
         raise Insane("those of them that run", site.name)
 
 
-def _check_pilots(engine: Engine, site: SiteState) -> None:
+def _check_pilots(state: EngineState, site: SiteState) -> None:
     if site.full and spare(site) > 0:
         raise Insane("a site that is full of pilots", site.name)
     if site.expected != sum([not each.spoke for each in site.requests.values()]):
         raise Insane("pilots expected", site.name)
-    _check_slots(engine, site)
+    _check_slots(state, site)
     for pilot in site.pilots.values():
-        if engine.pilots.get(pilot.name) is not pilot:
+        if state.pilots.by_name.get(pilot.name) is not pilot:
             raise Insane("a pilot of its site", pilot.name)
         whole = pilot.capacity
         cores, memory, gpus, scratch = whole.cores_hundredths, whole.memory_bytes, whole.gpus, whole.scratch_bytes
@@ -324,11 +321,11 @@ def _check_pilots(engine: Engine, site: SiteState) -> None:
             raise Insane("what is left of a pilot", pilot.name, cores, memory, gpus, scratch)
 
 
-def _check_slots(engine: Engine, site: SiteState) -> None:
+def _check_slots(state: EngineState, site: SiteState) -> None:
     """How many of each shape the pilots of a site hold at once, and what waits with them beyond that."""
-    slots = dict.fromkeys(engine.demands, 0)
+    slots = dict.fromkeys(state.shapes.by_number, 0)
     for pilot in site.pilots.values():
-        for shape, demand in engine.demands.items():
+        for shape, demand in state.shapes.by_number.items():
             if shape not in pilot.barred:
                 slots[shape] += slots_for(demand, pilot.capacity)
     if not site.removed and site.slots != slots:
@@ -338,23 +335,27 @@ def _check_slots(engine: Engine, site: SiteState) -> None:
         raise Insane("what the pilots of a site let wait", site.name, site.place.backlog, backlog)
 
 
-def still_acting(engine: Engine) -> dict[AttemptRef, str]:
+def still_acting(state: EngineState) -> dict[AttemptRef, str]:
     """What nobody waits for and may still act on the outside, with its pilot: nothing begins beside it.
 
     That something stopped may be known from an exchange alone. So an engine that starts from the book may know of more of them
     than the one before it, and of no more than the events tell.
     """
-    return {ref: pilot for pilot, acting in engine.acting.items() for ref in acting}
+    return {ref: pilot for pilot, acting in state.abandoned.by_pilot.items() for ref in acting}
 
 
-def durable_state(engine: Engine) -> dict[str, Any]:
+def durable_state(state: EngineState) -> dict[str, Any]:
     """Everything that follows from events alone, as plain values: two engines that know the same are equal in it."""
     return {
-        "next": engine.next_n,
-        "jobs": {job.id: _durable_job(job) for job in engine.jobs.values() if not closes(job)},
-        "pilots": sorted((each.name, each.site.name, each.request, each.node) for each in engine.pilots.values()),
-        "sites": sorted((site.name, site.status) for site in engine.sites.values() if not site.removed),
-        "requests": sorted((each.key, each.site.name, each.native_id, each.spoke) for each in engine.requests.values()),
+        "next": state.log.next_number,
+        "jobs": {job.id: _durable_job(job) for job in state.jobs.by_id.values() if not closes(job)},
+        "pilots": sorted(
+            (each.name, each.site.name, each.request, each.node) for each in state.pilots.by_name.values()
+        ),
+        "sites": sorted((site.name, site.status) for site in state.sites.by_name.values() if not site.removed),
+        "requests": sorted(
+            (each.key, each.site.name, each.native_id, each.spoke) for each in state.pilots.requests.values()
+        ),
     }
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from pilotage.engine.classes import class_for, template_of
+from pilotage.engine.classes import class_for
 from pilotage.engine.ending import end_by_failure, end_others, ends_the_job
+from pilotage.engine.engine_state import EngineState
 from pilotage.engine.growth import lost_stages
 from pilotage.engine.histories import UNHEARD, failure_of
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import FINAL, AttemptState, PackageWork, Standing
+from pilotage.engine.jobs import FINAL, JobState, PackageWork, Standing, template_of
+from pilotage.engine.places import AttemptState
 from pilotage.engine.readiness import is_under_way, move, reconsider
 from pilotage.engine.restart import Failure, Verdict, signature, verdict
 from pilotage.engine.timers import Due
@@ -19,16 +18,13 @@ from pilotage.model import payloads
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.texts import clipped
 
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
-
 _SIGNATURES_MAX = 1000  # of a job: of more different failures than that, the latest
 _GRANTED = payloads.CommitGranted()  # it says nothing but that it is so
 
 
-def grant_what_succeeded(engine: Engine) -> None:
+def grant_what_succeeded(state: EngineState) -> None:
     """One grant for each package and epoch: the only commit point."""
-    grants = engine.grants
+    grants = state.pending.to_commit
     while grants:
         job, number = grants.popleft()
         work = job.work.get(number)
@@ -38,45 +34,45 @@ def grant_what_succeeded(engine: Engine) -> None:
         if not candidates:
             continue
         first = candidates[0] if len(candidates) == 1 else min(candidates)
-        if engine.guard.contested and _is_refused(engine, job, work, first):
+        if state.output_guard.contested and _is_refused(state, job, work, first):
             continue
         epoch = job.epoch_of(number) if job.epochs else 1
-        engine.write_of(_GRANTED, job, number, first, epoch)
+        state.log.write_of(_GRANTED, job, number, first, epoch)
         if job.special and ends_the_job(job, number, 0):
-            end_others(engine, job, number, 0)
+            end_others(state, job, number, 0)
 
 
-def _is_refused(engine: Engine, job: JobState, work: PackageWork, attempt: int) -> bool:
+def _is_refused(state: EngineState, job: JobState, work: PackageWork, attempt: int) -> bool:
     """Whether the files of an attempt must not get their names: its package is held, and asked about when it is released."""
-    if job.id not in engine.guard.contested:
+    if job.id not in state.output_guard.contested:
         return False
     number = work.number
-    work.refused = engine.guard.refusal(AttemptRef(job.id, job.dotted(number), attempt))
+    work.refused = state.output_guard.refusal(AttemptRef(job.id, job.dotted(number), attempt))
     if work.refused and not work.held:
-        held = payloads.Held(operation=engine.next_n, message=clipped(work.refused))
-        engine.write(held, job=job, number=number, epoch=job.epoch_of(number))
-    reconsider(engine, job, number)
+        held = payloads.Held(operation=state.log.next_number, message=clipped(work.refused))
+        state.log.write(held, job=job, number=number, epoch=job.epoch_of(number))
+    reconsider(state, job, number)
     return bool(work.refused)
 
 
-def answer_failures(engine: Engine) -> None:
+def answer_failures(state: EngineState) -> None:
     """What the restart rules say to each package that failed; the same history gives the same answer."""
-    while engine.failed:
-        job, number = next(iter(engine.failed))
-        del engine.failed[job, number]
+    while state.pending.to_judge:
+        job, number = next(iter(state.pending.to_judge))
+        del state.pending.to_judge[job, number]
         work = job.work.get(number)
         if work is None or job.is_final(number):
             continue
-        if job.special and end_by_failure(engine, job, work):
+        if job.special and end_by_failure(state, job, work):
             continue
-        answer = work.verdict = judge(engine, job, work)
+        answer = work.verdict = judge(state, job, work)
         if answer is None or work.dropped or job.cancelled or job.aborted or is_under_way(work):
-            _requeue(engine, job, work)
+            _requeue(state, job, work)
             continue
-        _carry_out(engine, job, work, answer)
+        _carry_out(state, job, work, answer)
 
 
-def judge(engine: Engine, job: JobState, work: PackageWork) -> Verdict | None:
+def judge(state: EngineState, job: JobState, work: PackageWork) -> Verdict | None:
     """What follows from the failures of a package so far; None where there are none."""
     failures = dict(work.failures)
     for number, attempt in work.attempts.items():
@@ -86,7 +82,7 @@ def judge(engine: Engine, job: JobState, work: PackageWork) -> Verdict | None:
         return None
     template = template_of(job, work.number)
     history = [failures[number] for number in sorted(failures)]
-    return verdict(history, retry=template.retry, demand=template.demand, settings=engine.settings.restart)
+    return verdict(history, retry=template.retry, demand=template.demand, settings=state.settings.restart)
 
 
 def _loss(attempt: AttemptState) -> Failure | None:
@@ -99,32 +95,32 @@ def _loss(attempt: AttemptState) -> Failure | None:
     )
 
 
-def _carry_out(engine: Engine, job: JobState, work: PackageWork, answer: Verdict) -> None:
+def _carry_out(state: EngineState, job: JobState, work: PackageWork, answer: Verdict) -> None:
     number = work.number
-    if answer.action != "give-up" and (why := _impossible(engine, job, work)):
+    if answer.action != "give-up" and (why := _impossible(state, job, work)):
         answer = msgspec.structs.replace(answer, action="give-up", cause="retries-exhausted", message=why)
     match answer.action:
         case "give-up":
             failed = work.failures[max(work.failures)] if work.failures else None  # which are forgotten when it is over
             aborted = payloads.Aborted(cause=answer.cause or "retries-exhausted", message=answer.message)
-            engine.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
-            _stop_flood(engine, job, failed, answer, number)
+            state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
+            _stop_flood(state, job, failed, answer, number)
             return
         case "hold-job" if not job.held:
-            engine.write(payloads.Held(operation=engine.next_n, message=answer.message), job=job)
+            state.log.write(payloads.Held(operation=state.log.next_number, message=answer.message), job=job)
         case "park" if not work.held:
-            held = payloads.Held(operation=engine.next_n, message=answer.message)
-            engine.write(held, job=job, number=number, epoch=job.epoch_of(number))
+            held = payloads.Held(operation=state.log.next_number, message=answer.message)
+            state.log.write(held, job=job, number=number, epoch=job.epoch_of(number))
     if answer.delay_seconds:
-        work.delayed_until = engine.now + answer.delay_seconds
-        engine.timers.at(work.delayed_until, Due.RESTART, job.id, number)
-    _requeue(engine, job, work)
+        work.delayed_until = state.clock.now + answer.delay_seconds
+        state.clock.timers.at(work.delayed_until, Due.RESTART, job.id, number)
+    _requeue(state, job, work)
 
 
-def _impossible(engine: Engine, job: JobState, work: PackageWork) -> str:
+def _impossible(state: EngineState, job: JobState, work: PackageWork) -> str:
     """Why no site there is could run the package as its failures ask for it; empty where one could."""
-    queue, openings = class_for(engine, job, work), engine.openings
-    if queue is None or not engine.sites or openings.possible_sites(queue):
+    queue, openings = class_for(state, job, work), state.placement
+    if queue is None or not state.sites.by_name or openings.possible_sites(queue):
         return ""
     if openings.forget_estimate(queue) and openings.possible_sites(queue):
         return ""  # it was tried in spite of its estimate, and may be again
@@ -134,13 +130,13 @@ def _impossible(engine: Engine, job: JobState, work: PackageWork) -> str:
     return f"after its failures it needs {asked}, which no site gives"
 
 
-def _stop_flood(engine: Engine, job: JobState, failed: Failure | None, answer: Verdict, number: int) -> None:
+def _stop_flood(state: EngineState, job: JobState, failed: Failure | None, answer: Verdict, number: int) -> None:
     """Hold the job when packages of one activity keep failing: at the bound, then at twice, four times the bound.
 
     Counted are those that failed for good, for whatever reason; and those whose last failures were equal, also where there is
     no second site to prove that they would fail anywhere.
     """
-    activity, bound = template_of(job, number).activity, engine.settings.flood_packages
+    activity, bound = template_of(job, number).activity, state.settings.flood_packages
     alike = _count_alike(job, activity, failed) if failed is not None else 0
     if job.held or job.cancelled or not bound or not (job.unfinished or job.late):
         return
@@ -151,7 +147,7 @@ def _stop_flood(engine: Engine, job: JobState, failed: Failure | None, answer: V
         how = f"{alike} packages of {activity} failed in the same way ({failed.message or failed.reason})"
     if how:
         message = f"{how}; mend it and run the job again, or release the job to go on with the others"
-        engine.write(payloads.Held(operation=engine.next_n, message=clipped(message)), job=job)
+        state.log.write(payloads.Held(operation=state.log.next_number, message=clipped(message)), job=job)
 
 
 def _is_flood(count: int, bound: int) -> bool:
@@ -169,41 +165,41 @@ def _count_alike(job: JobState, activity: str, failed: Failure) -> int:
     return count
 
 
-def _requeue(engine: Engine, job: JobState, work: PackageWork) -> None:
+def _requeue(state: EngineState, job: JobState, work: PackageWork) -> None:
     """Put a package in the queue that its history asks for now."""
     number = work.number
-    if job.standing[number] in (Standing.READY, Standing.RESERVED) and work.queue is not class_for(engine, job, work):
-        move(engine, job, number, Standing.BLOCKED)
-    reconsider(engine, job, number)
+    if job.standing[number] in (Standing.READY, Standing.RESERVED) and work.queue is not class_for(state, job, work):
+        move(state, job, number, Standing.BLOCKED)
+    reconsider(state, job, number)
     job.forget_idle(number)
 
 
-def give_up_consumers(engine: Engine) -> None:
+def give_up_consumers(state: EngineState) -> None:
     """A package that will make nothing takes those who wait for it along, all the way down."""
-    while engine.dead:
-        job, number = engine.dead.popleft()
+    while state.pending.to_abort_consumers:
+        job, number = state.pending.to_abort_consumers.popleft()
         if not job.is_dead(number) or job.cancelled:
             continue
         cause = job.dotted(number)
         for other in job.awaiting(number):
             if not job.is_final(other) and job.standing[other] != Standing.DROPPED:
                 aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
-                engine.write(aborted, job=job, number=other, epoch=job.epoch_of(other))
+                state.log.write(aborted, job=job, number=other, epoch=job.epoch_of(other))
         if job.feeds_late[number]:
-            engine.grown[job] = None
+            state.pending.to_expand[job] = None
 
 
-def revive_consumers(engine: Engine) -> None:
+def revive_consumers(state: EngineState) -> None:
     """Packages that were given up because of a producer begin anew once none of their producers stands in the way."""
-    while engine.revived:
-        job, number = next(iter(engine.revived))
-        del engine.revived[job, number]
+    while state.pending.to_revive:
+        job, number = next(iter(state.pending.to_revive))
+        del state.pending.to_revive[job, number]
         if job.standing[number] != Standing.UPSTREAM or job.cancelled:
             continue
         if any(job.is_dead(other) for other in job.awaited(number)) or _waits_in_vain(job, number):
             continue
         restarted = payloads.Restarted(cause="revived", message="what it waits for began anew, or was dropped")
-        engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+        state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
 
 
 def _waits_in_vain(job: JobState, number: int) -> bool:

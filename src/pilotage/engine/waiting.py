@@ -10,16 +10,12 @@ restart, and is given the length of a lease to be reserved as before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from pilotage.book.registers import Register
 from pilotage.book.rows import JobRow, PackageFacts
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import QueueClass
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.jobs import JobState, QueueClass
 from pilotage.engine.timers import Due
-
-if TYPE_CHECKING:
-    from pilotage.engine.engine import Engine
 
 
 def own_time(facts: PackageFacts, now: float) -> float:
@@ -34,11 +30,11 @@ def own_time(facts: PackageFacts, now: float) -> float:
 
 
 def go_on_waiting(
-    engine: Engine, job: JobState, row: JobRow, *, done_at: Mapping[int, float], own: Mapping[int, float]
+    state: EngineState, job: JobState, row: JobRow, *, done_at: Mapping[int, float], own: Mapping[int, float]
 ) -> None:
     """Have what is ready wait on from when it became so; `done_at` and `own` are by package, as far as anything is known."""
-    limit = engine.settings.waiting_seconds_max
-    now = engine.now
+    limit = state.settings.waiting_seconds_max
+    now = state.clock.now
     if not limit or not job.accepted:
         return
     begun = now if job.held else max(row.accepted_at or 0.0, row.opened_at or 0.0, job.released_at)
@@ -53,8 +49,8 @@ def go_on_waiting(
         _put_back(queue, since)
         if since:
             queue.watched = True
-            first = max(now + engine.settings.lease_seconds, min(since.values()) + limit)
-            engine.timers.at(first, Due.WAITING, job.id, queue.index)
+            first = max(now + state.settings.lease_seconds, min(since.values()) + limit)
+            state.clock.timers.at(first, Due.WAITING, job.id, queue.index)
 
 
 def _latest(job: JobState, numbers: Iterable[int], done_at: Mapping[int, float], now: float) -> float:

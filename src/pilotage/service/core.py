@@ -16,12 +16,13 @@ from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine.admission import admit, over_quota
-from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.decision_log import ENGINE_STREAM
+from pilotage.engine.engine import Engine
 from pilotage.engine.exchanges import hear, may_say, unwanted
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import is_over, let_go_of
 from pilotage.engine.operations import operate
-from pilotage.engine.parts import AttemptState
+from pilotage.engine.places import AttemptState
 from pilotage.engine.reports import on_report
 from pilotage.engine.restore import Snapshot, restore, restore_job
 from pilotage.engine.settings import EngineSettings
@@ -95,7 +96,9 @@ class Core:
         self._waiting: dict[str, Exchange] = {}  # open exchanges that there is nothing to say to yet
         self._strange: dict[str, str] = {}  # who has to leave for what it says, and why
         self._polls: deque[tuple[float, str, int]] = deque()  # until when, in order
-        self._time = SteadyTime(engine.now, late_seconds=LATE_INTERVALS * engine.settings.interval_seconds)
+        self._time = SteadyTime(
+            engine.state.clock.now, late_seconds=LATE_INTERVALS * engine.state.settings.interval_seconds
+        )
 
     def knows(self, pilot: str) -> bool:
         """Whether it is known how far an agent was heard; else the driver looks into the book, and tells with `recall`.
@@ -106,7 +109,7 @@ class Core:
 
     def recall(self, row: StreamRow) -> None:
         """How far an agent was heard, by the book."""
-        pilot, heard = self.engine.pilots.get(row.stream), Heard(row)
+        pilot, heard = self.engine.state.pilots.by_name.get(row.stream), Heard(row)
         if pilot is not None:
             self._heard[row.stream] = pilot.heard = heard
         else:
@@ -119,13 +122,13 @@ class Core:
 
     def written(self, position: int) -> None:
         """The book stands at a position: decisions from now on have seen it."""
-        self.engine.position = max(self.engine.position, position)
+        self.engine.state.log.book_position = max(self.engine.state.log.book_position, position)
 
     def step(self, inbox: Sequence[Input], now: float) -> Outbox:
         """Take in what came, decide, and say what follows; an empty inbox lets time pass."""
         engine = self.engine
         self._time.go_on(now)
-        engine.now, engine.stamp = self._time.now, self._time.stamp
+        engine.state.clock.now, engine.state.clock.wall_time = self._time.now, self._time.stamp
         outbox = Outbox()
         exchanges: dict[str, Exchange] = {}
         for item in inbox:
@@ -133,9 +136,9 @@ class Core:
                 self._take_in(item, outbox)
             elif self._hear(item, outbox):
                 exchanges[item.pilot] = item
-            if engine.decided:
+            if engine.state.log.unsent:
                 outbox.events += engine.take_decided()
-        outbox.events += engine.decide(engine.now)
+        outbox.events += engine.decide(engine.state.clock.now)
         self._reply(exchanges, outbox)
         self._see_off(exchanges)
         outbox.effects = engine.take_effects()
@@ -147,12 +150,16 @@ class Core:
         engine = self.engine
         match item:
             case Asked():
-                outbox.answers.append(Answer(token=item.token, outcome=operate(engine, item.operation)))
+                outbox.answers.append(Answer(token=item.token, outcome=operate(engine.state, item.operation)))
             case AskedOfSite() | Stopping():
-                outcome = stop_asking(engine) if isinstance(item, Stopping) else operate_site(engine, item.operation)
+                outcome = (
+                    stop_asking(engine.state)
+                    if isinstance(item, Stopping)
+                    else operate_site(engine.state, item.operation)
+                )
                 outbox.answers.append(Answer(token=item.token, outcome=outcome))
             case SitesChanged():
-                change_sites(engine, item.sites, rewritten=item.rewritten, renewed=item.renewed)
+                change_sites(engine.state, item.sites, rewritten=item.rewritten, renewed=item.renewed)
             case Submit():
                 outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
             case Grown():
@@ -160,28 +167,28 @@ class Core:
             case GrowthFailed():
                 self._give_up(item)
             case Reload():
-                if item.job.row.job not in engine.jobs:
-                    restore_job(engine, item.job, gone=item.gone)
+                if item.job.row.job not in engine.state.jobs.by_id:
+                    restore_job(engine.state, item.job, gone=item.gone)
             case PutAway():
-                if (job := engine.jobs.get(item.job)) is not None and is_over(job):
-                    let_go_of(engine, job)
+                if (job := engine.state.jobs.by_id.get(item.job)) is not None and is_over(job):
+                    let_go_of(engine.state, job)
             case Exchange():
                 raise TypeError(f"an exchange of {item.pilot} is heard, not taken in")
             case _:
-                on_report(engine, item)
+                on_report(engine.state, item)
 
     # --- agents ---
 
     def _hear(self, exchange: Exchange, outbox: Outbox) -> bool:
         """Take in what an agent says; whether an answer to it is still waited for."""
         engine, name = self.engine, exchange.pilot
-        pilot = engine.pilots.get(name)
+        pilot = engine.state.pilots.by_name.get(name)
         if pilot is None or (heard := pilot.heard) is None:
             heard = self._heard_of(name)
             if pilot is not None:
                 pilot.heard = heard
         if exchange.events:
-            clock, most = self._time.clock, engine.settings.skew_seconds
+            clock, most = self._time.clock, engine.state.settings.skew_seconds
             if not -most <= exchange.time - clock <= most and exchange.is_skewed(
                 received=clock, tolerance_seconds=most
             ):
@@ -195,7 +202,7 @@ class Core:
                     held = None if pilot is None else pilot.holds(event)
                     self._take(event, held, exchange, outbox)
                     if held is None:
-                        pilot = engine.pilots.get(name)  # it may have said that it comes, or goes
+                        pilot = engine.state.pilots.by_name.get(name)  # it may have said that it comes, or goes
         if pilot is not None:
             step = exchange.sequence - pilot.sequence
             if step <= 0:
@@ -203,7 +210,7 @@ class Core:
             if step > SEQUENCE_JUMP_MAX and exchange.is_beyond(pilot.sequence):
                 self._strange[name] = f"its exchanges jump to {exchange.sequence}, far beyond the last that was heard"
             else:
-                hear(engine, pilot, exchange)
+                hear(engine.state, pilot, exchange)
         self._waiting.pop(name, None)
         return True
 
@@ -231,7 +238,7 @@ class Core:
             engine.apply_to(held.number, one)
             return
         elif type(one.data) in _OF_ATTEMPTS:
-            number = may_say(engine, pilot, one, site=exchange.site)
+            number = may_say(engine.state, pilot, one, site=exchange.site)
             if number is not None:
                 outbox.events.append(one)
                 engine.apply_to(number, one)
@@ -247,31 +254,39 @@ class Core:
     def _note(self, event: Event, pilot: str, text: str) -> Checked | Refusal:
         data = msgspec.Raw(msgspec.json.encode(payloads.Noted(text=clipped(text, 1000))))
         return self._codec.check(
-            Event(source="agent", stream=pilot, n=event.n, type="Noted", time=self.engine.stamp, pilot=pilot, data=data)
+            Event(
+                source="agent",
+                stream=pilot,
+                n=event.n,
+                type="Noted",
+                time=self.engine.state.clock.wall_time,
+                pilot=pilot,
+                data=data,
+            )
         )
 
     def _see_off(self, spoke: Collection[str]) -> None:
         """Of agents that are no live pilots, or no longer, only the latest are remembered."""
         engine = self.engine
-        departed, engine.departed = engine.departed, []
+        departed, engine.state.pilots.ended = engine.state.pilots.ended, []
         for name in (*departed, *spoke):
-            if name not in engine.pilots and (heard := self._heard.pop(name, None)) is not None:
+            if name not in engine.state.pilots.by_name and (heard := self._heard.pop(name, None)) is not None:
                 self._ended[name] = heard
                 self._forget_ended()
 
     def _reply(self, exchanges: dict[str, Exchange], outbox: Outbox) -> None:
         """Answer every exchange there is something to say to; the others stay open until one interval has passed."""
         engine, waiting, polls = self.engine, self._waiting, self._polls
-        until = engine.now + engine.settings.interval_seconds
+        until = engine.state.clock.now + engine.state.settings.interval_seconds
         for name, exchange in exchanges.items():
             if not self._answer(exchange, outbox, patient=True):
                 waiting[name] = exchange
                 polls.append((until, name, exchange.sequence))
-        told, engine.told = engine.told, {}
+        told, engine.state.pilots.to_notify = engine.state.pilots.to_notify, {}
         for name in told:
             if (asking := waiting.get(name)) is not None and self._answer(asking, outbox, patient=True):
                 del waiting[name]
-        while polls and polls[0][0] <= engine.now:
+        while polls and polls[0][0] <= engine.state.clock.now:
             _, name, sequence = polls.popleft()
             if name in waiting and waiting[name].sequence == sequence:
                 self._answer(waiting.pop(name), outbox, patient=False)
@@ -279,7 +294,7 @@ class Core:
     def _answer(self, exchange: Exchange, outbox: Outbox, *, patient: bool) -> bool:
         """Answer an open exchange, and say so; who is patient is answered only if there is something to say."""
         engine, name = self.engine, exchange.pilot
-        pilot = engine.pilots.get(name)
+        pilot = engine.state.pilots.by_name.get(name)
         leave = "" if pilot is not None else "no live pilot has this name"
         assignments: list[Assignment] = []
         cancelled: tuple[AttemptRef, ...] = ()
@@ -304,15 +319,15 @@ class Core:
             pilot.site.waiting.pop(name, None)
         acknowledged = (heard or self._heard[name]).watermark
         reply = ExchangeReply(
-            name, exchange.sequence, engine.position, self._time.clock, acknowledged, tuple(assignments), cancelled,
-            engine.settings.interval_seconds, leave,
+            name, exchange.sequence, engine.state.log.book_position, self._time.clock, acknowledged, tuple(assignments), cancelled,
+            engine.state.settings.interval_seconds, leave,
         )  # fmt: skip
         outbox.replies.append(reply)
         return True
 
     def _assignment(self, attempt: AttemptState) -> Assignment:
         """What an agent must know to run an attempt: its inputs come from granted attempts, as it saw what was dropped."""
-        job = self.engine.jobs[attempt.ref.job]
+        job = self.engine.state.jobs.by_id[attempt.ref.job]
         inputs = []
         for producer in job.producers(attempt.number):
             granted, work = job.granted[producer], job.work.get(producer)
@@ -323,7 +338,7 @@ class Core:
 
     def _wake_at(self) -> float | None:
         times = [self._polls[0][0]] if self._polls else []
-        if (at := self.engine.timers.next_at) is not None:
+        if (at := self.engine.state.clock.timers.next_at) is not None:
             times.append(at)
         return min(times, default=None)
 
@@ -331,28 +346,30 @@ class Core:
 
     def _submit(self, item: Submit) -> Accepted | Refused:
         engine = self.engine
-        refused = admit(engine, item.job, item.plan, owner=item.registered.owner, taken=item.taken)
+        refused = admit(engine.state, item.job, item.plan, owner=item.registered.owner, taken=item.taken)
         if refused is not None:
             return refused
         if fault := self._unreadable(item.registered, item.job):
             return Refused(code="malformed", message=f"{item.job} cannot be registered: {fault}", subject=item.job)
-        first = engine.next_n
+        first = engine.state.log.next_number
         engine.bring_plan(item.job, item.plan)
-        engine.write(item.registered, name=item.job)
-        job = engine.jobs[item.job]
-        engine.write(payloads.JobAccepted(), job=job)
+        engine.state.log.write(item.registered, name=item.job)
+        job = engine.state.jobs.by_id[item.job]
+        engine.state.log.write(payloads.JobAccepted(), job=job)
         if item.plan.hold:
-            engine.write(payloads.Held(operation=engine.next_n, message="its document says hold"), job=job)
+            engine.state.log.write(
+                payloads.Held(operation=engine.state.log.next_number, message="its document says hold"), job=job
+            )
         self._leave_out(job, item.left_out)
         for each in item.adopted:
             self._adopt(job, each)
-        return Accepted(operation=first, events=engine.next_n - first)
+        return Accepted(operation=first, events=engine.state.log.next_number - first)
 
     def _leave_out(self, job: JobState, numbers: Sequence[int]) -> None:
         """Drop packages that the files do not need for which the job is run."""
-        dropped = payloads.Dropped(operation=self.engine.next_n)
+        dropped = payloads.Dropped(operation=self.engine.state.log.next_number)
         for number in numbers:
-            self.engine.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
+            self.engine.state.log.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
 
     def _adopt(self, job: JobState, adopted: Adopted) -> None:
         """Grant what was made before, as the outcome of an attempt of its own: nothing is done without one."""
@@ -360,7 +377,7 @@ class Core:
             exit_code=ExitCodeGasw.SUCCESS, exit_message=adopted.message, manifest=adopted.manifest
         )
         for data in (payloads.AttemptCreated(site=ADOPTED), made, payloads.CommitGranted()):
-            self.engine.write(data, job=job, number=adopted.package, attempt=1)
+            self.engine.state.log.write(data, job=job, number=adopted.package, attempt=1)
 
     def _unreadable(self, data: payloads.JobRegistered | payloads.StageExpanded, job: str) -> str:
         """Why the book would not take what others have made for it; empty where it would."""
@@ -370,14 +387,20 @@ class Core:
             return clipped(str(fault), 1000)
         name, engine = type(data).__name__, self.engine
         event = Event(
-            source="service", stream=ENGINE_STREAM, n=engine.next_n, type=name, time=engine.stamp, job=job, data=text
+            source="service",
+            stream=ENGINE_STREAM,
+            n=engine.state.log.next_number,
+            type=name,
+            time=engine.state.clock.wall_time,
+            job=job,
+            data=text,
         )
         found = self._codec.check(event)
         return found.message if isinstance(found, Refusal) else ""
 
     def _grow(self, item: Grown) -> None:
         engine = self.engine
-        job = engine.jobs.get(item.job)
+        job = engine.state.jobs.by_id.get(item.job)
         late = job.late.get(item.stage) if job is not None else None
         if job is None or late is None or job.cancelled or job.aborted or job.enders:
             return  # it was laid out before, or nobody wants it any more
@@ -387,27 +410,29 @@ class Core:
             return  # a producer began anew, was restored or dropped meanwhile: it is asked for again
         if fault := next(filter(None, (self._unreadable(each, item.job) for each in (item.expanded, *item.along))), ""):
             message = clipped(f"stage {item.stage} cannot be laid out: {fault}")
-            engine.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
+            engine.state.log.write(
+                payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch
+            )
             return
-        if over_quota(engine, job.owner, item.plan.count - job.count):
+        if over_quota(engine.state, job.owner, item.plan.count - job.count):
             message = f"with stage {item.stage} it has {item.plan.count} packages, more than its owner may have"
-            engine.write(payloads.Aborted(cause="quota", message=message), job=job, epoch=job.epoch)
+            engine.state.log.write(payloads.Aborted(cause="quota", message=message), job=job, epoch=job.epoch)
             return
         engine.bring_plan(item.job, item.plan)
         for told in (item.expanded, *item.along):
-            engine.write(told, job=job, epoch=job.epoch)
+            engine.state.log.write(told, job=job, epoch=job.epoch)
         self._leave_out(job, item.left_out)
         for each in item.adopted:
             self._adopt(job, each)
 
     def _give_up(self, item: GrowthFailed) -> None:
         engine = self.engine
-        job = engine.jobs.get(item.job)
+        job = engine.state.jobs.by_id.get(item.job)
         late = job.late.get(item.stage) if job is not None else None
         if job is None or late is None or late.revision != item.revision or job.cancelled or job.aborted:
             return
         message = clipped(f"stage {item.stage} cannot be laid out: {item.message}", 1000)
-        engine.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
+        engine.state.log.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
 
 
 def start_core(

@@ -15,8 +15,8 @@ from pilotage.book.codec import Checked
 from pilotage.book.finals import FinalPackage
 from pilotage.book.rows import JobRow
 from pilotage.engine.engine import Engine
+from pilotage.engine.jobs import Standing
 from pilotage.engine.leaving import is_over
-from pilotage.engine.parts import Standing
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.effects import CancelSubmitted, Effect, SubmitAttempt, SubmitPilot
 from pilotage.model.errors import PilotageError
@@ -204,7 +204,7 @@ class Forecast:
         submit = Submit(token=_SUBMISSION, job=JOB, registered=subject.registered, plan=subject.plan)
         self.driver.receive(submit)
         outcome = self._follow()
-        job = self._engine.jobs[JOB]
+        job = self._engine.state.jobs.by_id[JOB]
         elapsed_seconds = self._elapsed_seconds()
         done = job.counts[Standing.DONE]
         return watch.figures(
@@ -218,7 +218,7 @@ class Forecast:
 
     def _follow(self) -> str:
         """Let things happen until the job is over, or beyond its time; whoever has to look at it lets it go on at once."""
-        driver, jobs = self.driver, self._engine.jobs
+        driver, jobs = self.driver, self._engine.state.jobs.by_id
         ends_at = START + self._subject.horizon_seconds
         while True:
             steps = driver.steps

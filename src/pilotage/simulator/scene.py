@@ -10,7 +10,8 @@ import msgspec
 
 from pilotage.book.codec import Checked, Codec
 from pilotage.book.rows import JobRow
-from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.decision_log import ENGINE_STREAM
+from pilotage.engine.engine import Engine
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.holds import holds_in
 from pilotage.engine.restore import JobSnapshot, Snapshot, next_number, surely_gone
@@ -268,7 +269,7 @@ class Scene:
         self.observer.on_decided(outbox.events, self.schedule.now, reserved=self._reserved)
         core.engine.sanity_check()
         self._reserved = _reserved(core.engine)
-        self._acting = still_acting(core.engine)
+        self._acting = still_acting(core.engine.state)
 
     def clock_set(self, *, since: float, due: float) -> None:
         """Whoever watches the time must know."""
@@ -320,7 +321,7 @@ class Scene:
     def _take_in(self, message: Asked) -> None:
         """Bring what was asked to the service, and with it the job from the book, where it was cleared and is wanted again."""
         core, operation = self.driver.core, message.operation
-        if core is not None and isinstance(operation, Restart) and operation.job not in core.engine.jobs:
+        if core is not None and isinstance(operation, Restart) and operation.job not in core.engine.state.jobs.by_id:
             row = self.journal.job(operation.job)
             if row is not None and row.state == "CLEARED":  # else what it was cleared by is not durable yet
                 gone = surely_gone(self.journal.pilots(after="", limit=_PILOTS_MAX))
@@ -372,7 +373,7 @@ class Scene:
 
     def _compare(self, restored: Engine, when: str) -> None:
         """An engine that starts from the rows of the book stands where one that has seen every event does."""
-        folded = self._folded(restored.now)
+        folded = self._folded(restored.state.clock.now)
         mine, theirs = restored.durable_state(), folded.durable_state()
         if mine != theirs:
             raise Violation("restoring", f"{when}, {_difference(mine, theirs)}", subject="engine")
@@ -380,15 +381,15 @@ class Scene:
 
     def _compare_acting(self, restored: Engine, folded: Engine, when: str) -> None:
         """What may still act for the engine before may so for the one that follows it, and nothing that no event tells of."""
-        acting, told = still_acting(restored), still_acting(folded)
+        acting, told = still_acting(restored.state), still_acting(folded.state)
         for ref, pilot in acting.items():
             if told.get(ref) != pilot:
                 raise Violation(
                     "restoring", f"{when}, {ref} acts with {pilot}, of which no event tells", subject="engine"
                 )
         for ref, pilot in self._acting.items():
-            known = find_attempt(restored, ref)  # that it was given up may have been forgotten in the crash
-            if ref.job in restored.jobs and acting.get(ref) != pilot and (known is None or known.lost):
+            known = find_attempt(restored.state, ref)  # that it was given up may have been forgotten in the crash
+            if ref.job in restored.state.jobs.by_id and acting.get(ref) != pilot and (known is None or known.lost):
                 raise Violation("restoring", f"{when}, {ref} may act with {pilot}, and is forgotten", subject="engine")
 
     def _refold(self) -> States:
@@ -406,7 +407,7 @@ class Scene:
     def _check_explanations(self, core: Core) -> None:
         """Any package can be asked about at any time, and there is always something to say."""
         chance, now = self.dice.stream("questions"), self.schedule.now
-        for job in core.engine.jobs.values():
+        for job in core.engine.state.jobs.by_id.values():
             if not job.count:
                 continue
             package = job.dotted(chance.randrange(job.count))
@@ -415,7 +416,9 @@ class Scene:
                 raise Violation("explaining", "nothing is said of it", subject=f"{job.id}/{package}")
             for why in told.reasons:
                 if why.code == "reserved" and why.since is not None:
-                    since = now - (core.engine.stamp - why.since)  # which is said by the clock, and that may be wrong
+                    since = now - (
+                        core.engine.state.clock.wall_time - why.since
+                    )  # which is said by the clock, and that may be wrong
                     self.observer.on_reserved(job.id, package, site=why.subject, since=since, now=now)
 
 
@@ -423,8 +426,8 @@ def _reserved(engine: Engine) -> dict[tuple[str, str], str]:
     """Which packages are reserved, for which site."""
     return {
         (queue.job.id, queue.job.dotted(number)): site.name
-        for site in engine.sites.values()
-        for queue, numbers in site.reserved.items()
+        for site, queues in engine.state.queues.at.items()
+        for queue, numbers in queues.reserved.items()
         for number in numbers
     }
 

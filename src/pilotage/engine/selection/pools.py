@@ -6,7 +6,9 @@ asked, so what happens costs nothing for pools that nobody asks.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from array import array
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 from pilotage.engine.selection.filters import Asked, SiteDescription, allows
 from pilotage.engine.selection.place import Place
@@ -15,6 +17,9 @@ from pilotage.engine.selection.weights import Weights
 
 REFUSED, CANDIDATE, HIBERNATED, OVERLOADED = range(4)
 NAMES = ("", "candidate", "hibernated", "overloaded")
+
+How = Literal["chosen", "filled", "idle"]
+"""By a choice among sites; where more was ready than all had room for; by a pilot that had nothing to do."""
 
 
 class Changes:
@@ -206,3 +211,28 @@ class Pool:
         self.counts[status] += 1
         self.status[index] = status
         self.weights[index] = weight
+
+
+class SelectionSnapshot:
+    """How the sites stood for what a class asked, by their indices."""
+
+    __slots__ = ("asked", "at", "how", "scores", "status", "until", "weights")
+
+    def __init__(
+        self, pool: Pool, places: Sequence[Place | None], *, asked: Asked, at: float, until: float, how: How
+    ) -> None:
+        """Note how they stand now, and how a site is come by; `until` says how long the snapshot may be shared."""
+        self.at = at
+        self.until = until
+        self.how = how
+        self.asked = asked
+        self.status = bytes(pool.status)
+        self.scores, self.weights = array("f", [0.0]) * len(self.status), array("Q", [0]) * len(self.status)
+        for index in pool.candidates():
+            if (place := places[index]) is not None:
+                self.scores[index], self.weights[index] = place.score.value, place.weight
+
+    def share(self, index: int) -> float:
+        """How much of the weight of all candidates one had."""
+        total = sum(self.weights)
+        return self.weights[index] / total if total else 0.0

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 
 from pilotage.engine.engine import Engine
-from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import Standing
+from pilotage.engine.jobs import JobState, Standing
 from pilotage.model.errors import PilotageError
 from pilotage.service.http.listener import Listener
 from pilotage.service.http.running import Running
@@ -44,7 +43,7 @@ def end_when_idle(listener: Listener, running: Running, *, idle_seconds: float) 
 
 def has_work(engine: Engine) -> bool:
     """Whether anything is left to be done: also what is held, which somebody may release."""
-    return any(_goes_on(job) for job in engine.jobs.values())
+    return any(_goes_on(job) for job in engine.state.jobs.by_id.values())
 
 
 def _goes_on(job: JobState) -> bool:

@@ -169,19 +169,19 @@ def check_numbers(exchange: Exchange) -> None:
 
 def _site_of(engine: Engine, pilot: str) -> str:
     """Where a pilot is, or was asked for: nobody introduces itself under the name of what was asked for."""
-    found = engine.pilots.get(pilot) or engine.requests.get(pilot)
+    found = engine.state.pilots.by_name.get(pilot) or engine.state.pilots.requests.get(pilot)
     return found.site.name if found is not None else ""
 
 
 def _jobs_at(engine: Engine, site: str) -> list[str]:
     """The jobs of which the pilots of a site hold something."""
-    pilots = [each for each in engine.pilots.values() if each.site.name == site]
+    pilots = [each for each in engine.state.pilots.by_name.values() if each.site.name == site]
     return list(dict.fromkeys(ref.job for pilot in pilots for ref in (*pilot.assigned, *pilot.owed)))
 
 
 def _asked_at(key: str, engine: Engine) -> str:
     """The site at which something was asked for that may still come."""
-    found = engine.requests.get(key)
+    found = engine.state.pilots.requests.get(key)
     return found.site.name if found is not None else ""
 
 

@@ -241,7 +241,7 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
 def _stands(engine: Engine, only: str | None) -> dict[str, SiteStand]:
     from pilotage.service.running.site_stands import stand_of_site
 
-    names = list(engine.sites) if only is None else [only]
+    names = list(engine.state.sites.by_name) if only is None else [only]
     return {name: stand for name in names if (stand := stand_of_site(engine, name)) is not None}
 
 
@@ -298,7 +298,7 @@ def _view(known: _Known) -> SiteView:
 
 
 def _names(engine: Engine) -> list[str]:
-    return list(engine.sites)
+    return list(engine.state.sites.by_name)
 
 
 def _unknown(site: str, known: Collection[str]) -> UnknownSite:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pilotage.book.codec import Checked
-from pilotage.engine.classes import template_of
 from pilotage.engine.engine import Engine
-from pilotage.engine.jobs import JobState
+from pilotage.engine.state.jobs.by_id import JobState, template_of
 from pilotage.model import payloads
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
@@ -106,7 +105,7 @@ class Aftermath:
         self._claim(taken_over)
         self._grant(engine, granted, known=adopted)
         for job in touched:
-            state, at_work = engine.jobs.get(job), self._jobs.get(job)
+            state, at_work = engine.state.jobs.by_id.get(job), self._jobs.get(job)
             if at_work is not None:
                 self._index.used(at_work.folder, until_ns=time.time_ns())
             if state is not None and is_over(state):
@@ -117,7 +116,7 @@ class Aftermath:
         at_work = self._jobs.get(job)
         if at_work is None:
             return 0
-        state = engine.jobs[job]
+        state = engine.state.jobs.by_id[job]
         granted = []
         for package, attempt in self._store.staged(at_work.folder, job):
             number = at_work.number(package)
@@ -160,7 +159,7 @@ class Aftermath:
         self._completer.complete(each for each in made if not is_complete(each.fields))
 
     def _made(self, engine: Engine, ref: AttemptRef) -> MadeWork | None:
-        at_work, state = self._jobs.get(ref.job), engine.jobs.get(ref.job)
+        at_work, state = self._jobs.get(ref.job), engine.state.jobs.by_id.get(ref.job)
         number = at_work.number_of(ref) if at_work is not None else None
         if at_work is None or state is None or number is None:
             return None
@@ -201,7 +200,7 @@ class Aftermath:
             return
         number = self._note_made(engine, at_work, ref, data.manifest)
         if number is not None:
-            self._note_time(ref.job, template_of(engine.jobs[ref.job], number).activity, data.phases)
+            self._note_time(ref.job, template_of(engine.state.jobs.by_id[ref.job], number).activity, data.phases)
 
     def _on_staged(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, payloads.OutputsStaged)
@@ -213,7 +212,7 @@ class Aftermath:
     def _note_made(self, engine: Engine, at_work: JobAtWork, ref: AttemptRef, manifest: Manifest) -> int | None:
         """Remember what an attempt made, unless it comes too late; the number of its package, where the engine knows it."""
         self._manifests.note(ref, manifest)
-        state, number = engine.jobs.get(ref.job), at_work.number_of(ref)
+        state, number = engine.state.jobs.by_id.get(ref.job), at_work.number_of(ref)
         if state is None or number is None:
             return None
         if state.granted[number] != ref.attempt and state.is_final(number):  # too late, or another has won
@@ -247,7 +246,7 @@ class Aftermath:
         self._jobs.take_growth(one.event.job or "", one.data.stage)
 
     def _on_given_up(self, engine: Engine, one: Checked) -> None:
-        package, state = one.event.package, engine.jobs.get(one.event.job or "")
+        package, state = one.event.package, engine.state.jobs.by_id.get(one.event.job or "")
         if package is not None and state is not None and (at_work := self._jobs.get(state.id)) is not None:
             number = at_work.number(package)
             if number is not None:
@@ -258,14 +257,14 @@ class Aftermath:
         at_work = self._jobs.get(job) if package is not None and self._publisher.waiting(job) else None
         if package is not None and at_work is not None:
             self._publisher.forget(at_work.folder, job, package)
-            if (state := engine.jobs.get(job)) is not None and is_over(state):
+            if (state := engine.state.jobs.by_id.get(job)) is not None and is_over(state):
                 self._let_go(job)
 
     def _on_released(self, engine: Engine, one: Checked) -> None:
         job = one.event.job or ""
         if one.event.package is None and self._publisher.waiting(job):
             self._grant(engine, self._publisher.take_waiting(job))
-            state = engine.jobs.get(job)
+            state = engine.state.jobs.by_id.get(job)
             if state is not None and is_over(state):
                 self._let_go(job)
 

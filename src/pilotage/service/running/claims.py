@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from pilotage.engine.engine import Engine
-from pilotage.engine.parts import PackageWork
+from pilotage.engine.jobs import PackageWork
 from pilotage.language import Expansion
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
@@ -44,7 +44,9 @@ class Claims:
         What was refused is asked about again, though the other job may be over by now.
         """
         unfinished = unfinished_jobs(engine)
-        refused = (job for job in unfinished if any(_waits(work) for work in engine.jobs[job].work.values()))
+        refused = (
+            job for job in unfinished if any(_waits(work) for work in engine.state.jobs.by_id[job].work.values())
+        )
         self.contested = frozenset(refused)
         by_folder: dict[str, dict[str, Expansion]] = {}
         for job in unfinished:
@@ -54,7 +56,7 @@ class Claims:
         for jobs in by_folder.values():
             if len(jobs) > 1 and any(map(_makes_unknown, jobs.values())):
                 self.contested |= jobs.keys()
-        engine.guard = self
+        engine.state.output_guard = self
 
     def contest(self, job: str, expansion: Expansion, beside: Iterable[tuple[str, Expansion]]) -> None:
         """A job comes beside others of its folder that are not over: from now on each of them is asked about."""

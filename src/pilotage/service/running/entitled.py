@@ -22,11 +22,11 @@ class Entitled:
 
     def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
         """The names of all files that the attempts read which the pilots of a site hold; in the engine's thread only."""
-        at_work, state = self._jobs.get(job), engine.jobs.get(job)
+        at_work, state = self._jobs.get(job), engine.state.jobs.by_id.get(job)
         names: set[str] = set()
         if at_work is None or state is None:
             return frozenset()
-        for pilot in engine.pilots.values():
+        for pilot in engine.state.pilots.by_name.values():
             if pilot.site.name == site:
                 for ref in (*pilot.assigned, *pilot.owed):
                     if ref.job == job:

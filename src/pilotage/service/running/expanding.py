@@ -155,7 +155,7 @@ class Expander:
 
 def _granted(engine: Engine, job: str, packages: tuple[int, ...]) -> dict[int, int]:
     """The granted attempts of packages that are not left out."""
-    state = engine.jobs.get(job)
+    state = engine.state.jobs.by_id.get(job)
     if state is None:
         return {}
     dropped = {number for number, work in state.work.items() if work.dropped}

@@ -23,7 +23,7 @@ def own_logs(engine: Engine, says: AgentSays, *, ran: Ran) -> list[LogText]:
     The book is asked where a log comes again, or its pilot is known no more, which is rare.
     """
     exchange = says.exchange
-    pilot = engine.pilots.get(exchange.pilot)
+    pilot = engine.state.pilots.by_name.get(exchange.pilot)
     if pilot is not None and pilot.site.name != exchange.site:
         pilot = None
     kept, doubtful = [], 0

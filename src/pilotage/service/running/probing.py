@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 def sites_to_probe(engine: Engine) -> list[str]:
     """The sites of which a probe may tell something: not those that somebody put to sleep, nor the computer that we are on."""
-    sites = [each for each in engine.sites.values() if not each.removed and each.site.kind != "local"]
+    sites = [each for each in engine.state.sites.by_name.values() if not each.removed and each.site.kind != "local"]
     return [each.name for each in sites if each.place.sleep is None or each.place.sleep.reason != "by-hand"]
 
 
 def probes_under_way(engine: Engine) -> list[str]:
     """The sites that are being probed."""
-    sites = engine.sites.values()
+    sites = engine.state.sites.by_name.values()
     return [site.name for site in sites if any(is_probe(key, site=site.name) for key in site.requests)]
 
 

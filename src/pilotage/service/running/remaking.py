@@ -23,7 +23,7 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
 
 def standings_of(job: str, engine: Engine) -> Standings:
     """How far the packages of a job are; to be asked within a question."""
-    state = engine.jobs.get(job)
+    state = engine.state.jobs.by_id.get(job)
     if state is None:
         return Standings(unfinished=(), granted=frozenset())
     return Standings(

@@ -80,7 +80,7 @@ def packages_of_line(at_work: JobAtWork, stage: int, line: int) -> dict[str, boo
 
 def granted_in(job: str, packages: Collection[str], engine: Engine) -> list[Standing]:
     """What of some packages of a line is granted, and who reads it; to be asked within a question."""
-    state = engine.jobs.get(job)
+    state = engine.state.jobs.by_id.get(job)
     if state is None:
         return []
     places = (parse_dotted(package) for package in packages)
@@ -99,7 +99,7 @@ def granted_in(job: str, packages: Collection[str], engine: Engine) -> list[Stan
 def unfinished_removals(engine: Engine) -> dict[str, list[str]]:
     """By job, the packages of which files may be left that were to be removed; to be asked within a question."""
     found: dict[str, list[str]] = {}
-    for job in engine.jobs.values():
+    for job in engine.state.jobs.by_id.values():
         for number in job.epochs:  # who ordered it began a new epoch
             if (work := job.work.get(number)) is not None and work.dropped and not job.granted[number]:
                 found.setdefault(job.id, []).append(job.dotted(number))

@@ -35,7 +35,7 @@ def refuse_rivals(expansion: Expansion, folder: str, others: Iterable[tuple[str,
 
 def unfinished_jobs(engine: Engine) -> set[str]:
     """The jobs of which something will still be made."""
-    jobs = engine.jobs.values()
+    jobs = engine.state.jobs.by_id.values()
     return {job.id for job in jobs if (job.unfinished or job.late) and not (job.cancelled or job.aborted)}
 
 

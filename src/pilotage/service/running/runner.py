@@ -295,13 +295,13 @@ class Runner:
             self.index.forget(action.job)
 
     def _clear(self, job: str, by: ClearedBy) -> Accepted:
-        if self._driver.ask(lambda engine: job in engine.jobs).result():
+        if self._driver.ask(lambda engine: job in engine.state.jobs.by_id).result():
             return self._driver.operate(Clear(job=job, by=by)).result()
         return clear_job(job, by, journal=self._journal, writer=self._writer, codec=self._codec, clock=self._clock)
 
     def _clean(self, request: CleanRequest) -> ObsoleteFiles:
         def unfinished(engine: Engine) -> set[str]:
-            return {job.id for job in engine.jobs.values() if not is_over(job)} | self._aftermath.unpublished_jobs()
+            return {job.id for job in engine.state.jobs.by_id.values() if not is_over(job)} | self._aftermath.unpublished_jobs()
 
         def at_work(job: str) -> tuple[Expansion, Collection[str]] | None:
             found = self._jobs.get(job)
@@ -322,7 +322,7 @@ class Runner:
 
     def _restart(self, operation: Restart) -> Accepted:
         """Restart something; a job that the engine has let go of comes back in the same step."""
-        if not self._driver.ask(lambda engine: operation.job in engine.jobs).result():
+        if not self._driver.ask(lambda engine: operation.job in engine.state.jobs.by_id).result():
             found = snapshot_of(self._journal, self._jobs, operation.job)
             if found is not None:
                 before = [Reload(job=found[0], gone=found[1])]
@@ -442,13 +442,13 @@ class Runner:
         )
         self._core = core
         self._claims.watch(core.engine)
-        mended = sum([self._aftermath.mend(core.engine, job) for job in core.engine.jobs])
-        if core.engine.jobs:
+        mended = sum([self._aftermath.mend(core.engine, job) for job in core.engine.state.jobs.by_id])
+        if core.engine.state.jobs.by_id:
             unfinished = len(unfinished_jobs(core.engine))
             told = (
                 "goes on from its book: %d jobs, %d of them not over; %d packages got their files now that were granted"
             )
-            log.info(told, len(core.engine.jobs), unfinished, mended)
+            log.info(told, len(core.engine.state.jobs.by_id), unfinished, mended)
         return core
 
     def heard(self, pilot: str) -> StreamRow | None:
@@ -502,7 +502,7 @@ class Runner:
 
     def _site_of(self, pilot: str) -> Site | None:
         """Where a pilot is: how software is started depends on it."""
-        found = self._core.engine.pilots.get(pilot) if self._core is not None else None
+        found = self._core.engine.state.pilots.by_name.get(pilot) if self._core is not None else None
         return found.site.site if found is not None else None
 
     def _work(self, assignment: Assignment, site: Site | None) -> Work:

@@ -18,7 +18,7 @@ CANDIDATE, SILENT, LEAVING = "candidate", "silent", "leaving"
 
 def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
     """How a site stands; None where the engine does not know it."""
-    site = engine.sites.get(name)
+    site = engine.state.sites.by_name.get(name)
     if site is None or (site.removed and not site.requests and not site.pilots):
         return None
     learned = _learned(engine, name)
@@ -47,7 +47,11 @@ def next_try_at(engine: Engine, site: SiteState) -> float | None:
     """When a pilot is tried again at a site that is left alone, at the earliest, by the clock; None where no time is set for it."""
     if site.removed or site.site.mode != "pilots" or not site.answers:
         return None
-    times = [site.quiet_until + engine.stamp - engine.now] if engine.now < site.quiet_until else []
+    times = (
+        [site.quiet_until + engine.state.clock.wall_time - engine.state.clock.now]
+        if engine.state.clock.now < site.quiet_until
+        else []
+    )
     sleep = site.place.sleep
     if sleep is not None:
         if sleep.reason != "dead-starts":  # what else wakes it is a matter of the other sites
@@ -59,10 +63,10 @@ def next_try_at(engine: Engine, site: SiteState) -> float | None:
 def _learned(engine: Engine, name: str) -> dict[str, Any]:
     """What the choice of sites has learned of one; nothing where it does not know it."""
     try:
-        users = engine.selection.place(name).description.users
+        users = engine.state.selection.place(name).description.users
         asked = Asked(owner=users[0]) if users else Asked()  # what it is to those it is for
-        why = engine.selection.explain(name, now=engine.stamp, asked=asked)
-        standing = engine.selection.standing(name)
+        why = engine.state.selection.explain(name, now=engine.state.clock.wall_time, asked=asked)
+        standing = engine.state.selection.standing(name)
     except KeyError:
         return {}
     whose = SiteReason(stage="filter", code="own-sites", message=f"it runs packages of {', '.join(users)} alone")
@@ -88,10 +92,10 @@ def _closed(engine: Engine, site: SiteState) -> str:
         return "it sleeps after a dead start" if count == 1 else f"it sleeps after {count or 'some'} dead starts"
     if sleep is not None:
         return f"it hibernates ({sleep.reason}): {sleep.message}"
-    if site.dead_starts and engine.now < site.quiet_until:
+    if site.dead_starts and engine.state.clock.now < site.quiet_until:
         dead = site.dead_starts
         told = "1 pilot died there before it spoke" if dead == 1 else f"{dead} pilots died there before they spoke"
-        return f"{told}: nothing more is submitted for {site.quiet_until - engine.now:.0f} s"
+        return f"{told}: nothing more is submitted for {site.quiet_until - engine.state.clock.now:.0f} s"
     return ""
 
 

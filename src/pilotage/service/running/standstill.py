@@ -9,9 +9,8 @@ import msgspec
 from pilotage.engine.ending import result_of
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain
-from pilotage.engine.jobs import JobState
+from pilotage.engine.jobs import JobState, QueueClass, Standing
 from pilotage.engine.noticing import told_of, unheard
-from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
 from pilotage.model.texts import moment, words_of_failure
 from pilotage.service.running.site_stands import next_try_at
@@ -37,8 +36,8 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
 
 def stand_of(engine: Engine, job: str) -> Stand:
     """How a job stands; of one that the engine does not have, nothing is said but the slots there are."""
-    slots = sum(pilot.capacity.cores_hundredths // 100 for pilot in engine.pilots.values())
-    known = engine.jobs.get(job)
+    slots = sum(pilot.capacity.cores_hundredths // 100 for pilot in engine.state.pilots.by_name.values())
+    known = engine.state.jobs.by_id.get(job)
     if known is None or not known.accepted or known.cancelled or known.aborted:
         return Stand(slots=slots, result=result_of(known) if known is not None else None)
     if not known.unfinished and not known.late:
@@ -60,7 +59,7 @@ def _running(engine: Engine, job: JobState) -> dict[int, int] | None:
     """How many packages of each stage have a slot of a pilot, which runs in order as many as fit; the others wait there."""
     waiting: set[int] = set()
     running: set[int] = set()
-    for pilot in engine.pilots.values():
+    for pilot in engine.state.pilots.by_name.values():
         slots = pilot.count_running()
         for position, attempt in enumerate(pilot.assigned.values()):
             if attempt.ref.job == job.id:
@@ -79,7 +78,7 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
         return _held(job), f"pilotage release {job.id}"
     ready = [queue for queue in job.classes.values() if queue.ready]
     if ready:
-        nowhere = not engine.sites or all(engine.openings.is_impossible(queue) for queue in ready)
+        nowhere = not engine.state.sites.by_name or all(engine.state.placement.is_impossible(queue) for queue in ready)
         return _nowhere(engine, job) if nowhere else ("", "")
     if job.acting:
         return "", ""  # an attempt that nobody waits for may still act: it is over one day
@@ -95,7 +94,7 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
         return f"{what}, and everything else waits for that", f"pilotage release {job.id}/{job.dotted(number)}"
     if job.counts[Standing.BLOCKED]:
         number = job.standing.index(Standing.BLOCKED)
-        reasons = explain(engine, job, number).reasons
+        reasons = explain(engine.state, job, number).reasons
         why = reasons[0].message if reasons else "nobody knows for what"
         return f"{job.dotted(number)} waits: {why}", f"pilotage explain {job.id}/{job.dotted(number)}"
     return "", ""
@@ -103,7 +102,7 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
 
 def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
     number = job.standing.index(Standing.READY)
-    told = [why for why in explain(engine, job, number).reasons if why.code in ("site-unable", "no-site")]
+    told = [why for why in explain(engine.state, job, number).reasons if why.code in ("site-unable", "no-site")]
     why = "; ".join(f"{each.subject}: {each.message}" if each.subject else each.message for each in told[:3])
     ready = job.counts[Standing.READY]
     what = job.dotted(number) if ready == 1 else f"{ready} packages, {job.dotted(number)} first,"
@@ -117,7 +116,9 @@ def _waits_again(engine: Engine, job: JobState) -> str:
     if not waiting:
         return ""
     number = job.standing.index(Standing.DELAYED)
-    why = next((each.message for each in explain(engine, job, number).reasons if each.code == "waits-for-time"), "")
+    why = next(
+        (each.message for each in explain(engine.state, job, number).reasons if each.code == "waits-for-time"), ""
+    )
     what = job.dotted(number) if waiting == 1 else f"{waiting} packages, {job.dotted(number)} first,"
     return f"{what} is tried later: {why}" if waiting == 1 else f"{what} are tried later: {why}"
 
@@ -137,14 +138,14 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
 
     Sites that could run nothing of what waits are nothing to the job, whatever their trouble.
     """
-    reserved = {queue for site in engine.sites.values() for queue in site.reserved if queue.job is job}
+    reserved = {queue for each in engine.state.queues.at.values() for queue in each.reserved if queue.job is job}
     waiting = [queue for queue in job.classes.values() if queue.ready or queue in reserved]
     if asleep := _all_asleep(engine, waiting):
         return "", asleep + _last_failure(job)
-    idle = [site for site in engine.sites.values() if not site.pilots]
-    needed = {site.name for site in idle if not engine.pilots or _waits_for(job, site)}
+    idle = [site for site in engine.state.sites.by_name.values() if not site.pilots]
+    needed = {site.name for site in idle if not engine.state.pilots.by_name or _waits_for(engine, job, site)}
     for site in sorted(idle, key=lambda each: each.name not in needed):
-        if waiting and not any(engine.openings.able(site, queue) for queue in waiting):
+        if waiting and not any(engine.state.placement.able(site, queue) for queue in waiting):
             continue
         if site.name in needed and not site.answers:
             return site.name, f"site {site.name} does not answer"
@@ -155,7 +156,7 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
         if waiting and (sleep := site.place.sleep) is not None and sleep.reason == "probe-failed":
             told = f"no pilot came up at {site.name} when it was probed: {sleep.message}"
             return "", f"{told}; next: pilotage site test {site.name}"
-        if site.name in needed and site.asleep and _waits_for(job, site):
+        if site.name in needed and site.asleep and _waits_for(engine, job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
     return "", ""
 
@@ -179,7 +180,7 @@ def _is_unheard(job: JobState, site: SiteState) -> bool:
 def _all_asleep(engine: Engine, waiting: list[QueueClass]) -> str:
     """What is told where all sites sleep that could run something which waits; empty where one of them does not."""
     for queue in waiting:
-        able = engine.openings.possible_sites(queue) if queue.ready else []
+        able = engine.state.placement.possible_sites(queue) if queue.ready else []
         told = [
             f"{site.name} ({sleep.reason.replace('-', ' ')}: {sleep.message})"
             for site in able
@@ -200,8 +201,8 @@ def _tried_again(engine: Engine, sites: list[SiteState]) -> str:
     return f"; the next one is tried at {moment(min(times))}" if times else ""
 
 
-def _waits_for(job: JobState, site: SiteState) -> bool:
+def _waits_for(engine: Engine, job: JobState, site: SiteState) -> bool:
     """Whether something of a job is reserved for a site, or may run nowhere else."""
-    if any(queue.job is job for queue in site.reserved):
+    if any(queue.job is job for queue in engine.state.queues.at[site].reserved):
         return True
     return any(queue.ready and queue.asked.executor == site.name for queue in job.classes.values())

@@ -8,7 +8,7 @@ from pilotage.book.codec import Codec
 from pilotage.book.ledger import Changes
 from pilotage.book.ranges import heard_by, highest_of, size, stream_row
 from pilotage.book.rows import JobRow, PilotRow, StreamRow
-from pilotage.engine.engine import ENGINE_STREAM
+from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.holds import holds_in
 from pilotage.engine.restore import JobSnapshot, Snapshot, next_number, surely_gone
 from pilotage.engine.settings import EngineSettings

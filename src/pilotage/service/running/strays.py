@@ -32,10 +32,10 @@ class Strays:
 
 def unknown_at(site: str, keys: Collection[str], engine: Engine) -> list[str]:
     """Those of some keys under which nothing is wanted at a site, and nothing is known to be at work there."""
-    state = engine.sites.get(site)
+    state = engine.state.sites.by_name.get(site)
     if state is None:
         return []
-    known = (state.requests, state.bound, state.by_request, engine.acting_under)
+    known = (state.requests, state.bound, state.by_request, engine.state.abandoned.pilots_by_request)
     return [key for key in keys if not any(key in each for each in known)]
 
 

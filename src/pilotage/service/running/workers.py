@@ -263,13 +263,13 @@ def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, A
 
 def has_something(site: str, engine: Engine) -> bool:
     """Whether anything was started at a site that is not known to be over."""
-    state = engine.sites.get(site)
+    state = engine.state.sites.by_name.get(site)
     return state is not None and bool(state.requests or state.pilots or state.bound)
 
 
 def expected_at(site: str, engine: Engine) -> list[str]:
     """What a site said that it took, and that is not over: pilots, and attempts with a batch job of their own."""
-    state = engine.sites.get(site)
+    state = engine.state.sites.by_name.get(site)
     if state is None:
         return []
     bound = [key for key, attempt in state.bound.items() if attempt.queued]
@@ -278,5 +278,5 @@ def expected_at(site: str, engine: Engine) -> list[str]:
 
 def unheard_at(site: str, engine: Engine) -> list[str]:
     """Those of the same that have not spoken."""
-    state = engine.sites.get(site)
+    state = engine.state.sites.by_name.get(site)
     return [key for key in expected_at(site, engine) if not has_spoken(state, key)] if state is not None else []

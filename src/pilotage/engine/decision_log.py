@@ -1,0 +1,144 @@
+"""The decisions of the engine: each is an event that is folded at once and handed over with the others of its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from pilotage.book.codec import Checked
+from pilotage.engine.jobs import JobState
+from pilotage.engine.state.clock import EngineClock
+from pilotage.model.effects import Effect
+from pilotage.model.events import Event, SubjectKind
+from pilotage.model.payloads import Payload
+
+ENGINE_STREAM = "engine"
+"""The stream of the decisions: there is one engine, and the journal lets one writer in."""
+
+Fold = Callable[..., Any]
+"""Applies an event to the state: called with the state, what the event is about, the event and its payload."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Folds(msgspec.Struct, frozen=True):
+    """Which function folds which payload, and what looks at a job afterwards that has final packages or may end itself."""
+
+    package: Mapping[type[Payload], Fold]
+    job: Mapping[type[Payload], Fold]
+    other: Mapping[type[Payload], Fold]
+    after: Callable[[Any, JobState], None]
+
+
+class DecisionLog:
+    """Numbers, encodes and folds decisions. The folds are given, so whoever decides need not know them."""
+
+    __slots__ = (
+        "_clock",
+        "_folds",
+        "_last_payload",
+        "_last_text",
+        "_package_folds",
+        "_state",
+        "book_position",
+        "effects",
+        "next_number",
+        "start_position",
+        "unsent",
+    )
+
+    def __init__(self, state: object, clock: EngineClock, folds: Folds) -> None:
+        """Begin with no decision; `state` is what the folds change."""
+        self._state = state
+        self._clock = clock
+        self._folds = folds
+        self._package_folds = folds.package
+        self.next_number = 1  # of the next decision
+        self.book_position = 0  # last one heard of
+        self.start_position = 0
+        self.unsent: list[Checked] = []  # decisions not handed over yet
+        self.effects: list[Effect] = []  # actions not handed over yet
+        # A payload that says nothing of its own is often followed by an equal one: it is encoded once.
+        self._last_payload: Payload | None = None
+        self._last_text = msgspec.Raw()
+
+    def fold(self, event: Event, data: Payload, job: JobState | None, number: int | None) -> None:
+        """Apply an event to the state."""
+        if number is not None:
+            if (fold := self._package_folds.get(type(data))) is not None:
+                fold(self._state, job, number, event, data)
+                if job is not None and job.special:
+                    self._folds.after(self._state, job)
+        elif event.job is not None:
+            if (fold := self._folds.job.get(type(data))) is not None:
+                fold(self._state, job, event, data)
+                if job is not None and job.special:
+                    self._folds.after(self._state, job)
+        elif (fold := self._folds.other.get(type(data))) is not None:
+            fold(self._state, event, data)
+
+    def write(
+        self,
+        data: Payload,
+        *,
+        job: JobState | None = None,
+        number: int | None = None,
+        attempt: int | None = None,
+        epoch: int = 1,
+        pilot: str | None = None,
+        site: str | None = None,
+        name: str = "",
+    ) -> None:
+        """Decide: make the event, fold it, and keep it for the next hand-over. `name` is the id of a job that begins."""
+        if number is not None:
+            assert job is not None
+            self.write_of(data, job, number, attempt, epoch)
+            return
+        if data is not self._last_payload:
+            self._last_payload, self._last_text = data, msgspec.Raw(_encode(data))
+        event = Event(
+            source="service",
+            stream=ENGINE_STREAM,
+            n=self.next_number,
+            type=type(data).__name__,
+            time=self._clock.wall_time,
+            job=job.id if job is not None else name or None,
+            pilot=pilot,
+            site=site,
+            epoch=epoch,
+            seen=self.book_position,
+            data=self._last_text,
+        )
+        self.next_number += 1
+        kind: SubjectKind = "pilot" if pilot is not None else "job" if site is None else "site"
+        self.unsent.append(Checked(0, event, kind, None, data))
+        self.fold(event, data, job, None)
+
+    def write_of(
+        self,
+        data: Payload,
+        job: JobState,
+        number: int,
+        attempt: int | None,
+        epoch: int,
+        text: msgspec.Raw | None = None,
+    ) -> None:
+        """As `write`, for a package or an attempt: most decisions are. `text` is the encoded payload, if known."""
+        if text is None:
+            if data is not self._last_payload:
+                self._last_payload, self._last_text = data, msgspec.Raw(_encode(data))
+            text = self._last_text
+        dotted, place = job.named(number)
+        kind, n = type(data), self.next_number
+        event = Event(
+            "service", ENGINE_STREAM, n, kind.__name__, self._clock.wall_time, job.id, dotted, attempt, None, None,
+            epoch, self.book_position, 1, text,
+        )  # fmt: skip
+        self.next_number = n + 1
+        self.unsent.append(Checked(0, event, "package" if attempt is None else "attempt", place, data))
+        if (fold := self._package_folds.get(kind)) is not None:
+            fold(self._state, job, number, event, data)
+            if job.special:
+                self._folds.after(self._state, job)

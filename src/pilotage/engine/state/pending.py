@@ -1,0 +1,58 @@
+"""Work that folding an event leaves behind for the next decision."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pilotage.engine.jobs import JobState
+from pilotage.engine.places import AttemptState
+from pilotage.engine.selection import Change
+
+
+class Pending:
+    """One container for each kind of decision; packages are given as their job and number."""
+
+    __slots__ = (
+        "arrived_probes",
+        "ending_jobs",
+        "failing_jobs",
+        "lost_pilots",
+        "reported_ends",
+        "site_changes",
+        "to_abort_consumers",
+        "to_commit",
+        "to_expand",
+        "to_judge",
+        "to_revive",
+    )
+
+    def __init__(self) -> None:
+        """Begin with nothing to do."""
+        self.to_commit: deque[tuple[JobState, int]] = deque()
+        self.to_judge: dict[tuple[JobState, int], None] = {}  # failures to answer
+        self.to_abort_consumers: deque[tuple[JobState, int]] = deque()
+        self.to_revive: dict[tuple[JobState, int], None] = {}  # consumers that may run after all
+        self.to_expand: dict[JobState, None] = {}  # jobs whose late stages may be ready
+        self.ending_jobs: dict[JobState, None] = {}
+        self.failing_jobs: dict[JobState, None] = {}  # jobs with a limit of failures, of which one more package failed
+        # Lost pilots: the reason, their attempts, and how many of those (the first ones) were running.
+        self.lost_pilots: dict[str, tuple[str, list[AttemptState], int]] = {}
+        self.reported_ends: dict[str, str] = {}  # pilots that told their own end → the reason
+        self.site_changes: list[Change] = []
+        self.arrived_probes: dict[str, float] = {}  # probe pilots that started → seconds they queued
+
+    def __bool__(self) -> bool:
+        """Whether another round of decisions is needed."""
+        return bool(
+            self.to_commit
+            or self.to_judge
+            or self.to_abort_consumers
+            or self.to_revive
+            or self.to_expand
+            or self.ending_jobs
+            or self.failing_jobs
+            or self.lost_pilots
+            or self.reported_ends
+            or self.site_changes
+            or self.arrived_probes
+        )

@@ -1,0 +1,83 @@
+"""The tables of the engine: jobs, pilots, sites, and attempts that were given up but may still run."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from pilotage.engine.jobs import JobState
+from pilotage.engine.places import PilotRequest, PilotState, SiteState
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.plan import JobPlan
+
+
+class JobTable:
+    """The jobs that are not retired, and what was brought for those that are about to be registered."""
+
+    __slots__ = ("_last_order", "busy_by_owner", "by_id", "plans", "retirable", "retired")
+
+    def __init__(self) -> None:
+        """Begin without a job."""
+        self.by_id: dict[str, JobState] = {}
+        self.plans: dict[str, deque[JobPlan]] = {}  # brought before the event that uses them
+        self.busy_by_owner: dict[str, int] = {}  # packages that are reserved or running
+        self.retirable: dict[JobState, None] = {}  # something was cleared: check whether the job can go
+        self.retired: dict[str, None] = {}  # ids that are no longer held
+        self._last_order = 0
+
+    def next_order(self) -> int:
+        """The arrival number of one more job."""
+        self._last_order += 1
+        return self._last_order
+
+
+class PilotTable:
+    """The pilots that may speak, the requests they come from, and what is due to them."""
+
+    __slots__ = ("by_name", "ended", "loss_excused", "requests", "to_notify", "unreported", "with_free_slots")
+
+    def __init__(self) -> None:
+        """Begin without a pilot."""
+        self.by_name: dict[str, PilotState] = {}
+        self.requests: dict[str, PilotRequest] = {}  # submitted batch jobs
+        self.unreported: dict[str, dict[AttemptRef, int]] = {}  # attempts whose end a lost pilot has not told
+        self.to_notify: dict[str, None] = {}  # a reply is due
+        self.with_free_slots: dict[PilotState, None] = {}  # wait for work
+        self.ended: list[str] = []  # names since last asked
+        self.loss_excused = False  # attempts that are lost now do not count against their site
+
+
+class AbandonedAttempts:
+    """Attempts that were given up and may still run: no attempt with side effects starts beside one."""
+
+    __slots__ = ("by_pilot", "pilots_by_request", "to_cancel")
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.by_pilot: dict[str, dict[AttemptRef, int]] = {}  # → the number of the package
+        self.pilots_by_request: dict[str, dict[str, str]] = {}  # → pilot → site
+        self.to_cancel: dict[str, None] = {}  # pilots whose batch job is cancelled until it is gone
+
+
+class SiteTable:
+    """The sites by name, in the order in which they came."""
+
+    __slots__ = ("by_name", "unmanaged")
+
+    def __init__(self) -> None:
+        """Begin without a site."""
+        self.by_name: dict[str, SiteState] = {}
+        self.unmanaged: dict[SiteState, None] = {}  # in the book, but not in the configuration
+
+
+class ProvisioningState:
+    """When pilots were last requested, and whether they still are."""
+
+    __slots__ = ("idle_since", "last_run", "stopping", "timer_set")
+
+    def __init__(self) -> None:
+        """Begin with no request."""
+        self.last_run = -math.inf
+        self.timer_set = False
+        self.idle_since = math.inf  # since when the requested pilots have no work
+        self.stopping = False  # nothing more is requested
