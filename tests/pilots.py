@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from pilotage.agent.attempt import AttemptRunner, Outcome
 from pilotage.agent.backlog import Room
+from pilotage.agent.connect import connect
 from pilotage.agent.exchanging import Exchanger
 from pilotage.agent.fetching import ServerFetch
-from pilotage.agent.link import connect
 from pilotage.agent.pilot import Pilot, PilotSettings
 from pilotage.agent.pilot_spool import Owner, claim
 from pilotage.agent.sweeping import started_at

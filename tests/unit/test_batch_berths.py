@@ -11,7 +11,7 @@ from pilotage.adapters.sites.batch import BatchSettings, BatchSite
 from pilotage.adapters.sites.callers import Here
 from pilotage.agent.batch import Answer, Call, dialects
 from pilotage.agent.batch.desk import Desk
-from pilotage.agent.link import announced
+from pilotage.agent.connect import announced
 from pilotage.agent.site_place import SitePlace
 from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef

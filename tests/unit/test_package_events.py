@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pilotage.agent.connect import connect
 from pilotage.agent.errors import BadSetting, NotDelivered
 from pilotage.agent.http_client import Unreachable
 from pilotage.agent.identity import Subject
 from pilotage.agent.left_events import LOOK_SECONDS, LeftEvents
-from pilotage.agent.link import connect
 from pilotage.agent.link_connection import LinkConnection
 from pilotage.agent.producer import Producer
 from pilotage.agent.relaying import Relaying

@@ -17,7 +17,8 @@ import pytest
 
 from pilotage.agent import pilot_spool, supervisor
 from pilotage.agent.bequest import Bequest, deliver, find_dead, let_go, own_credentials, settle
-from pilotage.agent.link import Address, Link, connect
+from pilotage.agent.connect import connect
+from pilotage.agent.link import Address, Link
 from pilotage.agent.pilot import PilotSettings
 from pilotage.agent.pilot_spool import TOKEN_SUFFIX, Owner, PilotSpool, claim
 from tests.agent_service import AgentService, agent_service

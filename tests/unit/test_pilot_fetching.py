@@ -9,9 +9,9 @@ from threading import Event
 import pytest
 
 from pilotage.agent import fetching
+from pilotage.agent.connect import connect
 from pilotage.agent.diagnosis import TokenEnded, from_system
 from pilotage.agent.fetching import ServerFetch
-from pilotage.agent.link import connect
 from tests.agent_service import AgentService, agent_service
 
 CONTENT = bytes(range(256)) * 40

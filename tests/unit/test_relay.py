@@ -17,7 +17,8 @@ import msgspec
 import pytest
 
 from pilotage.adapters.tls import make_certificates
-from pilotage.agent.link import Link, connect
+from pilotage.agent.connect import connect
+from pilotage.agent.link import Link
 from pilotage.agent.relay import may_pass
 from pilotage.agent.relaying import Relaying, bound
 from pilotage.model.exchange import Exchange

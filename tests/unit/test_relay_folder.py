@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent.link import LinkBroken, connect
+from pilotage.agent.connect import connect
+from pilotage.agent.link import LinkBroken
 from pilotage.agent.relay_folder import BadContent, BadFolder, RelayFolder
 from pilotage.agent.relaying import Relaying
 from tests.agent_service import AgentService

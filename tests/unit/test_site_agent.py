@@ -15,8 +15,8 @@ import pytest
 
 from pilotage.agent import silence, site_agent
 from pilotage.agent.batch import Answer, Call
+from pilotage.agent.connect import connect
 from pilotage.agent.credentials import Credentials
-from pilotage.agent.link import connect
 from pilotage.agent.site_agent import SiteAgent, SiteAgentSettings
 from pilotage.agent.site_calls import run_here
 from pilotage.agent.site_memory import SiteMemory

@@ -16,7 +16,7 @@ from pilotage.adapters.sites.callers import Here
 from pilotage.adapters.sites.identity import site_prefix
 from pilotage.adapters.sites.installing import CHECKED_SECONDS, OLD_DAYS, Installation, home_relative, put
 from pilotage.agent.batch import Answer, Call, Unknown
-from pilotage.agent.link import announced
+from pilotage.agent.connect import announced
 from pilotage.agent.site_place import KEEP_SECONDS, SitePlace
 from pilotage.ports import SiteUnreachable
 

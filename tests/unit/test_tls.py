@@ -19,9 +19,10 @@ import msgspec
 import pytest
 
 from pilotage.adapters.tls import Made, TlsError, expires_at, make_certificates
+from pilotage.agent.connect import announced, connect
 from pilotage.agent.courier import Courier
 from pilotage.agent.http_client import Connection, Unreachable
-from pilotage.agent.link import CONNECT_SECONDS, Link, announced, connect
+from pilotage.agent.link import CONNECT_SECONDS, Link
 from pilotage.agent.spool import Spool
 from pilotage.agent.tls import NotTrusted, client_context
 from pilotage.app.tls import tls_files

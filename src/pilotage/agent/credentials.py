@@ -15,7 +15,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pilotage.agent.link import connect, read_token
+from pilotage.agent.connect import connect, read_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

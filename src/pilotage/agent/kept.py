@@ -14,8 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.copying import copy_sharing, link_or_copy
-from pilotage.agent.names import check_name, make_parents
-from pilotage.agent.outputs import names_below
+from pilotage.agent.names import check_name, make_parents, names_below
 from pilotage.agent.scratch import remove_tree
 
 if TYPE_CHECKING:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from pilotage.agent.diagnosis import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _OWN = (".pilotage", ".pilotage-staged")
 
@@ -26,3 +30,20 @@ def make_parents(root: str, name: str) -> None:
     """Make the folders that a name lies in. Raises `OSError`."""
     if "/" in name:
         os.makedirs(os.path.join(root, os.path.dirname(name)), exist_ok=True)
+
+
+def names_below(folder: str) -> Iterator[str]:
+    """The names of everything below a folder that is no folder itself; no link is followed."""
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        try:
+            with os.scandir(os.path.join(folder, prefix)) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError:
+            continue  # removed meanwhile, or locked by whoever made it: what is asked for there will be missed
+        for name, is_folder in found:
+            if is_folder:
+                waiting.append(f"{prefix}{name}/")
+            else:
+                yield prefix + name

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pilotage.agent.copying import copy_whole, move
 from pilotage.agent.diagnosis import Failure, from_system
 from pilotage.agent.expressions import UnboundedExpression, compile_expression
-from pilotage.agent.names import check_name, check_output
+from pilotage.agent.names import check_name, check_output, names_below
 from pilotage.agent.patterns import fixed_folder, matches
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pilotage.agent.hashing import KnownFiles
     from pilotage.agent.sight import Sight
@@ -29,23 +29,6 @@ if TYPE_CHECKING:
 FILES_MAX = 100_000
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-
-
-def names_below(folder: str) -> Iterator[str]:
-    """The names of everything below a folder that is no folder itself; no link is followed."""
-    waiting = [""]
-    while waiting:
-        prefix = waiting.pop()
-        try:
-            with os.scandir(os.path.join(folder, prefix)) as entries:
-                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        except OSError:
-            continue  # removed meanwhile, or locked by whoever made it: what is asked for there will be missed
-        for name, is_folder in found:
-            if is_folder:
-                waiting.append(f"{prefix}{name}/")
-            else:
-                yield prefix + name
 
 
 def make_output_folders(outputs: Sequence[Mapping[str, Any]], scratch: str) -> None:

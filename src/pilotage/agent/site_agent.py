@@ -20,8 +20,9 @@ from pilotage.agent.batch import Answer, Unknown, dialects
 from pilotage.agent.batch.berth import Berth
 from pilotage.agent.batch.desk import Desk
 from pilotage.agent.batch.login import in_login_shell
+from pilotage.agent.connect import read_token
 from pilotage.agent.credentials import TOKEN_FIELD, ends_at
-from pilotage.agent.link import LinkBroken, read_token
+from pilotage.agent.link import LinkBroken
 from pilotage.agent.pilot import say
 from pilotage.agent.site_calls import run_here, schedulers_here
 from pilotage.agent.site_desk import EARLIER_SECONDS, Reports, SiteWork

@@ -129,8 +129,8 @@ def _own_file() -> Path:
 
 
 def _work(chosen: argparse.Namespace, folder: Path) -> int:
+    from pilotage.agent.connect import connect
     from pilotage.agent.credentials import Credentials
-    from pilotage.agent.link import connect
     from pilotage.agent.pilot import say
     from pilotage.agent.relaying import Relaying
     from pilotage.agent.site_agent import SiteAgent, SiteAgentSettings

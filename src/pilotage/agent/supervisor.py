@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, has_results, let_go, own_credentials
+from pilotage.agent.connect import announced, connect
 from pilotage.agent.credentials import Credentials
 from pilotage.agent.exchanging import Exchanger
 from pilotage.agent.fetching import ServerFetch
 from pilotage.agent.hashing import get_ready
-from pilotage.agent.link import announced, connect
 from pilotage.agent.pilot import Pilot, say
 from pilotage.agent.pilot_spool import Owner, claim, release
 from pilotage.agent.sweeping import (

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from pilotage.agent.diagnosis import size_text
-from pilotage.agent.outputs import names_below
+from pilotage.agent.names import names_below
 from pilotage.agent.patterns import is_pattern, matches
 from pilotage.agent.processes import (
     family,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 
-from pilotage.app.serving import LOCAL
+from pilotage.app.site_entries import LOCAL
 from pilotage.client import Server
 from pilotage.client.server import Parameters, path_of
 from pilotage.model.errors import PilotageError

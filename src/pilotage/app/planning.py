@@ -92,8 +92,8 @@ def _learned(state: Path, index: SqliteWorkIndex, settings: Settings, folder: st
 def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) -> list[Site]:
     """The sites of the service that a run would start: this computer, and those that are written down."""
     from pilotage.app.dialects import add_dialects
-    from pilotage.app.serving import LOCAL, this_computer
-    from pilotage.app.site_entries import file_here, known_sites
+    from pilotage.app.serving import this_computer
+    from pilotage.app.site_entries import LOCAL, file_here, known_sites
     from pilotage.app.site_reading import other_sites
 
     add_dialects(state)

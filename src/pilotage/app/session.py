@@ -16,16 +16,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pilotage.adapters.journals import unused
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
-from pilotage.app.background import (
-    START_SECONDS,
-    Begun,
-    Broken,
-    KilledAtStart,
-    begin_in_background,
-    stop_service,
-)
+from pilotage.app.background import START_SECONDS, Begun, Broken, KilledAtStart, begin_in_background, stop_service
 from pilotage.app.followers import Followers
 from pilotage.app.local_agents import end_agents, is_held
 from pilotage.app.nearby import state_paths
@@ -227,8 +221,6 @@ class Session:
         again to be asked, and its log stays.
         """
         if self.started and self._failure is None and not self.is_shared() and self.stop() and self._is_new:
-            from pilotage.app.unused import remove_unused
-
             assert self.state is not None
             remove_unused(self.state)
         self._followers.close()
@@ -403,3 +395,18 @@ def _write_whole(file: Path, content: bytes) -> None:
     draft = file.with_name(f".{file.name}-{os.getpid()}")
     draft.write_bytes(content)
     draft.replace(file)
+
+
+# A state folder that was made for nothing: it goes with the service that was started in it.
+
+_SECONDS = 2.0
+
+
+def remove_unused(state: Path) -> None:
+    """Remove the state folder of a service that has ended, unless somebody else has begun to use it."""
+    until = time.monotonic() + _SECONDS
+    while is_held(state / LOCK_FILE):  # it has said its last word, and its process ends
+        if time.monotonic() > until:
+            return
+        time.sleep(LOOK_SECONDS)
+    unused.remove_unused(state)

@@ -170,3 +170,7 @@ def _write_expected(file: Path, text: str, kept: Kept, expected: tuple[SiteEntry
             next_step="change it in an editor",
         )
     write_file(file, text, before=kept)
+
+
+LOCAL = "local"
+"""What the computer that the service runs on is called among the sites."""

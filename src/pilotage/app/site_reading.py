@@ -83,7 +83,7 @@ def arranged(
     entries: Iterable[SiteEntry], *, here: Here, state: Path, settings: Settings, tokens: Tokens
 ) -> list[Placed]:
     """The computer that we are on, and every site of some entries; nothing is made or called yet. Raises `UnknownKind`."""
-    from pilotage.app.serving import LOCAL
+    from pilotage.app.site_entries import LOCAL
 
     entries = list(entries)
     own = here(next((each for each in entries if each.name == LOCAL), None))
@@ -96,7 +96,7 @@ def arranged(
 
 def other_sites(entries: Iterable[SiteEntry]) -> list[tuple[SiteEntry, Site]]:
     """The sites of some entries besides this computer. Raises `UnknownKind`."""
-    from pilotage.app.serving import LOCAL
+    from pilotage.app.site_entries import LOCAL
     from pilotage.app.sites import refuse_unknown_kind
 
     others = [entry for entry in entries if entry.name != LOCAL]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pilotage.agent.link import announced
+from pilotage.agent.connect import announced
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
 from pilotage.model.site_entry import SiteEntry

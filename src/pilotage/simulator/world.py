@@ -14,14 +14,13 @@ from pilotage.engine.restart import RestartSettings
 from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.definition import AbortOn, Retry, RetryRule
-from pilotage.model.demand import Capacity, Demand
+from pilotage.model.demand import Capacity, Demand, lacking
 from pilotage.model.plan import Template
 from pilotage.model.site import Site
 from pilotage.simulator.driver import Timing
 from pilotage.simulator.faults import Faults
 from pilotage.simulator.jobs import JobSketch, Join, JoinKind, LineSketch, Sketch, StageSketch, packages_of
 from pilotage.simulator.nature import Habits, SiteHabits
-from pilotage.simulator.nodes import with_nodes
 from pilotage.simulator.randomness import AnyDistribution, Exponential, Fixed, LogNormal, Mixture, Uniform
 from pilotage.simulator.surroundings import AgentSettings
 from pilotage.simulator.users import UserHabits
@@ -355,3 +354,51 @@ def _template(dice: random.Random, job: int, kind: int, sites: tuple[SiteSketch,
             rules=rules if dice.random() < 0.15 else (),
         ),
     )
+
+
+# Nodes that have names: worlds whose sites say what theirs are called, and whose packages may run on some of them
+# only.
+
+Sites = tuple["SiteSketch", ...]
+Jobs = tuple[JobSketch, ...]
+
+_WORLDS = 0.2  # of these sites name their nodes
+_TEMPLATES = 0.3  # of these may run on some nodes only
+
+
+def with_nodes(dice: random.Random, sites: Sites, jobs: Jobs) -> tuple[Sites, Jobs]:
+    """The same with names of nodes, or as they are; chance of its own decides, so that other worlds are what they were."""
+    if dice.random() >= _WORLDS:
+        return sites, jobs
+    sites = tuple(_named(dice, each) for each in sites)
+    return sites, tuple(
+        replace(job, templates=tuple(_restricted(dice, each, sites) for each in job.templates)) for job in jobs
+    )
+
+
+def _named(dice: random.Random, sketch: SiteSketch) -> SiteSketch:
+    name = sketch.site.name
+    nodes = tuple(f"{name}-n{number}" for number in range(1, dice.randint(2, 4) + 1))
+    said = dice.choice([nodes, (f"{name}-n*",)])
+    # Where nobody can say on which node a batch job is to run, only a pilot that comes up there by chance will do.
+    places = sketch.site.mode == "bound" or dice.random() < 0.7
+    return replace(sketch, nodes=nodes, site=replace(sketch.site, node_names=said, places_nodes=places))
+
+
+def _restricted(dice: random.Random, template: Template, sites: Sites) -> Template:
+    homes = [each for each in sites if _could_run(each.site, template)]
+    if not homes or template.demand.nodes > 1 or dice.random() >= _TEMPLATES:
+        return template
+    home = dice.choice(homes)
+    named = tuple(dice.sample(home.nodes, dice.choice([1, 1, 2])))
+    if dice.random() < 0.2:
+        named = (f"{home.site.name}-n[12]",)
+    return replace(template, demand=replace(template.demand, node_restriction=named))
+
+
+def _could_run(site: Site, template: Template) -> bool:
+    """Whether a site has all that a package asks for, whatever its nodes are called."""
+    demand, longest = template.demand, site.package_seconds_max
+    if template.executor not in ("", site.name, site.kind) or lacking(demand, site.capacity):
+        return False
+    return not longest or max(demand.wall_seconds, template.run_seconds) <= longest

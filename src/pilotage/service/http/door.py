@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.service.http.agents import AgentDoor
 from pilotage.service.http.late import late_app
-from pilotage.service.http.running import running_of
-from pilotage.service.http.services import Services
+from pilotage.service.http.services import Services, running_of
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp

@@ -29,14 +29,9 @@ from pilotage.service.http.messages import (
     refuse,
     send_whole,
 )
-from pilotage.service.http.running import (
-    CONTENT_BYTES_MAX,
-    ONCE_KEY_LENGTH_MAX,
-    SUBMISSION_BYTES_MAX,
-    keep_content,
-    submit,
-)
+from pilotage.service.http.running import CONTENT_BYTES_MAX, ONCE_KEY_LENGTH_MAX, SUBMISSION_BYTES_MAX
 from pilotage.service.http.services import Services
+from pilotage.service.http.submissions import keep_content, submit
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send

@@ -28,9 +28,9 @@ from pilotage.service.access import OPERATE, READ, Right, may
 from pilotage.service.http.errors import Malformed
 from pilotage.service.http.parameters import JobPath
 from pilotage.service.http.routes import Ask, Book, post
-from pilotage.service.http.running import Running, running_of
+from pilotage.service.http.running import Running
 from pilotage.service.http.running_routes import OnceKey
-from pilotage.service.http.services import Services
+from pilotage.service.http.services import Services, running_of
 from pilotage.service.packages import ShownPackage
 from pilotage.service.running.errors import OperationRefused
 

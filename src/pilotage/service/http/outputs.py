@@ -17,8 +17,8 @@ from pilotage.service.access import READ
 from pilotage.service.http.errors import UnknownContent
 from pilotage.service.http.parameters import CursorText, JobPath, Limit, PackagePath
 from pilotage.service.http.routes import TEXT, Ask, Book, Reply, get, in_path, in_query
-from pilotage.service.http.running import Running, running_of
-from pilotage.service.http.services import Services
+from pilotage.service.http.running import Running
+from pilotage.service.http.services import Services, running_of
 from pilotage.service.http.views import View
 from pilotage.service.reading import package_place
 

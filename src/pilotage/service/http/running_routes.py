@@ -11,16 +11,14 @@ from pilotage.model.submission import RunPlan, SubmissionAnswer
 from pilotage.service.access import OPERATE, SUBMIT
 from pilotage.service.http.parameters import JobPath
 from pilotage.service.http.routes import Ask, Book, in_header, post
-from pilotage.service.http.running import (
-    CONTENT_BYTES_MAX,
-    ONCE_KEY_LENGTH_MAX,
-    SUBMISSION_BYTES_MAX,
+from pilotage.service.http.running import CONTENT_BYTES_MAX, ONCE_KEY_LENGTH_MAX, SUBMISSION_BYTES_MAX
+from pilotage.service.http.services import running_of
+from pilotage.service.http.submissions import (
     ClearedView,
     ContentView,
     keep_content,
     read_clean_request,
     read_submission,
-    running_of,
     submit,
 )
 from pilotage.service.retention import Action

@@ -15,8 +15,10 @@ from pilotage.ports import Clock, Journal
 from pilotage.service.access import Access
 from pilotage.service.disk import no_room
 from pilotage.service.housekeeping import Housekeeping
+from pilotage.service.http.errors import BookOnly
 from pilotage.service.http.following import Bell
 from pilotage.service.http.pace import Pace
+from pilotage.service.http.running import Running
 from pilotage.service.keeper import Afterwards, Keeper
 from pilotage.service.notifications import Notifications, bell_name
 from pilotage.service.reading import Reading
@@ -28,7 +30,6 @@ from pilotage.service.writer import Writer
 
 if TYPE_CHECKING:
     from pilotage.language import Expansion
-    from pilotage.service.http.running import Running
 
 READERS = 4
 """Threads that ask the journal: each holds a connection, and two cores are kept busy by few."""
@@ -166,3 +167,12 @@ class Services:
         if self.notifications is not None:
             self.notifications.stop()
         self._readers.shutdown(wait=True)
+
+
+def running_of(services: Services) -> Running:
+    """What runs jobs here; raises `BookOnly` where nothing does."""
+    if services.running is None:
+        raise BookOnly(
+            "this service keeps the book, and runs nothing", next_step="start it without --book-only: pilotage serve"
+        )
+    return services.running

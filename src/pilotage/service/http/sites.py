@@ -16,9 +16,8 @@ from pilotage.model.reports import Noticed
 from pilotage.service.access import READ, SITES
 from pilotage.service.http.errors import Malformed
 from pilotage.service.http.routes import Ask, Book, get, in_path, post
-from pilotage.service.http.running import running_of
 from pilotage.service.http.running_routes import OnceKey
-from pilotage.service.http.services import Services
+from pilotage.service.http.services import Services, running_of
 from pilotage.service.http.viewing import pilot_view
 from pilotage.service.http.views import PilotView, View
 from pilotage.service.running.errors import UnknownSite

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from pilotage.book.codec import Checked
 from pilotage.engine.engine import Engine
-from pilotage.engine.state.jobs.by_id import JobState, template_of
+from pilotage.engine.jobs import JobState, template_of
 from pilotage.model import payloads
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.outcomes import ADOPTED, ExitCodeGasw

@@ -27,7 +27,7 @@ from pilotage.model.site_exchange import SiteEffect, SiteHears, SiteSays
 from pilotage.service.running.errors import NotRunning, Superseded
 from pilotage.service.running.futures import fail
 from pilotage.service.running.site_troubles import trouble_of
-from pilotage.service.running.stopping import behind
+from pilotage.service.running.site_worker import behind
 from pilotage.service.running.strays import Strays, Unknown, none_unknown
 
 log = logging.getLogger(__name__)

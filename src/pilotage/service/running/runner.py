@@ -301,7 +301,9 @@ class Runner:
 
     def _clean(self, request: CleanRequest) -> ObsoleteFiles:
         def unfinished(engine: Engine) -> set[str]:
-            return {job.id for job in engine.state.jobs.by_id.values() if not is_over(job)} | self._aftermath.unpublished_jobs()
+            return {
+                job.id for job in engine.state.jobs.by_id.values() if not is_over(job)
+            } | self._aftermath.unpublished_jobs()
 
         def at_work(job: str) -> tuple[Expansion, Collection[str]] | None:
             found = self._jobs.get(job)

@@ -17,7 +17,6 @@ from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
 from pilotage.service.running.site_troubles import trouble_of
-from pilotage.service.running.stopping import behind
 from pilotage.service.running.strays import Strays, Unknown, none_unknown
 from pilotage.service.running.turns import Turns
 
@@ -339,3 +338,9 @@ def _goes_with(before: AtSite, effect: AtSite) -> bool:
     if first is None or second is None or first.group(1) != second.group(1):
         return False
     return int(second.group(2)) == int(first.group(2)) + 1
+
+
+def behind(site: str, count: int, why: str) -> str:
+    """What is told of that which could not be taken out of the queue of a site."""
+    things = "1 batch job is" if count == 1 else f"{count} batch jobs are"
+    return f"site {site}: {things} not withdrawn: {why}; the next service ends what is left"

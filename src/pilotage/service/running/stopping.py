@@ -47,9 +47,3 @@ class Winding:
         if self._driver.alive:
             stop_asking(self._driver)
             self._workers.withdraw(patience_seconds=patience_seconds)
-
-
-def behind(site: str, count: int, why: str) -> str:
-    """What is told of that which could not be taken out of the queue of a site."""
-    things = "1 batch job is" if count == 1 else f"{count} batch jobs are"
-    return f"site {site}: {things} not withdrawn: {why}; the next service ends what is left"
