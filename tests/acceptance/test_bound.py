@@ -115,6 +115,27 @@ def test_a_limit_that_only_the_batch_system_knows_is_the_reason_and_not_taken_fo
 
 
 @pytest.mark.slow
+def test_an_agent_that_was_changed_while_its_batch_job_waited_is_not_started_and_put_there_again(
+    run: ClusterRun, tmp_path: Path
+) -> None:
+    (tmp_path / "go").touch()
+    run.cluster.drain()
+    try:
+        run.place.document(WAITING.format(folder=tmp_path).replace("[1, 2, 3, 4]", "[1]"))
+        job = str(run.place.told("submit")["job"])
+        wait_until(lambda: run.events("AttemptQueued"), "it waits in the queue")
+        (agent,) = (tmp_path / "shared").glob("*/agent-*.pyz")
+        agent.write_bytes(f"import pathlib; pathlib.Path({str(tmp_path / 'forged')!r}).touch()\n".encode())
+    finally:
+        run.cluster.resume()
+    run.place.run("attach", job)
+    assert lines(tmp_path / "begun") == ["1"]
+    assert not (tmp_path / "forged").exists()
+    told = [each["data"]["message"] for each in run.events("AttemptLost")]
+    assert any(f"{agent} is not the agent that was put there, and is not started" in each for each in told), told
+
+
+@pytest.mark.slow
 def test_what_ran_on_a_lost_node_is_run_again(run: ClusterRun, tmp_path: Path) -> None:
     run.place.document(WAITING.format(folder=tmp_path))
     job = str(run.place.told("submit")["job"])

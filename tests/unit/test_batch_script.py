@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.agent.batch import CANNOT_WRITE_STATUS, Dialect, Wanted, dialects, element_key, output_of
+from pilotage.agent.batch import (
+    ANOTHER_AGENT_STATUS,
+    CANNOT_WRITE_STATUS,
+    Dialect,
+    Wanted,
+    dialects,
+    element_key,
+    output_of,
+)
 from pilotage.agent.batch.script import decoded, encoded
 
 # What a process can be given: anything but a null; bytes that are no text are surrogates.
@@ -116,6 +126,38 @@ def test_without_a_place_to_print_nothing_is_started(slurm: Dialect, tmp_path: P
     wanted = Wanted(key="a-1", command=["touch", str(tmp_path / "started")], output=str(tmp_path / "absent"))
     assert run(slurm.script(wanted)).returncode == CANNOT_WRITE_STATUS
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_that_is_not_what_was_put_there_is_not_started_and_that_is_said(
+    slurm: Dialect, tmp_path: Path
+) -> None:
+    agent = tmp_path / "it's $HOME's agent.pyz"
+    agent.write_text("echo started\n")
+    known = hashlib.sha256(agent.read_bytes()).hexdigest()
+    wanted = Wanted(key="a-1", command=["sh", str(agent)], output=str(tmp_path), agent=str(agent), agent_sha256=known)
+    printed = Path(output_of(str(tmp_path), "a-1"))
+    assert run(slurm.script(wanted)).returncode == 0
+    assert printed.read_text() == "started\n"
+    agent.write_text("echo something else\n")
+    printed.unlink()
+    another = hashlib.sha256(agent.read_bytes()).hexdigest()
+    assert run(slurm.script(wanted)).returncode == ANOTHER_AGENT_STATUS
+    said = f"pilotage: {agent} is not the agent that was put there, and is not started: its sha256 is {another}\n"
+    assert printed.read_text() == said
+    # Where nobody can tell, it is started; one that is gone its interpreter misses.
+    assert run(slurm.script(wanted), PATH=str(_only(tmp_path / "bin", "sh", "printf"))).returncode == 0
+    agent.unlink()
+    assert run(slurm.script(wanted)).returncode not in (0, ANOTHER_AGENT_STATUS)
+
+
+def _only(folder: Path, *programs: str) -> Path:
+    """A folder with no programs but these."""
+    folder.mkdir()
+    for program in programs:
+        found = shutil.which(program)
+        assert found is not None
+        (folder / program).symlink_to(found)
+    return folder
 
 
 def test_directives_stand_before_everything_else(slurm: Dialect) -> None:

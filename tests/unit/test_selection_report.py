@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bench.selection import FREEZE, VARIANTS, WORLDS, settings_of, worlds
@@ -48,3 +50,15 @@ def test_the_freeze_of_the_paper_differs_from_the_first_variant_in_one_setting()
     usual, frozen = (settings_of(variant, worlds()["equal"]).selection for variant in (VARIANTS[0], FREEZE))
     fields = [name for name in usual.__struct_fields__ if getattr(usual, name) != getattr(frozen, name)]
     assert fields == ["freeze_on"]
+
+
+def test_panels_have_one_scale_that_holds_all_that_is_drawn() -> None:
+    found = {
+        ("equal", job, "pilots", variant): summary(variant, *spans)
+        for job, spans in (("bag", (600.0, 612.0)), ("lines", (600.0, 1530.0)))
+        for variant, spans in (("weighted-random", (600.0, 600.0)), ("best", spans))
+    }
+    drawn = drawing(found)
+    assert drawn.count(">+160 %</text>") == drawn.count(">0 %</text>") == 2
+    places = [float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', drawn)]
+    assert max(places) <= 900

@@ -45,7 +45,8 @@ class SitePlace:
         self._given_ca_file = ca_file
         self.pilot_token_file = str(folder / "tokens" / site)
         self.own_token_file = folder / "tokens" / f"{site}.site-agent"
-        self.agent_file: Path | None = None  # known once it is installed
+        self.agent_file: Path | None = None  # known once it is installed, as its digest is
+        self._agent_sha256 = ""
         self._kept_at = 0.0
         self.ca_file = folder / "ca.pem"
         self.relay_folder = folder / RELAY_FOLDER
@@ -61,12 +62,12 @@ class SitePlace:
 
         What lies in the folder already is taken as it is: who put it there named it by what is in it.
         """
+        content = agent.read_bytes()
+        self._agent_sha256 = hashlib.sha256(content).hexdigest()
         if agent.resolve().parent == self.folder.resolve():
             self.agent_file = agent
         else:
-            content = agent.read_bytes()
-            digest = hashlib.sha256(content).hexdigest()[:_NAMED_DIGITS]
-            self.agent_file = self.folder / f"agent-{self._version}-{digest}.pyz"
+            self.agent_file = self.folder / f"agent-{self._version}-{self._agent_sha256[:_NAMED_DIGITS]}.pyz"
             _put(self.agent_file, content, mode=0o700)
         self.keep_agent()
         if self._given_ca_file:
@@ -102,6 +103,7 @@ class SitePlace:
             site=self.site,
             folder=str(self.folder),
             agent=str(self.agent_file or ""),
+            agent_sha256=self._agent_sha256,
             server=self.server,
             token_file=os.path.abspath(token_file) if token_file else "",
             ca_file=self._told_ca_file,

@@ -23,6 +23,8 @@ from pilotage.model.site_entry import SiteEntry
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
 
 LOOK_SECONDS = 10.0
+_DOUBTFUL = frozenset(("failed", "platform-failure", "vanished"))
+"""What ended so may not have found what it needs there, or found something else; a system that forgets soon says no more."""
 _NEXT_STEPS = {
     "bad-queue": "name another `queue` in the site's entry",
     "bad-account": "name another `account` in the site's entry",
@@ -109,7 +111,7 @@ class BatchSite:
                 self._installation.ensure()
             else:
                 self._installation.refresh()
-        if any(each.reason in ("failed", "platform-failure") for each in listed.values()):
+        if any(each.reason in _DOUBTFUL for each in listed.values()):
             self._installation.doubt()
         return {
             key: SeenAtSite(native_id=each.native_id, ended=each.ended, reason=each.reason, stderr=each.stderr)
@@ -135,6 +137,7 @@ class BatchSite:
             site=entry.name,
             folder=folder,
             agent=installation.agent,
+            agent_sha256=installation.agent_sha256,
             server=self._settings.server(),
             token_file=installation.token_file,
             ca_file=installation.ca_file,

@@ -85,6 +85,7 @@ class Installation:
         self._renew_at = 0.0
         self._ca_digest = b""
         self._agent = ""  # its name, once it is installed
+        self.agent_sha256 = ""  # the same of its digest
         self._checked_at = 0.0
 
     @property
@@ -153,7 +154,7 @@ class Installation:
     def _prepare(self) -> None:
         # It is known by its digest, and called by it: an agent that runs reads from its file, which must stay what it was.
         content, known = _packed(digest())
-        self._agent = f"agent-{VERSION}-{known[:12]}.pyz"
+        self._agent, self.agent_sha256 = f"agent-{VERSION}-{known[:12]}.pyz", known
         script = _PREPARE.format(
             folder=shlex.quote(self._named),
             output=OUTPUT_FOLDER,

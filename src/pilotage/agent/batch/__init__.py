@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pilotage.agent.batch.dialect import Dialect
 from pilotage.agent.batch.finding import dialects
-from pilotage.agent.batch.script import CANNOT_WRITE_STATUS, element_key, output_of
+from pilotage.agent.batch.script import ANOTHER_AGENT_STATUS, CANNOT_WRITE_STATUS, element_key, output_of
 from pilotage.agent.batch.values import (
     Answer,
     BatchError,
@@ -22,6 +22,7 @@ from pilotage.agent.batch.values import (
 )
 
 __all__ = [
+    "ANOTHER_AGENT_STATUS",
     "CANNOT_WRITE_STATUS",
     "Answer",
     "BatchError",

@@ -28,6 +28,7 @@ class Berth:
     folder: str  # of this service at this site: where agents keep their state, and print to
     agent: str  # the agent in one file
     server: str
+    agent_sha256: str = ""  # of that file; nodes start no other
     token_file: str = ""
     ca_file: str = ""
     announcement: str = ""  # a file that says where the service is now
@@ -138,6 +139,8 @@ class Berth:
             directives=self.directives,
             folder=self.folder,
             output=self.output,
+            agent=self.agent,
+            agent_sha256=self.agent_sha256,
         )
 
 

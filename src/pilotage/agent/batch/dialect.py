@@ -142,6 +142,8 @@ class Dialect(ABC):
             directives=[f"{self.mark} {each}" for each in wanted.directives] if self.mark else (),
             output=wanted.output,
             folder=folder,
+            agent=wanted.agent,
+            agent_sha256=wanted.agent_sha256,
         )
 
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 CANNOT_WRITE_STATUS = 73  # the script could not write to its output folder, and started nothing
+ANOTHER_AGENT_STATUS = 74  # the file of the agent is not what was put there, and nothing was started
 REQUEST_VARIABLE = "PILOTAGE_REQUEST"
 _PLAIN = re.compile(r"[A-Za-z0-9.-]")
 _ENCODED = re.compile(r"(?:[A-Za-z0-9.-]|_[0-9A-F]{2})*")
@@ -53,17 +54,29 @@ def output_of(folder: str, key: str) -> str:
 
 
 def script(
-    *, key: str, command: Sequence[str], index: str, directives: Sequence[str], output: str, folder: str = ""
+    *,
+    key: str,
+    command: Sequence[str],
+    index: str,
+    directives: Sequence[str],
+    output: str,
+    folder: str = "",
+    agent: str = "",
+    agent_sha256: str = "",
 ) -> str:
     """A script for `sh` that starts a command and tells it its key; `index` is the place in the array, in shell arithmetic.
 
+    Where the agent's file is another by then, nothing is started: it waited in a folder for hours, and runs in the user's name.
     No line of it but its directives begins with a `#`, whatever the words: some systems look for their mark everywhere.
     """
-    lines = _body(key=key, command=command, index=index, output=output, folder=folder)
+    lines = _before(key=key, index=index, output=output, folder=folder)
+    if agent_sha256:
+        lines += _checking(agent, agent_sha256)
+    lines.append("exec " + " ".join(map(quoted, command)))
     return "\n".join(["#!/bin/sh", *directives, *lines, ""])
 
 
-def _body(*, key: str, command: Sequence[str], index: str, output: str, folder: str) -> list[str]:
+def _before(*, key: str, index: str, output: str, folder: str) -> list[str]:
     lines = ["n=$(printf '\\nx') n=${n%x}", "r=$(printf '\\rx') r=${r%x}"]
     said, written = quoted(key), quoted(output_of(output, key))
     if index:
@@ -78,8 +91,17 @@ def _body(*, key: str, command: Sequence[str], index: str, output: str, folder: 
         lines += [f"true >>{written} || exit {CANNOT_WRITE_STATUS}", f"exec >>{written} 2>&1"]
     if folder:
         lines.append(f"cd {quoted(folder)} || exit {CANNOT_WRITE_STATUS}")
-    lines.append("exec " + " ".join(map(quoted, command)))
     return lines
+
+
+def _checking(agent: str, sha256: str) -> list[str]:
+    """Lines that end the script where a file is not what it was; not where it is gone, or nothing there can tell."""
+    file = quoted(agent)
+    told = quoted(f"pilotage: {agent} is not the agent that was put there, and is not started: its sha256 is")
+    return [
+        f"d=$({{ sha256sum <{file} || shasum -a 256 <{file} || openssl dgst -sha256 -r <{file}; }} 2>/dev/null)",
+        f'case "$d" in "{sha256}"*|"") ;; *) echo {told} "${{d%% *}}" >&2; exit {ANOTHER_AGENT_STATUS};; esac',
+    ]
 
 
 def quoted(word: str) -> str:

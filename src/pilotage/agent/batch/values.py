@@ -97,6 +97,8 @@ class Wanted:
     directives: Sequence[str] = ()  # as they stand in a script, without the mark that begins their lines
     folder: str = ""  # where it is started
     output: str = ""  # a folder, in which each element has a file for what it prints: see `output_of`
+    agent: str = ""  # the file of the agent that the command starts
+    agent_sha256: str = ""  # what it must be for the command to be started; none: whatever it is
 
     def __post_init__(self) -> None:
         """Refuse what would be read as something else by some system."""
@@ -105,7 +107,7 @@ class Wanted:
         for name in self.hosts:
             if not _HOST.fullmatch(name):
                 raise ValueError(f"this cannot name a node: {name!r}")
-        for text in (self.queue, self.account, self.parallel, self.folder, self.output, *self.directives):
+        for text in (self.queue, self.account, self.parallel, self.folder, self.output, self.agent, *self.directives):
             if any(char in text for char in "\0\n\r"):
                 raise ValueError(f"this is to be one line: {text!r}")
 
