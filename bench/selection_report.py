@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 
 from pilotage.simulator.forecasting import Difference, Summary, difference_of
 
@@ -25,7 +26,7 @@ _WIDTH, _HEIGHT = 900, 988
 _PANEL_WIDTH, _PANEL_HEIGHT = 316, 440
 _LEFT, _TOP = 110, 66
 _ACROSS, _DOWN = 450, 470
-_TICKS = (-40, -20, 0, 20, 40)
+_TICK = 20  # percent
 _MINUS = "\N{MINUS SIGN}"
 
 
@@ -126,9 +127,16 @@ def drawing(found: Found) -> str:
         x = _WIDTH - 96 * (len(others) - number)
         pieces.append(f'<circle cx="{x}" cy="22" r="4" fill="{_COLOURS[variant]}"/>')
         pieces.append(_text(variant, x + 9, 26))
+    beside = {
+        key: Beside(difference_of(found[*key[:3], first], summary), found[*key[:3], first])
+        for key, summary in found.items()
+        if key[3] != first
+    }
+    ticks = _ticks(beside.values())
     for number, (job, mode) in enumerate(setups(found)):
         row, column = divmod(number, 2)
-        pieces += _panel(found, job, mode, first, others, left=_LEFT + _ACROSS * column, top=_TOP + _DOWN * row)
+        here = {(world, variant): each for (world, *about, variant), each in beside.items() if about == [job, mode]}
+        pieces += _panel(f"{job}, {mode}", here, ticks, left=_LEFT + _ACROSS * column, top=_TOP + _DOWN * row)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
         f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="makespans of variants beside {first}">\n'
@@ -137,32 +145,29 @@ def drawing(found: Found) -> str:
     )
 
 
+def _ticks(shown: Iterable[Beside]) -> range:
+    """The marks of the one scale that all panels have, so that they can be held against each other."""
+    ends = [end for each in shown for end in (each.low, each.high)]
+    low, high = math.floor(min(0.0, *ends) / _TICK), math.ceil(max(0.0, *ends) / _TICK)
+    return range(_TICK * low, _TICK * max(high, low + 1) + 1, _TICK)
+
+
 def _panel(
-    found: Found, job: str, mode: str, first: str, others: list[str], *, left: float, top: float
+    title: str, beside: Mapping[tuple[str, str], Beside], ticks: range, *, left: float, top: float
 ) -> Iterator[str]:
-    worlds = worlds_of(found, job, mode)
-    beside = {
-        (world, variant): Beside(
-            difference_of(found[world, job, mode, first], found[world, job, mode, variant]),
-            found[world, job, mode, first],
-        )
-        for world in worlds
-        for variant in others
-    }
-    ticks = _TICKS
-    low = min(ticks[0], *(each.low for each in beside.values()))
-    high = max(ticks[-1], *(each.high for each in beside.values()))
+    worlds, others = (list(dict.fromkeys(key[part] for key in beside)) for part in (0, 1))
 
     def across(percent: float) -> float:
-        return left + _PANEL_WIDTH * (percent - low) / (high - low)
+        return left + _PANEL_WIDTH * (percent - ticks[0]) / (ticks[-1] - ticks[0])
 
     bottom = top + _PANEL_HEIGHT - 34
-    yield _text(f"{job}, {mode}", left, top + 12, style="title")
+    yield _text(title, left, top + 12, style="title")
     for tick in ticks:
         x = across(tick)
         style = "grid" if tick else "zero"
         yield f'<line class="{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{top + 20:.1f}" y2="{bottom:.1f}"/>'
-        yield _text(f"{_whole(tick)} %", x, bottom + 15, style="small", anchor="middle")
+        if not tick % (2 * _TICK):
+            yield _text(f"{_whole(tick)} %", x, bottom + 15, style="small", anchor="middle")
     height = (bottom - top - 24) / len(worlds)
     for number, world in enumerate(worlds):
         middle = top + 24 + height * (number + 0.5)
