@@ -263,8 +263,12 @@ class Scheduler:
             package.bound = package.cancelled = package.aborted = package.cleared = False
             package.moved = True
             package.replicas = 0
-            package.granted = []
+            granted, package.granted = package.granted, []
             cause = self.chance.choice(("by-hand", "deep-resubmission", "remake"))
+            if cause == "remake" and granted:
+                made = self._about(package, package.attempts[granted[-1]])
+                self.say("service", "RemovalOrdered", made, by="ada")
+                self.say("service", "FilesRemoved", made, by="ada", removed=["out"])
             self.say("service", "Restarted", self._about(package), cause=cause)
 
     def act_on_attempt(self, package: Package) -> None:

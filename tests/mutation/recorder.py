@@ -43,8 +43,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _failed.add(report.nodeid)
 
 
-def pytest_sessionfinish() -> None:
-    """Keep what was seen."""
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep what was seen; who only hands out tests to workers has seen nothing."""
     _recording.stop()
+    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
+        return
     _recording.save()
     failed_file(_file, process=os.getpid()).write_text("\n".join(sorted(_failed)), encoding="utf-8")

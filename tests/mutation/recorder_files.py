@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-FILE_VARIABLE = "PILOTAGE_COVERAGE_MAP"
+FILE_VARIABLE = "MUTATION_COVERAGE_FILE"
 
 
 def failed_file(data_file: Path | str, *, process: int) -> Path:

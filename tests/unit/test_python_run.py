@@ -224,7 +224,7 @@ def test_a_cancelled_coroutine_stops_waiting(server: CannedServer) -> None:
 
     async def cancelled() -> None:
         waiting = asyncio.ensure_future(pilotage.arun(job()))
-        await asyncio.to_thread(looked.wait)
+        assert await asyncio.to_thread(looked.wait, 60), waiting  # else it ended before it had looked
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
