@@ -104,7 +104,7 @@ def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
     """Fencing dropped: a batch job that was started twice runs its attempt twice."""
 
     def lease(state: EngineState, pilot: PilotState, ref: Any, node: str) -> None:
-        found = exchanges.find_attempt(state, ref)
+        found = exchanges.find_attempt(state.jobs, ref)
         if found is not None and not found.lost and found.pilot != pilot.name:
             if found.pilot in state.pilots.by_name:
                 state.pilots.by_name[found.pilot].give_back(ref)

@@ -9,6 +9,7 @@ from pilotage.engine.on_attempts import attempt_key
 from pilotage.engine.places import AttemptState, PilotState
 from pilotage.engine.races import end_race
 from pilotage.engine.slots import stop_all_but
+from pilotage.engine.state.tables import JobTable
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity
 from pilotage.model.events import parse_dotted
@@ -91,9 +92,9 @@ def _recover(state: EngineState, pilot: PilotState, ref: AttemptRef) -> None:
         state.log.write(recovered, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
 
 
-def find_attempt(state: EngineState, ref: AttemptRef) -> AttemptState | None:
+def find_attempt(jobs: JobTable, ref: AttemptRef) -> AttemptState | None:
     """An attempt that is not over."""
-    job, place = state.jobs.by_id.get(ref.job), parse_dotted(ref.package)
+    job, place = jobs.by_id.get(ref.job), parse_dotted(ref.package)
     if job is None or place is None:
         return None
     number = job.number((place.stage, place.line, place.number))
@@ -133,7 +134,7 @@ def may_say(state: EngineState, pilot: str, one: Checked, *, site: str) -> int |
 
 def _lease(state: EngineState, pilot: PilotState, ref: AttemptRef, node: str) -> None:
     """The first agent of its site that asks for a bound attempt has its lease."""
-    found = find_attempt(state, ref)
+    found = find_attempt(state.jobs, ref)
     if found is None or found.leased or found.lost or found.site is not pilot.site or found.key != attempt_key(ref):
         return
     started = payloads.AttemptStarted(pilot=pilot.name, node=clipped(node, NAME_MAX) or None)

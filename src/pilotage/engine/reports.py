@@ -12,6 +12,7 @@ from pilotage.engine.noticing import notice
 from pilotage.engine.on_pilots import LOSSES, is_excused, lose
 from pilotage.engine.places import AttemptState, SiteState
 from pilotage.engine.releasing import release_site
+from pilotage.engine.state.tables import JobTable
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.exchange import AttemptRef
@@ -74,17 +75,17 @@ def _submitted(state: EngineState, site: SiteState, report: Submitted) -> None:
         state.log.write(queued, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)
 
 
-def bound_attempt(state: EngineState, key: str) -> AttemptState | None:
+def bound_attempt(jobs: JobTable, key: str) -> AttemptState | None:
     """The bound attempt that was submitted under a key."""
     parts = key.rsplit(":", 2)
     if len(parts) != 3 or not _ATTEMPT.fullmatch(parts[2]) or parts[1].count(".") != 2:
         return None
-    return find_attempt(state, AttemptRef(parts[0], parts[1], int(parts[2])))
+    return find_attempt(jobs, AttemptRef(parts[0], parts[1], int(parts[2])))
 
 
 def _bound_at(state: EngineState, site: SiteState, key: str) -> AttemptState | None:
     """The same where it is the reporting site's: no site speaks of what is another's."""
-    found = bound_attempt(state, key)
+    found = bound_attempt(state.jobs, key)
     return found if found is not None and found.site is site else None
 
 

@@ -35,7 +35,7 @@ def _release_unfit(state: EngineState, name: str) -> None:
 
 
 def _race(state: EngineState, key: str) -> None:
-    if (attempt := bound_attempt(state, key)) is not None:
+    if (attempt := bound_attempt(state.jobs, key)) is not None:
         race(state, attempt)
 
 
@@ -63,7 +63,7 @@ def _ask_again(state: EngineState, key: str) -> None:
         if not request.native_id and not request.spoke:
             submit_pilot(state, request.site, key)
         return
-    attempt = bound_attempt(state, key)
+    attempt = bound_attempt(state.jobs, key)
     if attempt is not None and not attempt.leased and not attempt.queued and not attempt.lost:
         submit(state, attempt)
 
@@ -75,7 +75,7 @@ def _check_queue(state: EngineState, key: str) -> None:
         if not request.spoke:
             check_queue(state, request.site, key, request.requested_at)
         return
-    attempt = bound_attempt(state, key)
+    attempt = bound_attempt(state.jobs, key)
     if attempt is not None and attempt.counted and not attempt.leased:
         check_queue(state, attempt.site, key, attempt.created_at)
 

@@ -388,7 +388,7 @@ class Scene:
                     "restoring", f"{when}, {ref} acts with {pilot}, of which no event tells", subject="engine"
                 )
         for ref, pilot in self._acting.items():
-            known = find_attempt(restored.state, ref)  # that it was given up may have been forgotten in the crash
+            known = find_attempt(restored.state.jobs, ref)  # that it was given up may have been forgotten in the crash
             if ref.job in restored.state.jobs.by_id and acting.get(ref) != pilot and (known is None or known.lost):
                 raise Violation("restoring", f"{when}, {ref} may act with {pilot}, and is forgotten", subject="engine")
 
