@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
 from pilotage.model.extras import MissingExtra
 from pilotage.ports import JournalBusy
+from pilotage.service.keeper import Keeper
+from tests.events import StandingClock, a_short_job
 
 
 @pytest.fixture(autouse=True)
@@ -96,3 +100,27 @@ def test_the_owner_is_the_account_and_not_what_the_environment_claims(monkeypatc
     monkeypatch.setenv("USER", "somebody-else")
     monkeypatch.setenv("LOGNAME", "somebody-else")
     assert book.local_user() == told != "somebody-else"
+
+
+def test_all_of_a_backup_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = settings()
+    folder, target, real = Path(here.journal.address.folder), tmp_path / "saved", os.fsync
+    with closing(book.open_journal(here)) as journal:
+        Keeper(journal, clock=StandingClock()).take([*a_short_job("j1"), *a_short_job("j2")])
+        journal.seal("j1")
+    (folder / "keys").mkdir()
+    (folder / "keys/a").write_text("a key")
+    (folder / "token").write_text("a token")
+    before, after = set[Path](), set[Path]()
+
+    def sync(descriptor: int) -> None:
+        real(descriptor)
+        (after if target.exists() else before).add(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", sync)
+    assert keeping.backup_book(here, target).sealed == 1
+    (made,) = {path for path in before if path.name == "book"}
+    assert {path.relative_to(target) for path in (target, *target.rglob("*"))} == {
+        path.relative_to(made) for path in before
+    }
+    assert after == {tmp_path}

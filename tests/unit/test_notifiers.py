@@ -293,11 +293,11 @@ def test_a_line_of_a_mail_says_what_changed(mail_server: MailServer) -> None:
 
 def test_a_sender_that_is_no_address_is_refused_at_once() -> None:
     with pytest.raises(BadAddress, match="smtp_from"):
-        SmtpNotifier(SmtpServer(host="localhost", sender=""), clock=StandingClock())
+        SmtpNotifier(SmtpServer(host="localhost", port=25, sender=""), clock=StandingClock())
 
 
 def test_the_password_of_the_mail_server_is_never_shown() -> None:
-    server = SmtpServer(host="mail", sender="a@b.org", user="u", password="hunter2")
+    server = SmtpServer(host="mail", port=25, sender="a@b.org", user="u", password="hunter2")
     assert "hunter2" not in repr(server)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -76,6 +77,36 @@ def test_what_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None
     answer = Here(seconds_max=0.5).run(Call(("sh", "-c", script)))
     assert answer == (None, "begun\n", "")
     wait_until(lambda: not any(lives(int(pid)) for pid in file.read_text().split()))
+
+
+def test_of_a_command_under_way_no_more_files_are_open_than_its_answer_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_the_command() -> int:
+        return sum(file.startswith(str(folder)) for file in _open_files())
+
+    folder, begun = tmp_path / "open", tmp_path / "begun"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    caller = Here()
+    call = Call(("sh", "-c", f"touch {begun}; exec sleep 600"), "what it reads")
+    thread = threading.Thread(target=caller.run, args=(call,))
+    thread.start()
+    try:
+        wait_until(begun.exists)
+        wait_until(lambda: of_the_command() == 2, 10.0)  # what it prints, and what it complains of
+    finally:
+        caller.close()
+        thread.join()
+    assert of_the_command() == 0
+
+
+def _open_files() -> list[str]:
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(each.readlink()))
+    return found
 
 
 def test_closed_it_breaks_off_what_is_under_way_and_starts_nothing_more(caller: Caller, tmp_path: Path) -> None:

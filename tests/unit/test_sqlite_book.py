@@ -15,6 +15,7 @@ from pilotage.adapters.journals import sqlite, sqlite_schema
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED
 from pilotage.adapters.journals.sqlite import BOOK, SqliteJournal
+from pilotage.adapters.journals.sqlite_connections import connect_writer
 from pilotage.adapters.journals.sqlite_reader import SqliteReader
 from pilotage.book.bins import COARSE_SECONDS, FINE_SECONDS
 from pilotage.book.ledger import Changes
@@ -350,6 +351,31 @@ def test_slices_are_forgotten_as_soon_as_no_window_reaches_them(tmp_path: Path) 
         assert slices(journal, now=last) == [first, other]
         assert slices(journal, now=last + 1) == [other, other + 1]
         assert slices(journal, now=last + 2) == [other, other + 1]
+
+
+def test_old_slices_are_looked_for_once_in_a_slice_and_not_with_every_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def traced(path: Path, **how: bool) -> sqlite3.Connection:
+        connection = connect_writer(path, **how)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    monkeypatch.setattr(sqlite, "connect_writer", traced)
+    start = float(COARSE_SECONDS * 1000)
+    looked = []
+    with opened(tmp_path) as journal:
+        for now in (start, start, start + 1, start + FINE_SECONDS):
+            row = StatisticRow(
+                width_seconds=FINE_SECONDS, slice=int(now) // FINE_SECONDS, site="", activity="", sketch=b""
+            )
+            said.clear()
+            with journal.transaction() as ledger:
+                ledger.write(Changes(received=now, statistics=[row]))
+            looked.append(sum(statement.startswith("DELETE FROM statistics") for statement in said))
+    assert looked == [len(KEPT_SECONDS), 0, 0, 1]
 
 
 def test_a_full_disk_keeps_nothing_of_the_batch_and_goes_on_when_there_is_room(tmp_path: Path) -> None:

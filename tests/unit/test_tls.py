@@ -125,6 +125,13 @@ def test_an_authority_without_its_key_is_told_with_the_way_out(tls: Path) -> Non
         made(tls)
 
 
+def test_a_folder_that_cannot_be_written_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "tls").write_text("a file where the folder should be")
+    with pytest.raises(TlsError, match=r"cannot write certificates") as caught:
+        made(tmp_path / "tls")
+    assert (caught.value.subject, caught.value.got) == (str(tmp_path / "tls"), "File exists")
+
+
 @pytest.mark.parametrize("host", ["", "a b", "https://x", "x" * 300, "ü.example"])
 def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
     with pytest.raises(TlsError, match="no name of a host"):

@@ -284,6 +284,8 @@ def backup_book(settings: Settings, target: Path) -> Copied:
         made.mkdir(mode=0o700)
         for name in _KEPT_BESIDE:
             _copy_beside(folder / name, made / name)
+        for each in made.rglob("*"):
+            sync(each)
         if (folder / WORK_FILE).is_file():
             copy_database(folder / WORK_FILE, made / WORK_FILE)  # first: what it knows, the book knows, too
         copied = copy_book(folder, made)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from contextlib import closing
 from typing import cast
 
 import psycopg
 import pytest
 
-from pilotage.adapters.journals.postgres import PostgresJournal
-from pilotage.adapters.journals.postgres_connection import told
+from pilotage.adapters.journals.postgres import PostgresJournal, PostgresReader
+from pilotage.adapters.journals.postgres_connection import Server, told
 from pilotage.adapters.journals.postgres_moving import Mover, Place
 from pilotage.adapters.journals.postgres_schema import MIGRATIONS, Migration
 from pilotage.adapters.journals.postgres_text import stored_json, stored_text
@@ -470,6 +471,24 @@ def test_a_bad_address_is_refused_without_showing_its_password() -> None:
         PostgresJournal("postgresql://ada:secret@[::1/book")
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_what_a_url_says_of_the_connection_is_heeded_and_the_rest_is_ours(postgres_server: PostgresServer) -> None:
+    url = postgres_server.database()
+    with closing(Server(f"{url}?keepalives_idle=7").connect("a test")) as connection:
+        told_of = connection.info.get_parameters()
+    assert (told_of["keepalives_idle"], told_of["keepalives_interval"]) == ("7", "10")
+    postgres_server.drop(url)
+
+
+def test_whoever_finds_no_book_to_read_leaves_no_session_behind(postgres_server: PostgresServer) -> None:
+    url = postgres_server.database()
+    with pytest.raises(JournalError, match="no book that can be read") as caught:
+        PostgresReader(url)
+    left = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with psycopg.connect(url, autocommit=True) as connection:
+        wait_until(lambda: not connection.execute(left).fetchall(), lambda: f"sessions left by: {caught}", seconds=20)
+    postgres_server.drop(url)
 
 
 @pytest.mark.parametrize("text", AWKWARD, ids=range(len(AWKWARD)))

@@ -69,7 +69,7 @@ class Server:
         """Read the URL; nothing is opened yet."""
         self.where = without_password(url)
         try:
-            given = {name for name, value in conninfo_to_dict(url).items() if value is not None}
+            given = conninfo_to_dict(url)
             self._address = make_conninfo(url, **{n: v for n, v in _DEFAULTS.items() if n not in given})
         except psycopg.Error:
             # What libpq says of a bad URL may quote the password, and so may the trace.

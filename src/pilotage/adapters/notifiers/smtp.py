@@ -34,7 +34,7 @@ class SmtpServer(msgspec.Struct, frozen=True, kw_only=True):
     """The mail server that letters are handed to, and who sends them."""
 
     host: str
-    port: int = 25
+    port: int
     sender: str
     security: Security = "none"
     user: str = ""
