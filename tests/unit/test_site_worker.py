@@ -283,6 +283,20 @@ def test_pilots_whose_keys_follow_each_other_are_asked_for_by_one_call() -> None
     assert did == ["3 pilots from here-8", "pilot here-12", "pilot there-13", "cancel x-1 y-7"]
 
 
+def test_no_call_asks_for_more_than_a_hundred_pilots_or_cancels_more() -> None:
+    work = Work()
+    keys = [f"here-{number}" for number in range(1, 251)]
+    work.worker.want(*(SubmitPilot(site="here", key=key) for key in keys))
+    work.worker.want(*(CancelSubmitted(site="here", key=f"x-{number}") for number in range(101)))
+    work.worker.start()
+    did = [work.site.did.get(timeout=WAIT_SECONDS)]
+    while not did[-1].endswith(" x-100"):
+        did.append(work.site.did.get(timeout=WAIT_SECONDS))
+    work.worker.stop()
+    assert did[:3] == ["100 pilots from here-1", "100 pilots from here-101", "50 pilots from here-201"]
+    assert [len(each.split()) - 1 for each in did[3:]] == [100, 1]
+
+
 def test_what_a_full_site_does_not_take_waits_here_and_that_is_told_once() -> None:
     with started() as work:
         work.site.room = 2

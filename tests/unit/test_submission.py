@@ -142,6 +142,20 @@ def test_an_output_that_somebody_else_made_is_refused_before_anything_is_kept(he
     assert here.prepare(SWEEP, replace=True).in_the_way == ("sim-1.dat", "sim-3.dat")
 
 
+def test_of_many_outputs_that_are_in_the_way_five_are_named_and_the_others_counted(here: Place) -> None:
+    text = "pilotage: 1\njob: j\nstages: [{each: {n: 1..7}, run: 'work {n}', outputs: ['{n}.dat']}]\n"
+    for number in range(1, 8):
+        (here.folder / f"{number}.dat").write_text("mine")
+    with pytest.raises(NotOurs) as refused:
+        here.prepare(text)
+    assert refused.value.what.endswith("since: 1.dat, 2.dat, 3.dat, 4.dat, 5.dat and 2 more")
+    for number in (6, 7):
+        (here.folder / f"{number}.dat").unlink()
+    with pytest.raises(NotOurs) as refused:
+        here.prepare(text)
+    assert refused.value.what.endswith("since: 1.dat, 2.dat, 3.dat, 4.dat, 5.dat")
+
+
 def test_a_million_outputs_are_looked_for_by_listing_their_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "pilotage: 1\njob: j\nstages: [{each: {n: 1..20000}, run: 'work {n}', outputs: ['out/{n}.dat']}]\n"
     (here.folder / "out").mkdir()
