@@ -9,7 +9,7 @@ from pilotage.engine.selection import SelectionSettings
 from pilotage.engine.selection.scores import submission_delta
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, WakeSite
+from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, Kill, ProbeSite, Refused, WakeSite
 from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
 from pilotage.service.running.site_stands import stand_of_site
@@ -295,6 +295,35 @@ def test_a_submission_under_way_costs_a_site_some_of_its_score_until_it_is_answe
         assert told(small, payloads.SiteWoken) == ["a"]  # there is no other
         assert score.underway("submission") == len(small.take(SubmitAttempt))
         small.take(CancelSubmitted)
+
+
+def test_the_submission_of_an_attempt_that_begins_or_is_killed_before_the_answer_leaves_no_load_behind() -> None:
+    with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first")) as small:
+        small.submit(bag(2))
+        score = small.engine.state.sites.by_name["a"].place.score
+        first, second = small.take(SubmitAttempt)
+        assert score.value == -0.4
+        agent = small.bound(first)
+        assert score.value == -0.2
+        small.ask(Kill(job="j", package=second.ref.package))
+        assert score.value == 0.0
+        small.step(Submitted(site="a", key=first.key, native_id="1"))  # what is answered late is not taken off again
+        assert score.value == 0.0
+        agent.unread.clear()
+        small.take(CancelSubmitted)
+
+
+def test_the_submission_of_a_pilot_that_comes_or_goes_before_the_answer_leaves_no_load_behind() -> None:
+    with Small(site("a", cores=1, pilots=2), selection=SelectionSettings(policy="first")) as small:
+        small.submit(bag(9))
+        score = small.engine.state.sites.by_name["a"].place.score
+        assert score.value == -0.4
+        pilot = small.pilot("a")
+        assert score.value == -0.2
+        [other] = small.take(SubmitPilot)
+        small.step(Gone(site="a", key=other.key, reason="failed"))
+        assert score.underway("submission") == len(small.take(SubmitPilot))
+        pilot.unread.clear()
 
 
 def test_a_site_that_is_not_reached_loses_as_much_as_by_a_submission_that_failed_so() -> None:
