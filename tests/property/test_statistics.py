@@ -301,3 +301,16 @@ def test_what_is_too_old_for_every_window_is_not_kept() -> None:
     rows = added_to(MemoryLedger(), observations, now=START + 3600)
     assert [each.width_seconds for each in rows] == [COARSE_SECONDS]
     assert added_to(MemoryLedger(), Observations(), now=START) == []
+
+
+@pytest.mark.parametrize("packages", [1, 100])
+def test_slices_to_which_nothing_is_added_are_left_alone(packages: int) -> None:
+    ready = [NEVER] * 9
+    ready[STATES.index("READY")] = START
+    running = list(ready)
+    running[STATES.index("RUNNING")] = START + 3000
+    observations = Observations()
+    for _ in range(packages):
+        observations.observe(before=(tuple(ready), "lyon", "sim"), after=(tuple(running), "lyon", "sim"))
+    touched = {(width, number) for width, number, _, _ in observations.observed(now=EARLY)}
+    assert touched == {(width, int(START + 3000) // width) for width in (FINE_SECONDS, COARSE_SECONDS)}

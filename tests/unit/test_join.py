@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -143,6 +144,24 @@ def test_a_job_that_was_cleared_and_restarted_goes_on() -> None:
     assert told(*events[:3]).job("j").state == "CLEARED"
     job = told(*events).job("j")
     assert (job.state, job.cleared_at, job.cleared_by) == ("RUNNING", None, None)
+
+
+def test_the_garbage_collector_walks_through_no_row_of_a_book() -> None:
+    # A busy service holds many thousand rows, and whoever waits for an answer waits for the collector too.
+    engine, agent = Teller(), Teller("agent", "p")
+    changes = MemoryBook().take([
+        engine.register(TWO),
+        engine.say("Bound", "1.1.1", site="lyon"),
+        engine.say("AttemptCreated", "1.1.1/1", site="lyon"),
+        agent.say("PhaseEntered", "1.1.1/1", phase="inputs"),
+        engine.say("Tagged", "1.1.1", name="study", value="1"),
+    ]).changes  # fmt: skip
+    rows = [*changes.streams, *changes.jobs, *changes.stages, *changes.packages, *changes.tags]
+    rows += [part for row in changes.packages for part in (row.facts, *row.facts.attempts.values())]
+    assert {type(row).__name__ for row in rows} == {
+        "StreamRow", "JobRow", "StageRow", "PackageRow", "PackageFacts", "AttemptFacts", "TagRow",
+    }  # fmt: skip
+    assert [row for row in rows if gc.is_tracked(row)] == []
 
 
 def test_a_package_that_its_job_gave_up_says_why_and_the_later_cause_stands() -> None:

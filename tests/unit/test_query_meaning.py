@@ -163,6 +163,11 @@ def test_the_indexed_attributes_are_a_setting() -> None:
         indexed_names(["nod"])
 
 
+def test_only_what_the_target_has_is_named_as_what_would_help() -> None:
+    with pytest.raises(QueryTooBroad, match=r"one of job, tag\.study, got held"):
+        served_by(parse("held=yes"), Target.JOBS, indexed_names(["node", "exit_code", "tag.study"]))
+
+
 def test_values_are_looked_up_before_ranges() -> None:
     plan = served_by(parse("position>5 and type=Tagged"), Target.EVENTS, frozenset({"type"}))
     assert plan.attributes == ("type",)
