@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -205,3 +206,16 @@ def test_an_event_that_is_nested_too_deeply_does_not_take_the_others_with_it(oth
     assert [one.event for one in checked] == [
         one.event for one in CODEC.read_batch(msgspec.json.encode({"events": others}))[0]
     ]
+
+
+@pytest.mark.parametrize("length, cut", [(1_100_000, True), (1_100_001, False)])
+def test_a_batch_of_more_than_1_1_megabytes_with_an_event_that_is_nested_too_deeply_is_refused_whole(
+    length: int, *, cut: bool
+) -> None:
+    body = b'{"events":[{"data":%b}' % DEEP
+    body += b" " * (length - len(body) - 2) + b"]}"
+    if cut:
+        assert [one.code for one in CODEC.read_batch(body)[1]] == ["malformed"]
+    else:
+        with pytest.raises(MalformedBatch):
+            CODEC.read_batch(body)
