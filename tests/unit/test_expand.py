@@ -54,6 +54,21 @@ def test_a_merge_waits_for_every_one_of_its_group_and_for_no_other() -> None:
     ]
 
 
+def test_a_merge_for_each_of_several_values_waits_for_every_one_of_its_group_and_for_no_other() -> None:
+    text = (
+        "stages:\n  - each: {i: 1..5}\n    run: m\n    outputs: ['o-{i}']\n"
+        "  - each: {part: {files: 'o-*', group: 2}, level: 1..2}\n    run: merge {part} {level}\n    inputs: ['{part}']\n"
+    )
+    expansion = expanded(text)
+    found = {
+        tuple(expansion.package(p).binaries[0].argv[1:]): expansion.graph.predecessors(p).tolist()
+        for p in range(5, expansion.count)
+    }
+    assert found == {
+        (*(f"o-{i + 1}" for i in group), str(level)): group for group in ([0, 1], [2, 3], [4]) for level in (1, 2)
+    }
+
+
 def test_files_decide_the_order_wherever_the_stages_stand() -> None:
     text = "stages:\n  - name: last\n    run: b\n    inputs: [x]\n  - name: first\n    run: a\n    outputs: [x]\n"
     assert edges(expanded(text)) == {("first", "last")}

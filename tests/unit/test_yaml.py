@@ -241,6 +241,12 @@ def test_a_duplicate_key_says_where_the_first_stands() -> None:
     assert "first on line 2" in problem.message
 
 
+def test_a_fault_tells_a_name_whole_unless_the_cut_one_is_shorter() -> None:
+    [whole, cut] = faults(f"a: *{'n' * 60}\nb: *{'n' * 61}")
+    assert f"`*{'n' * 60}`" in whole.message
+    assert f"`*{'n' * 59}…`" in cut.message
+
+
 def test_a_fault_carries_its_line_for_the_caret() -> None:
     [problem] = faults("x: 0\n\ta: 1 # here")
     assert problem.source == "\ta: 1 # here"
