@@ -192,6 +192,27 @@ def test_a_spool_is_rewritten_when_most_of_it_is_delivered(
     assert service.types().count("AttemptFinished") == 300
 
 
+def test_a_pilot_that_was_started_without_an_input_opens_its_spool_once_and_closes_it(tmp_path: Path) -> None:
+    def opened() -> int:
+        files = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+        return files.count(str(tmp_path / "p.events"))
+
+    spool = PilotSpool(tmp_path, "p")
+    aside = os.dup(0)
+    os.close(0)  # so that the next file that is opened has this number
+    try:
+        for at in (1.0, 2.0):
+            spool.tell("PilotStarted", {"site": "here"}, at=at)
+            spool.write(spool.take_unwritten())
+        assert opened() == 1
+        spool.close()
+        assert opened() == 0
+    finally:
+        os.dup2(aside, 0)
+        os.close(aside)
+    assert (tmp_path / "p.events").read_text().count("PilotStarted") == 2
+
+
 # --- what dead pilots leave ------------------------------------------------------------------------------------------
 
 

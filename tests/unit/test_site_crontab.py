@@ -76,6 +76,15 @@ def test_the_line_is_read_by_a_shell_as_it_was_meant(tmp_path: Path, table: Path
     assert table.read_text() == ""
 
 
+def test_the_line_names_the_files_that_it_was_given_so_that_cron_finds_them_from_any_folder(
+    tmp_path: Path, table: Path
+) -> None:
+    assert call(tmp_path, "--install-cron", "--token-file=a/token", "--ca-file=ca.pem").returncode == 0
+    for line in table.read_text().splitlines():
+        words = shlex.split(command_in(line), comments=True)
+        assert {f"--token-file={Path.cwd()}/a/token", f"--ca-file={Path.cwd()}/ca.pem"} <= {*words}
+
+
 def command_in(line: str) -> str:
     """What cron runs of a line."""
     return line.removeprefix("@reboot ").removeprefix("*/5 * * * * ").replace("\\%", "%")

@@ -13,10 +13,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from pilotage.agent.sweeping import become_subreaper
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-_PR_SET_CHILD_SUBREAPER = 36
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MARK = b"PILOTAGE_MARK="
@@ -130,7 +131,7 @@ class Remains:
 
     def __init__(self, *, sole: bool, grace_seconds: float) -> None:
         """Adopt orphans from now on, if this process may."""
-        self._adopts = sole and _become_subreaper()
+        self._adopts = sole and become_subreaper()
         self._grace_seconds = grace_seconds
         self._children = -1
         self._running: dict[int, None] = {}  # sessions
@@ -260,15 +261,6 @@ def _send(process: Process, number: int) -> None:
     if now is not None and now.started_ticks == process.started_ticks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)
-
-
-def _become_subreaper() -> bool:
-    try:
-        import ctypes
-
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-    except (ImportError, OSError, AttributeError):
-        return False
 
 
 def _read(path: str) -> bytes:

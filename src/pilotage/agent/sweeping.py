@@ -36,7 +36,7 @@ def _prctl(option: int, value: int) -> bool:
     try:
         import ctypes
 
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value) == 0)
     except (ImportError, OSError, AttributeError):
         return False
 
