@@ -282,6 +282,8 @@ def test_what_does_not_speak_tls_is_told_as_such(tls: Path) -> None:
 def test_a_ca_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotTrusted, match=r"nowhere\.pem"):
         client_context(str(tmp_path / "nowhere.pem"))
+    with pytest.raises(CertificateRefused, match=r"https://127\.0\.0\.1: the CA file .*nowhere\.pem cannot be used"):
+        Server("https://127.0.0.1", ca_file=str(tmp_path / "nowhere.pem")).get("/v1/position")
 
 
 # --- finding ---

@@ -39,10 +39,10 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """What became of events: each of them, why some did not go, and what the server said of all that went."""
 
     events: list[Logged]
-    problem: str = ""
-    denied: bool = False  # the token is the problem: waiting does not help
-    delivered: int = 0  # with those that waited in the spool before
-    parked: int = 0  # how many of the delivered are of jobs that are not registered yet
+    problem: str
+    denied: bool  # the token is the problem: waiting does not help
+    delivered: int  # with those that waited in the spool before
+    parked: int  # how many of the delivered are of jobs that are not registered yet
 
 
 def log_events(
