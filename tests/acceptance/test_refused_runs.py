@@ -37,6 +37,15 @@ def test_what_earlier_runs_left_stays_when_one_is_refused(place: Place) -> None:
     assert place.told("status", job)["job"]["state"] == "DONE"
 
 
+def test_a_run_whose_service_cannot_start_says_why_and_does_not_try_twice(place: Place) -> None:
+    place.document(SMALL)
+    place.state.mkdir(mode=0o700)
+    (place.state / "book.sqlite").write_bytes(b"no book " * 1000)
+    assert "the service did not start: " in (told := place.run("run", code=2).stderr)
+    assert "file is not a database" in told
+    assert place.log().count("file is not a database") == 1
+
+
 def test_a_plan_is_refused_as_the_run_would_be_with_a_service_and_without(place: Place) -> None:
     place.document(IMPOSSIBLE)
     told = [place.run(command, code=2).stderr for command in ("run", "plan")]

@@ -20,6 +20,8 @@ BROAD: dict[str, tuple[str, ...]] = {
     ),
     "app": (
         "tests/acceptance/test_run.py",
+        "tests/acceptance/test_run_stopping.py",
+        "tests/acceptance/test_refused_runs.py",
         "tests/acceptance/test_site_commands.py",
         "tests/acceptance/test_doctor_faults.py",
         "tests/acceptance/test_book_commands.py",

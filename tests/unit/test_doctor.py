@@ -132,6 +132,17 @@ def test_a_folder_that_cannot_be_written_is_told(state: Path, monkeypatch: pytes
     assert (found.verdict, "read-only" in found.message) == ("bad", True)
 
 
+def test_a_folder_whose_disk_takes_nothing_is_told(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(
+        _: int,
+    ) -> None:  # as a file server does that has no room: what is written is fine until it is to be kept
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    found = findings(state)["state folder"]
+    assert (found.verdict, "quota exceeded" in found.message) == ("bad", True)
+
+
 def test_a_port_that_is_taken_is_told(state: Path) -> None:
     with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
