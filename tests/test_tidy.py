@@ -19,6 +19,7 @@ from pilotage.model.settings import PACKAGE_SETTINGS
 from pilotage.model.version import VERSION
 from tests import tidy
 from tests.field_readers import readers_of
+from tests.import_circles import circle
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_BY_TOOLS = re.compile(r"\.(?!ci$|gitignore$).*|__pycache__|build|dist|.*\.egg-info")
@@ -126,6 +127,21 @@ def test_a_long_file_is_seen() -> None:
     assert tidy.too_long({"a.py": "\n" * 3, "b.py": "\n" * 2}, lines_max=2) == [
         "a.py:3: 3 lines, at most 2: a file is one idea"
     ]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle(python("src/")) == []
+
+
+def test_a_circle_is_seen() -> None:
+    lazily = "def look() -> None:\n    from house import cellar\n"
+    for_types = "if TYPE_CHECKING:\n    from house.roof import Tile\n"
+    tree = {"src/house/__init__.py": "", "src/house/roof.py": lazily, "src/house/cellar.py": for_types}
+    assert circle(tree) in (
+        ["house.roof", "house.cellar", "house.roof"],
+        ["house.cellar", "house.roof", "house.cellar"],
+    )
+    assert circle(tree | {"src/house/cellar.py": "import os\n"}) == []
 
 
 def test_no_tool_left_its_drafts_behind() -> None:
