@@ -40,11 +40,13 @@ class DeskOf:
 
     def __init__(self, cluster: Cluster, fate: list[str]) -> None:
         self.cluster, self.fate = cluster, fate
+        self.asked: list[tuple[str, str, int]] = []  # what, from which key on, and of how many
 
     def _next(self) -> str:
         return self.fate.pop(0) if self.fate else "well"
 
     def submit_pilots(self, key: str, count: int = 1) -> list[str]:
+        self.asked.append(("submit", key, count))
         fate = self._next()
         if fate == "killed before":
             raise Killed
@@ -71,6 +73,7 @@ class DeskOf:
         return self.submit_pilots(key)[0]
 
     def cancel(self, *keys: str) -> None:
+        self.asked.append(("cancel", keys[0], len(keys)))
         for key in keys:
             if key in self.cluster.running:
                 self.cluster.ended[key] = self.cluster.running.pop(key)
@@ -157,6 +160,19 @@ def test_what_an_earlier_process_may_have_submitted_is_waited_for_before_it_is_s
     settled.look(DeskOf(cluster, []))
     settled.act(DeskOf(cluster, []))
     assert cluster.taken == [f"{SITE}-1"]
+
+
+def test_no_call_asks_for_more_than_a_hundred_pilots_or_cancels_more(tmp_path: Path) -> None:
+    memory, desk = SiteMemory(tmp_path / "memory.json"), DeskOf(Cluster(), [])
+    keys = [f"{SITE}-{number}" for number in range(1, 251)]
+    memory.told(hears(keys, []))
+    SiteWork(memory).act(desk)
+    memory.told(hears([], keys, keys))
+    SiteWork(memory).act(desk)
+    assert desk.asked == [
+        *(("submit", f"{SITE}-1", 100), ("submit", f"{SITE}-101", 100), ("submit", f"{SITE}-201", 50)),
+        *(("cancel", f"{SITE}-1", 100), ("cancel", f"{SITE}-101", 100), ("cancel", f"{SITE}-201", 50)),
+    ]
 
 
 def test_what_is_refused_is_told_and_not_tried_again(tmp_path: Path) -> None:
