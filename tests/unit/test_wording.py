@@ -99,6 +99,10 @@ def test_parameters_are_one_line_however_many_and_long_they_are() -> None:
     assert "\n" not in text
     assert len(text) < 600
     assert parameters_text({"temp": "0.8", "field": "16"}) == "temp=0.8 field=16"
+    eight = {f"p{number}": "x" * 60 for number in range(8)}
+    assert parameters_text(eight) == " ".join(f"{name}={value}" for name, value in eight.items())  # nothing is cut
+    assert parameters_text({**eight, "p8": "1"}) == f"{parameters_text(eight)} …"
+    assert parameters_text({"long": "x" * 61}) == f"long={'x' * 59}…"
 
 
 class _Rows:
