@@ -218,6 +218,38 @@ def test_what_another_document_made_last_or_reads_stays(folder: Folder) -> None:
     assert (names(found), {*kept(found)}) == (["gone", "read"], {"shared"})
 
 
+def test_what_is_read_through_a_link_stays(folder: Folder) -> None:
+    folder.ran(HEAD + "  - {run: make, outputs: [sub/one, sub/two, sub/three, sub/four, sub/gone]}\n")
+    for link, target in (("one", "sub/one"), ("all", "sub"), ("three", "sub/three")):
+        (folder.path / link).symlink_to(target)
+    other = "pilotage: 1\njob: other\nstages:\n  - {run: use it, inputs: [three], outputs: [own]}\n"
+    folder.ran(other, document="other{.yaml")
+    beside = Folder(folder.here)
+    beside.path = folder.path.parent / "beside"
+    beside.path.mkdir()
+    beside._n = 1000
+    (beside.path / "four").symlink_to(folder.path / "sub/four")
+    job = beside.ran(HEAD + "  - {run: use, inputs: [four], outputs: [x]}\n", over=False)
+    long = "n" * 300  # no name of a file
+    found = folder.found(
+        HEAD + f"  - {{each: {{l: [{long}]}}, run: 'use {{l}}', inputs: [one, all/two], outputs: [y]}}\n"
+    )
+    assert names(found) == ["sub/gone"]
+    assert {each.name: (each.reason, each.message) for each in found.kept} == {
+        "sub/one": ("document", "the document reads one, which leads to it"),
+        "sub/two": ("document", "the document reads all/two, which leads to it"),
+        "sub/three": ("other-document", "other{.yaml reads three, which leads to it"),
+        "sub/four": ("unfinished-job", f"the job {job}, which is not over, reads four, which leads to it"),
+    }
+
+
+def test_another_document_stays_although_an_earlier_run_made_it(folder: Folder) -> None:
+    other = "pilotage: 1\njob: other\nstages:\n  - {run: make it, outputs: [own]}\n"
+    folder.ran(HEAD + "  - {run: make, outputs: [other.yaml]}\n", content=other)
+    folder.ran(other, document="other.yaml")
+    assert kept(folder.found(NEW)) == {"other.yaml": "other-document"}
+
+
 def test_a_document_that_got_another_name_is_the_same_and_one_beside_it_is_not(folder: Folder) -> None:
     folder.ran(OLD, document="before.yaml")
     assert names(folder.found(NEW, document="now.yaml")) == []

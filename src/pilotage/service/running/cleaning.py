@@ -1,8 +1,8 @@
 """What earlier runs of a document made and it no longer makes: found, and removed.
 
 A file goes only if it is certain that nobody wants it: it has the content that a run of this document was granted, no other
-run made it since, the document as it is now does not make it, cannot make it and does not read it, and neither does a job
-that is not over, nor another document by its latest run.
+run made it since, the document as it is now does not make it, cannot make it and does not read it, under whatever name,
+and neither does a job that is not over, nor another document by its latest run.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ AtWork = Callable[[str], "tuple[Expansion, Collection[str]] | None"]
 
 _ROWS_AT_ONCE = 1000
 _NAMED_MAX = 5
+_USES = "makes or reads it"
 _NAMELESS = frozenset({"", "-"})  # documents that are no files: of Python, or read from standard input
 
 
@@ -159,6 +160,7 @@ class _Search:
         self._documents: dict[tuple[str, str], bool] = {}  # by folder and name: whether they are there
         self._mine = self._runs_of_document()
         self._by_parameters: dict[tuple[tuple[str, str], ...], frozenset[str]] = {}
+        self._links: dict[tuple[int, int], tuple[StaysFor, str]] | None = None
 
     def obsolete(self, made: Iterator[tuple[str, dict[str, MadeFile]]]) -> ObsoleteFiles:
         """What can be removed, and what stays."""
@@ -216,6 +218,8 @@ class _Search:
             return kept("document", "the document reads it")
         if other := self._made_with_others(name, made.job):
             return kept("parameters", f"the document makes it with {other}")
+        if reader := self._readers_by_link(users).get(_identity(there)):
+            return kept(*reader)
         return ObsoleteFile(
             name=name,
             size_bytes=there.size_bytes,
@@ -260,21 +264,29 @@ class _Search:
         """Whether the document that a job was read from is still there, under that name."""
         key = (origin.folder, origin.document)
         if key not in self._documents:
-            self._documents[key] = bool(self._store.look_up(origin.folder, [origin.document]))
+            try:
+                self._documents[key] = bool(self._store.look_up(origin.folder, [origin.document]))
+            except StoreError:  # nobody may look there: what is not known for certain is there
+                self._documents[key] = True
         return self._documents[key]
 
     # --- who else wants it ---
 
     def _users(self) -> list[_User]:
-        """The jobs that are not over, and the other documents by their latest runs, of this folder and those around it."""
+        """The jobs that are not over, and the other documents by their latest runs.
+
+        Of this folder and those around it, and of the same user wherever they are: links may lead from there to here.
+        """
         found: list[_User] = []
         latest: dict[tuple[str, str], JobRow] = {}
         for job, origin in self._origins.items():
-            if origin is None or not _are_nested(origin.folder, self._folder):
-                continue
             row = self._rows[job]
+            if origin is None:
+                continue
+            if row.owner != self._submission.owner and not _are_nested(origin.folder, self._folder):
+                continue
             if job in self._unfinished:
-                message = f"the job {job}, which is not over, makes or reads it"
+                message = f"the job {job}, which is not over, {_USES}"
                 found.append(_User(origin.folder, self._uses_of(row), "unfinished-job", message))
             elif job not in self._mine and origin.document not in _NAMELESS and self._is_there(origin):
                 key = (origin.folder, origin.document)
@@ -283,7 +295,7 @@ class _Search:
         for (folder, document), row in latest.items():
             if (uses := self._uses_of(row)) is not None:
                 shown = _name_in(self._folder, folder=folder, name=document) or f"{folder}/{document}"
-                found.append(_User(folder, uses, "other-document", f"{shown} makes or reads it"))
+                found.append(_User(folder, uses, "other-document", f"{shown} {_USES}"))
         return found
 
     def _uses_of(self, row: JobRow) -> FileUses | None:
@@ -294,7 +306,30 @@ class _Search:
                 known = recalled.expansion, recalled.origin.captured
         except PilotageError:
             return None
-        return FileUses(*known)
+        expansion, captured = known
+        origin = self._origins[row.job]
+        return FileUses(expansion, captured if origin is None else [*captured, origin.document])
+
+    def _readers_by_link(self, users: Collection[_User]) -> Mapping[tuple[int, int], tuple[StaysFor, str]]:
+        """Who reads a file, by what the file is: another name may lead to it, through a link."""
+        if self._links is None:
+            own = _User(self._folder, self._now, "document", f"the document {_USES}")
+            self._links = {}
+            for user in (*users, own):
+                names = user.uses.names_read() if user.uses is not None else ()
+                who = user.message.removesuffix(_USES)
+                for file in self._found(user.folder, names):
+                    self._links[_identity(file)] = (user.reason, f"{who}reads {file.name}, which leads to it")
+        return self._links
+
+    def _found(self, folder: str, names: Collection[str]) -> Iterator[StoredFile]:
+        """The files of some names, as far as they can be looked at: what cannot be is read by nobody."""
+        try:
+            yield from self._store.look_up(folder, names).values()
+        except StoreError:
+            if len(names) > 1:
+                for name in names:
+                    yield from self._found(folder, [name])
 
     # --- parameters ---
 
@@ -342,6 +377,11 @@ def _rows(journal: Journal) -> Iterator[JobRow]:
         if not page.more:
             return
         after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
+
+
+def _identity(file: StoredFile) -> tuple[int, int]:
+    """What a file is, whatever its name."""
+    return file.inode, file.changed_ns
 
 
 def _are_nested(one: str, other: str) -> bool:

@@ -64,6 +64,10 @@ class FileUses:
         """Whether it reads a file, or may: as an input, a list, a program or a script."""
         return name in self._read or bool(self._read_like.makers_of(literal(name), before_stage=_ALL_STAGES))
 
+    def names_read(self) -> Collection[str]:
+        """The names under which it reads files, as far as they are known; some may be values of a list that are no files."""
+        return self._read
+
     def uses(self, name: str) -> bool:
         """Whether it makes or reads a file, or may."""
         return self.makes(name) or self.may_make(name) or self.reads(name)
