@@ -156,19 +156,20 @@ def test_what_the_document_may_make_is_counted_and_stays(folder: Folder) -> None
 
 
 def test_what_the_document_reads_or_runs_stays(folder: Folder) -> None:
-    old = "in.dat, list.txt, listed.dat, tool.sh, glob/1.dat, table.csv, descriptor.json, later-x.cal, gone"
+    old = "in.dat, list.txt, listed.dat, tool.sh, glob/1.dat, table.csv, descriptor.json, later-x.cal, box.sif, late-1.sif, gone"
     folder.ran(HEAD + f"  - {{run: make, outputs: [{old}]}}\n")
     (folder.path / "listed.dat").write_text("listed.dat")
     new = HEAD + (
-        "  - {run: [./tool.sh, one], inputs: [in.dat], outputs: [one]}\n"
-        "  - {each: {g: 'glob/*.dat'}, run: 'use {g}', inputs: ['{g}'], outputs: ['{g.stem}.out']}\n"
+        "  - {run: [./tool.sh, one], container: box.sif, inputs: [in.dat], outputs: [one]}\n"
+        "  - {each: {g: 'glob/*.dat'}, run: 'use {g}', container: 'late-{g.stem}.sif', inputs: ['{g}'], outputs: ['{g.stem}.out']}\n"
         "  - {each: {l: {lines: list.txt}}, run: 'use {l}', outputs: ['{l}.out']}\n"
         "  - {run: make, outputs: ['x-*']}\n"
         "  - {each: {x: 'x-*'}, run: 'use {x}', inputs: ['{x}', 'later-{x.suffix}x.cal'], outputs: ['{x}.late']}\n"
     )
     found = folder.found(new, read=("descriptor.json",))
     assert names(found) == ["gone", "listed.dat", "table.csv"]
-    assert {*kept(found)} == {"in.dat", "list.txt", "tool.sh", "glob/1.dat", "descriptor.json", "later-x.cal"}
+    read = "in.dat, list.txt, tool.sh, glob/1.dat, descriptor.json, later-x.cal, box.sif, late-1.sif"
+    assert {*kept(found)} == {*read.split(", ")}
     assert {*kept(found).values()} == {"document"}
 
 

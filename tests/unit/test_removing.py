@@ -145,6 +145,25 @@ def test_what_a_job_that_is_not_over_takes_stays(here: Place, service: SmallServ
     assert f"the job {other}, which is not over, takes it" in done.kept_files[0].message
 
 
+def test_what_a_job_takes_through_a_link_or_from_the_folder_above_stays(
+    here: Place, service: SmallService, writer: Writer
+) -> None:
+    job = service.submit(DOCUMENT).job
+    service.succeed("1.1.1", {"a-1": "one", "b-1": "two"})
+    (here.folder / "link").symlink_to("a-1")
+    linked = submit(service, "pilotage: 1\njob: linked\nstages: [{run: use, inputs: [link], outputs: [c]}]\n")
+    folder, here.folder = here.folder, here.folder.parent
+    reads = f"{{run: use, inputs: [{folder.name}/b-1], outputs: [d]}}"
+    above = submit(service, f"pilotage: 1\njob: above\nstages: [{reads}]\n")
+    here.folder = folder
+    done = drop(service, writer, job)
+    assert {each.name: (each.reason, each.message) for each in done.kept_files} == {
+        "a-1": ("read", f"the job {linked}, which is not over, takes it, through a link"),
+        "b-1": ("read", f"the job {above}, which is not over, takes it"),
+    }
+    assert done.removed_names == ()
+
+
 def test_what_a_job_that_is_not_over_makes_by_a_pattern_stays(
     here: Place, service: SmallService, writer: Writer
 ) -> None:

@@ -28,7 +28,7 @@ from pilotage.model.states import FINAL_NAMES
 from pilotage.model.submission import Origin
 from pilotage.model.texts import clipped
 from pilotage.ports import Clock, FileStore, Journal, MadeFile, StoredFile, StoreError, WorkIndex
-from pilotage.service.running.file_uses import FileUses
+from pilotage.service.running.file_uses import FileUses, files_there, identity, name_in
 from pilotage.service.running.resuming import origin_of
 from pilotage.service.running.submission import expansion_of, recall
 
@@ -209,7 +209,7 @@ class _Search:
         if made.job in self._unfinished:
             return kept("unfinished-job", f"the job {made.job}, which is not over, made it")
         for user in users:
-            inner = _name_in(user.folder, folder=self._folder, name=name)
+            inner = name_in(user.folder, folder=self._folder, name=name)
             if inner and (user.uses is None or user.uses.uses(inner)):
                 return kept(user.reason, user.message)
         if made.job not in self._mine:
@@ -218,7 +218,7 @@ class _Search:
             return kept("document", "the document reads it")
         if other := self._made_with_others(name, made.job):
             return kept("parameters", f"the document makes it with {other}")
-        if reader := self._readers_by_link(users).get(_identity(there)):
+        if reader := self._readers_by_link(users).get(identity(there)):
             return kept(*reader)
         return ObsoleteFile(
             name=name,
@@ -294,7 +294,7 @@ class _Search:
                     latest[key] = row
         for (folder, document), row in latest.items():
             if (uses := self._uses_of(row)) is not None:
-                shown = _name_in(self._folder, folder=folder, name=document) or f"{folder}/{document}"
+                shown = name_in(self._folder, folder=folder, name=document) or f"{folder}/{document}"
                 found.append(_User(folder, uses, "other-document", f"{shown} {_USES}"))
         return found
 
@@ -318,18 +318,9 @@ class _Search:
             for user in (*users, own):
                 names = user.uses.names_read() if user.uses is not None else ()
                 who = user.message.removesuffix(_USES)
-                for file in self._found(user.folder, names):
-                    self._links[_identity(file)] = (user.reason, f"{who}reads {file.name}, which leads to it")
+                for file in files_there(self._store, user.folder, names):
+                    self._links[identity(file)] = (user.reason, f"{who}reads {file.name}, which leads to it")
         return self._links
-
-    def _found(self, folder: str, names: Collection[str]) -> Iterator[StoredFile]:
-        """The files of some names, as far as they can be looked at: what cannot be is read by nobody."""
-        try:
-            yield from self._store.look_up(folder, names).values()
-        except StoreError:
-            if len(names) > 1:
-                for name in names:
-                    yield from self._found(folder, [name])
 
     # --- parameters ---
 
@@ -379,16 +370,5 @@ def _rows(journal: Journal) -> Iterator[JobRow]:
         after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
 
 
-def _identity(file: StoredFile) -> tuple[int, int]:
-    """What a file is, whatever its name."""
-    return file.inode, file.changed_ns
-
-
 def _are_nested(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
-
-
-def _name_in(root: str, *, folder: str, name: str) -> str:
-    """What a file of a folder is called from another one, above or below that; empty where it is not in there."""
-    path, beginning = f"{folder}/{name}", f"{root}/"
-    return path[len(beginning) :] if path.startswith(beginning) else ""

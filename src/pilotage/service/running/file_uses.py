@@ -20,6 +20,7 @@ from pilotage.language.text.templates import (
     render_column,
 )
 from pilotage.model.definition import Definition, InputFile, Source
+from pilotage.ports import FileStore, StoredFile, StoreError
 from pilotage.service.running.capturing import differing_of, output_column
 
 _ALL_STAGES = 1  # of an index in which everything is of stage 0
@@ -42,6 +43,7 @@ class FileUses:
         for block in (*expansion.blocks, *expansion.late_blocks):
             for each in differing_of(block, expansion.definition):
                 self._read.update(each.names.values())
+            self._add_image(block)
         for block in expansion.late_blocks:
             self._may_make(tidy_name(general_pattern(block.output_template(output))) for _, output in block.outputs())
             self._may_read(tidy_name(general_pattern(block.bound(given.name))) for given in _not_listed(block))
@@ -94,12 +96,41 @@ class FileUses:
             else:
                 self._read.add(tidy_name(literal_text(template)))
 
+    def _add_image(self, block: Block) -> None:
+        if block.package.container is not None:  # an image that is no file is the name of none, either
+            template = block.bound(block.package.container.image)
+            if template.placeholders:
+                self._may_read([tidy_name(general_pattern(template))])
+            else:
+                self._read.add(tidy_name(literal_text(template)))
+
     def _may_make(self, patterns: Collection[str] | Iterator[str]) -> None:
         self._made_like.add(((pattern, 0) for pattern in {*patterns}), stage=0)
 
     def _may_read(self, patterns: Collection[str] | Iterator[str]) -> None:
         # What says nothing is the name of an item; where these come from is said by the iteration.
         self._read_like.add(((pattern, 0) for pattern in {*patterns} if pattern.strip("*")), stage=0)
+
+
+def files_there(store: FileStore, folder: str, names: Collection[str]) -> Iterator[StoredFile]:
+    """The files of some names, as far as they can be looked at: what cannot be is read by nobody."""
+    try:
+        yield from store.look_up(folder, names).values()
+    except StoreError:
+        if len(names) > 1:
+            for name in names:
+                yield from files_there(store, folder, [name])
+
+
+def identity(file: StoredFile) -> tuple[int, int]:
+    """What a file is, under whatever name: a link leads to the same one."""
+    return file.inode, file.changed_ns
+
+
+def name_in(root: str, *, folder: str, name: str) -> str:
+    """What a file of a folder is called from another one, above or below that; empty where it is not in there."""
+    path, beginning = f"{folder}/{name}", f"{root}/"
+    return path[len(beginning) :] if path.startswith(beginning) else ""
 
 
 def _patterns(block: Block, template: Template) -> list[str]:

@@ -26,7 +26,7 @@ from pilotage.model.payloads import FilesRemoved, KeptFile, OutputFile, RemovalO
 from pilotage.ports import Clock, FileStore, Journal, StoreError, WorkIndex
 from pilotage.service.keeper import Batch
 from pilotage.service.running.at_work import JobAtWork, JobsAtWork
-from pilotage.service.running.capturing import NamesMade, input_names
+from pilotage.service.running.file_uses import FileUses, files_there, identity, name_in
 from pilotage.service.running.manifests import Manifests
 from pilotage.service.running.rivals import unfinished_jobs
 from pilotage.service.writer import Writer
@@ -137,7 +137,7 @@ class Removals:
         if row is None or at_work is None:
             return LineFiles()
         ordered = [each for package in packages for each in self._ordered_of(row, package)]
-        others = list(self._others(job, at_work.folder)) if ordered else []
+        others = list(self._others(job)) if ordered else []
         manifests, total = Manifests(self._journal), LineFiles()
         for each in ordered:
             manifest = manifests.of(each.ref) or ()
@@ -213,22 +213,25 @@ class Removals:
         maker = self._index.maker(folder, name, sha256=file.sha256)
         if maker not in ("", job):
             return KeptFile(name=name, reason="made", message=f"the job {maker} has made it since, or taken it over")
+        there = self._store.look_up(folder, [name]).get(name)
         for other in others:
-            if name in other.makes:
-                return KeptFile(
-                    name=name, reason="made", message=f"the job {other.job}, which is not over, makes it, too"
-                )
-            if name in other.reads:
-                return KeptFile(name=name, reason="read", message=f"the job {other.job}, which is not over, takes it")
+            told = f"the job {other.job}, which is not over,"
+            inner = name_in(other.folder, folder=folder, name=name)
+            if inner and (other.uses.makes(inner) or other.uses.may_make(inner)):
+                return KeptFile(name=name, reason="made", message=f"{told} makes it, too")
+            if inner and other.uses.reads(inner):
+                return KeptFile(name=name, reason="read", message=f"{told} takes it")
+            if there is not None and identity(there) in other.files_read:
+                return KeptFile(name=name, reason="read", message=f"{told} takes it, through a link")
         return None
 
-    def _others(self, job: str, folder: str) -> Iterator[_Other]:
+    def _others(self, job: str) -> Iterator[_Other]:
         unfinished = self._ask(unfinished_jobs).result() - {job}
-        for other, expansion in self._jobs.beside(folder, unfinished):
-            at_work = self._jobs.get(other)
-            captured = at_work.origin.captured if at_work is not None else ()
-            listed = (name for names in expansion.resolved.lists.values() for name in names)
-            yield _Other(other, NamesMade(expansion), frozenset([*input_names(expansion), *listed, *captured]))
+        for other in sorted(unfinished):
+            if (at_work := self._jobs.get(other)) is not None:
+                uses = FileUses(at_work.expansion, [*at_work.origin.captured, at_work.origin.document])
+                read = files_there(self._store, at_work.folder, uses.names_read())
+                yield _Other(other, at_work.folder, uses, frozenset(map(identity, read)))
 
     # --- the book ---
 
@@ -252,11 +255,12 @@ class Removals:
 
 
 class _Other(NamedTuple):
-    """A job of the same folder that is not over: what it makes and what it takes."""
+    """Another job that is not over: its folder, what it makes and takes, and what the files are that it takes."""
 
     job: str
-    makes: NamesMade
-    reads: frozenset[str]
+    folder: str
+    uses: FileUses
+    files_read: frozenset[tuple[int, int]]
 
 
 def _changed(file: OutputFile) -> KeptFile:
