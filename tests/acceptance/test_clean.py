@@ -177,6 +177,16 @@ def test_the_files_of_another_document_stay(place: Place) -> None:
     assert place.run("clean", "other.yaml").stdout == "other: nothing to remove\n"
 
 
+def test_what_a_document_makes_stays_although_it_was_run_under_another_name_or_had_nothing_to_do(place: Place) -> None:
+    place.run("run")
+    (place.folder / "kept.yaml").write_text(SWEEP.format(count=3, sum="sum.txt"))
+    (place.folder / "broken.yaml").write_text("pilotage: 1\njob: [")
+    place.document(NEW.replace("sweep", "new").replace("parts", "new"))
+    told = place.told("clean", "--yes")
+    assert told["removed"] == ["old/sum.txt", "parts/part-4.txt"]
+    assert kept(told) == {f"parts/part-{n}.txt": "other-document" for n in (1, 2, 3)}
+
+
 LATE = """\
 pilotage: 1
 job: late
