@@ -19,6 +19,7 @@ import pytest
 from pilotage.agent.sweeping import started_at
 from pilotage.app.background import stop_service
 from pilotage.app.local_agents import end_agents, is_held
+from pilotage.app.session import LOCK_FILE
 from pilotage.model.configuration import JournalSettings, Settings
 from pilotage.service.announcement import find_service
 from tests import waiting
@@ -45,6 +46,7 @@ def end_all(state: Path) -> None:
     # Whoever was asked for meanwhile, or has lost its service, would try for long to tell it of its end.
     for record in (state / "pilots").glob("*.json"):
         wait_until(partial(_is_killed, record), f"the end of the agent of {record}")
+    wait_until(lambda: not is_held(state / LOCK_FILE), "the end of a service that was about to end by itself")
 
 
 def _is_killed(record: Path) -> bool:

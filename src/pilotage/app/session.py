@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pilotage.adapters.journals import unused
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
 from pilotage.app.background import START_SECONDS, Begun, Broken, KilledAtStart, begin_in_background, stop_service
@@ -409,4 +408,6 @@ def remove_unused(state: Path) -> None:
         if time.monotonic() > until:
             return
         time.sleep(LOOK_SECONDS)
+    from pilotage.adapters.journals import unused
+
     unused.remove_unused(state)

@@ -119,6 +119,8 @@ def _loaded(source: Source) -> LoadedJob:
 
 
 def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
+    from pilotage.model.submission import CHANGED
+
     answer = brought.answer
     for job in answer.superseded:
         if how.fresh:
@@ -131,7 +133,8 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
             say_to_reader(f"{job} was not over, and is killed: what is not ours is replaced by another job")
         else:
             again = answer.run_again.get(job) or "otherwise"
-            say_to_reader(f"{job} was not over, and is killed: its document is run again {again}")
+            why = "its document has changed" if again == CHANGED else f"its document is run again {again}"
+            say_to_reader(f"{job} was not over, and is killed: {why}")
     told = f"{answer.job}: {plural(answer.packages, 'package')}"
     if answer.resumed:
         told += "; it was begun before, and goes on"

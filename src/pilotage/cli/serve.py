@@ -14,7 +14,7 @@ from pilotage.cli.output import emit, say_to_reader
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pilotage.app.serving import Announcement
+    from pilotage.app.book_service import Announcement
     from pilotage.model.configuration import Settings
 
 
@@ -64,7 +64,7 @@ def serve(
     """
     from pathlib import Path
 
-    from pilotage.app import book, serving
+    from pilotage.app import book, book_service
 
     flags = {"journal.url": journal, "service.host": host, "service.port": port, "service.sites": sites}
     settings = book.settings_here(flags)
@@ -100,7 +100,7 @@ def serve(
 
     def run() -> int:
         if book_only:
-            ended_by = serving.serve_book(settings, started=started, other_ports=others)
+            ended_by = book_service.serve_book(settings, started=started, other_ports=others)
         else:
             import_numpy_quickly()
             from pilotage.app.serving import serve_jobs

@@ -11,6 +11,8 @@ from pilotage.model.resolved import ResolvedLists
 
 SUPERSEDED = "superseded by"
 """How the message begins with which a job is killed because its document was run again."""
+CHANGED = "with another content"
+"""How a document is run again that has changed."""
 DEFINITION, RESOLVED, CAPTURED, ORIGIN = "definition", "resolved", "captured", "origin"
 TARGETS = "targets"
 FILE = "file-"

@@ -10,11 +10,21 @@ import msgspec
 from pilotage.book.rows import JobRow
 from pilotage.model.resolved import ResolvedLists
 from pilotage.model.states import FINAL_NAMES
-from pilotage.model.submission import CAPTURED, ORIGIN, RESOLVED, SUPERSEDED, TARGETS, Captured, Origin, Submission
+from pilotage.model.submission import (
+    CAPTURED,
+    CHANGED,
+    ORIGIN,
+    RESOLVED,
+    SUPERSEDED,
+    TARGETS,
+    Captured,
+    Origin,
+    Submission,
+)
 from pilotage.ports import Journal
 from pilotage.service.running.submission import Prepared
 
-ANEW, CHANGED, REPLACED = "to start everything anew", "with another content", "to replace files that are not ours"
+ANEW, REPLACED = "to start everything anew", "to replace files that are not ours"
 FOR_ALL, FOR_SOME, FOR_OTHERS = "for all of its files", "for some of its files alone", "for other files of it"
 """How a document is run again whose earlier job is not over."""
 
