@@ -109,6 +109,8 @@ def test_elements_have_their_own_records(gridengine: Dialect) -> None:
 
 def test_nothing_is_remembered_of_what_nobody_kept(gridengine: Dialect) -> None:
     assert gridengine.remembered(Answer(1, "", "error: job name pilotage.* not found\n")) == {}
+    absent = "/sge/default/common/accounting: No such file or directory\n"
+    assert gridengine.remembered(Answer(1, "no jobs running since startup\n", absent)) == {}
     with pytest.raises(Unknown):
         gridengine.remembered(
             Answer(1, "", "/var/lib/gridengine/default/common/accounting: No such file or directory\n")

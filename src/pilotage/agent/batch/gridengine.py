@@ -26,6 +26,7 @@ _VERDICTS: Sequence[tuple[str, Verdict]] = (
 )
 _ENFORCED, _AFTERWARDS = 37, 100  # codes of `failed`: a limit was enforced; it went wrong when the job had run
 _SIGNALS_FROM = 128
+_NOTHING_THERE = ("not found", "no jobs running since startup")  # so says qacct, the latter before the first job has ended
 _NEARLY = 0.9  # of what it may have, since it is looked now and then, and sizes are told in round numbers
 
 
@@ -135,7 +136,7 @@ class GridEngine(Dialect):
 
     def remembered(self, answer: Answer) -> dict[str, Seen]:
         """How things ended, by key."""
-        if answer.exit_status == 1 and "not found" in answer.stderr:
+        if answer.exit_status == 1 and any(each in answer.stderr + answer.stdout for each in _NOTHING_THERE):
             return {}
         found: dict[str, Seen] = {}
         for record in re.split(r"^=+$", answered(answer), flags=re.MULTILINE):
