@@ -16,7 +16,7 @@ from pilotage.app.book_service import serve_settings
 from pilotage.app.site_entries import LOCAL
 from pilotage.model.configuration import EngineSection, Settings
 from pilotage.model.demand import Capacity
-from pilotage.model.site import LOCAL_DATA_HANDLING, Site, executors_of
+from pilotage.model.site import AMOUNT_UNKNOWN, LOCAL_DATA_HANDLING, Site, executors_of
 
 if TYPE_CHECKING:
     from pilotage.book.codec import Codec
@@ -144,9 +144,8 @@ def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, i
         said = {"memory_bytes": entry.memory_bytes, "gpus": entry.gpus or None, "scratch_bytes": entry.scratch_bytes}
         known = {name: value for name, value in said.items() if value is not None}
         capacity = msgspec.structs.replace(site.capacity, **known)
-        site = msgspec.structs.replace(
-            site_of(entry), capacity=capacity, pilots_max=1, scratch_bytes=capacity.scratch_bytes
-        )
+        scratch = site.scratch_bytes if entry.scratch_bytes is None else entry.scratch_bytes
+        site = msgspec.structs.replace(site_of(entry), capacity=capacity, pilots_max=1, scratch_bytes=scratch)
         if entry.idle_seconds != type(entry)(name="", kind="").idle_seconds:
             idle_seconds = entry.idle_seconds
     site = with_own_name(site)
@@ -221,14 +220,15 @@ def engine_settings(settings: Settings) -> EngineSettings:
 
 def local_site(slots: int, folder: Path) -> Site:
     """The computer that we are on as a site, with so many slots, all of its memory, and the room where it keeps its state."""
-    scratch = scratch_here(folder)
+    # Free space changes all the time: as a part of the capacity it would make every pilot one of another site.
+    capacity = Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=AMOUNT_UNKNOWN)
     return Site(
         name=LOCAL,
         kind="local",
-        capacity=Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=scratch),
+        capacity=capacity,
         pilots_max=1,
         data_handling=LOCAL_DATA_HANDLING,
-        scratch_bytes=scratch,
+        scratch_bytes=scratch_here(folder),
     )
 
 

@@ -79,7 +79,7 @@ def _is_of(site: Site, capacity: Capacity) -> bool:
     wanted = site.capacity
     told = (capacity.cores_hundredths, capacity.gpus) == (wanted.cores_hundredths, wanted.gpus)
     memory = wanted.memory_bytes in (AMOUNT_UNKNOWN, capacity.memory_bytes)
-    scratch = site.scratch_bytes in (None, capacity.scratch_bytes)
+    scratch = wanted.scratch_bytes in (AMOUNT_UNKNOWN, capacity.scratch_bytes)
     return site.mode == "pilots" and told and memory and scratch
 
 

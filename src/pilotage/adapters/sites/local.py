@@ -29,6 +29,7 @@ from pilotage.agent.sweeping import end_descendants, started_at, sweep
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.reports import Noticed
+from pilotage.model.site import AMOUNT_UNKNOWN
 from pilotage.ports import SeenAtSite, SiteUnreachable, SubmissionRefused
 
 GRACE_SECONDS = 10.0
@@ -108,7 +109,7 @@ class LocalSite:
             key,
             [
                 *capacity,
-                *(["--scratch", str(scratch)] if scratch else []),
+                *(["--scratch", str(scratch)] if 0 < scratch < AMOUNT_UNKNOWN else []),
                 f"--backlog={settings.backlog}",
                 f"--idle={settings.idle_seconds}",
             ],
