@@ -26,7 +26,7 @@ _VERDICTS: Sequence[tuple[str, Verdict]] = (
 )
 _ENFORCED, _AFTERWARDS = 37, 100  # codes of `failed`: a limit was enforced; it went wrong when the job had run
 _SIGNALS_FROM = 128
-_NOTHING_THERE = ("not found", "no jobs running since startup")  # so says qacct, the latter before the first job has ended
+_NOTHING_THERE = ("not found", "no jobs running since startup")  # so says qacct; the latter at first
 _NEARLY = 0.9  # of what it may have, since it is looked now and then, and sizes are told in round numbers
 
 
