@@ -21,10 +21,10 @@ from bench.book_chain import chain
 from bench.figures import Figures, child
 from bench.floor import bare
 from bench.work import Work, batches
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.book.ledger import Changes
-from pilotage.model.layout import PackageId
-from pilotage.service.keeper import Keeper
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.book.rows.ledger import Changes
+from pilotage.model.jobs.layout import PackageId
+from pilotage.service.journal.writer import Keeper
 from pilotage.service.server import settle_down
 
 PACKAGES = 33_000

@@ -20,18 +20,18 @@ from bench.book import WallClock
 from bench.figures import Figures, child
 from bench.work import SITES, Work, batches
 from bench.yard import JOB, Folded, Log, Yard
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.engine.engine import Engine
-from pilotage.engine.jobs import Standing
 from pilotage.engine.restore import JobSnapshot, Snapshot, restore
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.plan import Template
+from pilotage.engine.state.jobs import Standing
+from pilotage.model.jobs.plan import Template
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.service.core import Core
-from pilotage.service.keeper import Keeper
+from pilotage.service.journal.writer import Keeper
 from pilotage.service.messages import Submit
 from pilotage.service.server import settle_down
-from pilotage.simulator.jobs import Definitions, big_job, registration
+from pilotage.simulator.world.jobs import Definitions, big_job, registration
 
 PILOTS = 10_000
 SITES_COUNT = 100

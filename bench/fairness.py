@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.market import Market, Wanted
-from pilotage.engine.settings import EngineSettings, Order
-from pilotage.simulator.randomness import Fixed, LogNormal
+from pilotage.model.settings.engine import EngineSettings, Order
+from pilotage.simulator.world.randomness import Fixed, LogNormal
 
 SEEDS = 10
 ORDERS: tuple[Order, Order] = ("first-come", "slowdown")

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pilotage.adapters.journals import sqlite_schema
-from pilotage.book.rows import EventRow
+from pilotage.adapters.journals.sqlite import schema
+from pilotage.book.rows.rows import EventRow
 
 
 def bare(folder: Path, rows: list[list[tuple[Any, ...]]]) -> tuple[float, float]:
@@ -17,7 +17,7 @@ def bare(folder: Path, rows: list[list[tuple[Any, ...]]]) -> tuple[float, float]
     connection.execute("PRAGMA page_size = 8192")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(next(each for each in sqlite_schema.statements() if "TABLE events (" in each))
+    connection.execute(next(each for each in schema.statements() if "TABLE events (" in each))
     places = ", ".join("?" * len(EventRow.__struct_fields__))
     wall, cpu = time.perf_counter(), time.process_time()
     for some in rows:

@@ -9,26 +9,25 @@ import msgspec
 from bench.yard import START, Log
 from pilotage.book.codec import Checked
 from pilotage.engine.engine import Engine
-from pilotage.engine.leaving import is_over
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import CancelSubmitted, Effect, SubmitPilot
-from pilotage.model.exchange import AttemptRef, ExchangeReply
-from pilotage.model.plan import Template
+from pilotage.engine.state.job_queries import is_over
+from pilotage.model.exchange.exchange import AttemptRef, ExchangeReply
+from pilotage.model.exchange.operations import CancelSubmitted, Effect, SubmitPilot
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, Outbox, Submit
-from pilotage.simulator.batch import BatchSystem
-from pilotage.simulator.clock import Schedule
-from pilotage.simulator.driver import Driver, Timing
-from pilotage.simulator.faults import FaultBox, Faults
-from pilotage.simulator.fleet import Fleet
-from pilotage.simulator.jobs import Definitions, JobSketch, Join, LineSketch, StageSketch, plan_of, registration
-from pilotage.simulator.nature import Fate
-from pilotage.simulator.network import Network
-from pilotage.simulator.randomness import AnyDistribution, Dice, Fixed, Keyed
-from pilotage.simulator.store import Store
-from pilotage.simulator.surroundings import AgentSettings, Surroundings
+from pilotage.simulator.agents.agent import Fleet
+from pilotage.simulator.world.batch_system import BatchSystem
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.jobs import Definitions, JobSketch, Join, LineSketch, StageSketch, plan_of, registration
+from pilotage.simulator.world.nature import Fate
+from pilotage.simulator.world.network import Network
+from pilotage.simulator.world.randomness import AnyDistribution, Dice, Fixed, Keyed
+from pilotage.simulator.world.service_process import Driver, Timing
+from pilotage.simulator.world.surroundings import AgentSettings, Store, Surroundings
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

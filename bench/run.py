@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.figures import Figures
-from pilotage.app.following import is_over
+from pilotage.app.jobs.watch import is_over
 from pilotage.client.finding import address_in
 from pilotage.client.jobs import Jobs
 

@@ -16,17 +16,16 @@ from typing import NamedTuple
 import msgspec
 
 from bench.selection_report import Found, drawing, tables
-from pilotage.engine.settings import EngineSettings
 from pilotage.language import plan_of, shapes_of
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.load import load
-from pilotage.model.payloads import JobRegistered
+from pilotage.model.events.payloads import JobRegistered
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import SiteMode
-from pilotage.model.site_entry import SiteEntry
-from pilotage.model.site_world import Change, Factors, PackagesWorld, SiteWorld, Spell, Times, WorldFile
-from pilotage.simulator.forecast import Subject, usual_settings
-from pilotage.simulator.forecasting import Summary, run_many, summary_of
-from pilotage.simulator.variants import with_policy
+from pilotage.model.sites.entry import SiteEntry
+from pilotage.model.sites.world import Change, Factors, PackagesWorld, SiteWorld, Spell, Times, WorldFile
+from pilotage.simulator.runs.comparison import Summary, run_many, summary_of, with_policy
+from pilotage.simulator.runs.run import Subject, usual_settings
 
 SEEDS = 30
 FREEZE = "any-failure"

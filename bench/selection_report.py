@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from pilotage.simulator.forecasting import Difference, Summary, difference_of
+from pilotage.simulator.runs.comparison import Difference, Summary, difference_of
 
 Found = Mapping[tuple[str, str, str, str], Summary]
 """By world, job, mode and variant."""

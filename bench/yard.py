@@ -8,32 +8,31 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.book.finals import FinalPackage
-from pilotage.book.join import join
-from pilotage.book.ledger import Changes
-from pilotage.book.rows import JobRow
+from pilotage.book.fold.finals import FinalPackage
+from pilotage.book.fold.join import join
+from pilotage.book.rows.ledger import Changes
+from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
-from pilotage.engine.jobs import Standing
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import Effect, SubmitPilot
-from pilotage.model.exchange import ExchangeReply
-from pilotage.model.plan import Template
+from pilotage.engine.state.jobs import Standing
+from pilotage.model.exchange.exchange import ExchangeReply
+from pilotage.model.exchange.operations import Effect, SubmitPilot
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, Outbox, Submit
-from pilotage.simulator.batch import BatchSystem
-from pilotage.simulator.clock import Schedule
-from pilotage.simulator.driver import Driver, Timing
-from pilotage.simulator.faults import FaultBox, Faults
-from pilotage.simulator.fleet import Fleet
-from pilotage.simulator.jobs import Definitions, big_job, registration
-from pilotage.simulator.ledger import MemoryLedger
-from pilotage.simulator.nature import Habits, SeededNature
-from pilotage.simulator.network import Network
-from pilotage.simulator.randomness import Dice, Fixed, Uniform
-from pilotage.simulator.store import Store
-from pilotage.simulator.surroundings import AgentSettings, Surroundings
+from pilotage.simulator.agents.agent import Fleet
+from pilotage.simulator.world.batch_system import BatchSystem
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.jobs import Definitions, big_job, registration
+from pilotage.simulator.world.ledger import MemoryLedger
+from pilotage.simulator.world.nature import Habits, SeededNature
+from pilotage.simulator.world.network import Network
+from pilotage.simulator.world.randomness import Dice, Fixed, Uniform
+from pilotage.simulator.world.service_process import Driver, Timing
+from pilotage.simulator.world.surroundings import AgentSettings, Store, Surroundings
 
 JOB = "J1"
 START = 1_000_000.0

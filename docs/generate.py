@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pilotage.app.rules import rules_table
-from pilotage.language.reading.reference import reference_tables, sites_tables
-from pilotage.model.configuration import settings_tables
-from pilotage.model.event_tables import event_tables
-from pilotage.model.state_diagram import compound_table, state_diagram, state_table, transition_table
+from pilotage.app.documents.retry_rules import rules_table
+from pilotage.language.parsing.schema import reference_tables, sites_tables
+from pilotage.model.reference import compound_table, event_tables, state_diagram, state_table, transition_table
+from pilotage.model.settings.settings import settings_tables
 
 FOLDER = Path(__file__).parent
 PAGES = tuple(

@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 
-from pilotage.agent.attempt import AttemptRunner, Outcome
-from pilotage.agent.sight import MARK_FILE
-from pilotage.agent.workplace import Workplace
-from pilotage.model.exchange import Assignment, AttemptRef
-from pilotage.model.payloads import AttemptFinished
-from pilotage.model.work import LogText, Work
+from pilotage.agent.attempt.attempt import AttemptRunner, Outcome
+from pilotage.agent.attempt.files import MARK_FILE
+from pilotage.agent.attempt.workplace import Workplace
+from pilotage.model.events.payloads import AttemptFinished
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, LogText, Work
 
 DEADLINE_SECONDS = 60.0
 MARK = "a mark of this service"

@@ -14,10 +14,18 @@ from typing import Any
 
 import msgspec
 
-from pilotage.model.demand import Demand
-from pilotage.model.events import Event
-from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
-from pilotage.model.work import AgentHears, AgentSays, LogText, Work, WorkBinary
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import (
+    AgentHears,
+    AgentSays,
+    Assignment,
+    AttemptRef,
+    ExchangeReply,
+    LogText,
+    Work,
+    WorkBinary,
+)
+from pilotage.model.resources import Demand
 
 WAIT_SECONDS = 60.0
 _says = msgspec.json.Decoder(AgentSays)

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from pilotage.adapters.sites.batch import BatchSettings, BatchSite
-from pilotage.adapters.sites.callers import Caller, Here, Ssh
-from pilotage.adapters.sites.identity import site_prefix
+from pilotage.adapters.sites.commands import Caller, Here, Ssh
+from pilotage.adapters.sites.install import site_prefix
 from pilotage.agent.batch import dialects
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.sites.entry import SiteEntry
 from tests.engines.gridengine import GridEngine
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilotage.adapters.journals.sqlite import BOOK
+from pilotage.adapters.journals.sqlite.journal import BOOK
 
 _OVER = ("AttemptFinished", "AttemptLost")
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from pilotage.service.http.views import AttemptView, CountsView, EventView, JobView, PackageView
+from pilotage.reading.views import AttemptView, CountsView, EventView, JobView, PackageView
 
 
 class Asked(NamedTuple):

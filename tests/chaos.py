@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pilotage.agent.records import text_of
-from pilotage.agent.sweeping import started_at
+from pilotage.agent.durable_files import text_of
+from pilotage.agent.processes import started_at
 from pilotage.service.announcement import find_service
 
 PROGRAM = Path(sys.executable).with_name("pilotage")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pilotage.book.codec import Checked
-from pilotage.model import payloads
+from pilotage.model.events import payloads
 
 
 def check_decisions(book: Iterable[Checked]) -> None:

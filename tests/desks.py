@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from litestar.testing import TestClient
 
-from pilotage.service.access import OPERATE, READ, SUBMIT, WRITE, Principal, local_principal
-from pilotage.service.http.app import Application, make_app
+from pilotage.reading.access import OPERATE, READ, SUBMIT, WRITE, Principal, local_principal
+from pilotage.service.http.framework import Application, make_app
 from pilotage.service.http.services import Services
-from pilotage.service.keeper import Batch
+from pilotage.service.journal.writer import Batch
 from tests.running_jobs import FakeJobs, origin_of, running_services
 from tests.served_book import TOKEN, event, registered
 

@@ -8,19 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.work_index import SqliteWorkIndex
+from pilotage.adapters.stores.work_index import SqliteWorkIndex
 from pilotage.language import DiskFolder, load
-from pilotage.model.exchange import Assignment, AttemptRef, InputSource
-from pilotage.model.payloads import OutputFile
-from pilotage.model.submission import Submission, submission_of
-from pilotage.model.work import Work
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource, Work
+from pilotage.model.jobs.submission import Submission, submission_of
 from pilotage.ports import MadeWork
-from pilotage.service.running.capturing import DiskFiles, capture
-from pilotage.service.running.keys import completed, fields_of, key_of
-from pilotage.service.running.submission import Prepared, prepare
-from pilotage.service.running.works import compose, compose_every_way
+from pilotage.service.jobs.submission import Prepared, prepare
+from pilotage.service.works.capture import DiskFiles, capture
+from pilotage.service.works.reuse import completed, fields_of, key_of
+from pilotage.service.works.work_orders import compose, compose_every_way
 from tests.sqlite_books import opened
 
 

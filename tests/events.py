@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from pilotage.model.events import Event, Source
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.payloads import (
+from pilotage.model.events.events import Event, Source
+from pilotage.model.events.payloads import (
     Aborted,
     AttemptCreated,
     AttemptFinished,
@@ -47,6 +46,7 @@ from pilotage.model.payloads import (
     TemplateShape,
     Unbound,
 )
+from pilotage.model.states import ExitCodeGasw
 
 START = 1_700_000_000.0
 SHA256 = "ab" * 32

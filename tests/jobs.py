@@ -22,9 +22,9 @@ from pilotage.language import (
 from pilotage.language.folder import EarlierOutputs
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.tree import tree_of
-from pilotage.model.definition import Definition
 from pilotage.model.errors import Problem
-from pilotage.model.resolved import ResolvedLists
+from pilotage.model.jobs.definition import Definition
+from pilotage.model.jobs.submission import ResolvedLists
 
 SWEEP = """\
 pilotage: 1

@@ -8,16 +8,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pilotage.adapters.journals import sqlite_schema
-from pilotage.adapters.journals.recent import Recent
-from pilotage.adapters.journals.sqlite_ledger import SqliteLedger
-from pilotage.book import rows
+from pilotage.adapters.journals.sqlite import schema
+from pilotage.adapters.journals.sqlite.ledger import Recent, SqliteLedger
 from pilotage.book.codec import Checked, Codec
-from pilotage.book.join import Joined, join
-from pilotage.book.ledger import Ledger, PackageKey
-from pilotage.book.rows import JobRow, PackageFacts, TagRow
-from pilotage.book.tables import TABLES
-from pilotage.simulator.ledger import MemoryLedger
+from pilotage.book.fold.join import Joined, join
+from pilotage.book.rows import rows
+from pilotage.book.rows.ledger import Ledger, PackageKey
+from pilotage.book.rows.rows import JobRow, PackageFacts, TagRow
+from pilotage.book.rows.tables import TABLES
+from pilotage.simulator.world.ledger import MemoryLedger
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
@@ -92,7 +91,7 @@ class SqliteBook(Book):
     def __init__(self) -> None:
         """Begin with an empty schema."""
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        sqlite_schema.create(self.connection, indexed=frozenset({"owner", "state", "site", "tag"}))
+        schema.create(self.connection, indexed=frozenset({"owner", "state", "site", "tag"}))
         self.recent = Recent(rows_max=3)  # so few that most must be read again
         super().__init__(SqliteLedger(self.connection, self.recent))
 

@@ -11,24 +11,18 @@ from types import TracebackType
 
 import msgspec
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.book.notices import Notice
-from pilotage.model.configuration import NotificationSettings
-from pilotage.model.events import Event
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.payloads import (
-    AttemptCreated,
-    AttemptFinished,
-    CommitGranted,
-    JobAccepted,
-    Payload,
-)
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.book.notices.notices import Notice
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import AttemptCreated, AttemptFinished, CommitGranted, JobAccepted, Payload
+from pilotage.model.settings.settings import NotificationSettings
+from pilotage.model.states import ExitCodeGasw
 from pilotage.ports import BadAddress, Journal, Letter, NotDelivered, Notifier
-from pilotage.service.access import READ, Principal, local_principal
-from pilotage.service.deliveries import Deliveries, SubscriptionAgenda
-from pilotage.service.digests import Digests
-from pilotage.service.keeper import Keeper
-from pilotage.service.subscriptions import Subscriptions
+from pilotage.reading.access import READ, Principal, local_principal
+from pilotage.service.journal.writer import Keeper
+from pilotage.service.notifications.deliveries import Deliveries, SubscriptionAgenda
+from pilotage.service.notifications.notifications import Digests
+from pilotage.service.notifications.subscriptions import Subscriptions
 from tests.events import START, StandingClock, Stream, registered, shape
 
 ADA = Principal(user="ada", scopes=frozenset({READ}))

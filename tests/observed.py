@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.events import Event
-from pilotage.model.exchange import Assignment, AttemptRef, InputSource
-from pilotage.model.graph import EdgeKind, Graph, Segment
-from pilotage.model.layout import StageLayout, TemplateLayout
-from pilotage.model.plan import JobPlan, LatePlan, Template
-from pilotage.simulator.checkers import Observer, Rules, Violation
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
+from pilotage.model.jobs.graph import EdgeKind, Graph, Segment
+from pilotage.model.jobs.layout import StageLayout, TemplateLayout
+from pilotage.model.jobs.plan import JobPlan, LatePlan, Template
+from pilotage.model.resources import Capacity, Demand
+from pilotage.simulator.checkers.observer import Observer, Rules, Violation
 
 JOB = "job1"
 PILOT = "pilot.1"

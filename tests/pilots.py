@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from pilotage.agent.attempt import AttemptRunner, Outcome
-from pilotage.agent.backlog import Room
-from pilotage.agent.connect import connect
-from pilotage.agent.exchanging import Exchanger
-from pilotage.agent.fetching import ServerFetch
-from pilotage.agent.pilot import Pilot, PilotSettings
-from pilotage.agent.pilot_spool import Owner, claim
-from pilotage.agent.sweeping import started_at
+from pilotage.agent.attempt.attempt import AttemptRunner, Outcome
+from pilotage.agent.link.connect import connect
+from pilotage.agent.pilot.backlog import Room
+from pilotage.agent.pilot.exchange import Exchanger
+from pilotage.agent.pilot.fetch import ServerFetch
+from pilotage.agent.pilot.pilot import Pilot, PilotSettings
+from pilotage.agent.pilot.spool import Owner, claim
+from pilotage.agent.processes import started_at
 from pilotage.ports import SeenAtSite, SiteAccess
 from tests.agent_service import WAIT_SECONDS, AgentService
 

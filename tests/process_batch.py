@@ -22,7 +22,7 @@ from pathlib import Path
 DIALECT = '''"""The batch system of the tests."""
 
 from pilotage.agent.batch.dialect import Dialect
-from pilotage.agent.batch.reading import answered
+from pilotage.agent.batch.values import answered
 from pilotage.agent.batch.values import Busy, Call, Limits, Refused, Seen, Unknown
 
 ENDS = {"0": "ended", "143": "cancelled", "137": "killed"}

@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.sweeping import started_at
-from pilotage.app.background import stop_service
-from pilotage.app.local_agents import end_agents, is_held
-from pilotage.app.session import LOCK_FILE
-from pilotage.model.configuration import JournalSettings, Settings
+from pilotage.agent.processes import started_at
+from pilotage.app.service.background import end_agents, is_held, stop_service
+from pilotage.app.service.session import LOCK_FILE
+from pilotage.model.settings.settings import JournalSettings, Settings
 from pilotage.service.announcement import find_service
 from tests import waiting
 from tests.process_batch import signal_tree

@@ -12,24 +12,23 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from pilotage.engine.engine import Engine
-from pilotage.engine.settings import EngineSettings
 from pilotage.language import Expansion
-from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
-from pilotage.model.configuration import Settings
-from pilotage.model.exchange import AttemptRef, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, Refused, SiteDeed
-from pilotage.model.outcomes import ClearedBy
+from pilotage.model.answers import CleanRequest, ObsoleteFiles
+from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, ExchangeReply, LogText
+from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, LineFiles, Refused, SiteDeed
+from pilotage.model.exchange.reports import SiteHears, SiteSays
+from pilotage.model.jobs.submission import Origin, RunPlan, Submission, SubmissionAnswer
+from pilotage.model.settings.engine import EngineSettings
+from pilotage.model.settings.settings import Settings
 from pilotage.model.site import Site
-from pilotage.model.site_exchange import SiteHears, SiteSays
-from pilotage.model.submission import Origin, RunPlan, Submission, SubmissionAnswer
-from pilotage.model.work import AgentHears, AgentSays, LogText
+from pilotage.model.states import ClearedBy
 from pilotage.ports import FileStore, Journal, StoredFile, WorkIndex
-from pilotage.service.access import Principal
-from pilotage.service.http.running import Running
+from pilotage.reading.access import Principal
+from pilotage.service.errors import OperationRefused, UnknownSite
+from pilotage.service.http.backend import Running
 from pilotage.service.http.services import Services
-from pilotage.service.retention import Action
-from pilotage.service.running.errors import OperationRefused, UnknownSite
-from pilotage.service.running.publishing import Unpublished
+from pilotage.service.jobs.publishing import Unpublished
+from pilotage.service.journal.retention import Action
 from tests.served_book import WallClock, access_of, sqlite_journal
 
 Told = TypeVar("Told")

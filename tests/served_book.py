@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.model.configuration import ServiceSettings, Settings
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.model.settings.settings import ServiceSettings, Settings
 from pilotage.ports import Journal
-from pilotage.service.access import Access, Principal, digest_of, local_principal
+from pilotage.reading.access import Access, Principal, digest_of, local_principal
 from pilotage.service.announcement import Announcement
-from pilotage.service.http.app import make_app
+from pilotage.service.http.framework import make_app
 from pilotage.service.http.listener import Listener, bind, url_of
 from pilotage.service.http.services import Services
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pilotage.book.rows import (
+from pilotage.book.rows.rows import (
     AttemptFacts,
     EventRow,
     JobRow,

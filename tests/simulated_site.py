@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.events import EVENT_TYPES, Event
-from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply, InputSource
-from pilotage.model.payloads import AttemptFinished, Payload
+from pilotage.model.events.events import EVENT_TYPES, Event
+from pilotage.model.events.payloads import AttemptFinished, Payload
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, Exchange, ExchangeReply, InputSource
+from pilotage.model.resources import Capacity, Demand
 from pilotage.model.site import Site
-from pilotage.simulator.agents import Agent
-from pilotage.simulator.clock import Schedule
-from pilotage.simulator.faults import FaultBox, Faults
-from pilotage.simulator.fleet import Fleet
-from pilotage.simulator.nature import Fate
-from pilotage.simulator.network import Network
-from pilotage.simulator.randomness import Dice, Fixed
-from pilotage.simulator.store import Store
-from pilotage.simulator.surroundings import AgentSettings, Surroundings
+from pilotage.simulator.agents.agent import Agent, Fleet
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.nature import Fate
+from pilotage.simulator.world.network import Network
+from pilotage.simulator.world.randomness import Dice, Fixed
+from pilotage.simulator.world.surroundings import AgentSettings, Store, Surroundings
 
 LATENCY_SECONDS = 0.1
 BEGINNING = 1_000_000.0

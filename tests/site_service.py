@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from pilotage.adapters.tls import make_certificates
-from pilotage.app.tokens import tokens_of
-from pilotage.model.configuration import EngineSection, ServiceSettings, Settings
-from pilotage.model.site_entry import SiteEntry
+from pilotage.adapters.settings.tls import make_certificates
+from pilotage.app.service.credentials import tokens_of
+from pilotage.model.settings.settings import EngineSection, ServiceSettings, Settings
+from pilotage.model.sites.entry import SiteEntry
 from tests.engines.postgres import free_port
 
 SECONDS_MAX = 90.0
@@ -180,7 +180,7 @@ def service_in(
 
 
 def _main(told: dict[str, Any]) -> int:
-    from pilotage.app.serving import serve_jobs
+    from pilotage.app.service.serve import serve_jobs
 
     settings = Settings(
         service=ServiceSettings(host=told["host"], port=told["port"]),

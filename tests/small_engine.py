@@ -18,24 +18,32 @@ from pilotage.book.codec import Checked, Refusal
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain
-from pilotage.engine.holds import holds_in
-from pilotage.engine.jobs import STANDINGS, JobState, QueueClass
-from pilotage.engine.restore import JobSnapshot, Snapshot
-from pilotage.engine.settings import EngineSettings
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, Effect, ExpandStage, SubmitAttempt, SubmitPilot
-from pilotage.model.events import Event
-from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply
-from pilotage.model.explanations import Explanation
-from pilotage.model.operations import Accepted, AnyOperation, Refused, Release
-from pilotage.model.outcomes import ExitCodeGasw, Phase
-from pilotage.model.payloads import Payload
-from pilotage.model.plan import JobPlan
-from pilotage.model.reports import SiteSeen
+from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in
+from pilotage.engine.state.jobs import STANDINGS, JobState, QueueClass
+from pilotage.model.answers import Explanation
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import Payload
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, Exchange, ExchangeReply
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnyOperation,
+    CancelSubmitted,
+    Effect,
+    ExpandStage,
+    Refused,
+    Release,
+    SubmitAttempt,
+    SubmitPilot,
+)
+from pilotage.model.exchange.reports import SiteSeen
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
+from pilotage.model.states import ExitCodeGasw, Phase
 from pilotage.service.core import Core, start_core
 from pilotage.service.messages import Answer, Asked, Grown, Input, Outbox, Submit
-from pilotage.simulator.journal import SimulatedJournal
+from pilotage.simulator.world.journal import SimulatedJournal
 from tests.decided import check_decisions
 from tests.small_plans import IN_ORDER, grown, number_of, registered_of, shape_of
 

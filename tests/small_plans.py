@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 
 from pilotage.engine.selection import SelectionSettings
-from pilotage.model import payloads
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.events import parse_dotted
-from pilotage.model.graph import EdgeKind, Graph, Segment
-from pilotage.model.layout import StageLayout, TemplateLayout
-from pilotage.model.plan import JobPlan, LatePlan, Template
+from pilotage.model.events import payloads
+from pilotage.model.events.events import parse_dotted
+from pilotage.model.jobs.graph import EdgeKind, Graph, Segment
+from pilotage.model.jobs.layout import StageLayout, TemplateLayout
+from pilotage.model.jobs.plan import JobPlan, LatePlan, Template
+from pilotage.model.resources import Capacity, Demand
 from pilotage.model.site import Site
 
 RUN = Template(activity="run")

@@ -13,22 +13,21 @@ import msgspec
 
 from pilotage.book.codec import Codec
 from pilotage.engine.engine import Engine
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import Effect, SubmitPilot
-from pilotage.model.events import Event
-from pilotage.model.exchange import Assignment, AttemptRef, Exchange
-from pilotage.model.operations import AnyOperation
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.payloads import AttemptFinished, OutputFile, Payload, PhaseTimes, PilotStarted
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import AttemptFinished, OutputFile, Payload, PhaseTimes, PilotStarted
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, Exchange
+from pilotage.model.exchange.operations import AnyOperation, Effect, SubmitPilot
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
-from pilotage.service.keeper import Batch, Keeper
+from pilotage.model.states import ExitCodeGasw
+from pilotage.service.jobs.active_jobs import JobsAtWork
+from pilotage.service.jobs.publishing import Aftermath
+from pilotage.service.jobs.startup import start_from
+from pilotage.service.jobs.submission import Prepared
+from pilotage.service.journal.writer import Batch, Keeper
 from pilotage.service.messages import Asked, Input, Outbox, Submit
-from pilotage.service.running.aftermath import Aftermath
-from pilotage.service.running.at_work import JobsAtWork
-from pilotage.service.running.manifests import Manifests
-from pilotage.service.running.starting import start_from
-from pilotage.service.running.submission import Prepared
+from pilotage.service.works.manifests import Manifests
 from tests.earlier_work import Place
 from tests.events import StandingClock
 

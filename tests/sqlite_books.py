@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from pilotage.adapters.journals.sqlite import BOOK, SqliteJournal
+from pilotage.adapters.journals.sqlite.journal import BOOK, SqliteJournal
 from pilotage.book.query import EVERYTHING
-from pilotage.book.rows import JobRow
-from pilotage.model.events import Event
-from pilotage.service.keeper import Keeper
+from pilotage.book.rows.rows import JobRow
+from pilotage.model.events.events import Event
+from pilotage.service.journal.writer import Keeper
 from tests.events import StandingClock
 
 

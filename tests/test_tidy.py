@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.model import configuration, definition
-from pilotage.model.settings import PACKAGE_SETTINGS
+from pilotage.model.jobs import definition
+from pilotage.model.settings import settings
+from pilotage.model.settings.settings import PACKAGE_SETTINGS
 from pilotage.model.version import VERSION
 from tests import tidy
 from tests.field_readers import readers_of
@@ -289,7 +290,7 @@ REFUSED_WHEN_READ = {("Definition", "pilotage")}
 def fields() -> dict[tuple[str, str], list[str]]:
     """Every field of the document and every setting of the program, and where it is read."""
     records = [each for each in vars(definition).values() if _is_record(each, definition.Value)]
-    records += configuration.SECTIONS.values()
+    records += settings.SECTIONS.values()
     texts = {path: text for path, text in python("src").items() if not path.startswith(NO_READERS)}
     readers = readers_of(texts, [each.__name__ for each in records])
     return {

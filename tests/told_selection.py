@@ -8,9 +8,9 @@ import msgspec
 
 from pilotage.engine.selection import Asked, Cause, Change, Draws, Woken
 from pilotage.engine.selection import Selection as ByPlace
-from pilotage.engine.selection.pools import CANDIDATE, NAMES, Pool
-from pilotage.engine.selection.room import Room
-from pilotage.engine.selection.settings import Policy
+from pilotage.engine.selection.candidates import CANDIDATE, NAMES, Pool
+from pilotage.engine.selection.site_profile import Room
+from pilotage.model.settings.engine import Policy
 
 _ANYTHING = Asked()
 

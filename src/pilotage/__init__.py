@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pilotage.agent import Producer
     from pilotage.app import load
     from pilotage.app.api import Client, arun, clean, obsolete_files, plan, run, stream, submit
-    from pilotage.app.results import Output, PackagesFailed, Result
+    from pilotage.app.jobs.results import Output, PackagesFailed, Result
     from pilotage.language import Expansion, LoadedJob
     from pilotage.language.builder import Job
-    from pilotage.model.cleaning import ObsoleteFiles
+    from pilotage.model.answers import ObsoleteFiles
     from pilotage.model.errors import DocumentError, PilotageError, Problem
-    from pilotage.model.submission import RunPlan
+    from pilotage.model.jobs.submission import RunPlan
 
 __version__ = VERSION
 
@@ -54,14 +54,14 @@ _HOMES = {
     "Expansion": "pilotage.language",
     "Job": "pilotage.language.builder",
     "LoadedJob": "pilotage.language",
-    "ObsoleteFiles": "pilotage.model.cleaning",
-    "Output": "pilotage.app.results",
-    "PackagesFailed": "pilotage.app.results",
+    "ObsoleteFiles": "pilotage.model.answers",
+    "Output": "pilotage.app.jobs.results",
+    "PackagesFailed": "pilotage.app.jobs.results",
     "PilotageError": "pilotage.model.errors",
     "Problem": "pilotage.model.errors",
     "Producer": "pilotage.agent",
-    "Result": "pilotage.app.results",
-    "RunPlan": "pilotage.model.submission",
+    "Result": "pilotage.app.jobs.results",
+    "RunPlan": "pilotage.model.jobs.submission",
     "arun": "pilotage.app.api",
     "clean": "pilotage.app.api",
     "load": "pilotage.app",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.sealed_files import FOLDER
-from pilotage.app.local_agents import end_agents
+from pilotage.adapters.journals.sqlite.locations import FOLDER
+from pilotage.app.service.background import end_agents
 from pilotage.service.announcement import find_service
 from tests.real_runs import Place, place_in, wait_until
 

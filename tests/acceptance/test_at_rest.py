@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.app.local_agents import end_agents
+from pilotage.app.service.background import end_agents
 from pilotage.service.announcement import find_service
 from tests.real_runs import Place, place_in, wait_until
 

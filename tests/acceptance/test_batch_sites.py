@@ -22,9 +22,9 @@ SERVE = """\
 import sys
 from pathlib import Path
 
-from pilotage.app.book import settings_here
-from pilotage.app.serving import serve_jobs
-from pilotage.language.reading.sites import read_sites
+from pilotage.app.state_folder import settings_here
+from pilotage.app.service.serve import serve_jobs
+from pilotage.language.parsing.sites import read_sites
 
 found, report = read_sites(Path("sites.yaml").read_bytes(), file="sites.yaml")
 assert found is not None, report

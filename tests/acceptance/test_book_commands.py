@@ -437,4 +437,6 @@ def test_the_help_of_the_program_is_quick_to_import(desk: Desk) -> None:
         [sys.executable, "-X", "importtime", str(PROGRAM), "--help"], cwd=desk.folder, capture_output=True, check=True
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
-    assert imported.isdisjoint({"msgspec", "sqlite3", "litestar", "http.client", "pilotage.app", "pilotage.cli.query"})
+    assert imported.isdisjoint(
+        {"msgspec", "sqlite3", "litestar", "http.client", "pilotage.app", "pilotage.cli.jobs.query"}
+    )

@@ -57,7 +57,7 @@ def test_the_service_is_on_its_way_before_a_run_imports_what_it_needs_to_read(tm
         [sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
     modules = set(done.stderr.split())
-    assert "pilotage.app.session" in modules, done.stderr
+    assert "pilotage.app.service.session" in modules, done.stderr
     assert modules & BEFORE_THE_SERVICE == set()
 
 
@@ -69,7 +69,7 @@ def test_a_service_answers_and_a_package_runs_without_what_neither_needs(tmp_pat
     answers = next(number for number, line in enumerate(lines) if "serving sqlite:" in line)
     before = imported(lines[:answers])
     assert {"numpy.lib", "pilotage.engine.engine"} <= before
-    assert before & (SLOW | {"litestar", "yaml", "pilotage.service.http.app"}) == set()
+    assert before & (SLOW | {"litestar", "yaml", "pilotage.service.http.framework"}) == set()
     # What takes other requests may be on its way by now, on a computer that has much else to do.
     assert imported(lines) & SLOW == set()
 
@@ -83,16 +83,16 @@ def test_a_book_alone_answers_without_what_runs_jobs(tmp_path: Path) -> None:
     # Another thread may be in the middle of a line of its own.
     answers = next(number for number, line in enumerate(lines) if "serving sqlite:" in line)
     before = imported(lines[:answers])
-    assert "pilotage.service.http.late" in before
+    assert "pilotage.service.http.dispatcher" in before
     assert before & (SLOW | {"numpy", "pilotage.language", "pilotage.engine.engine", "litestar"}) == set()
 
 
 def test_who_waits_for_a_job_is_answered_without_the_application() -> None:
-    look = "import sys, pilotage.service.http.door, pilotage.service.http.progress; print(*sys.modules)"
+    look = "import sys, pilotage.service.http.agent_exchange, pilotage.service.http.progress; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
-    assert "pilotage.service.http.running" in modules
-    assert modules & {"litestar", "pilotage.service.http.app"} == set()
+    assert "pilotage.service.http.backend" in modules
+    assert modules & {"litestar", "pilotage.service.http.framework"} == set()
 
 
 def test_an_agent_flies_before_it_imports_what_a_first_package_may_not_need(tmp_path: Path) -> None:
@@ -102,5 +102,5 @@ def test_an_agent_flies_before_it_imports_what_a_first_package_may_not_need(tmp_
         [sys.executable, "-I", "-S", "-c", look, str(agent)], capture_output=True, text=True, check=True
     )
     modules = set(done.stdout.split())
-    assert "pilotage.agent.pilot" in modules
+    assert "pilotage.agent.pilot.pilot" in modules
     assert modules & OF_AN_AGENT == set()

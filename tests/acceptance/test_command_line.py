@@ -201,7 +201,7 @@ def test_what_needs_little_imports_little(folder: Path, arguments: list[str]) ->
 
 
 def test_what_numpy_is_told_is_not_left_in_the_environment() -> None:
-    told = "import os; from pilotage.cli.numbers import import_numpy_quickly as go; go(); print(os.environ.get(NAME))"
+    told = "import os; from pilotage.cli.shared.numpy_loader import import_numpy_quickly as go; go(); print(os.environ.get(NAME))"
     for given, left in (({}, "None"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")):
         kept = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
         command = [sys.executable, "-c", f"NAME = 'OPENBLAS_NUM_THREADS'; {told}"]

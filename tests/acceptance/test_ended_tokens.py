@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from pilotage.agent.credentials import ends_at
-from pilotage.app.tokens import tokens_of
-from pilotage.model.configuration import Settings
+from pilotage.agent.link.connect import ends_at
+from pilotage.app.service.credentials import tokens_of
+from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
 from tests.engines.postgres import free_port
 from tests.real_runs import Place, own_mounts, place_in, wait_until
@@ -23,8 +23,8 @@ LIFE_SECONDS = 6.0
 LASTING_SECONDS = 3600.0
 # The clocks of two computers may be a minute apart; these two are one.
 SERVE = """\
-from pilotage.app.book import settings_here
-from pilotage.app.serving import serve_jobs
+from pilotage.app.state_folder import settings_here
+from pilotage.app.service.serve import serve_jobs
 from pilotage.service import tokens
 
 tokens.LEEWAY_SECONDS = 0.0

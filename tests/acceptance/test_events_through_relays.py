@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilotage.agent.relaying import Relaying
-from pilotage.app.tokens import tokens_of
-from pilotage.model.configuration import Settings
+from pilotage.agent.site.relay import Relaying
+from pilotage.app.service.credentials import tokens_of
+from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
 from tests.agent_forwarder import forwarder
 from tests.real_runs import PROGRAM, Place, place_in, wait_until

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.sites.entry import SiteEntry
 from tests.book_figures import Figures
 from tests.cluster_sites import SERVICE, ClusterSite, middle, submitted
 from tests.engines.estates import USER, Estate

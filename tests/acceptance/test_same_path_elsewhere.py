@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilotage.app.tokens import tokens_of
-from pilotage.model.configuration import Settings
+from pilotage.app.service.credentials import tokens_of
+from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
 from tests.real_runs import Mounts, Place, own_mounts, place_in, wait_until
 

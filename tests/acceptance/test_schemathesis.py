@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode
 from schemathesis.config import SchemathesisConfig
 
-from pilotage.service.keeper import Batch
+from pilotage.service.journal.writer import Batch
 from tests.running_jobs import running_services
 from tests.served_book import TOKEN, event, listening, registered
 

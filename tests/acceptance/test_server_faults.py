@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from pilotage.adapters.journals.postgres import PostgresJournal
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.postgres.journal import PostgresJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.agent import Courier, Producer
 from pilotage.book.query import parse
-from pilotage.model.configuration import Settings
+from pilotage.model.settings.settings import Settings
 from pilotage.ports import FoundEvent, Journal
 from pilotage.service.announcement import SERVICE_FILE, find_service
 from pilotage.service.http.services import Services

@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.agent.site_lock import LOCK_FILE
-from pilotage.model.site_entry import SiteEntry
+from pilotage.agent.site.state_folder import LOCK_FILE
+from pilotage.model.sites.entry import SiteEntry
 from pilotage.service.announcement import left_behind
 from tests.engines.capsule import CannotIsolate, Capsule
 from tests.engines.slurm import SlurmCluster

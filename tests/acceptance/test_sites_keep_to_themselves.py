@@ -8,9 +8,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from pilotage.app.tokens import tokens_of
-from pilotage.model.configuration import Settings
-from pilotage.model.site_entry import SiteEntry
+from pilotage.app.service.credentials import tokens_of
+from pilotage.model.settings.settings import Settings
+from pilotage.model.sites.entry import SiteEntry
 from tests.site_service import SiteService, service_in
 
 JOB = """\

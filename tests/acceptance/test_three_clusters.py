@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.sites.entry import SiteEntry
 from tests.book_figures import Figures
 from tests.cluster_sites import SERVICE, ClusterSite, middle, submitted
 from tests.engines.estates import Estate

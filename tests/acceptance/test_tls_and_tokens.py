@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilotage.agent.credentials import ends_at
-from pilotage.app.book import local_user
-from pilotage.app.tokens import tokens_of
+from pilotage.agent.link.connect import ends_at
+from pilotage.app.service.credentials import tokens_of
+from pilotage.app.state_folder import local_user
 from pilotage.client.finding import address_in
-from pilotage.model.configuration import Settings
+from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
 from tests.real_runs import PROGRAM, Mounts, Place, own_mounts, place_in, wait_until
 

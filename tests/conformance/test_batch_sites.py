@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.adapters.sites.callers import Caller, Here
+from pilotage.adapters.sites.commands import Caller, Here
 from pilotage.agent.batch import Answer, Call, Unknown
-from pilotage.model.demand import Demand
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.resources import Demand
+from pilotage.model.sites.entry import SiteEntry
 from pilotage.ports import SiteBusy, SiteUnreachable, SubmissionRefused
 from tests.batch_sites import OpenBatch, batch_site, slurm_here
 from tests.engines.slurm import SlurmCluster

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.language.dagman import read_dagman, write_dagman
-from pilotage.language.dagman.export_losses import DOCUMENTED_EXPORT_LOSSES
-from pilotage.language.dagman.vocabulary import DOCUMENTED_LOSSES
 from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import DiskFolder
-from pilotage.language.reading.document import read_document, write_document
-from pilotage.language.reading.rules import check_rules
+from pilotage.language.formats.dagman import read_dagman, write_dagman
+from pilotage.language.formats.dagman.values import DOCUMENTED_LOSSES
+from pilotage.language.formats.dagman.writer import DOCUMENTED_EXPORT_LOSSES
+from pilotage.language.parsing.document import read_document, write_document
+from pilotage.language.parsing.rules import check_rules
 from pilotage.language.text.tree import NOWHERE, Report
-from pilotage.model.definition import Definition
+from pilotage.model.jobs.definition import Definition
 
 _TABLE = Path(__file__).with_name("dagman_verdicts.csv")
 _MUTANTS_PER_FILE = 4

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.postgres import PostgresJournal
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.book.notice_rows import FailureRow, MailRow, NoticeRow, SubscriptionRow, WatchedRow
-from pilotage.model.configuration import NotificationSettings
-from pilotage.model.payloads import Tagged
+from pilotage.adapters.journals.postgres.journal import PostgresJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.book.rows.tables import FailureRow, MailRow, NoticeRow, SubscriptionRow, WatchedRow
+from pilotage.model.events.payloads import Tagged
+from pilotage.model.settings.settings import NotificationSettings
 from pilotage.ports import Journal
-from pilotage.service.subscriptions import Asked
+from pilotage.service.notifications.subscriptions import Asked
 from tests.notified import ADA, ADDRESS, FakeMailer, Notified
 
 AWKWARD = "a\x00b \U0001f600 \u2028 'quoted' \\u0000"

@@ -11,7 +11,7 @@ import pytest
 from pilotage.adapters.notifiers.networks import LOOPBACK
 from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
 from pilotage.adapters.notifiers.webhook import WebhookNotifier
-from pilotage.book.notices import Notice
+from pilotage.book.notices.notices import Notice
 from pilotage.ports import BadAddress, DeliveryRefused, NotDelivered, Notifier
 from tests.engines import smtp
 from tests.engines.smtp import MailServer

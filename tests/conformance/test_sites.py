@@ -13,9 +13,9 @@ import pytest
 from pilotage.adapters.sites.local import LocalSettings, LocalSite
 from pilotage.adapters.sites.zipapp import build
 from pilotage.agent.batch import element_key
-from pilotage.model.demand import Demand
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import Noticed
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.reports import Noticed
+from pilotage.model.resources import Demand
 from pilotage.ports import SeenAtSite, SiteAccess
 from tests.agent_service import agent_service
 from tests.batch_sites import batch_site, gridengine_here, slurm_here, slurm_over_ssh

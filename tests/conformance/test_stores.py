@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.work_index import SqliteWorkIndex
-from pilotage.agent.sight import MARK_BYTES_MAX
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.payloads import OutputFile
+from pilotage.adapters.stores.work_index import SqliteWorkIndex
+from pilotage.agent.attempt.files import MARK_BYTES_MAX
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.ports import FileStore, MadeWork, NotOurs, StoreError, WorkFields
 
 REF = AttemptRef("job-1", "1.2.3", 1)

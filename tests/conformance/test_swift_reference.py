@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.engine.selection.scores import Operation, Score
-from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.model.settings.engine import SelectionSettings
 
 LOG = "swift/tests_log-processing_logs_first-r2522.log"
 KINDS: dict[str, Operation] = {

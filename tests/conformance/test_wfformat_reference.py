@@ -18,12 +18,12 @@ from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
+from pilotage.language.formats.wfformat import read_wfformat, write_wfformat
+from pilotage.language.formats.wfformat.schema import keywords
 from pilotage.language.losses import Losses
-from pilotage.language.reading.document import read_document, write_document
+from pilotage.language.parsing.document import read_document, write_document
 from pilotage.language.text.tree import Report
-from pilotage.language.wfformat import read_wfformat, write_wfformat
-from pilotage.language.wfformat.vocabulary import keywords
-from pilotage.model.definition import Definition
+from pilotage.model.jobs.definition import Definition
 
 TABLE = Path(__file__).with_name("wfformat_verdicts.csv")
 SHAPE_CODES = {"wrong-type", "missing-field", "too-few", "bad-value", "unknown-version"}

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.adapters.work_index import DAMAGED, FILE, SqliteWorkIndex
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.payloads import OutputFile
-from pilotage.model.work import LogText
+from pilotage.adapters.stores.work_index import DAMAGED, FILE, SqliteWorkIndex
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import AttemptRef, LogText
 from pilotage.ports import MadeWork, SeenFile, StoredFile, StoreError, WorkFields, WorkIndex
 
 FOLDER = "/data"
@@ -122,7 +121,7 @@ def test_of_a_file_the_last_that_was_seen_is_remembered(index: WorkIndex) -> Non
 def test_everything_that_was_made_in_a_folder_is_told_with_who_made_it_last(
     index: WorkIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotage.adapters.work_index._PAGE", 2)
+    monkeypatch.setattr("pilotage.adapters.stores.work_index._PAGE", 2)
     index.keep([made(1, names=("b", "a")), made(2, names=("a", "c"))])
     index.claim(FOLDER, "later", [OutputFile(name="c", size_bytes=2, sha256=sha(2))])
     index.claim("/elsewhere", "x", [OutputFile(name="d", size_bytes=1, sha256=sha(1))])

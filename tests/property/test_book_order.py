@@ -11,7 +11,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.book.rows import JobRow, ParkedRow, StatisticRow, StreamRow
+from pilotage.book.rows.rows import JobRow, ParkedRow, StatisticRow, StreamRow
 from tests.histories import Scheduler
 from tests.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.oracle import identity

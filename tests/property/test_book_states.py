@@ -7,8 +7,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.book.rows import JobRow, PackageFacts
-from pilotage.model.events import EVENT_TYPES
+from pilotage.book.rows.rows import JobRow, PackageFacts
+from pilotage.model.events.events import EVENT_TYPES
 from pilotage.model.states import ADVANCE, FINAL_STATES, State
 from tests.histories import Scheduler
 from tests.memory_ledger import MemoryBook

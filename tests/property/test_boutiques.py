@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from pilotage.language import boutiques
-from pilotage.language.boutiques.schema import faults
+from pilotage.language.boutiques.invocation import faults
 from pilotage.language.boutiques.values import value_of
 from pilotage.language.text.tree import Report, tree_of
 from tests.conformance.bosh import Bosh, ours, running_bosh

@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilotage.language import MemoryFolder, Report, write_document
-from pilotage.language.reading.catalogue import Descriptor
-from pilotage.language.reading.commands import Command
-from pilotage.language.reading.iterations import Each, Values
-from pilotage.language.reading.kinds import (
+from pilotage.language.parsing.iterations import Each, Values
+from pilotage.language.parsing.kinds import (
     Anything,
     Choice,
+    Descriptor,
     Expression,
     Kind,
     ListOf,
@@ -26,11 +25,10 @@ from pilotage.language.reading.kinds import (
     Text,
     YesNo,
 )
-from pilotage.language.reading.records import Record, fields_of
-from pilotage.language.reading.times import Time
+from pilotage.language.parsing.records import Command, Record, Time, fields_of
 from pilotage.language.text.tree import tree_of
 from pilotage.language.text.yaml import read_tree
-from pilotage.model.definition import Combination, Definition, Source, Value, plain
+from pilotage.model.jobs.definition import Combination, Definition, Source, Value, plain
 
 rough = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 awkward = st.sampled_from(

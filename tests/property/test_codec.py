@@ -12,9 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pilotage.book.batch_text import CUT_BYTES_MAX, event_texts
-from pilotage.book.codec import Checked, Codec, MalformedBatch, Refusal
-from pilotage.model.events import EVENT_TYPES
+from pilotage.book.codec import CUT_BYTES_MAX, Checked, Codec, MalformedBatch, Refusal, event_texts
+from pilotage.model.events.events import EVENT_TYPES
 from tests.histories import Scheduler
 from tests.memory_ledger import MemoryBook, SqliteBook
 

@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.engine.selection.settings import SelectionSettings
-from pilotage.model import payloads
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import SubmitAttempt, SubmitPilot
-from pilotage.model.events import Event
-from pilotage.model.exchange import AttemptRef, Exchange
-from pilotage.model.operations import Hold, Kill, Replicate, Reschedule, Restart
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import AttemptRef, Exchange
+from pilotage.model.exchange.operations import Hold, Kill, Replicate, Reschedule, Restart, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import SelectionSettings
+from pilotage.model.states import ExitCodeGasw
 from pilotage.model.texts import REPLICAS_MAX
 from pilotage.service.messages import Asked, Input, Submit
 from tests.small_engine import JOB, Small

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pilotage.language.dagman import read_dagman, write_dagman
-from pilotage.language.dagman.fields import Wrong, join_arguments, split_arguments, split_environment
-from pilotage.language.dagman.macros import Notes
-from pilotage.language.dagman.macros import expand as expand_macros
-from pilotage.language.dagman.parser import KEYWORDS
-from pilotage.language.dagman.submit_text import environment, protected
 from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
+from pilotage.language.formats.dagman import read_dagman, write_dagman
+from pilotage.language.formats.dagman.macros import Notes
+from pilotage.language.formats.dagman.macros import expand as expand_macros
+from pilotage.language.formats.dagman.parser import KEYWORDS
+from pilotage.language.formats.dagman.values import Wrong, join_arguments, split_arguments, split_environment
+from pilotage.language.formats.dagman.writer import environment, protected
 from pilotage.language.text.tree import Report
-from pilotage.model.definition import (
+from pilotage.model.jobs.definition import (
     Binary,
     Definition,
     InputFile,

@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pilotage.agent.batch import BatchError, Unknown
-from pilotage.agent.batch.berth import Berth
-from pilotage.agent.batch.desk import PATIENCE_SECONDS, SETTLE_SECONDS, Desk
+from pilotage.agent.batch.pilot_job import Berth
+from pilotage.agent.batch.submitter import PATIENCE_SECONDS, SETTLE_SECONDS, Desk
 from tests.unit.test_batch_desk import PlainDialect, PlainSystem
 
 KEYS = 12

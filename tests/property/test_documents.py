@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilotage.language import MemoryFolder, Report, load, read_definition, write_document
-from pilotage.language.reading.records import fields_of, names_below, names_of
+from pilotage.language.parsing.records import fields_of, names_below, names_of
 from pilotage.language.text.tree import tree_of
-from pilotage.model import definition as d
+from pilotage.model.jobs import definition as d
 
 FOLDER = MemoryFolder({"t.csv": "a,b\n1,2\n", "l.txt": "x\n", "r.raw": "", "cfg": "", "d/e": ""})
 words = st.sampled_from(

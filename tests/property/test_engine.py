@@ -8,17 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from pilotage.engine.restart import RestartSettings
 from pilotage.engine.restore import JobSnapshot, surely_gone
-from pilotage.model import payloads
-from pilotage.model.definition import AbortOn
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import (
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import (
     AnyOperation,
+    CancelSubmitted,
     Clear,
     Drop,
+    ExpandStage,
     Hold,
     Kill,
     Release,
@@ -26,9 +24,14 @@ from pilotage.model.operations import (
     Reschedule,
     Restart,
     Restore,
+    SubmitAttempt,
+    SubmitPilot,
 )
-from pilotage.model.plan import JobPlan
-from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.exchange.reports import Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.jobs.definition import AbortOn
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import RestartSettings
 from pilotage.model.site import Site
 from pilotage.service.messages import Asked, Reload, SitesChanged
 from tests.decided import check_decisions

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.engine.settings import Order
-from pilotage.model.effects import SubmitPilot
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.payloads import AttemptCreated
+from pilotage.model.events.payloads import AttemptCreated
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import SubmitPilot
+from pilotage.model.settings.engine import Order
 from tests.small_engine import Small
 from tests.small_plans import bag, kind, site
 

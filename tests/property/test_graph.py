@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.model.graph import EdgeKind, Graph, Segment
+from pilotage.model.jobs.graph import EdgeKind, Graph, Segment
 
 Edge = tuple[int, int, int]
 

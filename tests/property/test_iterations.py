@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.language import MemoryFolder, RecordingLists, Report, expand
-from pilotage.model.definition import plain
+from pilotage.model.jobs.definition import plain
 from tests.jobs import definition_of, loaded
 
 Item = tuple[tuple[int, ...], dict[str, str]]

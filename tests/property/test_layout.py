@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.model.layout import PackageId, StageLayout, TemplateLayout, parse_path
+from pilotage.model.jobs.layout import PackageId, StageLayout, TemplateLayout, parse_path
 
 templates = st.lists(st.builds(TemplateLayout, st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=4)
 layouts = st.builds(

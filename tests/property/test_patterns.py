@@ -8,7 +8,7 @@ from functools import lru_cache
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pilotage.language.expansion.makers import PatternIndex
+from pilotage.language.expansion.producers import PatternIndex
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.text.patterns import (
     can_both_match,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pilotage.adapters.journals import sqlite_schema
 from pilotage.adapters.journals.queries import SQLITE, Compiler, postgresql
-from pilotage.adapters.journals.sqlite_connections import _real_of
+from pilotage.adapters.journals.sqlite import schema
+from pilotage.adapters.journals.sqlite.connections import _real_of
 from pilotage.book.query import (
     ATTRIBUTES,
     EXIT_CODES,
@@ -30,7 +30,7 @@ from pilotage.book.query import (
     matches,
     resolve,
 )
-from pilotage.book.rows import (
+from pilotage.book.rows.rows import (
     AttemptFacts,
     EventRow,
     JobRow,
@@ -40,8 +40,8 @@ from pilotage.book.rows import (
     TagRow,
     written_facts,
 )
-from pilotage.book.tables import TABLE_BY_ROW
-from pilotage.model.layout import PackageId
+from pilotage.book.rows.tables import TABLE_BY_ROW
+from pilotage.model.jobs.layout import PackageId
 
 # Few values, so that rows and queries meet; texts that look like numbers, patterns or other types do harm if anything does.
 TEXTS = ["a", "b", "A", "1", "1.0", "%", "_", "a'b", 'a"b', "é", "null", "NULL", "\\", "true", "\U0001f600"]
@@ -151,7 +151,7 @@ def events(draw: st.DrawFn) -> EventRow:
 def book() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.create_function("real_of", 1, _real_of, deterministic=True)
-        for statement in sqlite_schema.statements():
+        for statement in schema.statements():
             connection.execute(statement)
         yield connection
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.book.rows import EventRow, JobRow, Row, StageRow, StatisticRow, StreamRow, TagRow
-from pilotage.book.sketches import Sketch, read_sketch
+from pilotage.book.rows.rows import EventRow, JobRow, Row, StageRow, StatisticRow, StreamRow, TagRow
+from pilotage.book.rows.sketches import Sketch, read_sketch
 from tests.histories import START, Scheduler
 from tests.memory_ledger import SqliteBook
 from tests.shown import cut, delivered

@@ -9,10 +9,11 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.engine.restart import Failure, RestartSettings, Verdict, dry_run, failures_max, verdict
-from pilotage.model.definition import Retry, RetryRule
-from pilotage.model.demand import Demand
-from pilotage.model.reasons import Action, Reason
+from pilotage.engine.retry.policy import Failure, Verdict, dry_run, failures_max, verdict
+from pilotage.model.jobs.definition import Retry, RetryRule
+from pilotage.model.resources import Demand
+from pilotage.model.settings.engine import RestartSettings
+from pilotage.model.states import Action, Reason
 
 REASONS = (*get_args(Reason), "license", "")
 SITES = st.sampled_from(["lyon", "bari", "oslo", ""])

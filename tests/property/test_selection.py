@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pilotage.engine.selection import Asked, Draws, SelectionSettings, SiteDescription, Standing, Underway
-from pilotage.engine.selection.causes import Cause
-from pilotage.engine.selection.place import Place
-from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, OVERLOADED
+from pilotage.engine.selection.black_holes import Cause
+from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED
+from pilotage.engine.selection.sampling import Weights, weight_of, weight_of_grade
 from pilotage.engine.selection.scores import Operation, Score, tscore
-from pilotage.engine.selection.settings import Policy
-from pilotage.engine.selection.weights import Weights, weight_of, weight_of_grade
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.reports import Trouble
+from pilotage.engine.selection.site_profile import Place
+from pilotage.model.exchange.reports import Trouble
+from pilotage.model.resources import Capacity, Demand
+from pilotage.model.settings.engine import Policy
 from pilotage.model.site import Site
 from tests.told_selection import Choice, Selection
 

@@ -7,9 +7,9 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.book.registers import Register
-from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts
-from pilotage.book.settle import settle_all, settle_single
+from pilotage.book.rows.derived_states import settle_all, settle_single
+from pilotage.book.rows.registers import Register
+from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts
 
 TIMES = st.none() | st.sampled_from([1.0, 2.0, 3.0, 4.0])
 KEYS = st.tuples(st.just(2), st.integers(0, 3), st.integers(0, 4), st.integers(1, 3), st.just("s"))

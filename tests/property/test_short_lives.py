@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.book.codec import Checked
-from pilotage.book.join import Change, Joined
-from pilotage.book.rows import EventRow, JobRow, StageRow, StatisticRow, StreamRow, TagRow
-from pilotage.book.short import ShortLives
-from pilotage.book.sketches import Sketch
+from pilotage.book.fold.fast_path import ShortLives
+from pilotage.book.fold.join import Change, Joined
+from pilotage.book.rows.rows import EventRow, JobRow, StageRow, StatisticRow, StreamRow, TagRow
+from pilotage.book.rows.sketches import Sketch
 from tests.memory_ledger import SqliteBook
 from tests.shown import assert_book_says
 from tests.standing import WireEvent
@@ -208,7 +208,7 @@ def test_a_short_life_comes_to_the_same_as_the_longer_way(seed: int, packages: i
             told += batch
             one = short.take(batch, received=START)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("pilotage.book.join.ShortLives", LongLives)
+                patch.setattr("pilotage.book.fold.join.ShortLives", LongLives)
                 other = long.take(batch, received=START)
             assert short_ones(other) == []
             assert one.receipt == other.receipt
@@ -271,7 +271,7 @@ def both(batches: Sequence[list[WireEvent]]) -> tuple[SqliteBook, SqliteBook, li
     short, long = SqliteBook(), SqliteBook()
     joined = [short.take(batch, received=START) for batch in batches]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pilotage.book.join.ShortLives", LongLives)
+        patch.setattr("pilotage.book.fold.join.ShortLives", LongLives)
         for batch in batches:
             long.take(batch, received=START)
     return short, long, joined

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.agent.batch import Busy, Refused, Unknown, element_key
-from pilotage.agent.batch.desk import Listed
-from pilotage.agent.silence import Notice
-from pilotage.agent.site_desk import Reports, SiteWork
-from pilotage.agent.site_memory import FORGET_SECONDS, GONE, SiteMemory
+from pilotage.agent.batch.submitter import Listed, Notice
+from pilotage.agent.site.reconcile import Reports, SiteWork
+from pilotage.agent.site.state_folder import FORGET_SECONDS, GONE, SiteMemory
 
 SITE = "lyon"
 
@@ -228,7 +227,7 @@ def test_what_the_service_does_not_speak_of_is_forgotten_after_a_while_without_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, key = 1000.0, f"{SITE}-1"
-    monkeypatch.setattr("pilotage.agent.site_memory.time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr("pilotage.agent.site.state_folder.time", SimpleNamespace(time=lambda: now))
     memory = SiteMemory(tmp_path / "memory.json")
     memory.note(key, GONE, reason="ended")
     memory.told(hears([], []))

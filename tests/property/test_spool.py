@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pilotage.agent.reading import Reader
-from pilotage.agent.records import counters_of, line_of, text_of
-from pilotage.agent.spool import Spool
-from pilotage.agent.stream import Stream, segment_file
+from pilotage.agent.delivery.courier import Reader
+from pilotage.agent.delivery.spool import Spool
+from pilotage.agent.delivery.stream import Stream, segment_file
+from pilotage.agent.durable_files import counters_of, line_of, text_of
 
 SERVER = "http://127.0.0.1:8700"
 

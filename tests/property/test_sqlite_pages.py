@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilotage.adapters.journals.queries import INDEXABLE
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.adapters.journals.sqlite_connections import connect_reader
-from pilotage.book.ledger import Changes
+from pilotage.adapters.journals.sqlite.connections import connect_reader
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.book.query import Query, QueryTooBroad, Target, matches, parse
 from pilotage.book.query.attributes import TAG
-from pilotage.book.rows import AttemptFacts, EventRow, JobRow, PackageFacts, PackageRow, StreamRow, TagRow
-from pilotage.model.layout import PackageId
+from pilotage.book.rows.ledger import Changes
+from pilotage.book.rows.rows import AttemptFacts, EventRow, JobRow, PackageFacts, PackageRow, StreamRow, TagRow
+from pilotage.model.jobs.layout import PackageId
 from tests.property.test_queries_sql import TEXTS, job_attributes, package_attributes, queries
 
 EVERY_INDEX = frozenset().union(*INDEXABLE.values())
@@ -144,8 +144,8 @@ def told(monkeypatch: pytest.MonkeyPatch, filled: Filled) -> Told:
         connection.set_trace_callback(told.statements.append)
         return connection
 
-    monkeypatch.setattr("pilotage.adapters.journals.sqlite_connections.connect_reader", traced)
-    monkeypatch.setattr("pilotage.adapters.journals.sqlite_connections.IDLE_MAX", 0)
+    monkeypatch.setattr("pilotage.adapters.journals.sqlite.connections.connect_reader", traced)
+    monkeypatch.setattr("pilotage.adapters.journals.sqlite.connections.IDLE_MAX", 0)
     return told
 
 

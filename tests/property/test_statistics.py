@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER
-from pilotage.book.ledger import Changes
-from pilotage.book.lives import Lives
-from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
-from pilotage.book.short_rows import Ended
-from pilotage.book.sketches import Sketch
-from pilotage.book.statistics import Observations, flows, slices_of, statistic_rows
+from pilotage.book.rows.fast_rows import Ended, Lives
+from pilotage.book.rows.ledger import Changes
+from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
+from pilotage.book.rows.sketches import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER, Sketch
+from pilotage.book.statistics.statistics import Observations, flows, slices_of, statistic_rows
 from pilotage.model.states import State
-from pilotage.simulator.ledger import MemoryLedger
+from pilotage.simulator.world.ledger import MemoryLedger
 from tests.histories import START, Scheduler
 from tests.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.shown import cut, delivered

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.model.errors import PilotageError
-from pilotage.simulator.jobs import packages_of
-from pilotage.simulator.scene import Scene
-from pilotage.simulator.shrink import smaller_worlds
-from pilotage.simulator.stored import read_world, stored
-from pilotage.simulator.world import World, make_world
+from pilotage.simulator.trials.definition import World, make_world
+from pilotage.simulator.trials.scene import Scene
+from pilotage.simulator.trials.shrink import read_world, smaller_worlds, stored
+from pilotage.simulator.world.jobs import packages_of
 
 SEEDS = st.integers(min_value=0, max_value=2**32)
 CHANCE = st.randoms(use_true_random=False)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.book import streams
-from pilotage.book.rows import StreamRow
-from pilotage.book.streams import Heard
+from pilotage.book.rows import streams
+from pilotage.book.rows.rows import StreamRow
+from pilotage.book.rows.streams import Heard
 
 numbers = st.one_of(st.integers(1, 30), st.integers(1, 2**53 - 1))
 

@@ -14,12 +14,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.book.notices import Notice, Number, number_text, read_number, retry_seconds
+from pilotage.book.notices.notices import Notice, Number, number_text, read_number, retry_seconds
 from pilotage.book.query import Target, parse
-from pilotage.model.layout import PackageId
-from pilotage.model.payloads import AttemptFinished
+from pilotage.model.events.payloads import AttemptFinished
+from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import NotDelivered
-from pilotage.service.subscriptions import Asked
+from pilotage.service.notifications.subscriptions import Asked
 from tests.events import START, cut, delivered, random_history
 from tests.notified import ADDRESS, OPERATOR, FakeMailer, FakeNotifier, Notified
 

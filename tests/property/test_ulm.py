@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilotage.book.ulm import SequenceCode, UlmEvent, parse_code, parse_line, read_ulm
-from pilotage.book.ulm.moves import MOVES, RESULT_FIELDS, SOURCES
+from pilotage.book.ulm.lines import MOVES, RESULT_FIELDS, SOURCES
 from pilotage.model.states import State
 from tests.ulm import LoggedJob, ulm_line
 

@@ -8,10 +8,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.book.rows import JobRow, PackageFacts
-from pilotage.model.outcomes import ADOPTED, MADE_BEFORE
+from pilotage.book.rows.rows import JobRow, PackageFacts
+from pilotage.model.states import ADOPTED, MADE_BEFORE
 from pilotage.service.http.progress import _has_failed
-from pilotage.service.unusual import Unusual
+from pilotage.service.http.services import Unusual
 from tests.histories import Scheduler
 from tests.memory_ledger import MemoryBook
 from tests.shown import cut, delivered

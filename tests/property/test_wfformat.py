@@ -13,15 +13,15 @@ from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.reading.rules import check_rules
+from pilotage.language.formats.wfformat import read_wfformat, write_wfformat
+from pilotage.language.formats.wfformat.instance import decoded, file_id, name_in_tree, task_id
+from pilotage.language.formats.wfformat.schema import INSTANCE, Kind, ListOf, Number, Object, Text
+from pilotage.language.formats.wfformat.writer import EXPORT_KEYWORDS
+from pilotage.language.parsing.rules import check_rules
 from pilotage.language.text.names import JOB_NAME, FreeNames, job_name_like
 from pilotage.language.text.templates import escape_braces
 from pilotage.language.text.tree import NOWHERE, Report
-from pilotage.language.wfformat import read_wfformat, write_wfformat
-from pilotage.language.wfformat.names import decoded, file_id, name_in_tree, task_id
-from pilotage.language.wfformat.unsaid import EXPORT_KEYWORDS
-from pilotage.language.wfformat.vocabulary import INSTANCE, Kind, ListOf, Number, Object, Text
-from pilotage.model.definition import Binary, Definition, InputFile, Line, OutputFile, Package, Resources, Stage
+from pilotage.model.jobs.definition import Binary, Definition, InputFile, Line, OutputFile, Package, Resources, Stage
 
 NASTY = st.text(st.sampled_from("ab {}#é%/.:*?[$'\"\n-_0\\"), min_size=1, max_size=6)
 WORDS = [

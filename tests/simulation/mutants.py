@@ -15,37 +15,31 @@ import pytest
 
 import pilotage.engine.engine as engine_module
 from pilotage.book.codec import Checked
-from pilotage.book.rows import StreamRow
-from pilotage.book.streams import Heard
-from pilotage.engine import (
-    dispatch,
-    exchanges,
-    explain,
-    handlers,
-    leases,
-    on_attempts,
-    on_jobs,
-    on_pilots,
-    operations,
-    readiness,
-    restart,
-    restore,
-    settling,
-)
+from pilotage.book.rows.rows import StreamRow
+from pilotage.book.rows.streams import Heard
+from pilotage.engine import engine, explain, restore
 from pilotage.engine.decision_log import ENGINE_STREAM, DecisionLog
+from pilotage.engine.decisions import attempts, completion, lost_pilots
+from pilotage.engine.decisions import lost_pilots as on_pilots
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.jobs import JobState, LateState, PackageWork
-from pilotage.engine.places import AttemptState, PilotState
-from pilotage.model import payloads
-from pilotage.model.events import Event
-from pilotage.model.exchange import Exchange
-from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.engine.folds import on_attempts, on_packages
+from pilotage.engine.inbound import exchanges, operations
+from pilotage.engine.retry import policy
+from pilotage.engine.state import job_queries
+from pilotage.engine.state import job_queries as job_queries_module
+from pilotage.engine.state.jobs import JobState, LateState, PackageWork
+from pilotage.engine.state.sites import AttemptState, PilotState
+from pilotage.engine.transitions import readiness
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import Exchange
+from pilotage.model.states import ExitCodeGasw
 from pilotage.service import core as core_module
 from pilotage.service.core import Core
 from pilotage.service.messages import Outbox
-from pilotage.simulator.driver import Driver
-from pilotage.simulator.journal import SimulatedJournal
-from pilotage.simulator.scene import Scene
+from pilotage.simulator.trials.scene import Scene
+from pilotage.simulator.world.journal import SimulatedJournal
+from pilotage.simulator.world.service_process import Driver
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -80,11 +74,11 @@ def graft(patch: Patch, original: Any, mutated: Any) -> None:
         for name in [name for name, value in vars(module).items() if value is original]:
             patch.setattr(module, name, mutated)
             found += 1
-    for table in (handlers.FOLDS.job, handlers.FOLDS.other, handlers.FOLDS.package):
+    for table in (engine.FOLDS.job, engine.FOLDS.other, engine.FOLDS.package):
         for kind in [kind for kind, fold in table.items() if fold is original]:
             patch.setitem(table, kind, mutated)
-    decisions = tuple(mutated if each is original else each for each in handlers.DECISIONS)
-    patch.setattr(handlers, "DECISIONS", decisions)
+    decisions = tuple(mutated if each is original else each for each in engine.DECISIONS)
+    patch.setattr(engine, "DECISIONS", decisions)
     patch.setattr(engine_module, "DECISIONS", decisions)
     assert found, f"{original} is nowhere to be found"
 
@@ -104,7 +98,7 @@ def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
     """Fencing dropped: a batch job that was started twice runs its attempt twice."""
 
     def lease(state: EngineState, pilot: PilotState, ref: Any, node: str) -> None:
-        found = exchanges.find_attempt(state.jobs, ref)
+        found = job_queries.find_attempt(state.jobs, ref)
         if found is not None and not found.lost and found.pilot != pilot.name:
             if found.pilot in state.pilots.by_name:
                 state.pilots.by_name[found.pilot].give_back(ref)
@@ -138,7 +132,7 @@ def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
 @mutant(first_seed=2, by="grants")
 def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     """What succeeds after another attempt was granted is granted as well."""
-    folded, granted = on_attempts.on_attempt_finished, settling.grant_what_succeeded
+    folded, granted = on_attempts.on_attempt_finished, completion.grant_what_succeeded
     late: dict[int, list[tuple[JobState, int, int]]] = {}  # by engine
 
     def on_attempt_finished(state: EngineState, job: JobState, number: int, event: Event, data: Any) -> None:
@@ -202,7 +196,7 @@ def what_is_cancelled_runs_on(patch: Patch) -> None:
 @mutant(first_seed=137, by="finishing")
 def a_lease_never_expires(patch: Patch) -> None:
     """A pilot that is silent is waited for until it speaks."""
-    graft(patch, leases.check_lease, lambda state, name: None)
+    graft(patch, lost_pilots.check_lease, lambda state, name: None)
 
 
 @mutant(first_seed=107, by="finishing")
@@ -284,7 +278,7 @@ def a_restart_asks_for_no_submission_again(patch: Patch) -> None:
 @mutant(first_seed=2, by="sanity epochs")
 def what_follows_a_suspect_has_its_number(patch: Patch) -> None:
     """A new attempt shares its number, and its files, with the one that was suspected."""
-    created = dispatch.create
+    created = attempts.create
 
     def create(state: EngineState, job: JobState, number: int, *rest: Any, **named: Any) -> None:
         work = job.work.get(number)
@@ -298,14 +292,14 @@ def what_follows_a_suspect_has_its_number(patch: Patch) -> None:
 @mutant(first_seed=28, by="leases")
 def side_effects_happen_twice(patch: Patch) -> None:
     """What acts on the outside is tried again as soon as it is suspected, as everything else."""
-    graft(patch, readiness.may_act, lambda job, work: False)
+    graft(patch, job_queries_module.may_act, lambda job, work: False)
 
 
 @mutant(first_seed=72, by="retries")
 def retries_have_no_cap(patch: Patch) -> None:
     """What fails is tried again for ever."""
-    patch.setattr(restart._History, "_over_cap", lambda *_: None)
-    patch.setattr(restart._History, "_over_budget", lambda *_: None)
+    patch.setattr(policy._History, "_over_cap", lambda *_: None)
+    patch.setattr(policy._History, "_over_budget", lambda *_: None)
 
 
 @mutant(first_seed=2, by="creations")
@@ -323,7 +317,7 @@ def a_cancelled_job_is_worked_on(patch: Patch) -> None:
 @mutant(first_seed=74, by="grants")
 def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
     """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
-    killed, granted = operations._kill, settling.grant_what_succeeded
+    killed, granted = operations._kill, completion.grant_what_succeeded
 
     def kill(state: EngineState, job: JobState, operation: Any) -> None:
         if operation.package:
@@ -368,7 +362,7 @@ def what_is_dropped_is_waited_for(patch: Patch) -> None:
         job.work_of(number).dropped = data.operation
         readiness.reconsider(state, job, number)
 
-    graft(patch, on_jobs.on_dropped, on_dropped)
+    graft(patch, on_packages.on_dropped, on_dropped)
 
 
 @mutant(first_seed=126, by="reads")
@@ -421,7 +415,7 @@ def a_late_stage_is_laid_out_too_early(patch: Patch) -> None:
 @mutant(first_seed=137, by="finishing")
 def consumers_of_what_failed_wait_for_ever(patch: Patch) -> None:
     """Nobody gives up what waits for a package that will make nothing."""
-    graft(patch, settling.give_up_consumers, lambda state: state.pending.to_abort_consumers.clear())
+    graft(patch, completion.give_up_consumers, lambda state: state.pending.to_abort_consumers.clear())
 
 
 @mutant(first_seed=106, by="explaining waiting")

@@ -6,14 +6,18 @@ from typing import Any
 
 import msgspec
 
-from pilotage.engine import leases, operations, races, restart, restore
+from pilotage.engine import restore
+from pilotage.engine.decisions import lost_pilots
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.fairness import Fairness
-from pilotage.engine.jobs import JobState, QueueClass
-from pilotage.engine.openings import Placement
-from pilotage.engine.places import PilotState
-from pilotage.engine.restart_rules import row_of
-from pilotage.engine.steady_time import SteadyTime
+from pilotage.engine.inbound import operations
+from pilotage.engine.placement import Placement
+from pilotage.engine.retry import policy
+from pilotage.engine.retry.rules import row_of
+from pilotage.engine.state import job_queries
+from pilotage.engine.state.clock import SteadyTime
+from pilotage.engine.state.jobs import JobState, QueueClass
+from pilotage.engine.state.sites import PilotState
 from tests.simulation.mutants import Patch, graft, mutant
 
 
@@ -55,7 +59,7 @@ def the_priority_of_packages_is_upside_down(patch: Patch) -> None:
 @mutant(first_seed=2, by="leases")
 def a_silent_pilot_is_lost_after_two_leases(patch: Patch) -> None:
     """One lease too early."""
-    checked = leases.check_lease
+    checked = lost_pilots.check_lease
 
     def check_lease(state: EngineState, name: str) -> None:
         settings = state.settings
@@ -69,7 +73,7 @@ def a_silent_pilot_is_lost_after_two_leases(patch: Patch) -> None:
 @mutant(first_seed=2, by="leases")
 def a_silent_pilot_is_lost_after_four_leases(patch: Patch) -> None:
     """One lease too late."""
-    checked = leases.check_lease
+    checked = lost_pilots.check_lease
 
     def check_lease(state: EngineState, name: str) -> None:
         settings = state.settings
@@ -94,7 +98,7 @@ def time_jumps_with_the_clock(patch: Patch) -> None:
 @mutant(first_seed=17, by="leases")
 def a_replica_more_than_the_cap(patch: Patch) -> None:
     """Off by one: as many attempts as may be are under way, and one more is accepted."""
-    counted = races.live_attempts
+    counted = job_queries.live_attempts
     patch.setattr(operations, "live_attempts", lambda work: counted(work) - 1)
 
 
@@ -105,7 +109,7 @@ def the_last_of_a_packages_rules_acts_first(patch: Patch) -> None:
     def judged(self: Any, failure: Any) -> Any:
         name, row = row_of(failure.reason)
         rules = self._retry.rules
-        matching = [at for at, rule in enumerate(rules) if restart._is_for(rule, failure)]
+        matching = [at for at, rule in enumerate(rules) if policy._is_for(rule, failure)]
         for at in reversed(matching):
             if rules[at].times is None or self._acted[at] < rules[at].times:
                 self._acted[at] += 1
@@ -114,7 +118,7 @@ def the_last_of_a_packages_rules_acts_first(patch: Patch) -> None:
             return self._give_up(f"retry.rules[{matching[0]}]", "retries-exhausted", "its rules are used up")
         return self._by_table(failure, name, row)
 
-    patch.setattr(restart._History, "_judged", judged)
+    patch.setattr(policy._History, "_judged", judged)
 
 
 @mutant(first_seed=1, by="sanity")

@@ -6,15 +6,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pilotage.engine import dispatch, fits, openings, releasing, restore
+from pilotage.engine import placement, restore
+from pilotage.engine import placement as openings
+from pilotage.engine.decisions import attempts, binding, pulling
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.jobs import QueueClass
-from pilotage.engine.places import AttemptState, PilotState
 from pilotage.engine.selection import filters
-from pilotage.engine.selection.place import Place
-from pilotage.engine.selection.room import Room
-from pilotage.model.demand import slots_for
-from pilotage.model.effects import SubmitAttempt
+from pilotage.engine.selection.site_profile import Place, Room
+from pilotage.engine.state.jobs import QueueClass
+from pilotage.engine.state.sites import AttemptState, PilotState
+from pilotage.engine.transitions import readiness
+from pilotage.model.exchange.operations import SubmitAttempt
+from pilotage.model.resources import slots_for
 from tests.simulation.mutants import Patch, graft, mutant
 
 
@@ -33,20 +35,20 @@ def a_site_has_room_for_one_more(patch: Patch) -> None:
 @mutant(first_seed=11, by="rooms")
 def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
     """Nobody asks how long a pilot will last."""
-    graft(patch, fits.suffices, lambda seconds, pilot, queue: True)
+    graft(patch, placement.suffices, lambda seconds, pilot, queue: True)
 
 
 @mutant(first_seed=9, by="waiting")
 def a_reservation_is_never_given_back(patch: Patch) -> None:
     """What was reserved where no pilot can run it waits there for one that can."""
-    graft(patch, releasing.release_unfit, lambda state, site: None)
-    graft(patch, dispatch._fetch, lambda state, site: None)
+    graft(patch, readiness.release_unfit, lambda state, site: None)
+    graft(patch, pulling._fetch, lambda state, site: None)
 
 
 @mutant(first_seed=137, by="rooms")
 def a_pilot_is_given_one_too_many(patch: Patch) -> None:
     """Off by one: the backlog takes one more than it says."""
-    taken = fits.takes
+    taken = placement.takes
 
     def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
         if taken(pilot, queue, now):
@@ -66,7 +68,7 @@ def memory_is_not_looked_at(patch: Patch) -> None:
 @mutant(first_seed=30, by="rooms")
 def a_category_has_no_limit(patch: Patch) -> None:
     """More packages run than there are licences."""
-    graft(patch, dispatch.may_start, lambda state, queue: queue.job.open)
+    graft(patch, binding.may_start, lambda state, queue: queue.job.open)
 
 
 @mutant(first_seed=72, by="rooms")
@@ -84,7 +86,7 @@ def a_node_is_a_wish(patch: Patch) -> None:
 @mutant(first_seed=106, by="nodes")
 def a_batch_job_is_not_told_its_nodes(patch: Patch) -> None:
     """What names its nodes has a batch job of its own, which may begin anywhere."""
-    submit = dispatch.submit
+    submit = attempts.submit
 
     def anywhere(state: EngineState, attempt: AttemptState) -> None:
         submit(state, attempt)
@@ -98,7 +100,7 @@ def a_batch_job_is_not_told_its_nodes(patch: Patch) -> None:
 @mutant(first_seed=137, by="sites sanity")
 def a_site_that_sleeps_keeps_what_is_reserved_there(patch: Patch) -> None:
     """What waits at a site that was put to sleep goes on waiting there."""
-    graft(patch, releasing.release_site, lambda state, site: None)
+    graft(patch, readiness.release_site, lambda state, site: None)
 
 
 @mutant(first_seed=137, by="sites sanity restoring")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from pilotage.engine import operations, restart_rules, settling
+from pilotage.engine.decisions import completion
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.jobs import JobState, PackageWork
-from pilotage.engine.restart import Verdict
+from pilotage.engine.inbound import operations
+from pilotage.engine.retry import rules
+from pilotage.engine.retry.policy import Verdict
+from pilotage.engine.state.jobs import JobState, PackageWork
 from tests.simulation.mutants import Patch, graft, mutant
 
 
@@ -20,19 +22,19 @@ def what_is_read_may_be_voided(patch: Patch) -> None:
 @mutant(first_seed=62, by="aborts")
 def what_begins_anew_leaves_its_consumers_given_up(patch: Patch) -> None:
     """Packages that were given up because of a producer stay so when it begins anew."""
-    graft(patch, settling.revive_consumers, lambda state: state.pending.to_revive.clear())
+    graft(patch, completion.revive_consumers, lambda state: state.pending.to_revive.clear())
 
 
 @mutant(first_seed=44, by="retries")
 def what_looped_is_tried_under_the_same_limit(patch: Patch) -> None:
     """Looping is taken for the fault of the place."""
-    patch.setitem(restart_rules._BY_NAME, "looping", restart_rules.RULES["platform-failure"])
+    patch.setitem(rules._BY_NAME, "looping", rules.RULES["platform-failure"])
 
 
 @mutant(first_seed=44, by="retries")
 def what_kills_its_pilots_is_not_parked(patch: Patch) -> None:
     """A package under which pilots die is given the next one."""
-    carried = settling._carry_out
+    carried = completion._carry_out
 
     def carry_out(state: EngineState, job: JobState, work: PackageWork, answer: Verdict) -> None:
         carried(state, job, work, msgspec.structs.replace(answer, action=answer.action.replace("park", "restart")))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.simulator.run import simulate
-from pilotage.simulator.world import make_world
+from pilotage.simulator.trials.definition import make_world
+from pilotage.simulator.trials.trial import simulate
 from tests.command_line import in_an_empty_folder, refused, run
 
 # Sixteen packages of a minute each on one core cannot be over within two minutes.

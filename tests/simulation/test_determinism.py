@@ -8,12 +8,12 @@ import sys
 
 import msgspec
 
-from pilotage.simulator.world import World, make_world
+from pilotage.simulator.trials.definition import World, make_world
 
 PROGRAM = """
 import sys
-from pilotage.simulator.run import simulate
-from pilotage.simulator.world import make_world
+from pilotage.simulator.trials.trial import simulate
+from pilotage.simulator.trials.definition import make_world
 for seed in map(int, sys.argv[1:]):
     result = simulate(make_world(seed))
     print(seed, result.event_hash, result.events, sorted(result.fired.items()))

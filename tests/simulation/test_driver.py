@@ -10,20 +10,19 @@ import msgspec
 import pytest
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, Effect
-from pilotage.model.events import Event
-from pilotage.model.exchange import ExchangeReply
-from pilotage.model.operations import Accepted
-from pilotage.model.reports import SiteSeen
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import ExchangeReply
+from pilotage.model.exchange.operations import Accepted, CancelSubmitted, Effect
+from pilotage.model.exchange.reports import SiteSeen
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, Input, Outbox
-from pilotage.simulator.clock import Schedule
-from pilotage.simulator.driver import Driver, Stuck, Timing
-from pilotage.simulator.faults import FaultBox, Faults
-from pilotage.simulator.jobs import Definitions
-from pilotage.simulator.journal import SimulatedJournal
-from pilotage.simulator.randomness import Dice
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.jobs import Definitions
+from pilotage.simulator.world.journal import SimulatedJournal
+from pilotage.simulator.world.randomness import Dice
+from pilotage.simulator.world.service_process import Driver, Stuck, Timing
 
 HELLO = SiteSeen(site="lyon", answers=True)
 TIMING = Timing(collect_seconds=1.0, commit_seconds=1.0, restart_seconds=10.0, full_seconds=5.0)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from pilotage.engine.settings import EngineSettings, Order
-from pilotage.model.demand import Capacity
-from pilotage.model.plan import Template
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import EngineSettings, Order
 from pilotage.model.site import Site
-from pilotage.simulator.jobs import JobSketch, LineSketch, StageSketch
-from pilotage.simulator.nature import Habits
-from pilotage.simulator.randomness import Fixed, LogNormal
-from pilotage.simulator.run import Result, simulate
-from pilotage.simulator.world import SiteSketch, World
+from pilotage.simulator.trials.definition import SiteSketch, World
+from pilotage.simulator.trials.trial import Result, simulate
+from pilotage.simulator.world.jobs import JobSketch, LineSketch, StageSketch
+from pilotage.simulator.world.nature import Habits
+from pilotage.simulator.world.randomness import Fixed, LogNormal
 
 GRANTED = re.compile(r"\d+ at (?P<at>[0-9.]+): engine \d+, epoch 1: CommitGranted (?P<job>[a-z]+)/")
 LARGE, SMALL = 1000, 10

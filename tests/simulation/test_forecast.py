@@ -9,11 +9,11 @@ from pilotage.language import plan_of, shapes_of
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.load import load
 from pilotage.model.errors import PilotageError
-from pilotage.model.payloads import JobRegistered
-from pilotage.model.site_entry import SiteEntry
-from pilotage.model.site_world import ActivityWorld, Change, Factors, PackagesWorld, SiteWorld, Spell, Times, WorldFile
-from pilotage.simulator.forecast import Forecast, Subject, usual_settings
-from pilotage.simulator.forecast_figures import RunFigures
+from pilotage.model.events.payloads import JobRegistered
+from pilotage.model.sites.entry import SiteEntry
+from pilotage.model.sites.world import ActivityWorld, Change, Factors, PackagesWorld, SiteWorld, Spell, Times, WorldFile
+from pilotage.simulator.runs.figures import RunFigures
+from pilotage.simulator.runs.run import Forecast, Subject, usual_settings
 
 LYON = SiteEntry(name="lyon", kind="slurm", slots=10, pilots_max=1)
 NICE = SiteEntry(name="nice", kind="slurm", slots=10, pilots_max=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.engine.settings import EngineSettings
+from pilotage.model.settings.engine import EngineSettings
 from tests.command_line import in_an_empty_folder, refused, run
 
 JOB = """pilotage: 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from pilotage.model.graph import EdgeKind
-from pilotage.model.plan import JobPlan, Template
-from pilotage.simulator.jobs import (
+from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.jobs.plan import JobPlan, Template
+from pilotage.simulator.trials.definition import make_world
+from pilotage.simulator.world.jobs import (
     Definitions,
     JobSketch,
     Join,
@@ -20,7 +21,6 @@ from pilotage.simulator.jobs import (
     plan_of,
     registration,
 )
-from pilotage.simulator.world import make_world
 
 FILE, SEQUENCE = EdgeKind.FILE | EdgeKind.AWAITED, EdgeKind.SEQUENCE | EdgeKind.AWAITED
 TEMPLATES = (Template(activity="simulate"), Template(activity="digitise"))

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from pilotage.engine.sanity import Insane
+from pilotage.engine.consistency import Insane
 from pilotage.ports import JournalError
-from pilotage.simulator.run import Result, simulate
-from pilotage.simulator.world import make_world
+from pilotage.simulator.trials.definition import make_world
+from pilotage.simulator.trials.trial import Result, simulate
 from tests.simulation import ending_mutants, order_mutants, placement_mutants, restart_mutants, trust_mutants
 from tests.simulation.mutants import MUTANTS, Mutant
 

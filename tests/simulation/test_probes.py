@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from pilotage.book.codec import Checked
-from pilotage.engine.behaviour import is_probe
-from pilotage.model import payloads
-from pilotage.model.operations import ProbeSite
+from pilotage.engine.transitions.site_observations import is_probe
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import ProbeSite
 from pilotage.service.messages import AskedOfSite
-from pilotage.service.running.probing import Prober, probes_under_way
-from pilotage.simulator.faults import Faults
-from pilotage.simulator.run import _run
-from pilotage.simulator.scene import Scene
-from pilotage.simulator.world import World
+from pilotage.service.sites.pool import Prober, probes_under_way
+from pilotage.simulator.trials.definition import World
+from pilotage.simulator.trials.scene import Scene
+from pilotage.simulator.trials.trial import _run
+from pilotage.simulator.world.faults import Faults
 from tests.simulation.test_sites import NEVER, sketch, world
 
 EVERY_SECONDS = 1000.0

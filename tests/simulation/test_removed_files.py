@@ -7,11 +7,11 @@ from functools import partial
 import msgspec
 import pytest
 
-from pilotage.engine import operations
-from pilotage.model.operations import Drop
-from pilotage.simulator import users
-from pilotage.simulator.run import Result, simulate
-from pilotage.simulator.world import World, make_world
+from pilotage.engine.inbound import operations
+from pilotage.model.exchange.operations import Drop
+from pilotage.simulator.trials.definition import World, make_world
+from pilotage.simulator.trials.trial import Result, simulate
+from pilotage.simulator.world import users
 
 SEEDS = range(1, 13)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.simulator.report import failure_lines, line_of
-from pilotage.simulator.run import Found, Result
-from pilotage.simulator.shrink import shrink, smaller_worlds
-from pilotage.simulator.world import World, make_world, packages_of_world
+from pilotage.simulator.trials.definition import World, make_world, packages_of_world
+from pilotage.simulator.trials.shrink import shrink, smaller_worlds
+from pilotage.simulator.trials.trial import Found, Result, failure_lines, line_of
 
 
 def result(world: World, *, violation: Found | None = None) -> Result:

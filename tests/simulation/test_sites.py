@@ -8,15 +8,15 @@ from collections import Counter
 import pytest
 
 from pilotage.engine.selection import SelectionSettings
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.demand import Capacity
-from pilotage.model.plan import Template
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site, SiteMode
-from pilotage.simulator.jobs import JobSketch, LineSketch, StageSketch
-from pilotage.simulator.nature import Habits, SiteHabits
-from pilotage.simulator.randomness import Fixed
-from pilotage.simulator.run import Result, simulate
-from pilotage.simulator.world import SiteSketch, World
+from pilotage.simulator.trials.definition import SiteSketch, World
+from pilotage.simulator.trials.trial import Result, simulate
+from pilotage.simulator.world.jobs import JobSketch, LineSketch, StageSketch
+from pilotage.simulator.world.nature import Habits, SiteHabits
+from pilotage.simulator.world.randomness import Fixed
 
 WASTED_MAX = 0.03
 PACKAGES = 1000

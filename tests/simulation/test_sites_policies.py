@@ -8,17 +8,16 @@ import msgspec
 import pytest
 
 from pilotage.engine.selection import SelectionSettings
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.reasons import Reason
-from pilotage.model.selection_settings import Policy
+from pilotage.model.settings.engine import EngineSettings, Policy
 from pilotage.model.site import SiteMode
-from pilotage.model.site_entry import SiteEntry
-from pilotage.model.site_world import Factors, SiteWorld, Spell, Times, WorldFile
-from pilotage.simulator.forecast import Forecast, usual_settings
-from pilotage.simulator.forecast_figures import RunFigures
-from pilotage.simulator.run import simulate
-from pilotage.simulator.variants import POLICIES
-from pilotage.simulator.world import make_world
+from pilotage.model.sites.entry import SiteEntry
+from pilotage.model.sites.world import Factors, SiteWorld, Spell, Times, WorldFile
+from pilotage.model.states import Reason
+from pilotage.simulator.runs.comparison import POLICIES
+from pilotage.simulator.runs.figures import RunFigures
+from pilotage.simulator.runs.run import Forecast, usual_settings
+from pilotage.simulator.trials.definition import make_world
+from pilotage.simulator.trials.trial import simulate
 from tests.simulation.test_forecast import subject
 
 WASTED_MAX = 0.03

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.simulator.faults import KINDS
-from pilotage.simulator.report import fired_lines, line_of
-from pilotage.simulator.run import Result, simulate
-from pilotage.simulator.stored import read_world, stored
-from pilotage.simulator.world import World, make_world, packages_of_world
+from pilotage.simulator.trials.definition import World, make_world, packages_of_world
+from pilotage.simulator.trials.shrink import read_world, stored
+from pilotage.simulator.trials.trial import Result, fired_lines, line_of, simulate
+from pilotage.simulator.world.faults import KINDS
 
 WORLDS = 200
 CHUNKS = 4

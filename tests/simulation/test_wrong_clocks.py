@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.book.rows import EventRow, StreamRow
-from pilotage.simulator.faults import Faults
-from pilotage.simulator.run import simulate
-from pilotage.simulator.scene import Scene
-from pilotage.simulator.world import World, make_world
+from pilotage.book.rows.rows import EventRow, StreamRow
+from pilotage.simulator.trials.definition import World, make_world
+from pilotage.simulator.trials.scene import Scene
+from pilotage.simulator.trials.trial import simulate
+from pilotage.simulator.world.faults import Faults
 
 NEAR_SECONDS = 250.0  # certainly within the tolerance, with all that a message takes
 FAR_SECONDS = 400.0  # certainly beyond it

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotage.engine import exchanges, leases, reports
+from pilotage.engine.decisions import lost_pilots
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.places import SiteState
-from pilotage.model import payloads, texts
-from pilotage.model.reports import Gone
-from pilotage.simulator.scene import Scene
+from pilotage.engine.inbound import batch_reports, exchanges
+from pilotage.engine.state.sites import SiteState
+from pilotage.model import texts
+from pilotage.model.events import payloads
+from pilotage.model.exchange.reports import Gone
+from pilotage.simulator.trials.scene import Scene
 from tests.simulation.mutants import Patch, a_late_success_is_forgotten, graft, mutant, whoever_it_is
 
 
@@ -23,7 +25,7 @@ def a_late_success_is_forgotten_and_nobody_compares(patch: Patch) -> None:
 @mutant(first_seed=137, by="leases")
 def a_pilot_is_suspected_within_its_lease(patch: Patch) -> None:
     """Half a lease of silence is taken for a whole one."""
-    checked = leases.check_lease
+    checked = lost_pilots.check_lease
 
     def check_lease(state: EngineState, name: str) -> None:
         pilot = state.pilots.by_name.get(name)
@@ -40,7 +42,7 @@ def a_pilot_is_suspected_within_its_lease(patch: Patch) -> None:
 @mutant(first_seed=137, by="leases")
 def a_batch_system_is_believed_before_its_pilots(patch: Patch) -> None:
     """A pilot that speaks is given up because a listing does not have it."""
-    heard = reports._gone
+    heard = batch_reports._gone
 
     def gone(state: EngineState, site: SiteState, report: Gone) -> None:
         for pilot in [each for each in site.pilots.values() if each.request == report.key]:

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.book.rows import JobRow
-from pilotage.model.exchange import AttemptRef
-from pilotage.service.access import (
+from pilotage.book.rows.rows import JobRow
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.reading.access import (
     ANY_OWNER,
     DECIDE,
     READ,

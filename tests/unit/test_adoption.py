@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.model.exchange import AttemptRef
+from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.ports import NotOurs, WorkIndex
-from pilotage.service.running.adoption import adopt, may_be_there
+from pilotage.service.works.reuse import adopt, may_be_there
 from tests.earlier_work import Place, place
 
 CHAIN = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.model.operations import Hold, Kill, Release, Reschedule
+from pilotage.model.exchange.operations import Hold, Kill, Release, Reschedule
 from tests.earlier_work import Place, place
 from tests.small_service import SmallService, finished
 

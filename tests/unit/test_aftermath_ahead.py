@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pilotage.model.exchange import AttemptRef, Exchange
+from pilotage.model.exchange.exchange import AttemptRef, Exchange
 from pilotage.service.messages import Outbox
 from tests.earlier_work import place
 from tests.small_service import SmallService, finished

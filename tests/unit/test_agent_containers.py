@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.containers import Engines, remove_container
-from pilotage.agent.diagnosis import Failure
+from pilotage.agent.attempt.containers import Engines, remove_container
+from pilotage.agent.attempt.diagnosis import Failure
 from tests.agent_runs import Place, log_of, place_in
 
 # It stands for an engine: it shows its words and runs what follows the image, as the engine would.

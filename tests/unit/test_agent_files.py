@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import pilotage.agent.inputs as inputs_module
-from pilotage.agent import hashing
+import pilotage.agent.attempt.inputs as inputs_module
+from pilotage.agent.attempt import files
 from tests.agent_runs import Place, log_of, place_in
 
 
@@ -104,13 +104,13 @@ def test_an_input_that_is_not_as_it_must_be_is_told(place: Place, said: dict[str
 
 def test_a_file_is_read_once_for_its_checksum(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    real = hashing.sha256_of
+    real = files.sha256_of
 
     def noted(path: str, size_bytes: int) -> str:
         read.append(path)
         return real(path, size_bytes)
 
-    monkeypatch.setattr(hashing, "sha256_of", noted)
+    monkeypatch.setattr(files, "sha256_of", noted)
     file = _write(place, "a")
     inputs = [{"name": "a", "sha256": _sha(b"data")}]
     for _ in range(3):

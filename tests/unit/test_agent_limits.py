@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent.kernel_kills import KernelKills
+from pilotage.agent.processes import KernelKills
 from tests.agent_runs import Place, log_of, place_in
 
 MEBIBYTE = 1024 * 1024
@@ -63,7 +63,9 @@ def test_more_memory_than_allowed_ends_a_command(place: Place) -> None:
 
 
 def test_the_peak_is_not_below_what_a_command_was_ended_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotage.agent.watching.own_share_bytes", lambda pids: 10 * 2**30)  # looked at a moment later
+    monkeypatch.setattr(
+        "pilotage.agent.attempt.watcher.own_share_bytes", lambda pids: 10 * 2**30
+    )  # looked at a moment later
     hog = [sys.executable, "-c", HOG.format(size=200 * MEBIBYTE, seconds=30)]
     payload = place.run(*hog, demand={"memory_bytes": 100 * MEBIBYTE}).payload
     assert payload["peak_memory_bytes"] == 10 * 2**30

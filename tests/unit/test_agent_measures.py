@@ -72,7 +72,7 @@ def test_what_a_command_and_its_children_wrote_to_a_disk_and_read_from_it_is_tol
 def test_of_a_command_that_nobody_saw_it_is_told_what_its_memory_stayed_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotage.agent.watching._FIRST_LOOK_SECONDS", 30.0)
+    monkeypatch.setattr("pilotage.agent.attempt.watcher._FIRST_LOOK_SECONDS", 30.0)
     with place_in(tmp_path, look_seconds=30.0) as place:
         payload = place.run("/bin/true").payload
     assert "peak_memory_bytes" not in payload

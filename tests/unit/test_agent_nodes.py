@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from pilotage.agent.allocation import Called, is_over, lost_node, seconds_left
-from pilotage.agent.batch.berth import BOUND_MARGIN_BYTES, Berth
-from pilotage.agent.environment import own_entries, threads_of
+from pilotage.agent.attempt.environment import own_entries, threads_of
+from pilotage.agent.batch.allocation import Called, is_over, lost_node, seconds_left
+from pilotage.agent.batch.pilot_job import BOUND_MARGIN_BYTES, Berth
 
 IN_SLURM = {"SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1"}
 BERTH = Berth(site="lyon", folder="/shared/lyon", agent="/shared/agent.pyz", server="https://here:8642")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.agent.patterns import fixed_folder, is_pattern, matches
+from pilotage.agent.attempt.files import fixed_folder, is_pattern, matches
 from pilotage.language.text import patterns as language
 
 ALPHABET = "ab/*?[]!-\n."

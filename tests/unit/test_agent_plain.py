@@ -11,15 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-import pilotage.agent.attempt as attempt_module
-from pilotage.agent import hashing
-from pilotage.agent.attempt import Outcome
-from pilotage.agent.hashing import KnownFiles
-from pilotage.agent.inputs import Inputs
-from pilotage.agent.outputs import Outputs
-from pilotage.agent.plain import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, plain_binary
-from pilotage.agent.sight import AGAIN_SECONDS, MARK_FILE, Sight
-from pilotage.model.work import Work, WorkBinary
+import pilotage.agent.attempt.attempt as attempt_module
+from pilotage.agent.attempt import files
+from pilotage.agent.attempt.attempt import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, Outcome, plain_binary
+from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, KnownFiles, Sight
+from pilotage.agent.attempt.inputs import Inputs
+from pilotage.agent.attempt.outputs import Outputs
+from pilotage.model.exchange.exchange import Work, WorkBinary
 from tests.agent_runs import Place, place_in
 
 _MEASURED = ("phases", "read_bytes", "written_bytes")
@@ -260,13 +258,13 @@ def test_a_file_of_any_size_has_its_sha256_also_if_it_has_grown(
 ) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x" * (size_bytes + grown_bytes))
-    assert hashing.sha256_of(str(file), size_bytes) == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert files.sha256_of(str(file), size_bytes) == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_the_library_of_checksums_is_brought_when_the_pilot_says_so_and_not_for_a_tiny_file(tmp_path: Path) -> None:
     (tmp_path / "tiny").write_bytes(b"x" * 64)
     said = (
-        "import sys; from pilotage.agent import hashing; hashing.sha256_of(sys.argv[1], 64); "
+        "import sys; from pilotage.agent.attempt import files; files.sha256_of(sys.argv[1], 64); "
         "print('hashlib' in sys.modules); hashing.get_ready(); print('hashlib' in sys.modules)"
     )
     told = subprocess.run(
@@ -276,5 +274,5 @@ def test_the_library_of_checksums_is_brought_when_the_pilot_says_so_and_not_for_
 
 
 def test_a_python_without_a_sha256_of_its_own_takes_that_of_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing, "_OWN_DIGESTS", ("no_such_module",))
-    assert hashing._digest_of_tiny() is hashlib.sha256
+    monkeypatch.setattr(files, "_OWN_DIGESTS", ("no_such_module",))
+    assert files._digest_of_tiny() is hashlib.sha256

@@ -113,7 +113,7 @@ def test_an_orphan_that_may_be_of_a_running_attempt_waits_for_its_end(tmp_path: 
     told = _sole_agent(
         tmp_path,
         f"""
-from pilotage.agent.attempt import AttemptRunner
+from pilotage.agent.attempt.attempt import AttemptRunner
 long = in_slot({script!r})
 wait_until(lambda: (folder / "pid").exists() and bool((folder / "pid").read_text()))
 pid = int((folder / "pid").read_text())

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.agent import scratch as scratch_module
-from pilotage.agent.logs import HEAD_BYTES, LogFile
-from pilotage.agent.pilot_spool import encode_end
-from pilotage.agent.scratch import Scratch, remove_tree
+from pilotage.agent.attempt import scratch as scratch_module
+from pilotage.agent.attempt.logs import HEAD_BYTES, LogFile
+from pilotage.agent.attempt.scratch import Scratch, remove_tree
+from pilotage.agent.pilot.spool import encode_end
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.sight import AGAIN_SECONDS, MARK_FILE, REMEMBERED_MAX, Seen, Sight
+from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, REMEMBERED_MAX, Seen, Sight
 from tests.agent_runs import MARK, Place, log_of, place_in
 
 

@@ -10,13 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.model.effects import CancelSubmitted, SubmitPilot
-from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
-from pilotage.model.site_entry import SiteEntry
-from pilotage.model.site_exchange import SiteHears, SiteSays
-from pilotage.service.running.agent_site import EFFECTS_MAX, NOT_YET, AgentSettings, AgentSite
-from pilotage.service.running.errors import NotRunning, Superseded
-from pilotage.service.running.strays import STRAY_SECONDS
+from pilotage.model.exchange.operations import CancelSubmitted, SubmitPilot
+from pilotage.model.exchange.reports import (
+    AnyReport,
+    Gone,
+    Noticed,
+    SiteHears,
+    SiteNoticed,
+    SiteSays,
+    SiteSeen,
+    SubmissionFailed,
+    Submitted,
+)
+from pilotage.model.sites.entry import SiteEntry
+from pilotage.service.errors import NotRunning, Superseded
+from pilotage.service.sites.agent_worker import EFFECTS_MAX, NOT_YET, AgentSettings, AgentSite
+from pilotage.service.sites.worker import STRAY_SECONDS
 from tests.pilots import wait_until
 
 SECONDS = 10.0

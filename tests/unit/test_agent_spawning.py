@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent import spawning
-from pilotage.agent.commands import Commands
-from pilotage.agent.spawning import Files, NotStarted, Spawner, quick_way_works
+from pilotage.agent.attempt import commands
+from pilotage.agent.attempt.commands import Commands, Files, NotStarted, Spawner, quick_way_works
 from tests.agent_runs import place_in
 from tests.pythons import pythons
 
-SOURCE = Path(spawning.__file__).parents[2]
+SOURCE = Path(commands.__file__).parents[3]
 
 
 @pytest.fixture(params=["quick", "popen"])
@@ -116,9 +115,9 @@ ON_ITS_OWN = """
         module = types.ModuleType(name)
         module.__path__ = [os.path.join(sys.argv[1], *name.split("."))]
         sys.modules[name] = module
-    from pilotage.agent.attempt import AttemptRunner
-    from pilotage.agent.spawning import quick_way_works
-    from pilotage.agent.workplace import Workplace
+    from pilotage.agent.attempt.attempt import AttemptRunner
+    from pilotage.agent.attempt.commands import quick_way_works
+    from pilotage.agent.attempt.workplace import Workplace
     root = sys.argv[2]
     pilot = "p%d" % os.getpid()  # what it starts is known by this name, and others may be tried out at the same time
     workplace = Workplace(scratch=root + "/scratch", pilot=pilot, sole=True, grace_seconds=0.2, look_seconds=0.02)

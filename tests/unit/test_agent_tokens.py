@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent.attempt import Outcome
-from pilotage.agent.slot_token import SlotToken
+from pilotage.agent.attempt.attempt import Outcome
+from pilotage.agent.attempt.environment import SlotToken
 from tests.agent_runs import DEADLINE_SECONDS, Place, log_of, place_in
 from tests.agent_server import AgentServer
 from tests.agent_service import AgentService, agent_service
@@ -21,7 +21,7 @@ from tests.real_runs import wait_until
 
 TAG = """
 import sys
-from pilotage.agent.producer import Producer
+from pilotage.agent.delivery.producer import Producer
 producer = Producer(deliver=False)
 producer.tag(sys.argv[1], "x")
 producer.close()

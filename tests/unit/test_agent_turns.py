@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent import turns
-from pilotage.agent.turns import LONG_SECONDS, PATIENCE_SECONDS, WITHOUT_FACTOR, Turn
-from pilotage.agent.watching import Watch
+from pilotage.agent.attempt import commands
+from pilotage.agent.attempt.commands import LONG_SECONDS, PATIENCE_SECONDS, WITHOUT_FACTOR, Turn
+from pilotage.agent.attempt.watcher import Watch
 from tests.agent_runs import Place, place_in
 
 _SHA256 = hashlib.sha256(b"data").hexdigest()
@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "PATIENCE_SECONDS", 0.0)
 
 
 def test_a_turn_that_is_taken_twice_is_given_once() -> None:

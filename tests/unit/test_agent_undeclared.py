@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.attempt import Outcome
-from pilotage.agent.undeclared import KEEPING, KINDS_MAX, NAMES_MAX, REASON, Undeclared, told
-from pilotage.model.outcomes import UNDECLARED
+from pilotage.agent.attempt.attempt import Outcome
+from pilotage.agent.attempt.workplace import KEEPING, KINDS_MAX, NAMES_MAX, REASON, Undeclared, told
+from pilotage.model.states import UNDECLARED
 from tests.agent_runs import Place, place_in
 
 _LONG_WAY: dict[str, Any] = {"stalled_after_seconds": 60.0}

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.settings_files import load_settings
-from pilotage.app import book, keeping
-from pilotage.model.configuration import Settings
-from pilotage.model.errors import PilotageError
-from pilotage.model.extras import MissingExtra
+from pilotage.adapters.settings.settings_files import load_settings
+from pilotage.app import maintenance, state_folder
+from pilotage.model.errors import MissingExtra, PilotageError
+from pilotage.model.settings.settings import Settings
 from pilotage.ports import JournalBusy
-from pilotage.service.keeper import Keeper
+from pilotage.service.journal.writer import Keeper
 from tests.events import StandingClock, a_short_job
 
 
@@ -27,7 +26,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def places(folder: Path, **environment: str) -> Iterator[tuple[Path, str]]:
-    for found in book.state_folders(environment={"XDG_CONFIG_DIRS": "/nowhere", **environment}, folder=folder):
+    for found in state_folder.state_folders(environment={"XDG_CONFIG_DIRS": "/nowhere", **environment}, folder=folder):
         yield found.path, found.usual_url
 
 
@@ -66,46 +65,46 @@ def test_broken_settings_above_are_nobodys_trouble_here(tmp_path: Path) -> None:
 
 
 def test_a_journal_is_opened_as_the_settings_say() -> None:
-    journal = book.open_journal(settings(journal__url="sqlite:a"))
+    journal = state_folder.open_journal(settings(journal__url="sqlite:a"))
     try:
         assert journal.position() == 0
         with pytest.raises(JournalBusy):
-            book.open_journal(settings(journal__url="sqlite:a"))
+            state_folder.open_journal(settings(journal__url="sqlite:a"))
     finally:
         journal.close()
 
 
 def test_an_index_that_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(PilotageError, match="sitte"):
-        book.open_journal(settings(journal__url="sqlite:a", query__indexed=["sitte"]))
+        state_folder.open_journal(settings(journal__url="sqlite:a", query__indexed=["sitte"]))
 
 
 def test_postgresql_without_its_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("pilotage.adapters.journals.postgres")]:
+    for name in [name for name in sys.modules if name.startswith("pilotage.adapters.journals.postgres.journal")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match="to keep the book in PostgreSQL"):
-        book.open_journal(settings(journal__url="postgresql://nobody@127.0.0.1:1/none"))
+        state_folder.open_journal(settings(journal__url="postgresql://nobody@127.0.0.1:1/none"))
 
 
 def test_looking_after_a_book_makes_none() -> None:
-    for look in (keeping.check_book, keeping.rebuild_book):
-        with pytest.raises(keeping.NoBook, match="there is no book here"):
+    for look in (maintenance.check_book, maintenance.rebuild_book):
+        with pytest.raises(maintenance.NoBook, match="there is no book here"):
             look(settings())
     assert list(Path.cwd().iterdir()) == []
 
 
 def test_the_owner_is_the_account_and_not_what_the_environment_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = book.local_user()
+    told = state_folder.local_user()
     monkeypatch.setenv("USER", "somebody-else")
     monkeypatch.setenv("LOGNAME", "somebody-else")
-    assert book.local_user() == told != "somebody-else"
+    assert state_folder.local_user() == told != "somebody-else"
 
 
 def test_all_of_a_backup_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = settings()
     folder, target, real = Path(here.journal.address.folder), tmp_path / "saved", os.fsync
-    with closing(book.open_journal(here)) as journal:
+    with closing(state_folder.open_journal(here)) as journal:
         Keeper(journal, clock=StandingClock()).take([*a_short_job("j1"), *a_short_job("j2")])
         journal.seal("j1")
     (folder / "keys").mkdir()
@@ -118,7 +117,7 @@ def test_all_of_a_backup_is_on_disk_before_it_has_its_name(tmp_path: Path, monke
         (after if target.exists() else before).add(Path(f"/proc/self/fd/{descriptor}").readlink())
 
     monkeypatch.setattr(os, "fsync", sync)
-    assert keeping.backup_book(here, target).sealed == 1
+    assert maintenance.backup_book(here, target).sealed == 1
     (made,) = {path for path in before if path.name == "book"}
     assert {path.relative_to(target) for path in (target, *target.rglob("*"))} == {
         path.relative_to(made) for path in before

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.model.events import Event
-from pilotage.model.exchange import AttemptRef
-from pilotage.service.running.at_work import JobsAtWork
-from pilotage.service.running.expanding import Expanded
-from pilotage.service.running.keys import fields_of, key_of
-from pilotage.service.running.submission import Prepared, grow
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.service.jobs.active_jobs import JobsAtWork
+from pilotage.service.jobs.late_stages import Expanded
+from pilotage.service.jobs.submission import Prepared, grow
+from pilotage.service.works.reuse import fields_of, key_of
 from tests.earlier_work import Place, place
 from tests.small_service import SmallService
 from tests.sqlite_books import keep

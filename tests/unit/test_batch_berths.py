@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from pilotage.adapters.sites.batch import BatchSettings, BatchSite
-from pilotage.adapters.sites.callers import Here
+from pilotage.adapters.sites.commands import Here
 from pilotage.agent.batch import Answer, Call, dialects
-from pilotage.agent.batch.desk import Desk
-from pilotage.agent.connect import announced
-from pilotage.agent.site_place import SitePlace
-from pilotage.model.demand import Demand
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.site_entry import SiteEntry
+from pilotage.agent.batch.submitter import Desk
+from pilotage.agent.link.connect import announced
+from pilotage.agent.site.state_folder import SitePlace
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.resources import Demand
+from pilotage.model.sites.entry import SiteEntry
 from pilotage.ports import SubmissionRefused
 
 ENTRY = SiteEntry(name="lyon", kind="gridengine", slots=4, queue="long", parallel_environment="orte")

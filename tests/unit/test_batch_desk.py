@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Limits, Refused, Seen, Unknown, Wanted, element_key
-from pilotage.agent.batch.berth import Berth
-from pilotage.agent.batch.desk import Desk, Listed
-from pilotage.agent.silence import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, Notice
+from pilotage.agent.batch.pilot_job import Berth
+from pilotage.agent.batch.submitter import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, Desk, Listed, Notice
 
 FOLDER = "/far/site"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.agent.batch import Answer, Call
-from pilotage.agent.batch.login import in_login_shell
-from pilotage.agent.site_calls import run_here
+from pilotage.agent.batch.submitter import in_login_shell
+from pilotage.agent.site.agent import run_here
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from pilotage.adapters.sites.zipapp import build
 from pilotage.agent.batch import Answer, BatchError, Dialect, Limits, Seen, Unknown, Wanted, dialects, element_key
-from pilotage.agent.batch.reading import common_start, seconds, size_bytes
 from pilotage.agent.batch.slurm import _COLUMNS
-from pilotage.agent.batch.values import Reason
+from pilotage.agent.batch.values import Reason, common_start, seconds, size_bytes
 from tests.conformance.batch.voices.stage import Element, Stage
 
 ALL = sorted(dialects())

@@ -23,7 +23,7 @@ from pilotage.agent.batch import (
     element_key,
     output_of,
 )
-from pilotage.agent.batch.script import decoded, encoded
+from pilotage.agent.batch.dialect import decoded, encoded
 
 # What a process can be given: anything but a null; bytes that are no text are surrogates.
 words = st.text(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pilotage.language import boutiques
-from pilotage.language.boutiques import conditions
+from pilotage.language.boutiques import command
 from pilotage.language.text.tree import Report, tree_of
 
 
@@ -164,7 +164,7 @@ HOLDING = [
 
 @pytest.mark.parametrize("text, values, expected", HOLDING)
 def test_a_condition_holds_or_not(text: str, values: dict[str, Any], expected: object) -> None:
-    assert conditions.parsed(text, {"n", "m"}).holds(values) is expected
+    assert command.parsed(text, {"n", "m"}).holds(values) is expected
 
 
 HOSTILE = [
@@ -190,5 +190,5 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_program_text_is_no_condition(text: str) -> None:
-    with pytest.raises(conditions.ConditionError):
-        conditions.parsed(text, {"n"})
+    with pytest.raises(command.ConditionError):
+        command.parsed(text, {"n"})

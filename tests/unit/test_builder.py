@@ -8,10 +8,10 @@ import pytest
 
 from pilotage.language import MemoryFolder, read_document
 from pilotage.language.builder import Job
-from pilotage.language.reading import spoken as s
-from pilotage.language.reading.records import names_below, names_of
-from pilotage.model import definition as d
+from pilotage.language.parsing import python_types as s
+from pilotage.language.parsing.records import names_below, names_of
 from pilotage.model.errors import DocumentError
+from pilotage.model.jobs import definition as d
 from tests.jobs import SWEEP
 
 

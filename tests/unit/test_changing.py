@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.model.changing import changes_often
+from pilotage.model.texts import changes_often
 
 
 @changes_often

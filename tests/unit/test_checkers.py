@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model.definition import Retry
-from pilotage.model.operations import Reschedule
-from pilotage.model.plan import Template
-from pilotage.simulator.checkers import Violation
+from pilotage.model.exchange.operations import Reschedule
+from pilotage.model.jobs.definition import Retry
+from pilotage.model.jobs.plan import Template
+from pilotage.simulator.checkers.observer import Violation
 from tests.observed import JOB, MERGE, ONE, PILOT, TWO, Story, broken, merging_plan
 
 # --- grants ---------------------------------------------------------------------------------------------------------

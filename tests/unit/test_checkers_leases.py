@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model.demand import Capacity
-from pilotage.model.operations import (
-    Refused,
-    Replicate,
-    Reschedule,
-)
-from pilotage.model.plan import Template
+from pilotage.model.exchange.operations import Refused, Replicate, Reschedule
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Capacity
 from pilotage.model.site import Site
-from pilotage.simulator.checkers import Rules
+from pilotage.simulator.checkers.observer import Rules
 from tests.observed import JOB, ONE, PILOT, TWO, Story, broken, demanding, merging_plan
 
 # --- two at once ----------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from pilotage.model.definition import Retry, RetryRule
-from pilotage.model.exchange import Exchange
-from pilotage.model.plan import JobPlan, Template
-from pilotage.simulator.checkers import Rules
+from pilotage.model.exchange.exchange import Exchange
+from pilotage.model.jobs.definition import Retry, RetryRule
+from pilotage.model.jobs.plan import JobPlan, Template
+from pilotage.simulator.checkers.observer import Rules
 from tests.observed import JOB, ONE, PILOT, SITE, TWO, Story, broken, merging_plan
 
 TERMS = Rules(lease_seconds=60.0, lost_after_leases=3.0, late_seconds=20.0)

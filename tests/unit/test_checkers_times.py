@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.model.definition import Retry, RetryRule
-from pilotage.model.demand import Capacity
-from pilotage.model.exchange import Exchange
-from pilotage.model.plan import Template
-from pilotage.simulator.checkers import Rules
+from pilotage.model.exchange.exchange import Exchange
+from pilotage.model.jobs.definition import Retry, RetryRule
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Capacity
+from pilotage.simulator.checkers.observer import Rules
 from tests.observed import JOB, MERGE, ONE, PILOT, SITE, TWO, Story, broken, demanding, merging_plan
 
 RULES = Rules(lease_seconds=60.0, unfit_seconds=60.0, collect_seconds=0.5)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.graph import EdgeKind
-from pilotage.model.operations import (
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import (
     Accepted,
     AnyOperation,
     Drop,
@@ -17,8 +16,9 @@ from pilotage.model.operations import (
     Restart,
     Restore,
 )
-from pilotage.model.plan import LatePlan
-from pilotage.simulator.checkers import Observer
+from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.jobs.plan import LatePlan
+from pilotage.simulator.checkers.observer import Observer
 from tests.observed import JOB, MERGE, ONE, PILOT, TWO, Story, broken, inputs, merging_plan, ref, states
 
 # --- acknowledged ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.work_index import SqliteWorkIndex
+from pilotage.adapters.stores.work_index import SqliteWorkIndex
 
 LONG_AGO = 1_600_000_000
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Hold, Release
-from pilotage.model.payloads import OutputFile
+from pilotage.model.events import payloads
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import Hold, Release
 from pilotage.ports import FileStore, NotOurs
-from pilotage.service.running.claims import Claims
-from pilotage.service.running.manifests import Manifests
+from pilotage.service.jobs.output_claims import Claims
+from pilotage.service.works.manifests import Manifests
 from tests.earlier_work import Place, place
 from tests.small_engine import JOB, Small
 from tests.small_plans import chain, site

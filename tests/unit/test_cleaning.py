@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from pilotage.language import DiskFolder, load
-from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
-from pilotage.model.events import Event
-from pilotage.model.payloads import OutputFile
-from pilotage.model.submission import Submission, submission_of
-from pilotage.service.running.capturing import DiskFiles, capture
-from pilotage.service.running.cleaning import clean, removal_notes
-from pilotage.service.running.granted_files import GrantedFiles
-from pilotage.service.running.submission import prepare
+from pilotage.model.answers import CleanRequest, ObsoleteFiles
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.jobs.submission import Submission, submission_of
+from pilotage.service.jobs.clean import clean, removal_notes
+from pilotage.service.jobs.output_claims import GrantedFiles
+from pilotage.service.jobs.submission import prepare
+from pilotage.service.works.capture import DiskFiles, capture
 from tests.earlier_work import Place, place
 from tests.served_book import WallClock
 from tests.sqlite_books import keep

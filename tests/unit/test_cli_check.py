@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pilotage.cli import main
-from pilotage.cli.problems import SHOWN_MAX, problem_lines, source_window
+from pilotage.cli.shared.problems import SHOWN_MAX, problem_lines, source_window
 from pilotage.model.errors import Problem
 
 VALID = "pilotage: 1\njob: small\nrun: a\noutputs: [a.dat]\n"

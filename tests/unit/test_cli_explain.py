@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from pilotage.cli.explain import explanation_lines
+from pilotage.cli.jobs.status import explanation_lines
 from pilotage.cli.program import main
-from pilotage.cli.remote import Place
-from pilotage.cli.words import fields_of
-from pilotage.model.explanations import Explanation, Why
-from pilotage.model.payloads import BinaryEnd
+from pilotage.cli.shared.output import fields_of
+from pilotage.cli.shared.server import Place
+from pilotage.model.answers import Explanation, Why
+from pilotage.model.events.payloads import BinaryEnd
 
 
 def lines(*reasons: Why) -> list[str]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.cli import main
-from pilotage.cli.first import document_text, job_name, list_of_commands
+from pilotage.cli.documents.init import document_text, job_name, list_of_commands
 from pilotage.language import MemoryFolder, load
 
 

@@ -11,9 +11,8 @@ import click
 import pytest
 
 from pilotage.cli import main
-from pilotage.cli.failures import wants_json
-from pilotage.client.errors import ServerUnreachable
-from pilotage.client.server import Server
+from pilotage.cli.shared.errors import wants_json
+from pilotage.client.server import Server, ServerUnreachable
 from tests.canned_server import Answer, Asked, CannedServer, canned_server, event_view, job_view
 from tests.command_line import in_an_empty_folder, refused, run
 

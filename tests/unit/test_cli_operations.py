@@ -347,7 +347,7 @@ def test_a_job_that_was_stopped_is_not_said_to_run(canned: CannedServer) -> None
 
 
 def test_a_log_is_followed_until_the_package_is_over(canned: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotage.cli.logs.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("pilotage.cli.jobs.logs.LOOK_SECONDS", 0.0)
     texts = iter(["a", "a", "ab\n", "ab\nc\n"])
     states = iter(["RUNNING", "RUNNING", "RUNNING", "DONE"])
     canned.responders["/v1/jobs/j/packages/1.1.1/logs"] = lambda _: Answer(

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 import pilotage
 from pilotage import app
 from pilotage.cli import main
-from pilotage.cli.failures import exit_code_of
+from pilotage.cli.shared.errors import exit_code_of
 from pilotage.model.errors import DocumentError, PilotageError, Problem
 
 DESCRIPTOR = {

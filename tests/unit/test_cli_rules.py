@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.app.rules import default_rules, rules_table
-from pilotage.engine.restart import RULES, RestartSettings
-from pilotage.model.exchange import Assignment, Exchange, ExchangeReply
-from pilotage.model.reasons import Reason
+from pilotage.app.documents.retry_rules import default_rules, rules_table
+from pilotage.engine.retry.policy import RULES
+from pilotage.model.exchange.exchange import Assignment, Exchange, ExchangeReply
+from pilotage.model.settings.engine import RestartSettings
+from pilotage.model.states import Reason
 from tests.command_line import in_an_empty_folder, refused, run
 from tests.docs.test_reference import generator
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.model.progress import FailureCard, FailureGroup, Progress, StageProgress, UnmadeTarget
-from pilotage.model.submission import PlannedPackage, RunPlan, StagePlan
+from pilotage.model.answers import FailureCard, FailureGroup, Progress, StageProgress, UnmadeTarget
+from pilotage.model.jobs.submission import PlannedPackage, RunPlan, StagePlan
 from pilotage.service.announcement import Announcement, announced
 from tests.canned_server import Answer, Asked, CannedServer, canned_server, job_view
 from tests.command_line import in_an_empty_folder, run

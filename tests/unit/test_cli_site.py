@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.adapters.sites.callers import Here
+from pilotage.adapters.sites.commands import Here
 from pilotage.agent.batch import Answer, Call, Unknown
-from pilotage.app.site_adding import PYTHONS, CannotLook, Chosen, entry_from, look_around
-from pilotage.app.sites_shown import written_sites
-from pilotage.cli.site_probes import LATE_SECONDS, patience_seconds
-from pilotage.engine.settings import EngineSettings
-from pilotage.service.http.sites import SiteDetail, SiteView
+from pilotage.app.site_setup.discovery import PYTHONS, CannotLook, Chosen, entry_from, look_around
+from pilotage.app.sites.entries import written_sites
+from pilotage.cli.sites.site import LATE_SECONDS, patience_seconds
+from pilotage.model.settings.engine import EngineSettings
+from pilotage.service.http.routes.sites import SiteDetail, SiteView
 from tests.command_line import in_an_empty_folder, refused, run
 
 SINFO = "up|infinite|64|256000|10|(null)|main*\nup|5:00|8|16000|2|gpu:a100:4(S:0-1)|short\n"
@@ -144,7 +144,7 @@ def test_variables_are_those_of_a_login_shell(tmp_path: Path, monkeypatch: pytes
 def test_what_is_found_and_chosen_is_shown_with_what_only_the_test_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(user="me", kind="xfs")
     cluster.paths = (("SCRATCH", "yes", "lustre", "/scratch/me"), ("WORK", "no", "lustre", "/group/work"))
-    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: cluster)
+    monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda *_, **__: cluster)
     shown = run("site", "add", "lyon", "--slots", "2", "--gpus", "1").stdout
     for words in (
         "$WORK      /group/work on lustre, which cannot be written",
@@ -210,7 +210,7 @@ def test_a_batch_system_that_does_not_answer_is_not_chosen_and_nothing_is_writte
 ) -> None:
     dead = Cluster()
     dead.schedulers = {"qstat": "SGE 8.1.9"}  # its commands are there, and nothing else of it
-    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: dead)
+    monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda *_, **__: dead)
     for words in ([], ["--kind", "gridengine"]):
         told = refused("site", "add", "farm", *words)
         assert "no batch system answers there" in told
@@ -225,7 +225,7 @@ def test_what_is_asked_for_and_was_found_not_to_be_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster()
-    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: cluster)
+    monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda *_, **__: cluster)
     for words, message, hint in (
         (["--slots", "65"], "the queue 'main' has 64 cores on one node", "ask for less"),
         (["--slots", "64", "--queue", "short"], "the queue 'short' has 8 cores on one node", "--queue main"),
@@ -246,7 +246,7 @@ def test_what_is_asked_for_and_was_found_not_to_be_there_is_refused(
 
 def test_what_may_not_be_as_it_is_asked_for_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(folder="no yes tmpfs")
-    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: cluster)
+    monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda *_, **__: cluster)
     words = ["--folder", "/local/me", "--pilots", "6", "--gpus", "1"]
     warned = [
         "the folder /local/me is not there yet; it is made when it is first needed",
@@ -331,7 +331,7 @@ def test_pilots_are_shown_as_queued_and_live_and_told_by_name(monkeypatch: pytes
     (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
     told = written_sites(None)
     told["sites"][0] |= {"status": "candidate", "pilots_queued": 2, "pilots_live": 3, "slots": 12, "used": 7}
-    monkeypatch.setattr("pilotage.cli.site._all_sites", lambda *_: told)
+    monkeypatch.setattr("pilotage.cli.sites.site._all_sites", lambda *_: told)
     head, line = run("site", "list").stdout.splitlines()
     shown = dict(zip(head.split(), line.split(), strict=True))
     assert (shown["PILOTS"], shown["SLOTS"], shown["USED"]) == ("2/3", "12", "7")

@@ -9,9 +9,9 @@ from typing import Any, get_args
 import pytest
 
 from pilotage.book.codec import PLACES_MAX, UPCASTERS, Checked, Codec, Limits, Refusal, RefusalCode
-from pilotage.book.intake import Intake
-from pilotage.model.events import EVENT_TYPES, JUMP_MAX, EventType
-from pilotage.model.payloads import Payload
+from pilotage.book.fold.intake import Intake
+from pilotage.model.events.events import EVENT_TYPES, JUMP_MAX, EventType
+from pilotage.model.events.payloads import Payload
 from tests.memory_ledger import MemoryBook
 
 GOOD: dict[str, Any] = {

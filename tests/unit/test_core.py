@@ -5,13 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.agent import bequest
-from pilotage.model import payloads
-from pilotage.model.effects import ExpandStage, SubmitPilot
-from pilotage.model.events import JUMP_MAX
-from pilotage.model.exchange import SEQUENCE_JUMP_MAX, SETTLING, AttemptRef
-from pilotage.model.operations import Accepted, Hold, Kill, Refused
-from pilotage.model.reports import SiteSeen
+from pilotage.agent.pilot import takeover
+from pilotage.model.events import payloads
+from pilotage.model.events.events import JUMP_MAX
+from pilotage.model.exchange.exchange import SEQUENCE_JUMP_MAX, SETTLING, AttemptRef
+from pilotage.model.exchange.operations import Accepted, ExpandStage, Hold, Kill, Refused, SubmitPilot
+from pilotage.model.exchange.reports import SiteSeen
 from pilotage.service.messages import Adopted, Asked, GrowthFailed, Submit
 from tests.small_engine import JOB, START, Small
 from tests.small_plans import bag, chain, plan, registered_of, site, stage
@@ -299,13 +298,13 @@ def test_an_exchange_whose_number_jumps_out_of_all_reach_makes_no_other_old() ->
 
 
 def test_who_settles_what_a_pilot_left_is_heard_beyond_all_that_the_pilot_said() -> None:
-    assert SETTLING == bequest.SEQUENCE
+    assert SETTLING == takeover.SEQUENCE
     with Small(site(cores=2)) as small:
         small.submit(bag(1))
         pilot = small.pilot()
         pilot.end(pilot.ref("1.1.1"))
         told = msgspec.structs.replace(pilot.message(), leaving="gone")
-        for number in (0, bequest.BATCH_EVENTS):
+        for number in (0, takeover.BATCH_EVENTS):
             outbox = small.step(msgspec.structs.replace(told, sequence=SETTLING + number))
             assert ["far beyond" in reply.leave for reply in outbox.replies] == [False]
         assert small.standing("1.1.1") == "done"

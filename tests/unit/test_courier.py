@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent import courier as courier_module
-from pilotage.agent import reading
-from pilotage.agent.answers import NotNow, Refusal, Taken, TooMuch, judge
-from pilotage.agent.courier import Backoff, Courier
-from pilotage.agent.files import locked
-from pilotage.agent.http_client import Answer, Connection
-from pilotage.agent.records import line_of
-from pilotage.agent.spool import Queue, Spool
-from pilotage.agent.stream import segment_file, segments_of
+from pilotage.agent.delivery import courier as courier_module
+from pilotage.agent.delivery import courier as reading
+from pilotage.agent.delivery.courier import Backoff, Courier
+from pilotage.agent.delivery.spool import Queue, Spool
+from pilotage.agent.delivery.stream import segment_file, segments_of
+from pilotage.agent.durable_files import line_of, locked
+from pilotage.agent.link.http import Answer, Connection, NotNow, Refusal, Taken, TooMuch, judge
 from tests.agent_server import AgentServer, agent_server
 
 REST = b'"type":"Noted","time":1.5,"data":{"text":"%d"}}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pilotage.service.courtesy import AMONG, LONG_SECONDS, WITHOUT_FACTOR, Courtesy
+from pilotage.service.process import AMONG, LONG_SECONDS, WITHOUT_FACTOR, Courtesy
 
 
 class System:
@@ -64,7 +64,7 @@ def test_where_somebody_computes_for_long_at_most_a_twentieth_is_lost() -> None:
 def test_a_system_that_can_let_others_run_does() -> None:
     program = (
         "import os; calls = []; os.sched_yield = lambda: calls.append(1)\n"
-        "from pilotage.service.courtesy import Courtesy\n"
+        "from pilotage.service.process import Courtesy\n"
         "Courtesy().give_way(); print(len(calls))\n"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "1\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.dagman.assemble import assemble
-from pilotage.language.dagman.nodes import Dag, DagNode
 from pilotage.language.folder import MemoryFolder
+from pilotage.language.formats.dagman.assembly import assemble
+from pilotage.language.formats.dagman.node_commands import Dag, DagNode
 from pilotage.language.losses import Losses
 from pilotage.language.text.tree import Report
 

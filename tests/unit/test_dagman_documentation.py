@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.language.dagman.export_losses import DOCUMENTED_EXPORT_LOSSES
-from pilotage.language.dagman.parser import KEYWORDS
-from pilotage.language.dagman.vocabulary import DOCUMENTED_LOSSES
+from pilotage.language.formats.dagman.parser import KEYWORDS
+from pilotage.language.formats.dagman.values import DOCUMENTED_LOSSES
+from pilotage.language.formats.dagman.writer import DOCUMENTED_EXPORT_LOSSES
 
 _ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
 _CODE = re.compile(r"(?:error|warn|Fault)\(\s*\"([a-z0-9-]+)\"")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from pilotage.language.dagman import Losses, read_dagman, write_dagman
 from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.reading.document import read_document
+from pilotage.language.formats.dagman import Losses, read_dagman, write_dagman
+from pilotage.language.parsing.document import read_document
 from pilotage.language.text.tree import Report
 
 RECONSTRUCTION = """\

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.dagman import Losses, read_dagman
 from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.reading.rules import check_rules
+from pilotage.language.formats.dagman import Losses, read_dagman
+from pilotage.language.parsing.rules import check_rules
 from pilotage.language.text.tree import NOWHERE, Report
-from pilotage.model.definition import (
+from pilotage.model.jobs.definition import (
     AbortOn,
     Container,
     Definition,

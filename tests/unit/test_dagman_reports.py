@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.dagman import Losses, read_dagman, write_dagman
 from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.reading.document import read_document
+from pilotage.language.formats.dagman import Losses, read_dagman, write_dagman
+from pilotage.language.parsing.document import read_document
 from pilotage.language.text.tree import Report
-from pilotage.model.definition import Definition
+from pilotage.model.jobs.definition import Definition
 
 
 def read(dag: str, files: dict[str, str]) -> tuple[Definition | None, Report, Losses]:
@@ -64,8 +64,8 @@ class TestLimits:
         assert definition.stages[0].lines[0].packages[0].binaries[0].run == ("./p", "v", "v", "v")
 
     def test_splices_that_double_in_each_file_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pilotage.language.dagman.scope.SPLICED_MAX", 500)
-        monkeypatch.setattr("pilotage.language.dagman.assemble.SPLICED_MAX", 500)
+        monkeypatch.setattr("pilotage.language.formats.dagman.node_commands.SPLICED_MAX", 500)
+        monkeypatch.setattr("pilotage.language.formats.dagman.assembly.SPLICED_MAX", 500)
         files = {f"{n}.dag": f"SPLICE A {n + 1}.dag\nSPLICE B {n + 1}.dag\n" for n in range(30)}
         files["30.dag"] = "JOB X a.sub\n"
         definition, report, _ = read(files["0.dag"], {**files, "a.sub": "executable = p\nqueue\n"})

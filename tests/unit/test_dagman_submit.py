@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.dagman.conditions import holds
-from pilotage.language.dagman.fields import (
+from pilotage.language.folder import MemoryFolder
+from pilotage.language.formats.dagman.macros import Notes, expand
+from pilotage.language.formats.dagman.node_commands import Variable
+from pilotage.language.formats.dagman.submit import SubmitJob, SubmitReader, holds, parse_statements, physical_lines
+from pilotage.language.formats.dagman.values import (
     Wrong,
     join_arguments,
     size_bytes,
@@ -14,11 +17,6 @@ from pilotage.language.dagman.fields import (
     split_list,
     split_remaps,
 )
-from pilotage.language.dagman.macros import Notes, expand
-from pilotage.language.dagman.nodes import Variable
-from pilotage.language.dagman.statements import parse_statements, physical_lines
-from pilotage.language.dagman.submit import SubmitJob, SubmitReader
-from pilotage.language.folder import MemoryFolder
 from pilotage.language.losses import Losses
 from pilotage.language.text.tree import NOWHERE, Report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotage.model.definition import plain
+from pilotage.model.jobs.definition import plain
 from tests.jobs import definition_of, expanded
 
 D0 = """\

@@ -11,11 +11,11 @@ import pytest
 from pilotage.adapters.notifiers.networks import LOOPBACK
 from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
 from pilotage.adapters.notifiers.webhook import WebhookNotifier
-from pilotage.book.notice_rows import NoticeRow
-from pilotage.book.notices import RETRY_SECONDS_MAX, retry_seconds
+from pilotage.book.notices.notices import RETRY_SECONDS_MAX, retry_seconds
+from pilotage.book.rows.tables import NoticeRow
 from pilotage.ports import DeliveryRefused, JournalUnavailable, NotDelivered
-from pilotage.service.deliveries import TROUBLE_SECONDS, Deliveries, Errand, SubscriptionAgenda
-from pilotage.service.subscriptions import Asked
+from pilotage.service.notifications.deliveries import TROUBLE_SECONDS, Deliveries, Errand, SubscriptionAgenda
+from pilotage.service.notifications.subscriptions import Asked
 from tests.engines.smtp import BreakOff as MailBreakOff
 from tests.engines.smtp import MailServer
 from tests.events import StandingClock

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.language.boutiques import output_paths
-from pilotage.language.expansion.described import (
+from pilotage.language.expansion.software import filled_parameters
+from pilotage.language.expansion.tool_outputs import boutiques_values
+from pilotage.language.expansion.tool_software import (
     Described,
     container_of,
     described,
@@ -18,12 +20,11 @@ from pilotage.language.expansion.described import (
     resources_of,
     with_described_files,
 )
-from pilotage.language.expansion.described_paths import boutiques_values
-from pilotage.language.expansion.software import filled_parameters
-from pilotage.language.text.paths import tidy_name
+from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import literal, matches
 from pilotage.language.text.templates import parse_template, render
-from pilotage.model.definition import (
+from pilotage.model.errors import DocumentError
+from pilotage.model.jobs.definition import (
     Binary,
     Container,
     Definition,
@@ -33,7 +34,6 @@ from pilotage.model.definition import (
     Resources,
     Software,
 )
-from pilotage.model.errors import DocumentError
 
 INPUTS = [
     {"id": "image", "name": "i", "type": "File", "value-key": "[IMAGE]"},

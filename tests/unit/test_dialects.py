@@ -14,8 +14,8 @@ import pytest
 from pilotage.adapters.sites.zipapp import archive, digest
 from pilotage.agent import batch
 from pilotage.agent.batch import dialects
-from pilotage.agent.dialect_check import faults_of
-from pilotage.app.dialects import BadDialect, add_dialects, pack
+from pilotage.agent.batch.registry import faults_of
+from pilotage.app.sites.dialects import BadDialect, add_dialects, pack
 
 GOOD = re.compile(r"<!-- file: processes.py -->\n```python\n(.*?)```", re.DOTALL)
 LINES_MAX = 150

@@ -10,13 +10,12 @@ from typing import get_args
 import pytest
 
 from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
-from pilotage.book.digests import EXAMPLES_MAX, failures
-from pilotage.book.ledger import Changes
-from pilotage.book.notice_rows import FailureRow, MailRow
-from pilotage.book.routes import LOSS_ROUTES, ROUTES, Audience, audiences
-from pilotage.model.configuration import NotificationSettings
-from pilotage.model.payloads import Aborted, AttemptLost, CancelAccepted
-from pilotage.model.reasons import LossReason, Reason
+from pilotage.book.notices.digests import EXAMPLES_MAX, LOSS_ROUTES, ROUTES, Audience, audiences, failures
+from pilotage.book.rows.ledger import Changes
+from pilotage.book.rows.tables import FailureRow, MailRow
+from pilotage.model.events.payloads import Aborted, AttemptLost, CancelAccepted
+from pilotage.model.settings.settings import NotificationSettings
+from pilotage.model.states import LossReason, Reason
 from pilotage.ports import DeliveryRefused, NotDelivered
 from tests.engines.smtp import BreakOff, MailServer
 from tests.notified import BASE_URL, FakeMailer, Notified

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from pilotage.adapters.local_token import ensure_token
+from pilotage.adapters.settings.tokens import ensure_token
 from pilotage.app.doctor import Concerned, Finding, World, concerned_here, diagnose
-from pilotage.model.configuration import JournalSettings, ServiceSettings, Settings
+from pilotage.model.settings.settings import JournalSettings, ServiceSettings, Settings
 from pilotage.service.announcement import Announcement, announced
-from pilotage.service.http.door import make_door
+from pilotage.service.http.agent_exchange import make_door
 from pilotage.service.http.listener import Listener, bind, bind_local, url_of
 from tests.command_line import in_an_empty_folder, run
 from tests.running_jobs import running_services

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from pilotage.language import plan_of
-from pilotage.model.effects import SubmitAttempt
-from pilotage.model.operations import Accepted, Refused
-from pilotage.model.site_entry import SiteEntry, site_of
+from pilotage.model.exchange.operations import Accepted, Refused, SubmitAttempt
+from pilotage.model.sites.entry import SiteEntry, site_of
 from tests.jobs import expanded
 from tests.small_engine import Small
 

@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 
 from pilotage.language import Expansion, MemoryFolder, load
 from pilotage.language.drawing import DRAWINGS, draw
-from pilotage.language.drawing.cells import cells, clipped, padded, shortened
-from pilotage.language.drawing.dot import quoted
+from pilotage.language.drawing.exports import quoted
 from pilotage.language.drawing.file_count import count_files
-from pilotage.language.drawing.layers import lay_out
-from pilotage.language.drawing.picture import ACTIVITIES_MAX, Arrow, Box, Picture, picture_of
-from pilotage.language.drawing.svg import draw_picture
+from pilotage.language.drawing.picture import (
+    ACTIVITIES_MAX,
+    Arrow,
+    Box,
+    Picture,
+    cells,
+    clipped,
+    padded,
+    picture_of,
+    shortened,
+)
+from pilotage.language.drawing.svg import draw_picture, lay_out
 from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.text.patterns import is_pattern
 

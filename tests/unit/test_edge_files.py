@@ -10,11 +10,15 @@ from typing import cast
 import pytest
 
 from pilotage.language import Expansion, MemoryFolder, load
-from pilotage.language.drawing.dot import dot_lines
-from pilotage.language.drawing.graph_json import json_pieces
+from pilotage.language.drawing.exports import dot_lines, json_pieces
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.edge_files import FilesOnEdges
-from pilotage.language.expansion.late_edges import edges_across, inputs_from, packages_before, packages_behind
+from pilotage.language.expansion.edge_files import (
+    FilesOnEdges,
+    edges_across,
+    inputs_from,
+    packages_before,
+    packages_behind,
+)
 
 
 def expanded(body: str) -> Expansion:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Kill, Reschedule, Restart
-from pilotage.model.reports import Gone
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import CancelSubmitted, Kill, Reschedule, Restart, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import Gone
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, kind, site
 

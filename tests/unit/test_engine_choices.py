@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pilotage.book.rows import PackageFacts
-from pilotage.engine.choices import NOTE_SECONDS
+from pilotage.book.rows.rows import PackageFacts
 from pilotage.engine.selection import SelectionSettings
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import SubmitAttempt, SubmitPilot
-from pilotage.model.events import parse_dotted
-from pilotage.model.explanations import Why
-from pilotage.model.operations import HibernateSite
+from pilotage.engine.transitions.queue_classes import NOTE_SECONDS
+from pilotage.model.answers import Why
+from pilotage.model.events.events import parse_dotted
+from pilotage.model.exchange.operations import HibernateSite, SubmitAttempt, SubmitPilot
+from pilotage.model.resources import Capacity
 from pilotage.service.messages import AskedOfSite
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, kind, site

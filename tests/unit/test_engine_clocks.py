@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.engine.steady_time import SteadyTime
-from pilotage.model import payloads
-from pilotage.model.effects import SubmitPilot
+from pilotage.engine.state.clock import SteadyTime
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import SubmitPilot
 from tests.small_engine import START, Small
 from tests.small_plans import bag, site
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pilotage.engine.provisioning import request_pilots
-from pilotage.model.operations import AnyOperation, Drop, Hold, Kill, Release, Reschedule, Restart, Restore
-from pilotage.model.plan import JobPlan
-from pilotage.model.reports import Gone
+from pilotage.engine.decisions.provisioning import request_pilots
+from pilotage.model.exchange.operations import AnyOperation, Drop, Hold, Kill, Release, Reschedule, Restart, Restore
+from pilotage.model.exchange.reports import Gone
+from pilotage.model.jobs.plan import JobPlan
 from pilotage.service.messages import Asked, Input
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, chain, kind, plan, site, stage

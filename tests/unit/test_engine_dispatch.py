@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.effects import SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Hold, Kill, Release
-from pilotage.model.reports import SiteSeen
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import Hold, Kill, Release, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import SiteSeen
+from pilotage.model.resources import Capacity, Demand
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, kind, plan, site, stage
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.engine.ending import result_of
-from pilotage.model import payloads
-from pilotage.model.definition import AbortOn, Retry
-from pilotage.model.operations import Accepted, Drop, Kill, Restart
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.plan import JobPlan
+from pilotage.engine.decisions.job_lifecycle import result_of
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import Accepted, Drop, Kill, Restart
+from pilotage.model.jobs.definition import AbortOn, Retry
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.states import ExitCodeGasw
 from tests.small_engine import Agent, Small, differences
 from tests.small_plans import grown, kind, plan, site, stage
 

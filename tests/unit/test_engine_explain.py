@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from pilotage.engine.jobs import STANDINGS
-from pilotage.model import payloads
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
-from pilotage.model.explanations import Why
-from pilotage.model.operations import Accepted, Drop, Hold, Kill, Refused, Replicate
-from pilotage.model.reports import SiteSeen, Submitted
+from pilotage.engine.state.jobs import STANDINGS
+from pilotage.model.answers import Why
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import (
+    Accepted,
+    CancelSubmitted,
+    Drop,
+    ExpandStage,
+    Hold,
+    Kill,
+    Refused,
+    Replicate,
+    SubmitAttempt,
+    SubmitPilot,
+)
+from pilotage.model.exchange.reports import SiteSeen, Submitted
+from pilotage.model.resources import Capacity
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 

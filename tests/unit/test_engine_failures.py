@@ -5,13 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.definition import Retry, RetryRule
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import SubmitPilot
-from pilotage.model.events import Event
-from pilotage.model.operations import Release, Restart
-from pilotage.model.reports import Gone
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.operations import Release, Restart, SubmitPilot
+from pilotage.model.exchange.reports import Gone
+from pilotage.model.jobs.definition import Retry, RetryRule
+from pilotage.model.resources import Capacity
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import IN_ORDER, bag, chain, kind, site
 

@@ -7,15 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from pilotage.engine.fairness_work import LEARNED_MIN, Outline, Share
-from pilotage.engine.provisioning import wanted
-from pilotage.model import payloads
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.explanations import Why
-from pilotage.model.operations import Hold, Release
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.payloads import PhaseTimes
-from pilotage.model.plan import JobPlan
+from pilotage.engine.decisions.provisioning import wanted
+from pilotage.engine.fairness import Outline, Share
+from pilotage.engine.state.job_queries import LEARNED_MIN
+from pilotage.model.answers import Why
+from pilotage.model.events import payloads
+from pilotage.model.events.payloads import PhaseTimes
+from pilotage.model.exchange.operations import Hold, Release
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.resources import Capacity, Demand
+from pilotage.model.states import ExitCodeGasw
 from pilotage.service.core import Core
 from tests.small_engine import START, Agent, Small
 from tests.small_plans import bag, chain, kind, plan, site, stage

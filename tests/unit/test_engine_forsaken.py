@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import ProbeSite
-from pilotage.model.reports import Submitted
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import CancelSubmitted, ProbeSite, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
 from tests.small_engine import Small, differences
 from tests.small_plans import bag, site

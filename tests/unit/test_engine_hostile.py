@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.engine.restart import RestartSettings
-from pilotage.model import payloads
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import ExpandStage, SubmitAttempt, SubmitPilot
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Drop, Kill, Refused, Restart, Restore
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.reports import Gone, SubmissionFailed, Submitted
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import (
+    Drop,
+    ExpandStage,
+    Kill,
+    Refused,
+    Restart,
+    Restore,
+    SubmitAttempt,
+    SubmitPilot,
+)
+from pilotage.model.exchange.reports import Gone, SubmissionFailed, Submitted
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import RestartSettings
+from pilotage.model.states import ExitCodeGasw
 from tests.small_engine import JOB, Agent, Small, differences
 from tests.small_plans import bag, grown, kind, plan, site, stage
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import Gone, SubmissionFailed, Submitted
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import CancelSubmitted, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import Gone, SubmissionFailed, Submitted
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, chain, kind, site
 

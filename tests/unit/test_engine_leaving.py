@@ -8,16 +8,15 @@ import msgspec
 import pytest
 
 from pilotage.book.codec import Checked
-from pilotage.engine.jobs import JobState
 from pilotage.engine.restore import JobSnapshot
-from pilotage.model import payloads
-from pilotage.model.effects import ExpandStage
-from pilotage.model.events import Event
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Accepted, Clear, Drop, Kill, Refused, Restart
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.payloads import Payload
-from pilotage.model.reports import Gone
+from pilotage.engine.state.jobs import JobState
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import Payload
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import Accepted, Clear, Drop, ExpandStage, Kill, Refused, Restart
+from pilotage.model.exchange.reports import Gone
+from pilotage.model.states import ExitCodeGasw
 from pilotage.service import core as core_module
 from pilotage.service.messages import Asked, PutAway, Reload, Submit
 from tests.small_engine import JOB, Agent, Small, differences

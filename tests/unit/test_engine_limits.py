@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from pilotage.adapters.settings_files import load_settings
-from pilotage.app.serving import engine_settings
-from pilotage.model import payloads
-from pilotage.model.definition import Retry, RetryRule
-from pilotage.model.effects import SubmitAttempt
-from pilotage.model.operations import Accepted, Refused
+from pilotage.adapters.settings.settings_files import load_settings
+from pilotage.app.service.serve import engine_settings
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import Accepted, Refused, SubmitAttempt
+from pilotage.model.jobs.definition import Retry, RetryRule
 from tests.small_engine import Small
 from tests.small_plans import bag, kind, site
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
-from pilotage.model.exchange import InputSource
-from pilotage.model.operations import (
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import InputSource
+from pilotage.model.exchange.operations import (
     Accepted,
+    CancelSubmitted,
     Drop,
     DropFiles,
+    ExpandStage,
     Kill,
     Refused,
     Reschedule,
     Restart,
     Restore,
+    SubmitAttempt,
+    SubmitPilot,
 )
 from tests.small_engine import JOB, Small
 from tests.small_plans import chain, grown, kind, plan, site, stage

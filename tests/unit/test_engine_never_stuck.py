@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.effects import SubmitPilot
-from pilotage.model.plan import Template
-from pilotage.model.reports import Gone, Submitted
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import SubmitPilot
+from pilotage.model.exchange.reports import Gone, Submitted
+from pilotage.model.jobs.plan import Template
 from tests.small_engine import Small
 from tests.small_plans import bag, site
 

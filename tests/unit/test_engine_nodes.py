@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotage.model import payloads
-from pilotage.model.effects import SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Accepted, Refused
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import Accepted, Refused, SubmitAttempt, SubmitPilot
 from pilotage.model.site import Site
 from tests.small_engine import Small
 from tests.small_plans import bag, kind, plan, site, stage

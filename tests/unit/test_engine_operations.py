@@ -5,10 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.definition import Retry, RetryRule
-from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Accepted, Hold, Kill, Refused, Replicate, Reschedule, Restart
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import (
+    Accepted,
+    CancelSubmitted,
+    Hold,
+    Kill,
+    Refused,
+    Replicate,
+    Reschedule,
+    Restart,
+    SubmitAttempt,
+    SubmitPilot,
+)
+from pilotage.model.jobs.definition import Retry, RetryRule
 from pilotage.service.messages import Asked
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, chain, kind, plan, site, stage

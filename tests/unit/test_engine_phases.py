@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.operations import Reschedule
-from pilotage.model.outcomes import Phase
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import Reschedule
+from pilotage.model.states import Phase
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, site
 

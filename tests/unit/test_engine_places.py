@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.engine.places import AttemptState, PilotState, SiteState
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.events import Event
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Kill
-from pilotage.model.payloads import AttemptCreated
+from pilotage.engine.state.sites import AttemptState, PilotState, SiteState
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import AttemptCreated
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import Kill
+from pilotage.model.resources import Capacity, Demand
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, kind, plan, site, stage
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.book.codec import Codec
-from pilotage.engine.jobs import Standing
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, ExpandStage
-from pilotage.model.exchange import InputSource
-from pilotage.model.operations import Accepted, Drop, Hold, HoldResults, Kill, Refused, Release, Restart
+from pilotage.engine.state.jobs import Standing
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import InputSource
+from pilotage.model.exchange.operations import (
+    Accepted,
+    CancelSubmitted,
+    Drop,
+    ExpandStage,
+    Hold,
+    HoldResults,
+    Kill,
+    Refused,
+    Release,
+    Restart,
+)
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 

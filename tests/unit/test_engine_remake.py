@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pilotage.model import payloads
-from pilotage.model.operations import Accepted, Drop, Hold, Kill, Refused, Release, Restart
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import Accepted, Drop, Hold, Kill, Refused, Release, Restart
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import chain, plan, site, stage
 

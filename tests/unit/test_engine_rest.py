@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pilotage.engine.state.queues import SHAPES_MIN
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import SubmitAttempt
-from pilotage.model.operations import Clear, Hold, Kill, Release
-from pilotage.model.payloads import SiteStanding
-from pilotage.model.reports import Submitted
+from pilotage.model.events.payloads import SiteStanding
+from pilotage.model.exchange.operations import Clear, Hold, Kill, Release, SubmitAttempt
+from pilotage.model.exchange.reports import Submitted
+from pilotage.model.resources import Capacity
 from pilotage.service.messages import Input, Outbox
 from tests.small_engine import Small
 from tests.small_plans import bag, kind, site

@@ -7,12 +7,24 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.definition import Retry, RetryRule
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Drop, Hold, Kill, Release, Replicate, Reschedule, Restart, Restore
-from pilotage.model.reports import Gone, Submitted
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import (
+    CancelSubmitted,
+    Drop,
+    ExpandStage,
+    Hold,
+    Kill,
+    Release,
+    Replicate,
+    Reschedule,
+    Restart,
+    Restore,
+    SubmitAttempt,
+    SubmitPilot,
+)
+from pilotage.model.exchange.reports import Gone, Submitted
+from pilotage.model.jobs.definition import Retry, RetryRule
+from pilotage.model.resources import Capacity
 from tests.decided import check_decisions
 from tests.small_engine import JOB, Small, differences
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage

@@ -5,13 +5,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, SubmitPilot
-from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, TrySite, WakeSite
-from pilotage.model.reports import Gone, Submitted
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnySiteOperation,
+    CancelSubmitted,
+    HibernateSite,
+    ProbeSite,
+    Refused,
+    SubmitPilot,
+    TrySite,
+    WakeSite,
+)
+from pilotage.model.exchange.reports import Gone, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
-from pilotage.service.running.probing import probes_under_way, sites_to_probe
-from pilotage.service.running.site_stands import stand_of_site
+from pilotage.service.sites.pool import probes_under_way, sites_to_probe
+from pilotage.service.sites.status import stand_of_site
 from tests.small_engine import Agent, Small
 from tests.small_plans import IN_ORDER, bag, kind, site
 

@@ -7,12 +7,22 @@ import pytest
 
 from pilotage.engine.selection import SelectionSettings
 from pilotage.engine.selection.scores import submission_delta
-from pilotage.model import payloads
-from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, Kill, ProbeSite, Refused, WakeSite
-from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnySiteOperation,
+    CancelSubmitted,
+    HibernateSite,
+    Kill,
+    ProbeSite,
+    Refused,
+    SubmitAttempt,
+    SubmitPilot,
+    WakeSite,
+)
+from pilotage.model.exchange.reports import Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
-from pilotage.service.running.site_stands import stand_of_site
+from pilotage.service.sites.status import stand_of_site
 from tests.small_engine import Small
 from tests.small_plans import IN_ORDER, bag, kind, site
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pilotage.model import payloads
-from pilotage.model.definition import Retry
-from pilotage.model.operations import Accepted, Refused, Replicate
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import Accepted, Refused, Replicate
+from pilotage.model.jobs.definition import Retry
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, kind, site
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.model.effects import SubmitAttempt
-from pilotage.model.operations import Drop, Hold, Release
+from pilotage.model.exchange.operations import Drop, Hold, Release, SubmitAttempt
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, chain, site
 

@@ -7,12 +7,11 @@ from collections import deque
 import msgspec
 import pytest
 
-from pilotage.model import payloads
-from pilotage.model.definition import Retry
-from pilotage.model.effects import SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Refused
-from pilotage.model.outcomes import PILOT_WALL_OVER
-from pilotage.model.reports import Gone
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import Refused, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import Gone
+from pilotage.model.jobs.definition import Retry
+from pilotage.model.states import PILOT_WALL_OVER
 from pilotage.service.messages import SitesChanged
 from tests.small_engine import Small
 from tests.small_plans import IN_ORDER, bag, kind, site

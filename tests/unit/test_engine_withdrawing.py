@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.engine.provisioning import HOPEFUL_SECONDS, WITHDRAW_SECONDS
-from pilotage.model import payloads
-from pilotage.model.demand import Capacity
-from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import HibernateSite, Hold, Kill, ProbeSite, Release
-from pilotage.model.reports import Gone, SubmissionFailed, Submitted
+from pilotage.engine.decisions.provisioning import HOPEFUL_SECONDS, WITHDRAW_SECONDS
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import (
+    CancelSubmitted,
+    HibernateSite,
+    Hold,
+    Kill,
+    ProbeSite,
+    Release,
+    SubmitAttempt,
+    SubmitPilot,
+)
+from pilotage.model.exchange.reports import Gone, SubmissionFailed, Submitted
+from pilotage.model.resources import Capacity
 from pilotage.model.site import Site
 from pilotage.service.messages import AskedOfSite, SitesChanged, Stopping
 from tests.small_engine import Small

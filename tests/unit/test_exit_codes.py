@@ -6,10 +6,9 @@ from typing import get_args
 
 import pytest
 
-from pilotage.agent import diagnosis
-from pilotage.model.outcomes import ExitCodeGasw, Phase, exit_code_for
-from pilotage.model.reasons import Reason
-from pilotage.simulator.attempts import ENDINGS
+from pilotage.agent.attempt import diagnosis
+from pilotage.model.states import ExitCodeGasw, Phase, Reason, exit_code_for
+from pilotage.simulator.agents.attempt import ENDINGS
 
 PHASES = ("", "logs", *get_args(Phase))
 

@@ -6,7 +6,7 @@ import pytest
 
 from pilotage.language import DiskFolder, MemoryFolder
 from pilotage.language.expansion.edge_files import FilesOnEdges
-from pilotage.model.graph import EdgeKind
+from pilotage.model.jobs.graph import EdgeKind
 from tests.jobs import Untouchable, again, commands, edges, expanded, loaded, only_fault, picture, refused
 
 

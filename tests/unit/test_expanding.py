@@ -12,13 +12,13 @@ import pytest
 
 from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
-from pilotage.model.effects import ExpandStage
-from pilotage.model.exchange import AttemptRef
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import ExpandStage
+from pilotage.service.errors import NotRunning
+from pilotage.service.jobs.late_stages import Expanded, Expander
 from pilotage.service.messages import Grown, GrowthFailed
-from pilotage.service.running.adoption import Adopted
-from pilotage.service.running.errors import NotRunning
-from pilotage.service.running.expanding import Expanded, Expander
-from pilotage.service.running.manifests import Manifest
+from pilotage.service.works.manifests import Manifest
+from pilotage.service.works.reuse import Adopted
 from tests.earlier_work import place
 from tests.small_service import SmallService
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.model.extras import (
+from pilotage.model.errors import (
     EXTRAS,
     PARTS,
     MissingExtra,

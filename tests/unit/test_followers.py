@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilotage.app.followers import Followers
+from pilotage.app.service.session import Followers
 
 OTHER = """
 import sys
 from pathlib import Path
-from pilotage.app.followers import Followers
+from pilotage.app.service.session import Followers
 followers = Followers(Path(sys.argv[1]))
 print("coming", flush=True)
 for word in sys.argv[2:]:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pilotage.engine.settings import EngineSettings
 from pilotage.model.errors import PilotageError
-from pilotage.simulator.charts import chart_of
-from pilotage.simulator.forecast_figures import RunFigures, SiteFigures
-from pilotage.simulator.forecasting import difference_of, makespan_of, summary_of
-from pilotage.simulator.variants import variants_of
+from pilotage.model.settings.engine import EngineSettings
+from pilotage.simulator.runs.charts import chart_of
+from pilotage.simulator.runs.comparison import difference_of, makespan_of, summary_of, variants_of
+from pilotage.simulator.runs.figures import RunFigures, SiteFigures
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.work_index import SqliteWorkIndex
-from pilotage.model.events import Event
-from pilotage.model.payloads import OutputFile
+from pilotage.adapters.stores.work_index import SqliteWorkIndex
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import OutputFile
 from pilotage.ports import NotOurs
-from pilotage.service.running.granted_files import GrantedFiles
-from pilotage.service.running.submission import Prepared, prepare
+from pilotage.service.jobs.output_claims import GrantedFiles
+from pilotage.service.jobs.submission import Prepared, prepare
 from tests.earlier_work import Place, place
 from tests.sqlite_books import keep
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pilotage.model.graph import EdgeKind, Graph, Rows, Segment
+from pilotage.model.jobs.graph import EdgeKind, Graph, Rows, Segment
 
 
 def segment(first: int, count: int, *pairs: tuple[int, int, EdgeKind]) -> Segment:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.book.codec import Codec
-from pilotage.model.configuration import RetentionSettings
-from pilotage.service.housekeeping import Housekeeping
-from pilotage.service.keeper import Keeper
-from pilotage.service.writer import Writer
+from pilotage.model.settings.settings import RetentionSettings
+from pilotage.service.journal.retention import Housekeeping
+from pilotage.service.journal.writer import Keeper, Writer
 from tests.events import START, StandingClock, a_short_job
 
 DAY_SECONDS = 86_400.0
@@ -37,7 +36,7 @@ def test_finished_jobs_are_sealed_and_cleared_when_their_time_has_come(
     tmp_path: Path, days: int, word: str, by: str | None
 ) -> None:
     heard = Heard(word)
-    logger = logging.getLogger("pilotage.service.retention")
+    logger = logging.getLogger("pilotage.service.journal.retention")
     logger.addHandler(heard)
     logger.setLevel(logging.INFO)
     journal = SqliteJournal(tmp_path)

@@ -16,18 +16,16 @@ import msgspec
 import pytest
 
 from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.work_index import SqliteWorkIndex
-from pilotage.model.exchange import AttemptRef, Exchange
-from pilotage.model.work import AgentHears, AgentSays, LogText
+from pilotage.adapters.stores.work_index import SqliteWorkIndex
+from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, Exchange, LogText
 from pilotage.ports import StoreError
-from pilotage.service.access import EXCHANGE, READ, Principal, local_principal
-from pilotage.service.http.agents import PIECE_BYTES, range_of
-from pilotage.service.http.door import make_door
+from pilotage.reading.access import EXCHANGE, READ, Principal, local_principal
+from pilotage.service.errors import Superseded
+from pilotage.service.http.agent_exchange import PIECE_BYTES, make_door, range_of
 from pilotage.service.http.errors import NotARange
 from pilotage.service.http.listener import Listener, bind, bind_local
 from pilotage.service.http.services import Services
-from pilotage.service.keeper import Batch
-from pilotage.service.running.errors import Superseded
+from pilotage.service.journal.writer import Batch
 from tests.running_jobs import FakeJobs, origin_of, running_services
 from tests.served_book import TOKEN, event, registered
 

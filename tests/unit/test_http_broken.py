@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from pilotage.app.background import BROKEN_MAX, Broken, NotStarted
+from pilotage.app.service.background import BROKEN_MAX, Broken, NotStarted
 from pilotage.service.announcement import Ended, note_end, why_ended
-from pilotage.service.http.broken import broken_by, end_when_broken
 from pilotage.service.http.listener import Listener
+from pilotage.service.http.watchdogs import broken_by, end_when_broken
 from tests.running_jobs import running_services
 
 WAIT_SECONDS = 60.0

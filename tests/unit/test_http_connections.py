@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.tls import SERVER_KEY_FILE, make_certificates
-from pilotage.adapters.tokens import StoredKeys
-from pilotage.service.access import READ, Access, Principal, digest_of, local_principal
-from pilotage.service.http.certificate import Certificate, TlsFiles
+from pilotage.adapters.settings.tls import SERVER_KEY_FILE, make_certificates
+from pilotage.adapters.settings.tokens import StoredKeys
+from pilotage.reading.access import READ, Access, Principal, digest_of, local_principal
+from pilotage.service.http.admission import Guest, Guests, Kind, TooManyConnections
+from pilotage.service.http.agent_exchange import make_door
 from pilotage.service.http.connections import Bounds
-from pilotage.service.http.door import make_door
-from pilotage.service.http.guests import Guest, Guests, Kind, TooManyConnections
-from pilotage.service.http.listener import Listener, bind, bind_local
+from pilotage.service.http.listener import Certificate, Listener, TlsFiles, bind, bind_local
 from pilotage.service.tokens import Tokens
 from tests.running_jobs import running_services
 from tests.served_book import TOKEN

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.service.http.displaced import EXIT_STATUS, Kept, end_when_displaced
+from pilotage.service.http.watchdogs import EXIT_STATUS, Kept, end_when_displaced
 
 WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.02
@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def watched(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
-    monkeypatch.setattr("pilotage.service.http.displaced.end_children", lambda: None)
+    monkeypatch.setattr("pilotage.service.http.watchdogs.end_children", lambda: None)
     left = Left()
     end = end_when_displaced(file, dismiss=left.dismissed.append, leave=left.leave, look_seconds=LOOK_SECONDS)
     yield left
@@ -106,7 +106,7 @@ def test_an_announcement_that_was_removed_alone_is_written_again_however_often(f
 def test_it_leaves_when_the_book_went_with_the_announcement(
     file: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotage.service.http.displaced.end_children", lambda: None)
+    monkeypatch.setattr("pilotage.service.http.watchdogs.end_children", lambda: None)
     here = Announced(file)
     end = here.watch()
     if what == "another":
@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_looked_at_is_taken_for_the_same(file: Path, mon
 
 PARENT = """
 import subprocess, sys
-from pilotage.service.http.displaced import end_children
+from pilotage.service.http.watchdogs import end_children
 heedless = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 children = [
     subprocess.Popen(["sleep", "600"]),

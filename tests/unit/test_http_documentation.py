@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 
 from pilotage.book.codec import RefusalCode
-from pilotage.model.configuration import Settings
-from pilotage.service.access import SCOPES
-from pilotage.service.http.app import make_app
+from pilotage.model.settings.settings import Settings
+from pilotage.reading.access import SCOPES
 from pilotage.service.http.errors import STATUSES
+from pilotage.service.http.framework import make_app
 from pilotage.service.http.services import Services
 from tests.served_book import WallClock, access_of, sqlite_journal
 

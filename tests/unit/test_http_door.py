@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.service.access import READ, Principal, local_principal
-from pilotage.service.http.app import make_app
-from pilotage.service.http.late import LateApp
+from pilotage.reading.access import READ, Principal, local_principal
+from pilotage.service.http.dispatcher import LateApp
+from pilotage.service.http.framework import make_app
 from pilotage.service.http.services import Services
-from pilotage.service.keeper import Batch
+from pilotage.service.journal.writer import Batch
 from tests.asked_app import ask
 from tests.running_jobs import FakeJobs, running_services
 from tests.served_book import TOKEN, registered

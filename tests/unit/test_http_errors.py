@@ -8,9 +8,9 @@ import pytest
 
 from pilotage.model.errors import PilotageError
 from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalUnavailable
-from pilotage.service.http.error_responses import on_pilotage_error
+from pilotage.reading.queries import UnknownJob
 from pilotage.service.http.errors import STATUSES
-from pilotage.service.unknown import UnknownJob
+from pilotage.service.http.framework import on_pilotage_error
 
 
 def answer(error: Exception) -> Any:

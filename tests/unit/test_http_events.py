@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
-from pilotage.model.configuration import ServiceSettings, Settings
+from pilotage.model.settings.settings import ServiceSettings, Settings
 from pilotage.ports import Journal, JournalError, JournalFull, JournalUnavailable
-from pilotage.service.access import READ, WRITE, Principal, local_principal
-from pilotage.service.http.app import Application, make_app
+from pilotage.reading.access import READ, WRITE, Principal, local_principal
+from pilotage.service.http.framework import Application, make_app
 from pilotage.service.http.services import Services
-from pilotage.service.writer import WriterBusy
+from pilotage.service.journal.writer import WriterBusy
 from tests.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
 
 SETTINGS = Settings(service=ServiceSettings(batch_events_max=20, batch_bytes_max=2_000_000, tag_bytes_max=1000))

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from pilotage.model.configuration import Settings
-from pilotage.service.http.following import Bell, Listener
-from pilotage.service.http.services import Services
+from pilotage.model.settings.settings import Settings
+from pilotage.service.http.services import Bell, Listener, Services
 from tests.served_book import TOKEN, WallClock, access_of, event, listening, registered, sqlite_journal
 
 ANSWER_SECONDS = 30

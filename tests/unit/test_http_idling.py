@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.engine.engine import Engine
-from pilotage.model.effects import SubmitPilot
-from pilotage.model.operations import Kill
-from pilotage.service.http.idling import LOOKS, end_when_idle, has_work
-from pilotage.service.http.running import Running
+from pilotage.model.exchange.operations import Kill, SubmitPilot
+from pilotage.service.http.backend import Running
+from pilotage.service.http.watchdogs import IDLE_LOOKS as LOOKS
+from pilotage.service.http.watchdogs import end_when_idle, has_work
 from tests.running_jobs import FakeJobs, running_services
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, site

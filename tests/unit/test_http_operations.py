@@ -10,19 +10,16 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
-from pilotage.engine.jobs import JobState
-from pilotage.model.configuration import Settings
+from pilotage.engine.state.jobs import JobState
 from pilotage.model.errors import DocumentError, Problem
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Drop, Hold, Kill, LineFiles, Refused, Replicate, Restart
-from pilotage.model.payloads import KeptFile
-from pilotage.model.resolved import ResolvedLists
-from pilotage.model.submission import Submission
-from pilotage.model.work import LogText
+from pilotage.model.events.payloads import KeptFile
+from pilotage.model.exchange.exchange import AttemptRef, LogText
+from pilotage.model.exchange.operations import Drop, Hold, Kill, LineFiles, Refused, Replicate, Restart
+from pilotage.model.jobs.submission import ResolvedLists, Submission
+from pilotage.model.settings.settings import Settings
 from pilotage.ports import NotOurs
-from pilotage.service.http.app import make_app
-from pilotage.service.http.pace import Pace
-from pilotage.service.http.services import Services
+from pilotage.service.http.framework import make_app
+from pilotage.service.http.services import Pace, Services
 from tests.desks import SHA256, Desk, a_bad_day, code_of, desk_in
 from tests.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
 

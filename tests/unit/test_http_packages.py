@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.book.query import parse
-from pilotage.book.rows import JobRow
-from pilotage.model.layout import PackageId
-from pilotage.service import packages
-from pilotage.service.keeper import Keeper
-from pilotage.service.packages import count_of, packages_of
+from pilotage.book.rows.rows import JobRow
+from pilotage.model.jobs.layout import PackageId
+from pilotage.reading import packages
+from pilotage.reading.packages import count_of, packages_of
+from pilotage.service.journal.writer import Keeper
 from tests.served_book import WallClock, event
 
 SHAPED = [PackageId(1, line, number) for line in (1, 2, 3, 4) for number in (1, 2)]

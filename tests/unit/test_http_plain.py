@@ -12,12 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.work import LogText
-from pilotage.service.http.app import make_app
-from pilotage.service.http.every_route import EVERY_ROUTE
-from pilotage.service.http.late import LateApp
-from pilotage.service.http.plain import plain_request
+from pilotage.model.exchange.exchange import AttemptRef, LogText
+from pilotage.service.http.dispatcher import LateApp, plain_request
+from pilotage.service.http.framework import make_app
+from pilotage.service.http.route_table import EVERY_ROUTE
 from tests.asked_app import Answer, ask
 from tests.desks import Desk, a_bad_day, desk_in
 from tests.served_book import TOKEN
@@ -230,9 +228,9 @@ def test_a_stream_is_left_to_the_application() -> None:
 
 
 def test_no_route_needs_the_framework() -> None:
-    look = "import sys, pilotage.service.http.late, pilotage.service.http.plain; print(*sys.modules)"
+    look = "import sys, pilotage.service.http.dispatcher, pilotage.service.http.dispatcher; print(*sys.modules)"
     modules = set(
         subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.split()
     )
-    assert "pilotage.service.http.every_route" in modules
-    assert modules & {"litestar", "pilotage.service.http.app", "pilotage.engine.engine", "numpy"} == set()
+    assert "pilotage.service.http.route_table" in modules
+    assert modules & {"litestar", "pilotage.service.http.framework", "pilotage.engine.engine", "numpy"} == set()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pilotage.model.payloads import JobAccepted
-from pilotage.service.http.pace import Pace
-from pilotage.service.running.futures import for_many
-from pilotage.service.running.publishing import Unpublished
+from pilotage.model.events.payloads import JobAccepted
+from pilotage.service.errors import for_many
+from pilotage.service.http.services import Pace
+from pilotage.service.jobs.publishing import Unpublished
 from tests.desks import Desk, a_bad_day, code_of, desk_in
 from tests.served_book import event
 from tests.small_engine import Small

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from litestar.testing import TestClient
 
-from pilotage.model.configuration import QuerySettings, Settings
+from pilotage.model.settings.settings import QuerySettings, Settings
 from pilotage.ports import Journal
-from pilotage.service.access import READ, WRITE, Principal, local_principal
-from pilotage.service.http.app import Application, make_app
+from pilotage.reading.access import READ, WRITE, Principal, local_principal
+from pilotage.service.http.framework import Application, make_app
 from pilotage.service.http.services import Services
 from tests.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
 

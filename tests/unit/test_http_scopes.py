@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.service.access import (
+from pilotage.reading.access import (
     ANY_OWNER,
     DECIDE,
     EXCHANGE,
@@ -25,11 +25,11 @@ from pilotage.service.access import (
     WRITE,
     Principal,
 )
-from pilotage.service.http.app import make_app
-from pilotage.service.http.door import make_door
-from pilotage.service.http.every_route import EVERY_ROUTE
+from pilotage.service.http.agent_exchange import make_door
+from pilotage.service.http.framework import make_app
+from pilotage.service.http.route_table import EVERY_ROUTE
 from pilotage.service.http.services import Services
-from pilotage.service.keeper import Batch
+from pilotage.service.journal.writer import Batch
 from tests.asked_app import ask
 from tests.running_jobs import FakeJobs, origin_of, running_services
 from tests.served_book import access_of, event, registered

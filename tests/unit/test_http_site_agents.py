@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.model.reports import Gone
-from pilotage.model.site_exchange import SiteSays
-from pilotage.service.running.errors import NotRunning
+from pilotage.model.exchange.reports import Gone, SiteSays
+from pilotage.service.errors import NotRunning
 from tests.running_jobs import origin_of, running_services
 from tests.served_book import TOKEN, event, registered
 from tests.unit.test_http_tokens import LIFE_SECONDS, REF, SUBJECT, House

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pilotage.engine.places import PilotRequest
-from pilotage.model.operations import SiteDeed
-from pilotage.model.reports import Noticed
-from pilotage.model.site_entry import SiteEntry
-from pilotage.service.running.site_views import KeptSites
+from pilotage.engine.state.sites import PilotRequest
+from pilotage.model.exchange.operations import SiteDeed
+from pilotage.model.exchange.reports import Noticed
+from pilotage.model.sites.entry import SiteEntry
+from pilotage.reading.views import KeptSites
 from tests.desks import Desk, code_of, desk_in
 from tests.served_book import event
 

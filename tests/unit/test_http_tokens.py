@@ -13,17 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.adapters.tokens import StoredKeys
-from pilotage.engine.places import PilotRequest, PilotState
-from pilotage.model.events import Event
-from pilotage.model.exchange import AttemptRef, Exchange
-from pilotage.model.site_exchange import SiteSays
-from pilotage.model.work import AgentSays
-from pilotage.service.access import EXCHANGE, Access, digest_of, local_principal
-from pilotage.service.http.door import make_door
+from pilotage.adapters.settings.tokens import StoredKeys
+from pilotage.engine.state.sites import PilotRequest, PilotState
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import AgentSays, AttemptRef, Exchange
+from pilotage.model.exchange.reports import SiteSays
+from pilotage.reading.access import EXCHANGE, Access, digest_of, local_principal
+from pilotage.service.http.agent_exchange import make_door
 from pilotage.service.http.listener import Listener, bind
 from pilotage.service.http.services import Services
-from pilotage.service.keeper import Batch
+from pilotage.service.journal.writer import Batch
 from pilotage.service.tokens import MARGIN_SECONDS, Tokens
 from tests.running_jobs import FakeJobs, origin_of, running_services
 from tests.served_book import TOKEN, event, registered

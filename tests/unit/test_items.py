@@ -2,8 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.expansion.items import Column, Groups, Items, RangeTexts, cross, dot, flat_cross, match
-from pilotage.language.expansion.lists import ListFault
+from pilotage.language.expansion.lists import (
+    Column,
+    Groups,
+    Items,
+    ListFault,
+    RangeTexts,
+    cross,
+    dot,
+    flat_cross,
+    match,
+)
 
 
 def column(name: str, *values: str) -> Items:

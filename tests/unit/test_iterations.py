@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.language import DiskFolder, MemoryFolder
-from pilotage.language.expansion.makers import Chunk, Found
+from pilotage.language.expansion.producers import Chunk, Found
 from tests.jobs import OneJob, Untouchable, commands, expanded, loaded, only_fault, warnings
 
 

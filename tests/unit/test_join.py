@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.book import streams
 from pilotage.book.codec import Checked, Codec, Limits
-from pilotage.book.intake import JobsSealed
-from pilotage.book.rows import EventRow, JobRow, ParkedRow, StageRow, StreamRow
-from pilotage.model.events import COUNTER_MAX, JUMP_MAX
+from pilotage.book.fold.intake import JobsSealed
+from pilotage.book.rows import streams
+from pilotage.book.rows.rows import EventRow, JobRow, ParkedRow, StageRow, StreamRow
+from pilotage.model.events.events import COUNTER_MAX, JUMP_MAX
 from tests.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.shown import assert_book_says, everything
 from tests.standing import WireEvent

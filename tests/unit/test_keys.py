@@ -10,12 +10,18 @@ import msgspec
 import pytest
 
 from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.work_index import SqliteWorkIndex
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.work import Work, WorkBinary, WorkContainer, WorkInput, WorkOutput, WorkScript
+from pilotage.adapters.stores.work_index import SqliteWorkIndex
+from pilotage.model.exchange.exchange import (
+    AttemptRef,
+    Work,
+    WorkBinary,
+    WorkContainer,
+    WorkInput,
+    WorkOutput,
+    WorkScript,
+)
 from pilotage.ports import MadeWork
-from pilotage.service.running.completing import Completer
-from pilotage.service.running.keys import INPUTS_MAX, changed, completed, fields_of, is_complete, key_of
+from pilotage.service.works.reuse import INPUTS_MAX, Completer, changed, completed, fields_of, is_complete, key_of
 
 SHA = "ab" * 32
 OTHER = "cd" * 32

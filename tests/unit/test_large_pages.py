@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.service.large_pages import GROWN_BYTES, LargePages, stretches
+from pilotage.service.process import GROWN_BYTES, LargePages, stretches
 
 PAGE = 0x200000
 SMAPS = """\

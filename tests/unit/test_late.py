@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.language import Expansion, MemoryFolder, Report, grow
-from pilotage.model.graph import EdgeKind
+from pilotage.model.jobs.graph import EdgeKind
 from tests.jobs import Untouchable, again, commands, edges, expanded, grown, only_fault, picture
 
 SPLIT = """\

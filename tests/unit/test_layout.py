@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model.layout import PackageId, StageLayout, TemplateLayout, parse_path
+from pilotage.model.jobs.layout import PackageId, StageLayout, TemplateLayout, parse_path
 
 
 def test_paths_are_those_of_the_experiment() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from pilotage.language.expansion.lists import LateList, ListFault, RecordedLists, RecordingLists, late_key, makers_key
 from pilotage.language.folder import EarlierOutputs, MemoryFolder
-from pilotage.model.resolved import ResolvedLists
+from pilotage.model.jobs.submission import ResolvedLists
 from tests.jobs import OneJob
 
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from pilotage.adapters.sites.local import LocalSite
-from pilotage.app import serving
-from pilotage.app.serving import local_site, this_computer
-from pilotage.app.simulating import sites_to_simulate
+from pilotage.app.service import serve
+from pilotage.app.service.serve import local_site, this_computer
+from pilotage.app.simulation import sites_to_simulate
 from pilotage.model.site import AMOUNT_UNKNOWN
-from pilotage.model.site_entry import SiteEntry, pilots_max_of, site_of
+from pilotage.model.sites.entry import SiteEntry, pilots_max_of, site_of
 
 ENTRY = SiteEntry(
     name="local",
@@ -63,7 +63,7 @@ def test_what_is_written_of_its_capacity_holds_before_what_is_measured(tmp_path:
 
 def test_free_space_that_changes_makes_it_no_other_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = local_site(2, tmp_path)
-    monkeypatch.setattr(serving, "scratch_here", lambda folder: 2**20)
+    monkeypatch.setattr(serve, "scratch_here", lambda folder: 2**20)
     after = local_site(2, tmp_path)
     assert (before.scratch_bytes or 0) > (after.scratch_bytes or 0)
     assert before.capacity == after.capacity

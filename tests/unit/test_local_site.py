@@ -17,8 +17,8 @@ import pytest
 
 from pilotage.adapters.sites.local import LocalSettings, LocalSite
 from pilotage.adapters.sites.zipapp import archive, build, build_in
-from pilotage.agent.sweeping import descendants
-from pilotage.model.demand import Capacity, Demand
+from pilotage.agent.processes import descendants
+from pilotage.model.resources import Capacity, Demand
 from pilotage.model.version import VERSION
 from pilotage.ports import SubmissionRefused
 from tests.agent_service import AgentService, agent_service
@@ -89,7 +89,7 @@ def test_equal_sources_make_equal_archives_in_every_process() -> None:
 
 def test_the_archive_holds_the_agent_and_nothing_else(agent: Path) -> None:
     modules = {name for name in zipfile.ZipFile(agent).namelist() if name.endswith(".py")}
-    assert {"__main__.py", "pilotage/__init__.py", "pilotage/agent/pilot.py"} <= modules
+    assert {"__main__.py", "pilotage/__init__.py", "pilotage/agent/pilot/pilot.py"} <= modules
     assert all(name.startswith("pilotage/agent/") for name in modules - {"__main__.py", "pilotage/__init__.py"})
     said = subprocess.run([sys.executable, "-I", "-S", agent, "--version"], capture_output=True, text=True, check=True)
     assert said.stdout == f"pilotage-agent {VERSION}\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters import local_token
-from pilotage.adapters.local_token import TokenError, ensure_token, read_token, token_file
+from pilotage.adapters.settings import tokens as local_token
+from pilotage.adapters.settings.tokens import TokenError, ensure_token, read_token, token_file
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_the_umask_does_not_open_it(folder: Path) -> None:
 
 def test_processes_that_start_together_agree(folder: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from pilotage.adapters.local_token import ensure_token\n"
+        "import sys; from pathlib import Path; from pilotage.adapters.settings.tokens import ensure_token\n"
         "print('ready', flush=True); sys.stdin.read(1); print(ensure_token(Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", program, str(folder)]

@@ -8,7 +8,7 @@ import sys
 
 def test_a_book_is_looked_at_without_the_engine_and_the_language() -> None:
     code = (
-        "import sys, pilotage.app.looking, pilotage.service.http.app; "
+        "import sys, pilotage.app.service.offline, pilotage.service.http.framework; "
         "print([name for name in ('pilotage.engine', 'pilotage.language', 'numpy') if name in sys.modules])"
     )
     printed = subprocess.run(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.model.payloads import Noted
-from pilotage.service.keeper import Keeper
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.model.events.payloads import Noted
+from pilotage.service.journal.writer import Keeper
 from tests.events import StandingClock, Stream, a_short_job, registered
 
 

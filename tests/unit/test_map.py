@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.app.mapping import EVERYTHING, Asked, mapped
+from pilotage.app.documents.map import EVERYTHING, Asked, mapped
 from pilotage.language import ConcretePackage
 from pilotage.model.errors import DocumentError, PilotageError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model.nodes import can_mean, is_named
+from pilotage.model.site import can_mean, is_named
 
 
 @pytest.mark.parametrize(

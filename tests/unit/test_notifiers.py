@@ -11,14 +11,13 @@ import msgspec
 import pytest
 
 from pilotage.adapters.notifiers import networks
-from pilotage.adapters.notifiers.mail_address import is_address
-from pilotage.adapters.notifiers.making import make_transports, owner_addresses
 from pilotage.adapters.notifiers.networks import EVERYTHING, LOOPBACK, read_networks
-from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
+from pilotage.adapters.notifiers.registry import make_transports, owner_addresses
+from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer, is_address
 from pilotage.adapters.notifiers.webhook import CONTENT_TYPE, SIGNATURE_HEADER, WebhookNotifier, signature, verify
-from pilotage.book.notices import Notice, plain, time_text
-from pilotage.model.configuration import NotificationSettings
+from pilotage.book.notices.notices import Notice, plain, time_text
 from pilotage.model.errors import PilotageError
+from pilotage.model.settings.settings import NotificationSettings
 from pilotage.ports import BadAddress, DeliveryRefused, Letter, NotDelivered
 from tests.engines.smtp import MailServer
 from tests.events import START, StandingClock

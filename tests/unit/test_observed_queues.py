@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.book.rows import PilotRow, SiteRow
+from pilotage.book.rows.rows import PilotRow, SiteRow
 from pilotage.engine.restore import OBSERVED_MAX, Snapshot, observed_queue_seconds, restore
 from pilotage.engine.selection import SelectionSettings
-from pilotage.engine.selection.place import Standing
-from pilotage.engine.settings import EngineSettings
+from pilotage.engine.selection.site_profile import Standing
+from pilotage.model.settings.engine import EngineSettings
 from tests.small_plans import site
 
 SETTINGS = SelectionSettings()

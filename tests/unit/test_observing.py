@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotage.app.simulating import observe
+from pilotage.app.simulation import observe
 from pilotage.client import Server
 from pilotage.client.server import Parameters
-from pilotage.model.observed import Observed
+from pilotage.model.sites.world import Observed
 
 
 class Book(Server):

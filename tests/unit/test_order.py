@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.model.order import depths, find_loop, followers
+from pilotage.model.jobs.graph import depths, find_loop, followers
 
 EDGES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=14)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.sites.callers import Ssh
-from pilotage.adapters.sites.outpost import Outpost, OutpostSettings
+from pilotage.adapters.sites.commands import Ssh
+from pilotage.adapters.sites.ssh_agent import Outpost, OutpostSettings
 from pilotage.model.errors import PilotageError
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.sites.entry import SiteEntry
 from tests.engines.debian import ensure_programs
 from tests.engines.postgres import free_port
 from tests.pilots import wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.agent.pace import AHEAD_FACTOR, AHEAD_SECONDS, Pace
+from pilotage.agent.pilot.backlog import AHEAD_FACTOR, AHEAD_SECONDS, Pace
 
 
 def paced(*seconds: float) -> Pace:

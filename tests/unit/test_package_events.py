@@ -8,20 +8,17 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.connect import connect
+from pilotage.agent.attempt.undelivered_events import LOOK_SECONDS, LeftEvents
+from pilotage.agent.delivery.producer import Producer, Subject
+from pilotage.agent.delivery.spool import Spool, is_pilots_own, normal_server, queue_name
 from pilotage.agent.errors import BadSetting, NotDelivered
-from pilotage.agent.http_client import Unreachable
-from pilotage.agent.identity import Subject
-from pilotage.agent.left_events import LOOK_SECONDS, LeftEvents
-from pilotage.agent.link_connection import LinkConnection
-from pilotage.agent.producer import Producer
-from pilotage.agent.relaying import Relaying
-from pilotage.agent.spool import Spool, is_pilots_own, normal_server, queue_name
-from pilotage.client.composing import Composed
-from pilotage.client.delivering import deliver_once
-from pilotage.client.errors import ServerUnreachable
+from pilotage.agent.link.connect import connect
+from pilotage.agent.link.http import LinkConnection, Unreachable
+from pilotage.agent.site.relay import Relaying
+from pilotage.client.deliver import deliver_once
 from pilotage.client.finding import find_addresses
-from pilotage.client.sending import log_events
+from pilotage.client.send import Composed, log_events
+from pilotage.client.server import ServerUnreachable
 from tests.agent_server import AgentServer, agent_server
 from tests.real_runs import wait_until
 

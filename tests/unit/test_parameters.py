@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pilotage import app
-from pilotage.app.parameters import chosen_parameters
+from pilotage.app.documents.parameters import chosen_parameters
 from pilotage.cli import main
 from pilotage.language import Loaded, MemoryFolder, load
 from pilotage.language.builder import Job
-from pilotage.language.reading.document import write_document
+from pilotage.language.parsing.document import write_document
 from pilotage.model.errors import DocumentError, PilotageError
 from tests.jobs import commands
 

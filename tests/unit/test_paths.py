@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.text.paths import outside, tidy_name, tidy_names, why_outside
+from pilotage.language.text.names import outside, tidy_name, tidy_names, why_outside
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.expansion import makers
-from pilotage.language.expansion.makers import PatternIndex
+from pilotage.language.expansion import producers
+from pilotage.language.expansion.producers import PatternIndex
 from pilotage.language.text.patterns import can_both_match
 
 
@@ -18,7 +18,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(left)
         return can_both_match(left, right)
 
-    monkeypatch.setattr(makers, "can_both_match", noting)
+    monkeypatch.setattr(producers, "can_both_match", noting)
     return seen
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from pilotage.book.codec import UPCASTERS, Checked, Codec
-from pilotage.model.events import EVENT_TYPES, EventType
+from pilotage.model.events.events import EVENT_TYPES, EventType
 
 SNAPSHOT = Path(__file__).parent / "payloads.json"
 TEXTS = {"^[0-9a-f]{64}$": "0f" * 32, "^[A-Za-z_][A-Za-z0-9_.-]*$": "study", "^(read|modify|cancel)$": "read"}

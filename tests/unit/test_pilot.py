@@ -9,15 +9,14 @@ from typing import cast
 import msgspec
 import pytest
 
-from pilotage.agent.backlog import Bench, Held, Room
-from pilotage.agent.fetching import ServerFetch
-from pilotage.agent.pace import AHEAD_FACTOR
-from pilotage.agent.pilot import Pilot, PilotSettings
-from pilotage.agent.pilot_spool import PilotSpool, encode_end
-from pilotage.agent.records import text_of
-from pilotage.agent.workplace import Workplace
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.outcomes import PILOT_WALL_OVER
+from pilotage.agent.attempt.workplace import Workplace
+from pilotage.agent.durable_files import text_of
+from pilotage.agent.pilot.backlog import AHEAD_FACTOR, Bench, Held, Room
+from pilotage.agent.pilot.fetch import ServerFetch
+from pilotage.agent.pilot.pilot import Pilot, PilotSettings
+from pilotage.agent.pilot.spool import PilotSpool, encode_end
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.states import PILOT_WALL_OVER
 from tests.agent_service import AgentService, agent_service
 from tests.pilots import flying
 

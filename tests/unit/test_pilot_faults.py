@@ -15,12 +15,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pilotage.agent import pilot_spool, supervisor
-from pilotage.agent.bequest import Bequest, deliver, find_dead, let_go, own_credentials, settle
-from pilotage.agent.connect import connect
-from pilotage.agent.link import Address, Link
-from pilotage.agent.pilot import PilotSettings
-from pilotage.agent.pilot_spool import TOKEN_SUFFIX, Owner, PilotSpool, claim
+from pilotage.agent import supervisor
+from pilotage.agent.link.connect import connect
+from pilotage.agent.link.link import Address, Link
+from pilotage.agent.pilot import spool as pilot_spool
+from pilotage.agent.pilot.pilot import PilotSettings
+from pilotage.agent.pilot.spool import TOKEN_SUFFIX, Owner, PilotSpool, claim
+from pilotage.agent.pilot.takeover import Bequest, deliver, find_dead, let_go, own_credentials, settle
 from tests.agent_service import AgentService, agent_service
 from tests.pilots import flying, wait_until
 
@@ -59,7 +60,7 @@ def test_an_exchange_without_an_answer_is_repeated_on_another_connection(service
 def test_a_token_that_is_not_taken_is_told_and_the_file_is_read_again(
     service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pilotage.agent.exchanging.DENIED_SECONDS", 0.1)
+    monkeypatch.setattr("pilotage.agent.pilot.exchange.DENIED_SECONDS", 0.1)
     token = tmp_path / "token"
     token.write_text("old\n")
     service.script = ["401"]
@@ -170,7 +171,7 @@ def test_a_spool_that_cannot_be_written_does_not_stop_the_work(
     with flying(service, tmp_path):
         service.wait_for(lambda: service.said)
         with monkeypatch.context() as patch:
-            patch.setattr("pilotage.agent.pilot_spool.os.fdatasync", full)
+            patch.setattr("pilotage.agent.pilot.spool.os.fdatasync", full)
             service.give(1, ("true",), folder=tmp_path)
             service.wait_for(lambda: len(service.finished) == 1)
         service.give(2, ("true",), folder=tmp_path)
@@ -382,7 +383,7 @@ def test_a_pilot_whose_lock_is_taken_for_a_dead_one_s_claims_its_name_all_the_sa
             looked.append(find_dead(tmp_path))
         flock(descriptor, operation)
 
-    monkeypatch.setattr("pilotage.agent.pilot_spool.fcntl.flock", late)
+    monkeypatch.setattr("pilotage.agent.pilot.spool.fcntl.flock", late)
     descriptor = claim(tmp_path, Owner("late.1", "here", "late"))
     assert looked == [[], []]
     assert [path.name for path in tmp_path.iterdir()] == ["late.1.lock"]
@@ -444,7 +445,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 )
 def test_an_answer_is_whole_however_it_comes(sent: bytes, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = socket.socketpair()
-    monkeypatch.setattr("pilotage.agent.link._connect", lambda *_: here)
+    monkeypatch.setattr("pilotage.agent.link.link._connect", lambda *_: here)
     link = Link("unix:/nowhere")
     link.ticket = 7
     answer = None

@@ -8,10 +8,10 @@ from threading import Event
 
 import pytest
 
-from pilotage.agent import fetching
-from pilotage.agent.connect import connect
-from pilotage.agent.diagnosis import TokenEnded, from_system
-from pilotage.agent.fetching import ServerFetch
+from pilotage.agent.attempt.diagnosis import TokenEnded, from_system
+from pilotage.agent.link.connect import connect
+from pilotage.agent.pilot import fetch as fetching
+from pilotage.agent.pilot.fetch import ServerFetch
 from tests.agent_service import AgentService, agent_service
 
 CONTENT = bytes(range(256)) * 40

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from pilotage.language import Expansion, MemoryFolder, RecordedLists, Report, expand, grow, load, plan_of
-from pilotage.model.effects import ExpandStage
-from pilotage.model.operations import Accepted, Drop, Refused, Restore
-from pilotage.model.plan import JobPlan
+from pilotage.model.exchange.operations import Accepted, Drop, ExpandStage, Refused, Restore
+from pilotage.model.jobs.plan import JobPlan
 from tests.jobs import expanded
 from tests.small_engine import JOB, Small, differences
 from tests.small_plans import site

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pilotage.agent import BadEvent, BadSetting, EventRefused, NotDelivered, Producer, TokenRefused
+from pilotage.agent.delivery.spool import EventId
 from pilotage.agent.errors import AgentError, SpoolError
-from pilotage.agent.spool import EventId
 from tests.agent_server import AgentServer, agent_server
 
 INSIDE = {"PILOTAGE_JOB": "reco001", "PILOTAGE_PACKAGE": "1.2.1", "PILOTAGE_ATTEMPT": "2", "PILOTAGE_EPOCH": "3"}

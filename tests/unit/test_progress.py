@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import cards, progress
-from pilotage.cli.progress import Bars, Lines, Meter, Style, board_lines, counts_line, rate_text
-from pilotage.model.progress import FailureCard, FailureGroup, Progress, StageProgress
+from pilotage.cli.shared import progress
+from pilotage.cli.shared import progress as cards
+from pilotage.cli.shared.progress import Bars, Lines, Meter, Style, board_lines, counts_line, rate_text
+from pilotage.model.answers import FailureCard, FailureGroup, Progress, StageProgress
 from pilotage.model.texts import size_text
 
 PLAIN = Style(encoding="utf-8", coloured=False)
@@ -232,9 +233,9 @@ def drawn_on_a_terminal(source: str, *, size: tuple[int, int] = (24, 60), **envi
 
 
 DRAWING = """
-from pilotage.cli.progress import shown_here
-from pilotage.cli.streams import guard_standard_streams
-from pilotage.model.progress import Progress, StageProgress
+from pilotage.cli.shared.progress import shown_here
+from pilotage.cli.shared.streams import guard_standard_streams
+from pilotage.model.answers import Progress, StageProgress
 guard_standard_streams()
 shown = shown_here()
 for done in (0, 50, 100):

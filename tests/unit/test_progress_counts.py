@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from pilotage.book.rows import JobRow
-from pilotage.service.access import local_principal
-from pilotage.service.http.pace import Pace
+from pilotage.book.rows.rows import JobRow
+from pilotage.reading.access import local_principal
 from pilotage.service.http.progress import _counted
+from pilotage.service.http.services import Pace
 
 
 class SlowBook:

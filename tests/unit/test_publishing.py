@@ -8,11 +8,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from pilotage.model.exchange import Assignment, AttemptRef, InputSource
-from pilotage.model.payloads import OutputFile
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
 from pilotage.ports import FileStore, NotOurs, StoreError
-from pilotage.service.running.manifests import Manifests
-from pilotage.service.running.publishing import Publisher, Unpublished
+from pilotage.service.jobs.publishing import Publisher, Unpublished
+from pilotage.service.works.manifests import Manifests
 
 FOLDER = "/data"
 ONE, TWO = AttemptRef("j", "1.1.1", 1), AttemptRef("j", "1.2.1", 3)

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 import pilotage
-from pilotage.app.following import Following, exit_code_of, is_over
+from pilotage.app.jobs.watch import Following, exit_code_of, is_over
 from pilotage.client import Server, ServerUnreachable
+from pilotage.model.answers import FailureCard, FailureGroup, Progress, StageProgress, UnmadeTarget
 from pilotage.model.exit_codes import ExitCode
-from pilotage.model.progress import FailureCard, FailureGroup, Progress, StageProgress, UnmadeTarget
 from pilotage.service.announcement import Announcement, announced
 from tests.canned_server import Answer, Asked, CannedServer, canned_server, event_view
 from tests.command_line import in_an_empty_folder

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pilotage.adapters.journals.sealed_files import sealed_path
-from pilotage.adapters.journals.sqlite import BOOK, SqliteJournal
-from pilotage.book.rows import StageRow
-from pilotage.book.tables import TABLE_BY_ROW
-from pilotage.model.payloads import NodeDescribed, PilotStarted, SiteDescribed, Tagged
+from pilotage.adapters.journals.sqlite.journal import BOOK, SqliteJournal
+from pilotage.adapters.journals.sqlite.locations import sealed_path
+from pilotage.book.rows.rows import StageRow
+from pilotage.book.rows.tables import TABLE_BY_ROW
+from pilotage.model.events.payloads import NodeDescribed, PilotStarted, SiteDescribed, Tagged
 from pilotage.ports import JournalError
-from pilotage.service.rebuild import Verdict, check, rebuild
-from pilotage.service.refold import all_packages
+from pilotage.service.journal.rebuild import Verdict, all_packages, check, rebuild
 from tests.events import START, Stream, a_short_job, cut, delivered, random_history
 from tests.sqlite_books import everything, keep, opened
 

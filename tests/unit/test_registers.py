@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.book.registers import Register, holds, holds_too
-from pilotage.book.rows import AttemptFacts, AttemptKeys, PackageFacts, StoredKey, read_facts, written_facts
+from pilotage.book.rows.registers import Register, holds, holds_too
+from pilotage.book.rows.rows import AttemptFacts, AttemptKeys, PackageFacts, StoredKey, read_facts, written_facts
 
 FIRSTS = (Register.CREATED, Register.STARTED, Register.FINISHED)
 

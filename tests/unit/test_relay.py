@@ -16,13 +16,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.adapters.tls import make_certificates
-from pilotage.agent.connect import connect
-from pilotage.agent.link import Link
-from pilotage.agent.relay import may_pass
-from pilotage.agent.relaying import Relaying, bound
-from pilotage.model.exchange import Exchange
-from pilotage.model.work import AgentSays
+from pilotage.adapters.settings.tls import make_certificates
+from pilotage.agent.link.connect import connect
+from pilotage.agent.link.link import Link
+from pilotage.agent.site.relay import Relaying, bound, may_pass
+from pilotage.model.exchange.exchange import AgentSays, Exchange
 from tests.agent_service import AgentService
 from tests.pilots import flying
 

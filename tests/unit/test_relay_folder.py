@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent.connect import connect
-from pilotage.agent.link import LinkBroken
-from pilotage.agent.relay_folder import BadContent, BadFolder, RelayFolder
-from pilotage.agent.relaying import Relaying
+from pilotage.agent.link.connect import connect
+from pilotage.agent.link.folder_link import BadContent, BadFolder, RelayFolder
+from pilotage.agent.link.link import LinkBroken
+from pilotage.agent.site.relay import Relaying
 from tests.agent_service import AgentService
 from tests.pilots import flying, wait_until
 

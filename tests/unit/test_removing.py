@@ -14,18 +14,17 @@ import pytest
 from pilotage.book.codec import Codec
 from pilotage.book.query import EVERYTHING
 from pilotage.engine.engine import Engine
-from pilotage.engine.jobs import STANDINGS
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Drop, DropFiles, Hold, LineFiles, Release, Restore
-from pilotage.model.payloads import FilesRemoved
-from pilotage.service.keeper import Keeper
-from pilotage.service.running import removing
-from pilotage.service.running.errors import OperationRefused
-from pilotage.service.running.removing import Removals, granted_in, packages_of_line, unfinished_removals
-from pilotage.service.running.runner import Runner
-from pilotage.service.running.submission import submit_message
-from pilotage.service.writer import Writer
+from pilotage.engine.state.jobs import STANDINGS
+from pilotage.model.events.payloads import FilesRemoved
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import Drop, DropFiles, Hold, LineFiles, Release, Restore
+from pilotage.model.settings.engine import EngineSettings
+from pilotage.service.errors import OperationRefused
+from pilotage.service.jobs import dropped_files
+from pilotage.service.jobs.dropped_files import Removals, granted_in, packages_of_line, unfinished_removals
+from pilotage.service.jobs.runner import Runner
+from pilotage.service.jobs.submission import submit_message
+from pilotage.service.journal.writer import Keeper, Writer
 from tests.earlier_work import Place, place
 from tests.events import StandingClock
 from tests.served_book import WallClock
@@ -212,7 +211,7 @@ def test_a_service_that_starts_removes_what_one_that_died_was_told_to(
 def test_many_files_are_noted_in_several_events(
     here: Place, service: SmallService, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removing, "_EVENT_BYTES", 6)
+    monkeypatch.setattr(dropped_files, "_EVENT_BYTES", 6)
     job = service.submit(DOCUMENT).job
     service.succeed("1.1.1", {"a-1": "one", "b-1": "two"})
     assert drop(service, writer, job).removed == 2

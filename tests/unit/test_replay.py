@@ -7,12 +7,12 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from pilotage.book.ranges import heard_by
-from pilotage.book.replay import NotReplayed, Replay, wire_event
-from pilotage.book.rows import EventRow, ParkedRow, StreamRow
-from pilotage.model.events import Event
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.payloads import AttemptCreated, AttemptFinished, Noted, Tagged
+from pilotage.book.fold.replay import NotReplayed, Replay, wire_event
+from pilotage.book.rows.rows import EventRow, ParkedRow, StreamRow
+from pilotage.book.rows.streams import heard_by
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import AttemptCreated, AttemptFinished, Noted, Tagged
+from pilotage.model.states import ExitCodeGasw
 from tests.events import START, Stream, a_short_job
 from tests.memory_ledger import Book, MemoryBook, SqliteBook
 
@@ -116,7 +116,7 @@ def test_an_event_before_its_job_is_not_joined_again(book: MemoryBook) -> None:
 def test_an_event_that_came_again_later_is_noticed_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pilotage.book.replay.GROUP_EVENTS", 1)
+    monkeypatch.setattr("pilotage.book.fold.replay.GROUP_EVENTS", 1)
     note = Stream("client", "c").event(Noted(text="x"))
     with closing(SqliteBook()) as book:
         assert fault(book, [*a_short_job(), note, note]) == "an event of client c came twice"

@@ -7,11 +7,12 @@ from typing import get_args
 
 import pytest
 
-from pilotage.engine.restart import RULES, Failure, RestartSettings, Verdict, dry_run, failures_max, signature, verdict
-from pilotage.engine.restart_rules import row_of
-from pilotage.model.definition import Retry, RetryRule
-from pilotage.model.demand import Demand
-from pilotage.model.reasons import Action, Reason
+from pilotage.engine.retry.policy import RULES, Failure, Verdict, dry_run, failures_max, signature, verdict
+from pilotage.engine.retry.rules import row_of
+from pilotage.model.jobs.definition import Retry, RetryRule
+from pilotage.model.resources import Demand
+from pilotage.model.settings.engine import RestartSettings
+from pilotage.model.states import Action, Reason
 
 GIB = 2**30
 SETTINGS = RestartSettings()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.book.rows import JobRow
-from pilotage.model.configuration import RetentionSettings
-from pilotage.model.events import Event
-from pilotage.model.payloads import CancelAccepted, Cleared, JobAccepted, Restarted, Tagged
-from pilotage.service.keeper import Keeper
-from pilotage.service.retention import DAY_SECONDS, Retention
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.book.rows.rows import JobRow
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import CancelAccepted, Cleared, JobAccepted, Restarted, Tagged
+from pilotage.model.settings.settings import RetentionSettings
+from pilotage.service.journal.retention import DAY_SECONDS, Retention
+from pilotage.service.journal.writer import Keeper
 from tests.events import START, StandingClock, Stream, a_short_job, registered
 from tests.sqlite_books import everything, keep
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from pilotage.language import Expansion, MemoryFolder, load
-from pilotage.model.events import Event
+from pilotage.model.events.events import Event
 from pilotage.ports import NotOurs
-from pilotage.service.running.rivals import are_rivals, refuse_rivals
-from pilotage.service.running.submission import prepare
+from pilotage.service.jobs.resubmission import are_rivals, refuse_rivals
+from pilotage.service.jobs.submission import prepare
 from tests.earlier_work import Place, place
 from tests.sqlite_books import keep
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli.plan import plan_lines
+from pilotage.cli.run.run import plan_lines
 from pilotage.model.errors import DocumentError
-from pilotage.model.operations import Refused
-from pilotage.model.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan
+from pilotage.model.exchange.operations import Refused
+from pilotage.model.jobs.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan
 from pilotage.ports import NotOurs
-from pilotage.service.running.errors import OperationRefused
-from pilotage.service.running.planning import Admission, plan
+from pilotage.service.errors import OperationRefused
+from pilotage.service.jobs.preview import Admission, plan
 from tests.earlier_work import Place, place
 
 CHAIN = """

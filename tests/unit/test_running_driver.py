@@ -10,24 +10,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.book.join import Receipt
-from pilotage.book.rows import StreamRow
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.book.fold.join import Receipt
+from pilotage.book.rows.rows import StreamRow
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.engine import Engine
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.effects import Effect, SubmitPilot
-from pilotage.model.events import Event
-from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
-from pilotage.model.operations import Hold
-from pilotage.model.work import AgentSays, LogText
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import AgentSays, AttemptRef, Exchange, ExchangeReply, LogText
+from pilotage.model.exchange.operations import Effect, Hold, SubmitPilot
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.ports import JournalFull, StoreError
 from pilotage.service.core import Core
-from pilotage.service.keeper import Batch, Keeper, OwnRefused
+from pilotage.service.errors import NotRunning, OperationRefused, Superseded
+from pilotage.service.jobs.driver import Driver
+from pilotage.service.journal.writer import Batch, Keeper, OwnRefused, Writer
 from pilotage.service.messages import Input, Outbox, Submit
-from pilotage.service.running.driver import Driver
-from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded
-from pilotage.service.writer import Writer
 from tests.served_book import WallClock
 from tests.small_plans import bag, registered_of, site
 from tests.waiting import wait_until

@@ -11,16 +11,15 @@ import pytest
 
 from pilotage.book.codec import Codec
 from pilotage.engine.engine import Engine
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.demand import Demand
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import Noticed
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.reports import Noticed
+from pilotage.model.resources import Demand
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.ports import SeenAtSite, SiteUnreachable
-from pilotage.service.keeper import Keeper
+from pilotage.service.jobs.runner import Runner
+from pilotage.service.journal.writer import Keeper, Writer
 from pilotage.service.messages import Submit
-from pilotage.service.running.runner import Runner
-from pilotage.service.writer import Writer
 from tests.earlier_work import Place, place
 from tests.served_book import WallClock
 from tests.small_service import SmallService

@@ -7,11 +7,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pilotage.language import MemoryFolder, read_document, write_document
-from pilotage.language.reading.kinds import Anything, Reading
-from pilotage.language.reading.records import names_below, names_of
-from pilotage.language.reading.schema import document_schema
+from pilotage.language.parsing.kinds import Anything, Reading
+from pilotage.language.parsing.records import names_below, names_of
+from pilotage.language.parsing.schema import document_schema
 from pilotage.language.text.yaml import read_tree
-from pilotage.model.definition import Definition, Package
+from pilotage.model.jobs.definition import Definition, Package
 
 HEAD = "pilotage: 1\njob: x\n"
 

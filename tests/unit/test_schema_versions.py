@@ -6,7 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from pilotage.adapters.journals import postgres_schema, sqlite_schema
+from pilotage.adapters.journals.postgres import schema
+from pilotage.adapters.journals.sqlite import schema as sqlite_schema
 
 SNAPSHOT = Path(__file__).parent / "schemas.json"
 
@@ -16,8 +17,8 @@ def schemas() -> dict[str, dict[str, str]]:
     made = {
         "sqlite": (sqlite_schema.SCHEMA_VERSION, sqlite_schema.statements()),
         "postgres": (
-            postgres_schema.SCHEMA_VERSION,
-            [statement for migration in postgres_schema.MIGRATIONS for statement in migration.statements],
+            schema.SCHEMA_VERSION,
+            [statement for migration in schema.MIGRATIONS for statement in migration.statements],
         ),
     }
     return {

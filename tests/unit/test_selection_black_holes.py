@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from pilotage.engine.selection import Draws, Hibernated, SelectionSettings, SiteDescription, Standing
-from pilotage.engine.selection.black_holes import Ends, Everyone, Tally
-from pilotage.engine.selection.causes import Cause
-from pilotage.engine.selection.settings import Policy
+from pilotage.engine.selection.black_holes import Cause, Ends, Everyone, Tally
 from pilotage.engine.selection.status import Sleep
+from pilotage.model.settings.engine import Policy
 from pilotage.model.site import Site
 from tests.told_selection import Selection
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.engine.selection.filters import FILTERS, Asked, SiteDescription, allows, refusals
-from pilotage.model.demand import Capacity, Demand
+from pilotage.model.resources import Capacity, Demand
 from pilotage.model.site import Site
 
 GIB = 2**30

@@ -10,10 +10,10 @@ from collections import Counter
 import pytest
 
 from pilotage.engine.selection import Asked, Draws, SelectionSettings, SiteDescription, Standing
-from pilotage.engine.selection.settings import Policy
+from pilotage.engine.selection.sampling import SCALE, Weights, weight_of
 from pilotage.engine.selection.thompson import Arm, Arms, Evidence, is_quicker, log_rate, sample
-from pilotage.engine.selection.weights import SCALE, Weights, weight_of
-from pilotage.model.demand import Demand
+from pilotage.model.resources import Demand
+from pilotage.model.settings.engine import Policy
 from pilotage.model.site import Site
 from tests.told_selection import Selection
 

@@ -8,8 +8,7 @@ import pytest
 
 from bench.selection import FREEZE, VARIANTS, WORLDS, settings_of, worlds
 from bench.selection_report import drawing, tables
-from pilotage.simulator.forecasting import Summary, makespan_of
-from pilotage.simulator.variants import POLICIES
+from pilotage.simulator.runs.comparison import POLICIES, Summary, makespan_of
 
 
 def summary(policy: str, *makespans: float) -> Summary:

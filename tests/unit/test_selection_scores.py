@@ -9,16 +9,14 @@ import msgspec
 import pytest
 
 from pilotage.engine.selection import Draws, SelectionSettings, SiteDescription
-from pilotage.engine.selection.causes import CAUSES, cause_of
-from pilotage.engine.selection.place import Place
-from pilotage.engine.selection.queue_times import QueueTimes, median_seconds, quantile
-from pilotage.engine.selection.room import Room, room_of
+from pilotage.engine.selection.black_holes import CAUSES, cause_of
+from pilotage.engine.selection.rolling import WINDOW, QueueTimes, Window, median_seconds, quantile
 from pilotage.engine.selection.scores import Operation, Score, submission_delta, tscore
-from pilotage.engine.selection.windows import WINDOW, Window
-from pilotage.model.reasons import LossReason, Reason
-from pilotage.model.reports import Trouble
+from pilotage.engine.selection.site_profile import Place, Room, room_of
+from pilotage.model.exchange.reports import Trouble
 from pilotage.model.site import Site
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.sites.entry import SiteEntry
+from pilotage.model.states import LossReason, Reason
 from tests.told_selection import Selection
 
 DEFAULTS = SelectionSettings()

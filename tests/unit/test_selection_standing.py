@@ -14,8 +14,7 @@ from pilotage.engine.selection import (
     Underway,
     Woken,
 )
-from pilotage.engine.selection.black_holes import Tally
-from pilotage.engine.selection.causes import Cause
+from pilotage.engine.selection.black_holes import Cause, Tally
 from pilotage.engine.selection.status import Change
 from pilotage.model.site import Site
 from tests.told_selection import Selection

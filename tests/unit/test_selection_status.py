@@ -13,7 +13,7 @@ from pilotage.engine.selection import (
     SiteDescription,
     Woken,
 )
-from pilotage.engine.selection.causes import Cause
+from pilotage.engine.selection.black_holes import Cause
 from pilotage.engine.selection.status import Change, Sleep, wakes_at
 from pilotage.model.site import Site
 from tests.told_selection import Selection

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.adapters.local_token import ensure_token
-from pilotage.adapters.sites.identity import site_prefix
-from pilotage.adapters.tokens import StoredKeys
-from pilotage.model.configuration import ServiceSettings, Settings
-from pilotage.model.submission import RunPlan
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.adapters.settings.tokens import StoredKeys, ensure_token
+from pilotage.adapters.sites.install import site_prefix
+from pilotage.model.jobs.submission import RunPlan
+from pilotage.model.settings.settings import ServiceSettings, Settings
 from pilotage.ports import Journal
 from pilotage.service import server
 from pilotage.service.announcement import left_behind
-from pilotage.service.http import broken, idling
+from pilotage.service.http import watchdogs
+from pilotage.service.http import watchdogs as idling
+from pilotage.service.http.backend import Running
 from pilotage.service.http.listener import Listener, PlainHttp
-from pilotage.service.http.running import Running
 from tests.running_jobs import FakeJobs
 from tests.served_book import WallClock, access_of
 
@@ -84,7 +84,7 @@ def test_who_watches_for_a_service_that_hangs_stays_until_all_else_is_closed(
             super().close()
             ended.append("book")
 
-    monkeypatch.setattr(broken, "end_when_broken", lambda *_, **__: lambda: ended.append("watch"))
+    monkeypatch.setattr(watchdogs, "end_when_broken", lambda *_, **__: lambda: ended.append("watch"))
     monkeypatch.setattr(idling, "end_when_idle", lambda *_, **__: lambda: ended.append("idling"))
     serve(tmp_path, FakeJobs(), Book)
     assert ended == ["idling", "book", "watch"]

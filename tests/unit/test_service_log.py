@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli.service_log import OneLine, logged
+from pilotage.cli.service.serve import OneLine, logged
 from pilotage.model.errors import PilotageError
 
 INTERRUPTED_IN_AN_IMPORT = """

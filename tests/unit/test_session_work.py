@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.app.session import Session
+from pilotage.app.service.session import Session
 from pilotage.service.announcement import Announcement, announced
 from tests.canned_server import CannedServer, canned_server
 

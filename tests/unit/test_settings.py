@@ -11,18 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.pretty import pretty_repr
 
-from pilotage.adapters.settings_files import load_settings, settings_files, state_folder
-from pilotage.agent.environment import OWN_NAMES
-from pilotage.app.serving import engine_settings
-from pilotage.engine.settings import EngineSettings
-from pilotage.model import configuration
-from pilotage.model.configuration import SETTINGS, Settings, settings_tables
-from pilotage.model.configuration_layers import OTHER_VARIABLES, SHORT_VARIABLES, SettingsError
+from pilotage.adapters.settings.settings_files import load_settings, settings_files, state_folder
+from pilotage.agent.attempt.environment import OWN_NAMES
+from pilotage.app.service.serve import engine_settings
 from pilotage.model.exit_codes import ExitCode
-from pilotage.model.journal_address import (
+from pilotage.model.settings import settings as configuration
+from pilotage.model.settings.engine import EngineSettings
+from pilotage.model.settings.layers import OTHER_VARIABLES, SHORT_VARIABLES, SettingsError
+from pilotage.model.settings.settings import (
+    SETTINGS,
     BadJournalAddress,
     JournalAddress,
+    Settings,
     parse_journal_address,
+    settings_tables,
     without_password,
 )
 from tests.reaching import share

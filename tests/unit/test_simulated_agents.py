@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.outcomes import PILOT_WALL_OVER, ExitCodeGasw
-from pilotage.model.payloads import AttemptFinished, PhaseEntered, PilotEnded, PilotStarted
-from pilotage.simulator.faults import Faults
-from pilotage.simulator.nature import Fate
-from pilotage.simulator.surroundings import AgentSettings
+from pilotage.model.events.payloads import AttemptFinished, PhaseEntered, PilotEnded, PilotStarted
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.states import PILOT_WALL_OVER, ExitCodeGasw
+from pilotage.simulator.world.faults import Faults
+from pilotage.simulator.world.nature import Fate
+from pilotage.simulator.world.surroundings import AgentSettings
 from tests.simulated_site import BEGINNING, SimulatedSite, ends, kinds, ref, said, work
 
 

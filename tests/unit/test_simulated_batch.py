@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.exchange.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.site import Site
-from pilotage.simulator.batch import BatchSystem
-from pilotage.simulator.clock import Schedule
-from pilotage.simulator.faults import FaultBox, Faults
-from pilotage.simulator.randomness import Dice, Distribution, Exponential, Fixed
+from pilotage.simulator.world.batch_system import BatchSystem
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.randomness import Dice, Distribution, Exponential, Fixed
 
 NO_FAULTS, TEN_SECONDS = Faults(), Fixed(10.0)
 

@@ -8,15 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.book.codec import Checked, Codec
-from pilotage.book.rows import PackageRow, written_facts
-from pilotage.model.events import Event
-from pilotage.model.layout import PackageId
-from pilotage.model.payloads import AttemptLost, AttemptStarted, CancelAccepted, Cleared, JobAccepted, PilotStarted
+from pilotage.book.rows.rows import PackageRow, written_facts
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import (
+    AttemptLost,
+    AttemptStarted,
+    CancelAccepted,
+    Cleared,
+    JobAccepted,
+    PilotStarted,
+)
+from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import JournalError, JournalFull
-from pilotage.service.keeper import Keeper
-from pilotage.simulator.journal import SimulatedJournal
+from pilotage.service.journal.writer import Keeper
+from pilotage.simulator.world.journal import SimulatedJournal
 from tests.events import START, StandingClock, Stream, a_short_job, cut, random_history, registered, shape
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pilotage.book.rows import written_facts
-from pilotage.simulator.pressed import TOGETHER, PressedTexts
+from pilotage.book.rows.rows import written_facts
+from pilotage.simulator.world.ledger import TOGETHER, PressedTexts
 from tests.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.shown import everything
 

@@ -8,19 +8,19 @@ import msgspec
 import pytest
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.model.events import Event
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Accepted, AnyOperation, Hold, Refused, Release
-from pilotage.model.plan import Template
-from pilotage.model.reports import Gone
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import Accepted, AnyOperation, Hold, Refused, Release
+from pilotage.model.exchange.reports import Gone
+from pilotage.model.jobs.plan import Template
 from pilotage.service.messages import Answer, Asked, Submit
-from pilotage.simulator.clock import Schedule
-from pilotage.simulator.faults import FaultBox, Faults
-from pilotage.simulator.jobs import Definitions, JobSketch, LineSketch, StageSketch
-from pilotage.simulator.nature import DEADLY, Fate, Habits, SeededNature
-from pilotage.simulator.network import Network
-from pilotage.simulator.randomness import Dice, Fixed
-from pilotage.simulator.users import User, UserHabits
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.jobs import Definitions, JobSketch, LineSketch, StageSketch
+from pilotage.simulator.world.nature import DEADLY, Fate, Habits, SeededNature
+from pilotage.simulator.world.network import Network
+from pilotage.simulator.world.randomness import Dice, Fixed
+from pilotage.simulator.world.users import User, UserHabits
 from tests.simulated_site import SimulatedSite, kinds, ref, work
 
 JOB = JobSketch(

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from pilotage.model.demand import Capacity
-from pilotage.model.events import Event
-from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
-from pilotage.model.reports import Gone
-from pilotage.simulator.clock import Schedule
-from pilotage.simulator.faults import FaultBox, Faults
-from pilotage.simulator.network import Network
-from pilotage.simulator.randomness import Dice, Fixed
-from pilotage.simulator.store import Store
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import AttemptRef, Exchange, ExchangeReply
+from pilotage.model.exchange.reports import Gone
+from pilotage.model.resources import Capacity
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.network import Network
+from pilotage.simulator.world.randomness import Dice, Fixed
+from pilotage.simulator.world.surroundings import Store
 
 EVENT = Event(source="agent", stream="p.1", n=1, type="PilotStarted", time=0.1, data=msgspec.Raw(b'{"site":"north"}'))
 MESSAGE = Exchange(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.simulator.clock import Handle, Schedule
-from pilotage.simulator.faults import KINDS, FaultBox, Faults
-from pilotage.simulator.randomness import (
+from pilotage.simulator.world.clock import Handle, Schedule
+from pilotage.simulator.world.faults import KINDS, FaultBox, Faults
+from pilotage.simulator.world.randomness import (
     AnyDistribution,
     Dice,
     Exponential,

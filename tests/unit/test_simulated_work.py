@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.exchange import AttemptRef, InputSource
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.simulator.attempts import ENDINGS, Run
-from pilotage.simulator.faults import Faults
-from pilotage.simulator.nature import Fate, Habits, SeededNature, SiteHabits
-from pilotage.simulator.randomness import AnyDistribution, Fixed, LogNormal, Uniform
-from pilotage.simulator.surroundings import AgentSettings
+from pilotage.model.exchange.exchange import AttemptRef, InputSource
+from pilotage.model.resources import Capacity, Demand
+from pilotage.model.states import ExitCodeGasw
+from pilotage.simulator.agents.attempt import ENDINGS, Run
+from pilotage.simulator.world.faults import Faults
+from pilotage.simulator.world.nature import Fate, Habits, SeededNature, SiteHabits
+from pilotage.simulator.world.randomness import AnyDistribution, Fixed, LogNormal, Uniform
+from pilotage.simulator.world.surroundings import AgentSettings
 from tests.simulated_site import SimulatedSite, ends, ref, work
 
 GIB = 2**30

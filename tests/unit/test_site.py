@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.agent.pilot import PilotSettings
+from pilotage.agent.pilot.pilot import PilotSettings
 from pilotage.model.site import PILOT_MARGIN_SECONDS, Site
 
 

@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent import silence, site_agent
-from pilotage.agent.batch import Answer, Call
-from pilotage.agent.connect import connect
-from pilotage.agent.credentials import Credentials
-from pilotage.agent.site_agent import SiteAgent, SiteAgentSettings
-from pilotage.agent.site_calls import run_here
-from pilotage.agent.site_memory import SiteMemory
-from pilotage.agent.site_place import SitePlace
+from pilotage.agent.batch import Answer, Call, submitter
+from pilotage.agent.link.connect import Credentials, connect
+from pilotage.agent.site import agent as site_agent
+from pilotage.agent.site.agent import SiteAgent, SiteAgentSettings, run_here
+from pilotage.agent.site.state_folder import SiteMemory, SitePlace
 
 SITE = "lyon"
 SERVICE = {"service": "first", "prefix": "p", "number": 1, "interval_seconds": 60.0, "effects": [], "expected": []}
@@ -188,7 +185,7 @@ def test_the_batch_system_is_not_asked_at_each_exchange_while_it_is_not_known_wh
 def test_what_is_held_and_what_runs_without_a_word_is_told_once_to_each_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(submitter, "SILENT_SECONDS", 0.0)
 
     def run(call: Call) -> Answer:
         if call.argv == ("sh",):

@@ -14,14 +14,22 @@ from pathlib import Path
 import pytest
 
 from pilotage.adapters.sites.batch import LOOK_SECONDS
-from pilotage.adapters.sites.callers import CALL_SECONDS_MAX, BadAddress, Caller, Here, Ssh, command_line, parse_address
+from pilotage.adapters.sites.commands import (
+    CALL_SECONDS_MAX,
+    BadAddress,
+    Caller,
+    Here,
+    Ssh,
+    command_line,
+    parse_address,
+)
 from pilotage.agent.batch import Answer, Call, Unknown
-from pilotage.agent.batch.login import in_login_shell
-from pilotage.agent.site_calls import CALL_SECONDS
-from pilotage.app.site_looks import Looks, NotSeen
-from pilotage.model.configuration import Settings
-from pilotage.model.site_entry import SiteEntry
-from pilotage.service.running.agent_site import INTERVAL_SECONDS
+from pilotage.agent.batch.submitter import in_login_shell
+from pilotage.agent.site.agent import CALL_SECONDS
+from pilotage.app.site_setup.testing import Looks, NotSeen
+from pilotage.model.settings.settings import Settings
+from pilotage.model.sites.entry import SiteEntry
+from pilotage.service.sites.agent_worker import INTERVAL_SECONDS
 from tests.engines.debian import ensure_programs
 from tests.engines.postgres import free_port
 from tests.engines.sshd import SshServer
@@ -221,7 +229,7 @@ class Impatient(Here):
 def test_a_login_shell_that_hangs_is_told_as_such_and_not_as_a_bad_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda entry, state: Impatient())
+    monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda entry, state: Impatient())
     entry = SiteEntry(name="here", kind="slurm", folder=str(tmp_path / "site"), setup=("sleep 5",))
     looks = Looks(entry, state=tmp_path, settings=Settings())
     with pytest.raises(NotSeen, match=r"no answer in time: what a shell there reads when it starts"):

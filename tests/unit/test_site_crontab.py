@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.adapters.sites.zipapp import build
-from pilotage.agent.site_lock import LOCK_FILE
+from pilotage.agent.site.state_folder import LOCK_FILE
 from tests.pilots import wait_until
 
 CRONTAB = """\

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.adapters.sites_file import SitesFileError, read_file, sites_file, write_file
-from pilotage.app.documents import examine
-from pilotage.app.site_entries import SiteRefused, add_entry, known_sites, remove_entry, schema
+from pilotage.adapters.settings.settings_files import SitesFileError, read_file, sites_file, write_file
+from pilotage.app.documents.documents import examine
+from pilotage.app.sites.entries import SiteRefused, add_entry, known_sites, remove_entry, schema
 from pilotage.model.errors import DocumentError
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.sites.entry import SiteEntry
 
 COMMENTED = """\
 # my clusters

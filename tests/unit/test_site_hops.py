@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.app.site_hops import HOPS, HopName, failed_at, hint_for
+from pilotage.app.site_setup.testing import HOPS, HopName, failed_at, hint_for
 
 AGENT = "2026-11-15T15:00:00+0000 pilotage-agent: "
 

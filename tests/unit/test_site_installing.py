@@ -12,12 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pilotage.adapters.sites.callers import Here
-from pilotage.adapters.sites.identity import site_prefix
-from pilotage.adapters.sites.installing import CHECKED_SECONDS, OLD_DAYS, Installation, home_relative, put
+from pilotage.adapters.sites.commands import Here
+from pilotage.adapters.sites.install import CHECKED_SECONDS, OLD_DAYS, Installation, home_relative, put, site_prefix
 from pilotage.agent.batch import Answer, Call, Unknown
-from pilotage.agent.connect import announced
-from pilotage.agent.site_place import KEEP_SECONDS, SitePlace
+from pilotage.agent.link.connect import announced
+from pilotage.agent.site.state_folder import KEEP_SECONDS, SitePlace
 from pilotage.ports import SiteUnreachable
 
 
@@ -173,7 +172,9 @@ def test_what_a_site_agent_starts_pilots_with_is_not_old_while_it_works(
     age(started_with, days=OLD_DAYS + 2)
     place.keep_agent()  # not every time
     assert started_with.stat().st_mtime < time.time() - KEEP_SECONDS
-    monkeypatch.setattr("pilotage.agent.site_place.time", SimpleNamespace(time=lambda: time.time() + KEEP_SECONDS))
+    monkeypatch.setattr(
+        "pilotage.agent.site.state_folder.time", SimpleNamespace(time=lambda: time.time() + KEEP_SECONDS)
+    )
     place.keep_agent()
     monkeypatch.undo()
     scene.another().ensure()

@@ -11,14 +11,13 @@ from typing import cast
 
 import pytest
 
-from pilotage.app.site_reading import SitesReader
+from pilotage.app.sites.connections import SitesReader
 from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.site import Site
-from pilotage.model.site_entry import SiteEntry, site_of
+from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.ports import SiteAccess, SiteUnreachable
-from pilotage.service.running.probing import Prober
-from pilotage.service.running.site_keeping import Placed, SiteKeeper, ways_to
-from pilotage.service.running.workers import Way
+from pilotage.service.sites.config_watch import Placed, SiteKeeper, ways_to
+from pilotage.service.sites.pool import Prober, Way
 from tests.pilots import wait_until
 
 LYON = "  - {name: lyon, kind: slurm}\n"
@@ -243,7 +242,7 @@ def test_a_service_does_not_begin_with_a_site_that_cannot_be_and_says_which() ->
 
 
 def test_a_kind_that_nobody_knows_is_a_fault_of_the_file(tmp_path: Path) -> None:
-    from pilotage.app.sites import UnknownKind, refuse_unknown_kind
+    from pilotage.app.sites.connections import UnknownKind, refuse_unknown_kind
 
     refuse_unknown_kind(SiteEntry(name="lyon", kind="slurm"))
     with pytest.raises(UnknownKind, match="pilotage site pack"):

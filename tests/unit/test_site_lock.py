@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent.site_lock import LOCK_FILE, AlreadyRuns, FolderLock
+from pilotage.agent.site.state_folder import LOCK_FILE, AlreadyRuns, FolderLock
 from tests.pilots import wait_until
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pilotage.model.effects import SubmitAttempt, SubmitPilot
-from pilotage.model.operations import HibernateSite, WakeSite
-from pilotage.model.reports import Gone, Noticed, SiteNoticed, Submitted
+from pilotage.model.exchange.operations import HibernateSite, SubmitAttempt, SubmitPilot, WakeSite
+from pilotage.model.exchange.reports import Gone, Noticed, SiteNoticed, Submitted
+from pilotage.reading.views import SiteReason, SiteStand
+from pilotage.service.jobs.stall import stand_of
 from pilotage.service.messages import AskedOfSite
-from pilotage.service.running.site_stands import stand_of_site
-from pilotage.service.running.site_views import SiteReason, SiteStand
-from pilotage.service.running.standstill import stand_of
-from pilotage.service.running.workers import unheard_at
+from pilotage.service.sites.pool import unheard_at
+from pilotage.service.sites.status import stand_of_site
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, kind, site
 

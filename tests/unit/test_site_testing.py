@@ -8,11 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from pilotage.app.site_hops import Hop, HopName
-from pilotage.app.site_testing import HopFailed, SiteTest
+from pilotage.app.site_setup.testing import Hop, HopFailed, HopName, SiteTest
 from pilotage.client import Server
-from pilotage.model.configuration import Settings
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.settings.settings import Settings
+from pilotage.model.sites.entry import SiteEntry
 
 CHDIR = "error: can't chdir to /no/such/folder: No such file or directory"
 STUCK = f"the batch system could not start it (Eqw): {CHDIR}"

@@ -11,13 +11,12 @@ from typing import TypeVar
 import pytest
 
 from pilotage.agent.batch import element_key
-from pilotage.model.demand import Demand
-from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import CancelSubmitted, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.resources import Demand
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
-from pilotage.service.running.site_worker import AtSite, SiteWorker
-from pilotage.service.running.strays import STRAY_SECONDS
+from pilotage.service.sites.worker import STRAY_SECONDS, AtSite, SiteWorker
 from tests.pilots import wait_until
 
 Told = TypeVar("Told")
@@ -404,7 +403,7 @@ def test_a_site_where_nothing_is_is_looked_at_more_seldom_until_something_is_wan
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("pilotage.service.running.site_worker.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pilotage.service.sites.worker.time.monotonic", lambda: now[0])
     work, pauses = Work(), []
 
     class Passing(threading.Condition):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.language.reading.sites import read_sites, write_sites
-from pilotage.model.definition import plain
-from pilotage.model.site_entry import SITES_MAX, Location, SiteEntry, SitesFile, site_of
+from pilotage.language.parsing.sites import read_sites, write_sites
+from pilotage.model.jobs.definition import plain
+from pilotage.model.sites.entry import SITES_MAX, Location, SiteEntry, SitesFile, site_of
 
 WHOLE = b"""\
 pilotage: 1

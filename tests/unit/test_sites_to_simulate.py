@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.app.book import local_user
-from pilotage.app.simulating import job_to_simulate, sites_to_simulate
+from pilotage.app.simulation import job_to_simulate, sites_to_simulate
+from pilotage.app.state_folder import local_user
 
 
 @pytest.fixture(autouse=True)

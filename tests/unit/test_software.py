@@ -5,7 +5,7 @@ import pytest
 from pilotage.language import MemoryFolder, plan_of
 from pilotage.language.expansion.software import way_at, ways_of
 from pilotage.model.site import Site
-from pilotage.service.running.refusals import refusals
+from pilotage.service.jobs.refusals import refusals
 from tests.jobs import commands, definition_of, edges, expanded, only_fault, refused
 
 SOFTWARE = """\

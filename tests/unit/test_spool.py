@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent import files
+from pilotage.agent import durable_files
+from pilotage.agent.delivery.courier import Reader
+from pilotage.agent.delivery.spool import Acknowledged, Queue, Spool, default_spool, normal_server, write_acknowledged
+from pilotage.agent.delivery.stream import Stream, StreamRetired, segment_file, segments_of
+from pilotage.agent.durable_files import counters_of, line_of, text_of
 from pilotage.agent.errors import BadSetting, SpoolError, SpoolFull
-from pilotage.agent.reading import Reader
-from pilotage.agent.records import counters_of, line_of, text_of
-from pilotage.agent.spool import Acknowledged, Queue, Spool, default_spool, normal_server, write_acknowledged
-from pilotage.agent.stream import Stream, StreamRetired, segment_file, segments_of
 
 SERVER = "http://127.0.0.1:8700"
 REST = b'"type":"Noted","time":1.5,"data":{"text":"a"}}'
@@ -100,7 +100,7 @@ def test_the_position_seen_never_falls_along_a_stream(queue: Queue) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from pilotage.agent.spool import Spool
+from pilotage.agent.delivery.spool import Spool
 stream = Spool(Path(sys.argv[1])).queue(sys.argv[2]).stream("application", segment_bytes=4000)
 for number in range(int(sys.argv[3])):
     n = stream.append(b'"type":"Noted","time":1.5,"data":{"writer":"%b","number":%d}}' % (sys.argv[4].encode(), number))
@@ -244,7 +244,7 @@ FULL = """
 import json, resource, sys
 from pathlib import Path
 from pilotage.agent.errors import SpoolFull
-from pilotage.agent.spool import Spool
+from pilotage.agent.delivery.spool import Spool
 stream = Spool(Path(sys.argv[1])).queue(sys.argv[2]).stream("application")
 rest = b'"type":"Noted","time":1.5,"data":{"text":"%b"}}' % (b"x" * 100)
 told = [stream.append(rest)]
@@ -277,7 +277,9 @@ def test_a_full_disk_is_told_apart_from_other_failures(queue: Queue, monkeypatch
     stream = queue.stream("application")
     descriptor = os.open("/dev/full", os.O_WRONLY)
     monkeypatch.setattr(stream, "_end", os.lseek(stream._descriptor, 0, os.SEEK_END))
-    monkeypatch.setattr("pilotage.agent.stream.write_all", lambda _, content: files.write_all(descriptor, content))
+    monkeypatch.setattr(
+        "pilotage.agent.delivery.stream.write_all", lambda _, content: durable_files.write_all(descriptor, content)
+    )
     with pytest.raises(SpoolFull, match="No space left"):
         stream.append(REST)
     os.close(descriptor)
@@ -305,14 +307,14 @@ def test_a_disk_that_fails_retires_the_stream_and_logging_goes_on_in_another(
 
 
 def test_a_forked_child_does_not_let_go_of_its_parents_lock(tmp_path: Path) -> None:
-    with files.locked(tmp_path / "lock"):
+    with durable_files.locked(tmp_path / "lock"):
         child = os.fork()
         if child == 0:
-            os._exit(7 if files._locks else 0)
+            os._exit(7 if durable_files._locks else 0)
         assert os.waitpid(child, 0)[1] == 0
-        with files.locked_if_free(tmp_path / "lock") as mine:
+        with durable_files.locked_if_free(tmp_path / "lock") as mine:
             assert not mine
-    with files.locked_if_free(tmp_path / "lock") as mine:
+    with durable_files.locked_if_free(tmp_path / "lock") as mine:
         assert mine
 
 

@@ -11,21 +11,22 @@ from typing import Any
 
 import pytest
 
-from pilotage.adapters.journals import sqlite, sqlite_schema
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED
-from pilotage.adapters.journals.sqlite import BOOK, SqliteJournal
-from pilotage.adapters.journals.sqlite_connections import connect_writer
-from pilotage.adapters.journals.sqlite_reader import SqliteReader
-from pilotage.book.bins import COARSE_SECONDS, FINE_SECONDS
-from pilotage.book.ledger import Changes
+from pilotage.adapters.journals.sqlite import journal as sqlite
+from pilotage.adapters.journals.sqlite import schema
+from pilotage.adapters.journals.sqlite.connections import connect_writer
+from pilotage.adapters.journals.sqlite.journal import BOOK, SqliteJournal
+from pilotage.adapters.journals.sqlite.reader import SqliteReader
 from pilotage.book.query import EVERYTHING, QueryError, QueryTooBroad, parse
-from pilotage.book.rows import StatisticRow
-from pilotage.book.short_rows import Begun
-from pilotage.book.statistics import KEPT_SECONDS
-from pilotage.model.payloads import Aborted, Bound, Noted, Restarted, Tagged
+from pilotage.book.rows.fast_rows import Begun
+from pilotage.book.rows.ledger import Changes
+from pilotage.book.rows.rows import StatisticRow
+from pilotage.book.rows.sketches import COARSE_SECONDS, FINE_SECONDS
+from pilotage.book.statistics.statistics import KEPT_SECONDS
+from pilotage.model.events.payloads import Aborted, Bound, Noted, Restarted, Tagged
 from pilotage.ports import JournalBusy, JournalError, JournalFull
-from pilotage.service.keeper import Keeper
+from pilotage.service.journal.writer import Keeper
 from tests.events import StandingClock, Stream, a_short_job
 from tests.sqlite_books import everything, keep, known, opened
 
@@ -75,7 +76,7 @@ def test_a_book_of_a_newer_pilotage_is_left_alone(tmp_path: Path) -> None:
     with opened(tmp_path):
         pass
     with closing(sqlite3.connect(tmp_path / BOOK)) as connection:
-        connection.execute(f"PRAGMA user_version = {sqlite_schema.SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
     with pytest.raises(JournalError, match="newer pilotage"):
         SqliteJournal(tmp_path)
 
@@ -125,14 +126,14 @@ def test_a_file_that_is_no_book_is_left_alone(tmp_path: Path) -> None:
 
 def test_an_older_book_is_brought_up_a_version_at_a_time() -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        sqlite_schema.create(connection, indexed=frozenset())
+        schema.create(connection, indexed=frozenset())
         migrations = {
-            sqlite_schema.SCHEMA_VERSION: ["CREATE TABLE later (a)"],
-            sqlite_schema.SCHEMA_VERSION + 1: ["ALTER TABLE later ADD COLUMN b", "INSERT INTO later VALUES (1, 2)"],
+            schema.SCHEMA_VERSION: ["CREATE TABLE later (a)"],
+            schema.SCHEMA_VERSION + 1: ["ALTER TABLE later ADD COLUMN b", "INSERT INTO later VALUES (1, 2)"],
         }
-        sqlite_schema.migrate(connection, to=sqlite_schema.SCHEMA_VERSION + 2, migrations=migrations)
+        schema.migrate(connection, to=schema.SCHEMA_VERSION + 2, migrations=migrations)
         assert connection.execute("SELECT a, b FROM later").fetchall() == [(1, 2)]
-        assert sqlite_schema.version_of(connection) == sqlite_schema.SCHEMA_VERSION + 2
+        assert schema.version_of(connection) == schema.SCHEMA_VERSION + 2
 
 
 def test_a_book_of_the_same_version_whose_views_lack_later_facts_is_given_those_of_today(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_book_of_the_same_version_whose_views_lack_later_facts_is_given_those_
 
 
 def test_every_version_has_a_way_to_the_next() -> None:
-    assert set(sqlite_schema.MIGRATIONS) == set(range(1, sqlite_schema.SCHEMA_VERSION))
+    assert set(schema.MIGRATIONS) == set(range(1, schema.SCHEMA_VERSION))
 
 
 # --- indexes --------------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def test_a_query_that_no_index_serves_names_those_there_are(tmp_path: Path) -> N
 def test_a_range_with_too_many_packages_to_sort_is_read_in_their_own_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotage.adapters.journals.sqlite_packages.COLLECTED_MAX", 5)
+    monkeypatch.setattr("pilotage.adapters.journals.sqlite.package_queries.COLLECTED_MAX", 5)
     with opened(tmp_path, indexed=frozenset({"entered", "updated", "attempts"})) as journal:
         keep(journal, [*a_short_job("j2", packages=7), *a_short_job("j1", packages=7)])
         for text in ("updated > 2000-01-01", "entered < 2100-01-01", "attempts >= 1 and site=lyon"):
@@ -276,7 +277,7 @@ def test_few_packages_among_many_are_found_at_once(tmp_path: Path) -> None:
 
 
 def test_events_of_a_large_job_are_read_by_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotage.adapters.journals.sqlite_events.FEW_PACKAGES", 3)
+    monkeypatch.setattr("pilotage.adapters.journals.sqlite.reader.FEW_PACKAGES", 3)
     with opened(tmp_path) as journal:
         for job, packages in (("first", 2), ("j1", 5), ("last", 2)):
             keep(journal, a_short_job(job, packages=packages))

@@ -13,17 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilotage.adapters.journals.dump import DumpError, check_lines, split_dumps
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.book.query import EVERYTHING
-from pilotage.book.ranges import highest_of
-from pilotage.book.rows import PackageFacts
+from pilotage.book.rows.rows import PackageFacts
+from pilotage.book.rows.streams import highest_of
 from pilotage.engine.restore import next_number
-from pilotage.model.events import Event
-from pilotage.model.payloads import Noted, Tagged
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import Noted, Tagged
 from pilotage.ports import JournalError
-from pilotage.service.keeper import Keeper
-from pilotage.service.rebuild import check
-from pilotage.service.running.starting import close_holes
+from pilotage.service.jobs.startup import close_holes
+from pilotage.service.journal.rebuild import check
+from pilotage.service.journal.writer import Keeper
 from tests.events import START, StandingClock, Stream, a_short_job, cut, delivered, random_history, registered, shape
 from tests.sqlite_books import everything, keep, known, opened
 
@@ -133,8 +133,8 @@ def test_events_of_a_loaded_job_are_repeats_afterwards(tmp_path: Path) -> None:
 def test_a_stream_that_many_jobs_share_can_have_any_number_of_holes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotage.book.streams.RANGES_MAX", 30)
-    monkeypatch.setattr("pilotage.book.replay.GROUP_EVENTS", 20)
+    monkeypatch.setattr("pilotage.book.rows.streams.RANGES_MAX", 30)
+    monkeypatch.setattr("pilotage.book.fold.replay.GROUP_EVENTS", 20)
     by = Stream("service", "core")
     first, second = [], []
     pair = a_short_job("j1", packages=1, stream=by), a_short_job("j2", packages=1, stream=by)

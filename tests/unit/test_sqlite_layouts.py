@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals import sqlite_schema
+from pilotage.adapters.journals.sqlite import schema
 from tests.events import a_short_job
 from tests.sqlite_books import keep, known, opened
 
@@ -20,7 +20,7 @@ def test_packages_in_a_tree_by_key_are_kept_and_read_all_the_same(
         assert job is not None
         finals = list(journal.finals(job))
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_schema, "PACKAGE_FACTS", f"{sqlite_schema.PACKAGE_FACTS} WITHOUT ROWID")
+        patch.setattr(schema, "PACKAGE_FACTS", f"{schema.PACKAGE_FACTS} WITHOUT ROWID")
         with opened(tmp_path / "once"):
             pass
     with opened(tmp_path / "once") as journal:

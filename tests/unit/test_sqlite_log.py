@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import BOOK, SqliteJournal
+from pilotage.adapters.journals.sqlite.journal import BOOK, SqliteJournal
 from tests.events import a_short_job
 from tests.sqlite_books import keep, opened
 

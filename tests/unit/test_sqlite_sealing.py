@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals import sealed_copy, sqlite_schema
-from pilotage.adapters.journals.sealed_files import sealed_name, sealed_path
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.sqlite import locations, schema
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.adapters.journals.sqlite.locations import sealed_name, sealed_path
 from pilotage.book.query import EVERYTHING, parse
-from pilotage.model.events import Event
-from pilotage.model.payloads import Aborted, Cleared, NodeDescribed, Noted, Tagged
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import Aborted, Cleared, NodeDescribed, Noted, Tagged
 from pilotage.ports import JournalError, JournalFull, JournalUnavailable, SealedLost
 from tests.events import START, Stream, a_short_job, registered, shape
 from tests.sqlite_books import everything, keep, known, opened, power_cuts, rows_of
@@ -27,9 +27,9 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealed_copy, "SLICE_ROWS", 2)
-    monkeypatch.setattr(sealed_copy, "ARRIVING_ROWS", 4)
-    monkeypatch.setattr("pilotage.adapters.journals.sqlite_sealing.SLICE_ROWS", 2)
+    monkeypatch.setattr(locations, "SLICE_ROWS", 2)
+    monkeypatch.setattr(locations, "ARRIVING_ROWS", 4)
+    monkeypatch.setattr("pilotage.adapters.journals.sqlite.sealing.SLICE_ROWS", 2)
 
 
 def finished_job(job: str = "j1", *, packages: int = 5) -> list[Event]:
@@ -78,7 +78,7 @@ def test_the_file_of_a_small_job_is_small(tmp_path: Path) -> None:
             journal.seal(job)
         assert sealed_path(tmp_path, "small").stat().st_size < 50_000
         with closing(sqlite3.connect(sealed_path(tmp_path, "large"))) as book:
-            assert book.execute("PRAGMA page_size").fetchone() == (sealed_copy.PAGE_BYTES,)
+            assert book.execute("PRAGMA page_size").fetchone() == (locations.PAGE_BYTES,)
 
 
 def test_packages_of_a_sealed_job_are_found_only_where_it_is_named(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_full_disk_leaves_the_job_where_it_is(tmp_path: Path, monkeypatch: pyt
         def full(*paths: Path) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(sealed_copy, "put_in_place", full)
+        monkeypatch.setattr(locations, "put_in_place", full)
         with pytest.raises(JournalFull, match="No space left"):
             journal.seal("j1")
         assert known(journal, "j1") == before
@@ -374,9 +374,9 @@ def test_a_file_of_an_older_pilotage_is_brought_up_when_it_is_read(
         journal.seal("j1")
         journal.seal("j2")
     with monkeypatch.context() as later:
-        version = sqlite_schema.SCHEMA_VERSION
-        later.setattr(sqlite_schema, "SCHEMA_VERSION", version + 1)
-        later.setattr(sqlite_schema, "MIGRATIONS", {**sqlite_schema.MIGRATIONS, version: ["CREATE TABLE later (a)"]})
+        version = schema.SCHEMA_VERSION
+        later.setattr(schema, "SCHEMA_VERSION", version + 1)
+        later.setattr(schema, "MIGRATIONS", {**schema.MIGRATIONS, version: ["CREATE TABLE later (a)"]})
         with opened(tmp_path) as journal:
             assert known(journal, "j1") == before
             with closing(sqlite3.connect(sealed_path(tmp_path, "j1"))) as connection:
@@ -388,7 +388,7 @@ def test_a_file_of_an_older_pilotage_is_brought_up_when_it_is_read(
             journal.stages(row)
         assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["j2.sqlite"]
         assert sealed_path(tmp_path, "j2").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(JournalError, match="newer pilotage"), sealed_copy.opened(sealed_path(tmp_path, "j2")):
+    with pytest.raises(JournalError, match="newer pilotage"), locations.opened(sealed_path(tmp_path, "j2")):
         pass
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pilotage.model.effects import SubmitPilot
-from pilotage.model.operations import Accepted, HibernateSite, Hold, Kill, ProbeSite
-from pilotage.model.reports import Gone, SiteSeen
+from pilotage.model.exchange.operations import Accepted, HibernateSite, Hold, Kill, ProbeSite, SubmitPilot
+from pilotage.model.exchange.reports import Gone, SiteSeen
+from pilotage.service.jobs.stall import Stand, stand_of
 from pilotage.service.messages import AskedOfSite
-from pilotage.service.running.standstill import Stand, stand_of
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, kind, plan, site, stage
 

@@ -8,14 +8,12 @@ import pytest
 
 from pilotage.engine.selection.filters import Asked, described, execution
 from pilotage.language import Expansion, MemoryFolder, load, plan_of
-from pilotage.model.exchange import Assignment, AttemptRef
-from pilotage.model.site import Site
-from pilotage.model.starts import Start, fitting_start
-from pilotage.model.submission import Origin
-from pilotage.model.work import Work
-from pilotage.service.running.capturing import words_of
-from pilotage.service.running.keys import fields_of, key_of
-from pilotage.service.running.works import compose, compose_every_way
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, Work
+from pilotage.model.jobs.submission import Origin
+from pilotage.model.site import Site, Start, fitting_start
+from pilotage.service.works.capture import words_of
+from pilotage.service.works.reuse import fields_of, key_of
+from pilotage.service.works.work_orders import compose, compose_every_way
 from tests.earlier_work import place
 
 HERE = Site(name="here", kind="local", platform="x86_64-linux")

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from pilotage.model.event_tables import event_tables
-from pilotage.model.events import EVENT_TYPES
-from pilotage.model.state_diagram import (
+from pilotage.model.events.events import EVENT_TYPES
+from pilotage.model.reference import (
     UNFINISHED,
     compound_table,
+    event_tables,
     state_diagram,
     state_table,
     transition_table,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pilotage.book.rows import JobRow, StageRow
-from pilotage.book.settle import compound_state, default_state
-from pilotage.model.events import EVENT_TYPES
+from pilotage.book.rows.derived_states import compound_state, default_state
+from pilotage.book.rows.rows import JobRow, StageRow
+from pilotage.model.events.events import EVENT_TYPES
 from pilotage.model.states import (
     ADVANCE,
     COMPOUND_RULES,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.book import rows
-from pilotage.model.payloads import AttemptCreated, JobAccepted
+from pilotage.book.rows import rows
+from pilotage.model.events.payloads import AttemptCreated, JobAccepted
 from tests.conformance.journal.harness import SqliteHarness, keeper
 from tests.events import START, Stream, registered
 

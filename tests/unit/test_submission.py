@@ -13,15 +13,15 @@ import pytest
 
 from pilotage.book.query import EVERYTHING
 from pilotage.language import DiskFolder, Expansion, MemoryFolder, load
-from pilotage.model.definition import plain
 from pilotage.model.errors import DocumentError, Problem
-from pilotage.model.events import JOB_ID, Event
-from pilotage.model.plan import JobPlan
-from pilotage.model.submission import Captured, Submission
+from pilotage.model.events.events import JOB_ID, Event
+from pilotage.model.jobs.definition import plain
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.jobs.submission import Captured, Submission
 from pilotage.ports import NotOurs
-from pilotage.service.running.capturing import INPUT_BYTES_MAX, INPUTS_MAX, DiskFiles, capture
-from pilotage.service.running.refusals import refusals
-from pilotage.service.running.submission import Prepared, SubmissionError, grow, prepare, recall
+from pilotage.service.jobs.refusals import refusals
+from pilotage.service.jobs.submission import Prepared, SubmissionError, grow, prepare, recall
+from pilotage.service.works.capture import INPUT_BYTES_MAX, INPUTS_MAX, DiskFiles, capture
 from tests.earlier_work import Place, place
 from tests.sqlite_books import keep
 
@@ -428,11 +428,11 @@ def test_of_scripts_that_differ_there_are_bounds(tmp_path: Path, monkeypatch: py
     def found() -> int:
         return len(capture(expansion, DiskFiles(tmp_path), lambda data: sha(data.decode())))
 
-    monkeypatch.setattr("pilotage.service.running.capturing.SCRIPTS_MAX", 5)
+    monkeypatch.setattr("pilotage.service.works.capture.SCRIPTS_MAX", 5)
     assert found() == 5
-    monkeypatch.setattr("pilotage.service.running.capturing.SCRIPTS_BYTES_MAX", 39)
+    monkeypatch.setattr("pilotage.service.works.capture.SCRIPTS_BYTES_MAX", 39)
     assert found() == 3
-    monkeypatch.setattr("pilotage.service.running.capturing.SCRIPTS_MAX", 4)
+    monkeypatch.setattr("pilotage.service.works.capture.SCRIPTS_MAX", 4)
     assert found() == 0
 
 
@@ -504,7 +504,7 @@ def test_no_more_inputs_are_captured_than_there_is_room_for(tmp_path: Path) -> N
 
 
 def test_a_large_program_is_known_by_its_checksum_alone(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotage.service.running.capturing.PROGRAM_BYTES_MAX", 5)
+    monkeypatch.setattr("pilotage.service.works.capture.PROGRAM_BYTES_MAX", 5)
     found = captured(here, SWEEP)["simulate"]
     assert found == Captured(sha256=sha("#!/bin/sh\n"), size_bytes=10, executable=True, content=False)
     assert here.journal.content(found.sha256) is None

@@ -14,10 +14,10 @@ import pytest
 
 from pilotage.adapters.notifiers.networks import LOOPBACK
 from pilotage.adapters.notifiers.webhook import SIGNATURE_HEADER, WebhookNotifier, verify
-from pilotage.model.configuration import Settings
-from pilotage.service.access import READ, SUBSCRIBE, Principal
+from pilotage.model.settings.settings import Settings
+from pilotage.reading.access import READ, SUBSCRIBE, Principal
 from pilotage.service.http.services import Services
-from pilotage.service.notifications import Notifications
+from pilotage.service.notifications.notifications import Notifications
 from tests.served_book import TOKEN, WallClock, access_of, event, listening, registered, sqlite_journal
 from tests.webhook_receiver import WebhookReceiver
 

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.book.notice_rows import NoticeRow, SubscriptionRow, WatchedRow
-from pilotage.book.notices import START as BEGINNING
-from pilotage.book.notices import number_of, number_text, read_number
-from pilotage.book.subscriptions import SubscriptionError, wanted, watchable
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.book.notices.notices import START as BEGINNING
+from pilotage.book.notices.notices import number_of, number_text, read_number
+from pilotage.book.notices.subscriptions import SubscriptionError, wanted, watchable
+from pilotage.book.rows.tables import NoticeRow, SubscriptionRow, WatchedRow
 from pilotage.model.errors import PilotageError
-from pilotage.model.payloads import Aborted, AccessRule, AccessSet, Bound, CancelAccepted, Held, Tagged
+from pilotage.model.events.payloads import Aborted, AccessRule, AccessSet, Bound, CancelAccepted, Held, Tagged
 from pilotage.ports import JournalUnavailable
-from pilotage.service.access import Forbidden, Principal
-from pilotage.service.subscriptions import (
+from pilotage.reading.access import Forbidden, Principal
+from pilotage.service.notifications.subscriptions import (
     SUBSCRIPTIONS_MAX,
     Asked,
     NotPolled,

@@ -10,10 +10,10 @@ import pytest
 
 from pilotage.adapters.sites.local import LocalSettings, LocalSite
 from pilotage.adapters.sites.zipapp import build
+from pilotage.agent.processes import descendants, sweep
 from pilotage.agent.supervisor import have_files_for
-from pilotage.agent.sweeping import descendants, sweep
-from pilotage.model.demand import Capacity
-from pilotage.model.exchange import AttemptRef
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.resources import Capacity
 from tests.agent_service import AgentService, agent_service
 from tests.pilots import lives, wait_for_end, wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.app.targets import source_for
+from pilotage.app.jobs.targets import source_for
 from pilotage.language import (
     Expansion,
     Loaded,

@@ -18,20 +18,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.adapters.tls import Made, TlsError, expires_at, make_certificates
-from pilotage.agent.connect import announced, connect
-from pilotage.agent.courier import Courier
-from pilotage.agent.http_client import Connection, Unreachable
-from pilotage.agent.link import CONNECT_SECONDS, Link
-from pilotage.agent.spool import Spool
-from pilotage.agent.tls import NotTrusted, client_context
-from pilotage.app.tls import tls_files
-from pilotage.client.errors import CertificateRefused
+from pilotage.adapters.settings.tls import Made, TlsError, expires_at, make_certificates
+from pilotage.agent.delivery.courier import Courier
+from pilotage.agent.delivery.spool import Spool
+from pilotage.agent.link.connect import announced, connect
+from pilotage.agent.link.http import Connection, Unreachable
+from pilotage.agent.link.link import CONNECT_SECONDS, Link
+from pilotage.agent.link.tls import NotTrusted, client_context
+from pilotage.app.service.credentials import tls_files
 from pilotage.client.finding import StateFolder, address_in, find_addresses
-from pilotage.client.server import Server
-from pilotage.model.configuration import ServiceSettings, Settings
-from pilotage.service.http.certificate import Certificate, CertificateError, TlsFiles
-from pilotage.service.http.listener import Listener, bind, bind_local, url_of
+from pilotage.client.server import CertificateRefused, Server
+from pilotage.model.settings.settings import ServiceSettings, Settings
+from pilotage.service.http.listener import Certificate, CertificateError, Listener, TlsFiles, bind, bind_local, url_of
 from tests.command_line import in_an_empty_folder, run
 
 WAIT_SECONDS = 60.0

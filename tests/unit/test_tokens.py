@@ -12,11 +12,11 @@ from typing import Any
 import jwt
 import pytest
 
-from pilotage.adapters.tokens import KeyFault, StoredKeys
-from pilotage.agent.credentials import Credentials, ends_at
-from pilotage.book.rows import AttemptFacts
-from pilotage.model.exchange import AttemptRef
-from pilotage.service.access import (
+from pilotage.adapters.settings.tokens import KeyFault, StoredKeys
+from pilotage.agent.link.connect import Credentials, ends_at
+from pilotage.book.rows.rows import AttemptFacts
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.reading.access import (
     EXCHANGE,
     OWN_PACKAGE,
     SITE_AGENT,

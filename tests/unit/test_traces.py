@@ -8,15 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.app.simulating import trace_lines
+from pilotage.app.simulation import trace_lines
 from pilotage.model.errors import PilotageError
-from pilotage.model.observed import Observed, SiteObserved
-from pilotage.model.site_entry import SiteEntry
-from pilotage.model.site_world import ActivityWorld, Factors, PackagesWorld, SiteWorld, Times, WorldFile
-from pilotage.simulator.amounts import Empirical, distribution_of, mean_of
-from pilotage.simulator.fitting import VALUES_MAX, fit_jobs, fit_site, fit_trace, times_of
-from pilotage.simulator.randomness import Keyed
-from pilotage.simulator.traces import TraceError, read_trace
+from pilotage.model.sites.entry import SiteEntry
+from pilotage.model.sites.world import (
+    ActivityWorld,
+    Factors,
+    Observed,
+    PackagesWorld,
+    SiteObserved,
+    SiteWorld,
+    Times,
+    WorldFile,
+)
+from pilotage.simulator.runs.fitting import VALUES_MAX, TraceError, fit_jobs, fit_site, fit_trace, read_trace, times_of
+from pilotage.simulator.world.randomness import Empirical, Keyed, distribution_of, mean_of
 
 WORKLOAD = """; Version: 2.2
  1 0 10 100 1 -1 -1 1 7200 -1 1 1 1 -1 2 1 -1 -1

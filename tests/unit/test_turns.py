@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotage.service.running.turns import Turns
+from pilotage.service.sites.worker import Turns
 
 
 class Hall:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pilotage.book.ulm import ImportedJob, UlmEvent, parse_code, parse_line, read_ulm
-from pilotage.book.ulm.moves import MOVES, SILENT_TYPES
+from pilotage.book.ulm.lines import MOVES, SILENT_TYPES
 from pilotage.model.errors import Problem
 from pilotage.model.states import State
 from tests.ulm import JOB, LoggedJob, ulm_line

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from pilotage.book.ulm import ImportedJob, read_ulm
-from pilotage.book.ulm.compound import FILE_TRANSFER_COLLECTION, collection_state
-from pilotage.book.ulm.states import ChildClass
+from pilotage.book.ulm.states import FILE_TRANSFER_COLLECTION, ChildClass, collection_state
 from pilotage.model.states import State
 from tests.ulm import START, LoggedJob
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal, only_writer
-from pilotage.adapters.journals.unused import remove_unused
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal, only_writer, remove_unused
 from pilotage.ports import JournalBusy
 from tests.events import a_short_job
 from tests.sqlite_books import keep, opened

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.book.join import Change
-from pilotage.book.ledger import Ledger
-from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow
-from pilotage.service import unusual
-from pilotage.service.unusual import Unusual
+from pilotage.book.fold.join import Change
+from pilotage.book.rows.ledger import Ledger
+from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts, PackageRow
+from pilotage.service.http import services
+from pilotage.service.http.services import Unusual
 
 
 class Told(msgspec.Struct):
@@ -57,7 +57,7 @@ def test_of_a_batch_that_was_not_kept_nothing_is_told_until_another_is() -> None
 
 
 def test_a_job_that_is_forgotten_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unusual, "REMEMBERED_MAX", 2)
+    monkeypatch.setattr(services, "REMEMBERED_MAX", 2)
     noted = Unusual()
     marks = [noted.marks("j")]
     for job in ("j", "k", "l", "m"):

@@ -13,14 +13,14 @@ from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
+from pilotage.language.formats.wfformat import read_wfformat, write_wfformat
+from pilotage.language.formats.wfformat.schema import keywords
+from pilotage.language.formats.wfformat.writer import EXPORT_KEYWORDS
 from pilotage.language.losses import Losses
-from pilotage.language.reading.document import read_document
+from pilotage.language.parsing.document import read_document
 from pilotage.language.text.tree import Report
 from pilotage.language.text.yaml import SIZE_BYTES_MAX
-from pilotage.language.wfformat import read_wfformat, write_wfformat
-from pilotage.language.wfformat.unsaid import EXPORT_KEYWORDS
-from pilotage.language.wfformat.vocabulary import keywords
-from pilotage.model.definition import Definition, Package
+from pilotage.model.jobs.definition import Definition, Package
 
 Json = dict[str, Any]
 

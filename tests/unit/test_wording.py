@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from pilotage.app.book import SystemClock
+from pilotage.app.state_folder import SystemClock
 from pilotage.book.query import QueryError, Target, canonical, parse
-from pilotage.book.rows import JobRow
+from pilotage.book.rows.rows import JobRow
 from pilotage.language import Expansion
-from pilotage.model.configuration import QuerySettings
-from pilotage.model.package_words import PackageWords, parameters_text
-from pilotage.service.access import Principal
-from pilotage.service.reading import Reading
-from pilotage.service.wording import COMMAND_CHARACTERS_MAX, Wording, outputs_line, words_of
+from pilotage.model.answers import PackageWords, parameters_text
+from pilotage.model.settings.settings import QuerySettings
+from pilotage.reading.access import Principal
+from pilotage.reading.queries import Reading
+from pilotage.service.jobs.package_names import COMMAND_CHARACTERS_MAX, Wording, outputs_line, words_of
 from tests.jobs import expanded
 
 SWEEP = """\
@@ -69,7 +69,7 @@ def test_every_package_is_found_by_the_name_that_it_is_told_by() -> None:
         "stages:\n  - {each: {i: 1..30}, run: 'x {i}'}\n  - {each: {a: 1..3, b: 1..4}, run: 'y {a} {b}'}\n"
     )
     wording = Wording(None, lambda _: expansion)  # type: ignore[arg-type]
-    from pilotage.book.rows import JobRow
+    from pilotage.book.rows.rows import JobRow
 
     row = JobRow(job_id=1, job="j", definition="x")
     names = [expansion.name(number) for number in range(expansion.count)]

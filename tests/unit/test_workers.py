@@ -10,19 +10,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from pilotage.model.demand import Demand
-from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Kill
-from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, Submitted
-from pilotage.model.site_entry import SiteEntry
-from pilotage.model.site_exchange import SiteSays
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import CancelSubmitted, Kill, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSays, SiteSeen, Submitted
+from pilotage.model.resources import Demand
+from pilotage.model.sites.entry import SiteEntry
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable
-from pilotage.service.running import site_worker
-from pilotage.service.running.agent_site import NOT_YET, AgentSettings
-from pilotage.service.running.errors import UnknownSite
-from pilotage.service.running.strays import unknown_at
-from pilotage.service.running.workers import LOOKS_MAX, SiteWorkers, Way, expected_at, has_something, ways_of
+from pilotage.service.errors import UnknownSite
+from pilotage.service.sites import worker
+from pilotage.service.sites.agent_worker import NOT_YET, AgentSettings
+from pilotage.service.sites.pool import LOOKS_MAX, SiteWorkers, Way, expected_at, has_something, ways_of
+from pilotage.service.sites.worker import unknown_at
 from tests.small_engine import Small
 from tests.small_plans import bag, site
 
@@ -329,7 +327,7 @@ def test_sites_that_hang_hold_up_neither_the_others_nor_the_end() -> None:
             workers.want("plain", [SubmitPilot(site="plain", key=f"plain-{number}")])
             assert isinstance(heard.get(timeout=WAIT_SECONDS), Submitted)
         begun = time.monotonic()
-    assert time.monotonic() - begun < len(hanging) * site_worker.STOP_SECONDS / 4  # not one after the other
+    assert time.monotonic() - begun < len(hanging) * worker.STOP_SECONDS / 4  # not one after the other
 
 
 def test_what_could_not_be_withdrawn_is_told_but_for_what_was_never_submitted() -> None:

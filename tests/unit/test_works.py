@@ -6,13 +6,21 @@ import msgspec
 import pytest
 
 from pilotage.language import Expansion, MemoryFolder, load
-from pilotage.model.exchange import Assignment, AttemptRef, InputSource
-from pilotage.model.payloads import OutputFile
-from pilotage.model.submission import Captured, Origin
-from pilotage.model.work import Work, WorkBinary, WorkInput, WorkOutput, WorkScript
-from pilotage.service.running.capturing import script_file
-from pilotage.service.running.plain_works import plain_block
-from pilotage.service.running.works import compose
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import (
+    Assignment,
+    AttemptRef,
+    InputSource,
+    Work,
+    WorkBinary,
+    WorkInput,
+    WorkOutput,
+    WorkScript,
+)
+from pilotage.model.jobs.submission import Captured, Origin
+from pilotage.service.works.capture import script_file
+from pilotage.service.works.plain_orders import plain_block
+from pilotage.service.works.work_orders import compose
 
 SHA = "ab" * 32
 TREE = Origin(folder="/data")
@@ -304,7 +312,7 @@ stages:
 def test_the_quick_way_and_the_long_way_write_the_same(
     binary: dict[str, object], between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotage.service.running.plain_works._BETWEEN", between)
+    monkeypatch.setattr("pilotage.service.works.plain_orders._BETWEEN", between)
     files = {"inputs": ["in-{seed}", "{where}//d-{a}"], "outputs": ["o/{a}-{seed}"]}
     line = {"each": {"seed": "08..11"}, "packages": [{"binaries": [{**binary, **files}]}]}
     job = {
@@ -317,7 +325,7 @@ def test_the_quick_way_and_the_long_way_write_the_same(
     expansion = expanded(msgspec.json.encode(job).decode(), tuple(names))
     assert plain_block(expansion.blocks[0], expansion.definition) is not None
     quick = [work_of(expansion, number) for number in range(expansion.count)]
-    monkeypatch.setattr("pilotage.service.running.works.plain_block", lambda *_: None)
+    monkeypatch.setattr("pilotage.service.works.work_orders.plain_block", lambda *_: None)
     long = [work_of(expansion, number, origin=msgspec.structs.replace(TREE)) for number in range(expansion.count)]
     assert quick == long
     assert len({work.binaries[0].outputs for work in quick}) == 8

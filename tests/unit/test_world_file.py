@@ -9,18 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.language.reading.worlds import read_world, write_world
+from pilotage.language.parsing.worlds import read_world, write_world
 from pilotage.model.errors import Problem
-from pilotage.model.site_world import (
-    ActivityWorld,
-    Change,
-    Factors,
-    PackagesWorld,
-    SiteWorld,
-    Spell,
-    Times,
-    WorldFile,
-)
+from pilotage.model.sites.world import ActivityWorld, Change, Factors, PackagesWorld, SiteWorld, Spell, Times, WorldFile
 
 SITES = ("lyon", "nice")
 

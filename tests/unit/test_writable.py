@@ -9,7 +9,7 @@ import pytest
 
 from pilotage.app import load
 from pilotage.ports import NotOurs, StoreError
-from pilotage.service.running.writable import refuse_unwritable
+from pilotage.service.jobs.refusals import refuse_unwritable
 
 OUTPUTS = "pilotage: 1\njob: j\nstages:\n  - run: 'true'\n    outputs: ['out.txt', 'deep/down/out.txt']\n"
 

@@ -10,13 +10,12 @@ import msgspec
 import pytest
 
 from pilotage.book.codec import Codec
-from pilotage.book.join import Joined, Receipt
-from pilotage.book.ledger import Ledger
+from pilotage.book.fold.join import Joined, Receipt
 from pilotage.book.query import EVERYTHING
+from pilotage.book.rows.ledger import Ledger
 from pilotage.model.errors import PilotageError
 from pilotage.ports import Journal, JournalError, JournalFull
-from pilotage.service.keeper import Batch, Keeper
-from pilotage.service.writer import Writer, WriterBusy, WriterStopped
+from pilotage.service.journal.writer import Batch, Keeper, Writer, WriterBusy, WriterStopped
 from tests.served_book import WallClock, event, registered, sqlite_journal
 
 ANSWER_SECONDS = 30

@@ -16,15 +16,13 @@ import pytest
 from pilotage.agent import Producer
 from pilotage.agent.service_clock import SERVICE_TIME_FIELD, TIME_FIELD, ServiceClock, both_clocks, clock_fields
 from pilotage.book.query import parse
-from pilotage.model.clocks import is_doubtful, is_wrong
-from pilotage.model.configuration import Settings
-from pilotage.model.events import Event
-from pilotage.model.exchange import Exchange, ExchangeReply
-from pilotage.model.payloads import Noted
-from pilotage.model.work import AgentHears, AgentSays
+from pilotage.model.events.events import Event, is_doubtful, is_wrong
+from pilotage.model.events.payloads import Noted
+from pilotage.model.exchange.exchange import AgentHears, AgentSays, Exchange, ExchangeReply
+from pilotage.model.settings.settings import Settings
 from pilotage.ports import Journal
 from pilotage.service.http.services import Services
-from pilotage.simulator.faults import Faults
+from pilotage.simulator.world.faults import Faults
 from tests.agent_service import AgentService, agent_service
 from tests.pilots import flying
 from tests.served_book import TOKEN, access_of, event, listening, registered, sqlite_journal
@@ -156,7 +154,7 @@ def test_what_lay_in_a_spool_for_a_day_is_not_flagged(tmp_path: Path, monkeypatc
     with served(tmp_path / "book", ahead_seconds=0.0) as book:
         with Producer(book.url, source="client", spool=tmp_path / "spool", token=TOKEN, deliver=False) as yesterday:
             with monkeypatch.context() as patched:
-                patched.setattr("pilotage.agent.producer.clock.time", lambda: now - DAY)
+                patched.setattr("pilotage.agent.delivery.producer.clock.time", lambda: now - DAY)
                 yesterday.log("JobRegistered", registered(1, "j")["data"], job="j")
             yesterday.close(flush_seconds=0)
         log_again(book, tmp_path / "spool")

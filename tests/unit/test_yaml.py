@@ -8,8 +8,8 @@ import sys
 import pytest
 import yaml
 
-from pilotage.language.text.growth import ALIASED_NODES_MAX, DEPTH_MAX, PROBLEMS_MAX
 from pilotage.language.text.tree import Listing, Mark, Node, Scalar, Table
+from pilotage.language.text.tree_builder import ALIASED_NODES_MAX, DEPTH_MAX, PROBLEMS_MAX
 from pilotage.language.text.yaml import SIZE_BYTES_MAX, ambiguity, read_tree
 from pilotage.model.errors import Problem
 from tests.jobs import SWEEP

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pilotage.agent.courier import Backoff, Courier, Drained
+    from pilotage.agent.delivery.courier import Backoff, Courier, Drained
+    from pilotage.agent.delivery.producer import Producer
+    from pilotage.agent.delivery.spool import EventId, Queue, Spool, default_spool
     from pilotage.agent.errors import (
         AgentError,
         BadEvent,
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
         SpoolFull,
         TokenRefused,
     )
-    from pilotage.agent.producer import Producer
-    from pilotage.agent.spool import EventId, Queue, Spool, default_spool
 
 __all__ = [
     "AgentError",
@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Backoff", "Courier", "Drained"), "courier"),
-    **dict.fromkeys(("EventId", "Queue", "Spool", "default_spool"), "spool"),
-    "Producer": "producer",
+    **dict.fromkeys(("Backoff", "Courier", "Drained"), "delivery.courier"),
+    **dict.fromkeys(("EventId", "Queue", "Spool", "default_spool"), "delivery.spool"),
+    "Producer": "delivery.producer",
 }
 
 

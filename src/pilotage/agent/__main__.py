@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from pilotage.agent.pilot import PilotSettings
+    from pilotage.agent.pilot.pilot import PilotSettings
 
 REQUEST_VARIABLE = "PILOTAGE_REQUEST"
 """Where a batch job finds the request that it was started for."""
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command == "settle":
         return _settle(chosen)
     if chosen.command == "site":
-        from pilotage.agent.site_program import main as run_site_agent
+        from pilotage.agent.site.program import main as run_site_agent
 
         return run_site_agent(chosen)
     gc.disable()  # until the agent flies: what is imported stays
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _settle(chosen: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from pilotage.agent.bequest import settle
+    from pilotage.agent.pilot.takeover import settle
 
     reach = {"announcement": chosen.announcement, "ca_file": chosen.ca_file}
     told = settle(
@@ -61,7 +61,7 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     settle = commands.add_parser("settle", help="end, remove and tell what dead pilots left")
     site = commands.add_parser("site", help="submit and withdraw pilots at a cluster as the service wants")
     if "site" in arguments[:1]:
-        from pilotage.agent.site_program import add_options
+        from pilotage.agent.site.program import add_options
 
         add_options(site)
     for each in (pilot, settle):
@@ -106,9 +106,9 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _settings(chosen: argparse.Namespace) -> PilotSettings:
-    from pilotage.agent.allocation import seconds_left
-    from pilotage.agent.backlog import Room
-    from pilotage.agent.pilot import PilotSettings, memory_bytes, usable_folder
+    from pilotage.agent.batch.allocation import seconds_left
+    from pilotage.agent.pilot.backlog import Room
+    from pilotage.agent.pilot.pilot import PilotSettings, memory_bytes, usable_folder
 
     node = chosen.node or os.uname().nodename
     state = os.path.abspath(chosen.state)

@@ -9,14 +9,146 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pilotage.agent.sweeping import become_subreaper
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
+
+
+# Processes that must not be left over: found by who started them, or by the mark in their environment, and ended.
+
+MARK = "PILOTAGE_MARK"
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+_SET_CHILD_SUBREAPER = 36
+_ROUNDS_MAX = 100  # who forks faster than it is found is looked for so often
+_PROC = Path("/proc")
+
+
+def become_subreaper() -> bool:
+    """Have every orphan among the descendants come to this process; whether the system does that."""
+    return _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(number: int) -> bool:
+    """Have the system send this process a signal when its parent dies; whether it does that."""
+    return _prctl(_SET_DEATH_SIGNAL, number)
+
+
+def _prctl(option: int, value: int) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def started_at(pid: int) -> str:
+    """When a process started, in a form that no other process of that number has; empty where there is none, or a zombie."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else f"{boot}:{fields[19].decode()}"
+
+
+def adopted() -> list[int] | None:
+    """The children of the main thread: it starts none, so they are orphans that came here; None where nobody can tell."""
+    try:
+        said = (_PROC / f"self/task/{os.getpid()}/children").read_text("ascii")
+    except (OSError, ValueError):
+        return None
+    return [int(each) for each in said.split()]
+
+
+def reap_adopted() -> None:
+    """Take the exit status of orphans that are dead; nobody waits for it."""
+    for pid in adopted() or ():
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below one, and nothing that is dead already."""
+    children: dict[int, list[int]] = {}
+    for child, parent, state in _processes():
+        if state not in (b"Z", b"X"):
+            children.setdefault(parent, []).append(child)
+    found: list[int] = []
+    front = [pid]
+    while front:
+        front = [child for parent in front for child in children.get(parent, ())]
+        found += front
+    return found
+
+
+def end_descendants(pid: int) -> list[int]:
+    """Kill everything below a process, until nothing is left; what was found."""
+    found: set[int] = set()
+    for _ in range(_ROUNDS_MAX):
+        living = descendants(pid)
+        if not living:
+            break
+        found.update(living)
+        _kill(living)
+        time.sleep(0.002)
+    return sorted(found)
+
+
+def sweep(marks: Collection[str]) -> list[int]:
+    """Kill every process of this user that carries one of these marks, until there is none; what was found."""
+    wanted = {os.fsencode(f"{MARK}={mark}") for mark in marks}
+    found: set[int] = set()
+    for _ in range(_ROUNDS_MAX if wanted else 0):
+        living = [pid for pid in _of_this_user() if _carries(pid, wanted)]
+        if not living:
+            break
+        found.update(living)
+        _kill(living)
+        time.sleep(0.002)
+    return sorted(found)
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _carries(pid: int, wanted: set[bytes]) -> bool:
+    try:
+        said = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return b"PILOTAGE_MARK=" in said and any(each in wanted for each in said.split(b"\0"))
+
+
+def _of_this_user() -> Iterator[int]:
+    user, own = os.getuid(), os.getpid()
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit() and int(entry.name) != own:
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == user:
+                    yield int(entry.name)
+
+
+def _processes() -> Iterator[tuple[int, int, bytes]]:
+    """Every process: its number, its parent's, and its state."""
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            try:
+                fields = (_PROC / entry.name / "stat").read_bytes().rpartition(b")")[2].split()
+                yield int(entry.name), int(fields[1]), fields[0]
+            except (OSError, IndexError):
+                continue
+
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -280,3 +412,53 @@ def _read(path: str) -> bytes:
         return b""
     finally:
         os.close(descriptor)
+
+
+# Whether the kernel ended a process for want of memory: its control group counts that, and nothing else tells.
+
+
+class KernelKills:
+    """How often the kernel ended a process of our control group for want of memory, told once for each."""
+
+    def __init__(self) -> None:
+        """Take the count as it is now."""
+        self._file = _events_file()
+        self._lock = threading.Lock()
+        self._told = self._count()
+
+    def claim(self) -> bool:
+        """Whether there was one that nobody was told of; who asks is told now."""
+        with self._lock:
+            if self._count() <= self._told:
+                return False
+            self._told += 1
+            return True
+
+    def _count(self) -> int:
+        if not self._file:
+            return 0
+        try:
+            with open(self._file, encoding="ascii") as lines:
+                return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+def _events_file() -> str:
+    """The file of our memory control group that counts; empty where there is none."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as lines:
+            groups = [line.rstrip("\n").split(":", 2) for line in lines]
+    except (OSError, ValueError):
+        return ""
+    for _, controllers, path in (each for each in groups if len(each) == 3):
+        if "memory" in controllers.split(","):
+            roots = [f"/sys/fs/cgroup/memory{path}/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"]
+        elif not controllers:
+            roots = [f"/sys/fs/cgroup{path}/memory.events"]
+        else:
+            continue
+        for file in roots:
+            if os.path.exists(file):
+                return file
+    return ""

@@ -18,15 +18,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, has_results, let_go, own_credentials
-from pilotage.agent.connect import announced, connect
-from pilotage.agent.credentials import Credentials
-from pilotage.agent.exchanging import Exchanger
-from pilotage.agent.fetching import ServerFetch
-from pilotage.agent.hashing import get_ready
-from pilotage.agent.pilot import Pilot, say
-from pilotage.agent.pilot_spool import Owner, claim, release
-from pilotage.agent.sweeping import (
+from pilotage.agent.attempt.files import get_ready
+from pilotage.agent.attempt.workplace import Workplace
+from pilotage.agent.link.connect import Credentials, announced, connect
+from pilotage.agent.pilot.exchange import Exchanger
+from pilotage.agent.pilot.fetch import ServerFetch
+from pilotage.agent.pilot.pilot import Pilot, say
+from pilotage.agent.pilot.spool import Owner, claim, release
+from pilotage.agent.pilot.takeover import Bequest, clean_up, deliver, find_dead, has_results, let_go, own_credentials
+from pilotage.agent.processes import (
     adopted,
     become_subreaper,
     die_with_parent,
@@ -34,13 +34,12 @@ from pilotage.agent.sweeping import (
     reap_adopted,
     started_at,
 )
-from pilotage.agent.workplace import Workplace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pilotage.agent.link import Link
-    from pilotage.agent.pilot import PilotSettings
+    from pilotage.agent.link.link import Link
+    from pilotage.agent.pilot.pilot import PilotSettings
 
 FAILED = 1
 UNDELIVERED = 3  # it ended by itself, and the service does not know everything

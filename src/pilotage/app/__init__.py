@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilotage.app.documents import (
+from pilotage.app.documents.documents import (
     GZIP_MAGIC,
     NOT_WRITTEN,
     SOURCE_BYTES_MAX,
@@ -38,10 +38,10 @@ from pilotage.app.documents import (
 
 if TYPE_CHECKING:
     # The command line speaks of these, too, and knows the language only through this package.
-    from pilotage.app.documents import Drawing as Drawing  # offered on
-    from pilotage.app.documents import Format as Format  # offered on
-    from pilotage.app.documents import Loaded as Loaded  # offered on
-    from pilotage.app.documents import LoadedJob as LoadedJob  # offered on
+    from pilotage.app.documents.documents import Drawing as Drawing  # offered on
+    from pilotage.app.documents.documents import Format as Format  # offered on
+    from pilotage.app.documents.documents import Loaded as Loaded  # offered on
+    from pilotage.app.documents.documents import LoadedJob as LoadedJob  # offered on
 
 __all__ = [
     "GZIP_MAGIC",

@@ -12,19 +12,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilotage.app.book import state_folders
-from pilotage.app.following import Following
-from pilotage.app.results import Output, Result, output_of
-from pilotage.app.running import HowToRun, Source, bring, bring_to, source_of
-from pilotage.app.session import Session
+from pilotage.app.jobs.results import Output, Result, output_of
+from pilotage.app.jobs.submit import HowToRun, Source, bring, bring_to, source_of
+from pilotage.app.jobs.watch import Following
+from pilotage.app.service.session import Session
+from pilotage.app.state_folder import state_folders
 from pilotage.client import find_addresses
-from pilotage.model.progress import Progress
+from pilotage.model.answers import Progress
 
 if TYPE_CHECKING:
     from pilotage.language import LoadedJob
     from pilotage.language.builder import Job
-    from pilotage.model.cleaning import ObsoleteFiles
-    from pilotage.model.submission import RunPlan
+    from pilotage.model.answers import ObsoleteFiles
+    from pilotage.model.jobs.submission import RunPlan
 
 Told = Callable[[Output], object]
 Watched = Callable[[Progress], object]
@@ -40,7 +40,7 @@ def plan(
     fresh: bool = False,
 ) -> RunPlan:
     """What a run would do, and what it would cost; nothing is run, and nothing written."""
-    from pilotage.app.planning import plan_run
+    from pilotage.app.preview import plan_run
 
     source = source_of(job, folder=folder, parameters=parameters, targets=targets)
     return plan_run(source, HowToRun(slots=slots, fresh=fresh))
@@ -159,7 +159,7 @@ def obsolete_files(
     parameters: Mapping[str, Any] | None = None,
 ) -> ObsoleteFiles:
     """What earlier runs of a job made and it no longer makes, and what of that must stay; nothing is removed."""
-    from pilotage.app import cleaning
+    from pilotage.app import clean as cleaning
 
     return cleaning.obsolete_files(source_of(job, folder=folder, parameters=parameters))
 
@@ -171,7 +171,7 @@ def clean(
     parameters: Mapping[str, Any] | None = None,
 ) -> ObsoleteFiles:
     """Remove what `obsolete_files` finds, as far as it is still so; what became of it."""
-    from pilotage.app import cleaning
+    from pilotage.app import clean as cleaning
 
     source = source_of(job, folder=folder, parameters=parameters)
     return cleaning.remove_obsolete(source, cleaning.obsolete_files(source))

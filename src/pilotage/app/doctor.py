@@ -19,17 +19,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pilotage.adapters.journals.network_folders import network_kind
-from pilotage.adapters.journals.sqlite_places import BOOK
-from pilotage.adapters.local_token import TokenError, read_token, token_file
-from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
-from pilotage.adapters.work_index import FILE as INDEX
-from pilotage.app.book import other_ports, settings_here, state_folders
-from pilotage.app.local_agents import is_held
-from pilotage.app.site_entries import file_here, known_sites
+from pilotage.adapters.journals.sqlite.locations import BOOK
+from pilotage.adapters.settings.settings_files import STATE_FOLDER, load_settings, state_folder
+from pilotage.adapters.settings.tokens import TokenError, read_token, token_file
+from pilotage.adapters.stores.work_index import FILE as INDEX
+from pilotage.app.service.background import is_held
+from pilotage.app.sites.entries import file_here, known_sites
+from pilotage.app.state_folder import other_ports, settings_here, state_folders
 from pilotage.client.finding import address_in
-from pilotage.model.configuration import Settings
-from pilotage.model.errors import PilotageError
-from pilotage.model.extras import install_again, missing_extra, missing_parts
+from pilotage.model.errors import PilotageError, install_again, missing_extra, missing_parts
+from pilotage.model.settings.settings import Settings
 from pilotage.model.texts import size_text
 from pilotage.service.announcement import Announcement, find_service
 
@@ -375,7 +374,7 @@ def _connection(found: Announcement) -> HTTPConnection:
         return HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
     from http.client import HTTPSConnection
 
-    from pilotage.agent.tls import client_context
+    from pilotage.agent.link.tls import client_context
 
     context = client_context(found.ca_file)
     return HTTPSConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS, context=context)

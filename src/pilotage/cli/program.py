@@ -12,68 +12,68 @@ from typing import Any
 import click
 
 from pilotage import __version__
-from pilotage.cli import failures
-from pilotage.cli.streams import guard_standard_streams
+from pilotage.cli.shared import errors
+from pilotage.cli.shared.streams import guard_standard_streams
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Jobs as documents": {
-        "check": ("check", "Check a document and count what it comes to."),
-        "completion": ("completion", "Print a script that completes pilotage's words in a shell."),
-        "convert": ("convert", "Write a document in another format, or in the canonical form of our own."),
-        "graph": ("graph", "Draw the graph that a document's files imply."),
-        "init": ("init", "Write a first pilotage.yaml into the current folder."),
-        "rules": ("rules", "Show what is done when attempts fail."),
-        "schema": ("schema", "Print the JSON Schema of a document, for editors and other programs."),
-        "software": ("software", "Work with descriptions of software."),
+        "check": ("documents.check", "Check a document and count what it comes to."),
+        "completion": ("documents.rules", "Print a script that completes pilotage's words in a shell."),
+        "convert": ("documents.check", "Write a document in another format, or in the canonical form of our own."),
+        "graph": ("documents.check", "Draw the graph that a document's files imply."),
+        "init": ("documents.init", "Write a first pilotage.yaml into the current folder."),
+        "rules": ("documents.rules", "Show what is done when attempts fail."),
+        "schema": ("documents.rules", "Print the JSON Schema of a document, for editors and other programs."),
+        "software": ("documents.rules", "Work with descriptions of software."),
     },
     "Running jobs": {
-        "run": ("run", "Run a document here, or only what some of its outputs need, and wait for its end."),
-        "map": ("map", "Run one command for each of many files or values, without a document."),
-        "plan": ("plan", "Say what a run would do, why, and what it would cost; nothing is run."),
+        "run": ("run.run", "Run a document here, or only what some of its outputs need, and wait for its end."),
+        "map": ("run.run", "Run one command for each of many files or values, without a document."),
+        "plan": ("run.run", "Say what a run would do, why, and what it would cost; nothing is run."),
         "submit": (
-            "submit",
+            "run.submit",
             "Have a document run by a service, or only what some of its outputs need, and do not wait for it.",
         ),
-        "attach": ("attach", "Come back to a job that goes on without a terminal."),
-        "watch": ("watch", "Show how far a job is, until it is over."),
-        "explain": ("explain", "Say why a package is where it is: why it does not run, above all."),
-        "logs": ("logs", "Show what the programs of a package wrote."),
-        "outputs": ("outputs", "Verify the outputs of a job or a package, and hand them over."),
-        "clean": ("clean", "Remove, after showing, what earlier runs made and the document no longer makes."),
-        "doctor": ("doctor", "Find out what is broken between here and a result."),
+        "attach": ("run.submit", "Come back to a job that goes on without a terminal."),
+        "watch": ("run.submit", "Show how far a job is, until it is over."),
+        "explain": ("jobs.status", "Say why a package is where it is: why it does not run, above all."),
+        "logs": ("jobs.logs", "Show what the programs of a package wrote."),
+        "outputs": ("jobs.outputs", "Verify the outputs of a job or a package, and hand them over."),
+        "clean": ("jobs.outputs", "Remove, after showing, what earlier runs made and the document no longer makes."),
+        "doctor": ("service.serve", "Find out what is broken between here and a result."),
     },
     "Steering jobs": {
-        "kill": ("operations", "Cancel a job, a line, a package, or everything that a query finds."),
-        "hold": ("operations", "Start nothing more of a job or a package."),
-        "release": ("operations", "Go on with what was held."),
-        "restart": ("operations", "Begin a package, or all that failed of a job, anew."),
-        "retry": ("operations", "Try again what failed."),
-        "reschedule": ("operations", "Give up the live attempts of a package, and try it again."),
-        "replicate": ("operations", "Start one more attempt beside those of a running package."),
-        "drop": ("operations", "Leave a line out of a job."),
-        "restore": ("operations", "Take a dropped line back in."),
+        "kill": ("jobs.operations", "Cancel a job, a line, a package, or everything that a query finds."),
+        "hold": ("jobs.operations", "Start nothing more of a job or a package."),
+        "release": ("jobs.operations", "Go on with what was held."),
+        "restart": ("jobs.operations", "Begin a package, or all that failed of a job, anew."),
+        "retry": ("jobs.operations", "Try again what failed."),
+        "reschedule": ("jobs.operations", "Give up the live attempts of a package, and try it again."),
+        "replicate": ("jobs.operations", "Start one more attempt beside those of a running package."),
+        "drop": ("jobs.operations", "Leave a line out of a job."),
+        "restore": ("jobs.operations", "Take a dropped line back in."),
     },
     "Sites": {
-        "site": ("site", "Look after the places that run packages: add, test, list, hibernate, wake."),
+        "site": ("sites.site", "Look after the places that run packages: add, test, list, hibernate, wake."),
     },
     "The book": {
-        "book": ("book", "Look after a book: back it up, rebuild, check, seal, dump, load, purge."),
-        "courier": ("courier", "Deliver events that wait in the spool, to each server its own."),
-        "events": ("events", "Show what happened to a job or a package, in the order of the book."),
-        "log": ("log_event", "Log an event, from a script or by hand."),
-        "query": ("query", "Find packages, jobs or events."),
-        "serve": ("serve", "Run the service: jobs of many, and the book over HTTP."),
-        "statistics": ("statistics", "Show how work flows through the states."),
-        "status": ("status", "Show how a job or a package stands."),
-        "subscriptions": ("subscriptions", "Be told of changes: by following them, by a webhook or by mail."),
-        "tag": ("tag", "Give a job or a package names with values, before, during or after its run."),
+        "book": ("service.book", "Look after a book: back it up, rebuild, check, seal, dump, load, purge."),
+        "courier": ("service.book", "Deliver events that wait in the spool, to each server its own."),
+        "events": ("jobs.query", "Show what happened to a job or a package, in the order of the book."),
+        "log": ("jobs.tags", "Log an event, from a script or by hand."),
+        "query": ("jobs.query", "Find packages, jobs or events."),
+        "serve": ("service.serve", "Run the service: jobs of many, and the book over HTTP."),
+        "statistics": ("jobs.query", "Show how work flows through the states."),
+        "status": ("jobs.status", "Show how a job or a package stands."),
+        "subscriptions": ("service.subscriptions", "Be told of changes: by following them, by a webhook or by mail."),
+        "tag": ("jobs.tags", "Give a job or a package names with values, before, during or after its run."),
     },
     "pilotage itself": {
         "simulate": (
-            "simulate",
+            "run.simulate",
             "Say how long a job would take at your sites; or, without one, put pilotage itself to the test.",
         ),
-        "tls": ("tls", "Make the service speak TLS: an authority of its own, and a certificate."),
+        "tls": ("service.serve", "Make the service speak TLS: an authority of its own, and a certificate."),
     },
 }
 """Every command by name: the module of `pilotage.cli` that has it, and what `--help` says of it.
@@ -97,8 +97,8 @@ class Program(click.Group):
         atexit.register(gc.freeze)  # nor is all there is looked through once more at the end, where it goes anyway
         guard_standard_streams()
         words = arguments[0] if arguments and arguments[0] is not None else extra.get("args")
-        as_json = failures.wants_json(sys.argv[1:] if words is None else list(words))
-        sys.exit(failures.exit_code_of(lambda: run(*arguments, standalone_mode=False, **extra), as_json=as_json))
+        as_json = errors.wants_json(sys.argv[1:] if words is None else list(words))
+        sys.exit(errors.exit_code_of(lambda: run(*arguments, standalone_mode=False, **extra), as_json=as_json))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""

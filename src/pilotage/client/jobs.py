@@ -9,12 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from pilotage.client.server import Parameters, Server, path_of
-from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
-from pilotage.model.explanations import Explanation
-from pilotage.model.operations import Accepted, AnyOperation, OperatedOn, OperationOn
-from pilotage.model.outputs import LogPlace, OutputsPage, PackageOutput, PublishedFile
-from pilotage.model.progress import Progress
-from pilotage.model.submission import RunPlan, Submission, SubmissionAnswer
+from pilotage.model.answers import (
+    CleanRequest,
+    Explanation,
+    LogPlace,
+    ObsoleteFiles,
+    OutputsPage,
+    PackageOutput,
+    Progress,
+    PublishedFile,
+)
+from pilotage.model.exchange.operations import Accepted, AnyOperation, OperatedOn, OperationOn
+from pilotage.model.jobs.submission import RunPlan, Submission, SubmissionAnswer
 
 AT_ONCE = 1000
 UNFINISHED = "state in (SUBMITTED, WAITING, READY, SCHEDULED, RUNNING)"

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from pilotage.book.codec import Checked
-from pilotage.engine.jobs import JobState
 from pilotage.engine.state.clock import EngineClock
-from pilotage.model.effects import Effect
-from pilotage.model.events import Event, SubjectKind
-from pilotage.model.payloads import Payload
+from pilotage.engine.state.jobs import JobState
+from pilotage.model.events.events import Event, SubjectKind
+from pilotage.model.events.payloads import Payload
+from pilotage.model.exchange.operations import Effect
 
 ENGINE_STREAM = "engine"
 """The stream of the decisions: there is one engine, and the journal lets one writer in."""

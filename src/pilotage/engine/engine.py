@@ -9,23 +9,104 @@ that know how are functions in modules of their own, each over the state: `on_jo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pilotage.book.codec import Checked
-from pilotage.book.rows import PackageFacts
-from pilotage.engine.decision_log import ENGINE_STREAM
+from pilotage.book.rows.rows import PackageFacts
+from pilotage.engine.consistency import durable_state, sanity_check
+from pilotage.engine.decision_log import ENGINE_STREAM, Fold, Folds
+from pilotage.engine.decisions import lost_pilots
+from pilotage.engine.decisions.binding import bind
+from pilotage.engine.decisions.completion import (
+    answer_failures,
+    give_up_consumers,
+    grant_what_succeeded,
+    revive_consumers,
+)
+from pilotage.engine.decisions.due_timers import wake, watch_waiting
+from pilotage.engine.decisions.job_lifecycle import grow_jobs, let_go_of_cleared, see_to_ends, stop_what_fails
+from pilotage.engine.decisions.provisioning import request_pilots
+from pilotage.engine.decisions.pulling import pull
+from pilotage.engine.decisions.site_status import end_requests, see_to_sites
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.explain import explain
-from pilotage.engine.handlers import DECISIONS, FOLDS
-from pilotage.engine.leaving import let_go_of_cleared
-from pilotage.engine.sanity import durable_state, sanity_check
-from pilotage.engine.settings import EngineSettings
-from pilotage.model.effects import Effect
-from pilotage.model.events import parse_dotted
-from pilotage.model.explanations import Explanation
-from pilotage.model.plan import JobPlan
+from pilotage.engine.folds import on_attempts, on_jobs, on_packages, on_sites
+from pilotage.engine.folds.on_jobs import look_at_end
+from pilotage.engine.folds.on_sites import on_site_described, on_site_stands
+from pilotage.model.answers import Explanation
+from pilotage.model.events import payloads
+from pilotage.model.events.events import parse_dotted
+from pilotage.model.events.payloads import Payload
+from pilotage.model.exchange.operations import Effect
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
+
+# Which function folds which event, and what is decided in which order: the tables of the engine.
+
+_OTHER: dict[type[Payload], Fold] = {
+    payloads.PilotRequested: on_sites.on_pilot_requested,
+    payloads.PilotStarted: on_sites.on_pilot_started,
+    payloads.PilotEnded: on_sites.on_pilot_ended,
+    payloads.SiteDescribed: on_site_described,
+    payloads.SiteHibernated: on_site_stands,
+    payloads.SiteWoken: on_site_stands,
+    payloads.SiteStanding: on_site_stands,
+}
+_JOB: dict[type[Payload], Fold] = {
+    payloads.JobRegistered: on_jobs.on_job_registered,
+    payloads.JobAccepted: on_jobs.on_job_accepted,
+    payloads.StageExpanded: on_jobs.on_stage_expanded,
+    payloads.Held: on_jobs.on_held,
+    payloads.Released: on_jobs.on_held,
+    payloads.CancelAccepted: on_jobs.on_job_cancelled,
+    payloads.Aborted: on_jobs.on_job_aborted,
+    payloads.Cleared: on_jobs.on_job_cleared,
+    payloads.Restarted: on_jobs.on_job_restarted,
+}
+_PACKAGE: dict[type[Payload], Fold] = {
+    payloads.Held: on_packages.on_package_held,
+    payloads.Released: on_packages.on_package_held,
+    payloads.CancelAccepted: on_packages.on_package_cancelled,
+    payloads.Aborted: on_packages.on_package_aborted,
+    payloads.Cleared: on_packages.on_package_cleared,
+    payloads.Restarted: on_packages.on_package_restarted,
+    payloads.Dropped: on_packages.on_dropped,
+    payloads.Restored: on_packages.on_restored,
+    payloads.ReplicaWanted: on_packages.on_replica_wanted,
+    payloads.AttemptCreated: on_attempts.on_attempt_created,
+    payloads.AttemptQueued: on_attempts.on_attempt_queued,
+    payloads.AttemptStarted: on_attempts.on_attempt_started,
+    payloads.AttemptSuspected: on_attempts.on_attempt_suspected,
+    payloads.AttemptRecovered: on_attempts.on_attempt_recovered,
+    payloads.AttemptLost: on_attempts.on_attempt_lost,
+    payloads.PhaseEntered: on_attempts.on_phase_entered,
+    payloads.OutputsStaged: on_attempts.on_outputs_staged,
+    payloads.AttemptFinished: on_attempts.on_attempt_finished,
+    payloads.CommitGranted: on_attempts.on_commit_granted,
+}
+
+FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=look_at_end)
+
+DECISIONS: tuple[Callable[[EngineState], None], ...] = (
+    # Each leaves nothing behind for those before it, but where `decide` goes round once more.
+    wake,
+    lost_pilots.bury,
+    end_requests,
+    grant_what_succeeded,
+    answer_failures,
+    stop_what_fails,
+    see_to_ends,
+    give_up_consumers,
+    revive_consumers,
+    grow_jobs,
+    see_to_sites,
+    bind,
+    pull,
+    request_pilots,
+    watch_waiting,
+)
 
 
 class Engine:

@@ -5,21 +5,56 @@ Events determine the whole state, except reservations, timers and queues.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from pilotage.engine.decision_log import DecisionLog, Folds
 from pilotage.engine.fairness import Fairness
-from pilotage.engine.guarding import Guard, NoGuard
-from pilotage.engine.openings import Placement
-from pilotage.engine.places import SiteState
+from pilotage.engine.placement import Placement
 from pilotage.engine.selection import Selection
 from pilotage.engine.selection.filters import described
-from pilotage.engine.settings import EngineSettings
 from pilotage.engine.state.clock import EngineClock
 from pilotage.engine.state.pending import Pending
 from pilotage.engine.state.queues import ReadyQueues, ShapeTable, SiteQueues
+from pilotage.engine.state.sites import SiteState
 from pilotage.engine.state.tables import AbandonedAttempts, JobTable, PilotTable, ProvisioningState, SiteTable
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
+
+# Who is asked before what an attempt made is granted, where jobs that are worked on at once may make the same
+# files.
+
+
+class Guard(Protocol):
+    """Knows which files jobs may not have. What it says of an attempt is written down, as a grant or a hold."""
+
+    @property
+    def contested(self) -> Collection[str]:
+        """The jobs whose grants it is asked about; for all others nothing is asked, and nothing told."""
+        ...
+
+    def made(self, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
+        """An attempt of a contested job has staged these files."""
+        ...
+
+    def refusal(self, ref: AttemptRef) -> str:
+        """Why the files of an attempt cannot get their names now; empty where they can, and then they are its own."""
+        ...
+
+
+class NoGuard:
+    """Nothing is contested."""
+
+    contested: Collection[str] = ()
+
+    def made(self, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
+        """Nobody says this."""
+
+    def refusal(self, ref: AttemptRef) -> str:
+        """Nobody asks."""
+        return ""
 
 
 class EngineState:

@@ -2,25 +2,158 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from pilotage.book.rows import PackageFacts
-from pilotage.engine.admission import unmet
-from pilotage.engine.choices import why_it_was_there, why_there
-from pilotage.engine.classes import queue_of
-from pilotage.engine.ending import why_it_ended
+import msgspec
+
+from pilotage.book.rows.rows import PackageFacts
+from pilotage.engine.decisions.job_lifecycle import why_it_ended
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.histories import lacked_input
-from pilotage.engine.jobs import STANDINGS, JobState, PackageWork, QueueClass, Standing
-from pilotage.engine.leaving import standing_of
-from pilotage.engine.noticing import told_of
-from pilotage.engine.places import AttemptState, SiteState
-from pilotage.engine.readiness import may_act
-from pilotage.engine.selection.filters import refusals, told_names
-from pilotage.model.explanations import Explanation, Why
+from pilotage.engine.placement import unmet
+from pilotage.engine.retry.policy import lacked_input
+from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED, SelectionSnapshot
+from pilotage.engine.selection.filters import Asked, allows, asked_of, refusals, told_names
+from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.state.job_queries import may_act, standing_of
+from pilotage.engine.state.jobs import STANDINGS, JobState, PackageWork, QueueClass, Standing, template_of
+from pilotage.engine.state.sites import AttemptState, SiteState, unheard
+from pilotage.engine.transitions.queue_classes import queue_of
+from pilotage.model.answers import Explanation, Why
+from pilotage.model.jobs.plan import Template
 from pilotage.model.texts import words_of_failure
 
-_SHOWN_MAX = 5
+# Why a site was chosen: how the sites stood is noted for what is under way, and told when somebody asks.
+#
+# A note is taken for a class at most every few seconds and shared by all that was bound meanwhile, so it costs a
+# package nothing but its place. It is in no event: of what is over the book tells where it was, and the sites are
+# told as they stand now.
+
+_SHOWN_MAX = 20
+
+
+def why_there(state: EngineState, attempt: AttemptState) -> Iterator[Why]:
+    """Why an attempt that is under way is where it is, and not at another site; nothing where there is no other."""
+    note, site, number = attempt.choice, attempt.site, attempt.ref.attempt
+    if not _is_choice(state, site.name):
+        return
+    went = f"attempt {number} went to {site.name}"
+    if note is None:
+        told = f"{went}, which was alone then, or the service was restarted since: how the sites stood is not known"
+        yield Why(code="chosen", message=told, subject=site.name, since=attempt.created_at)
+        return
+    candidates, told = note.status.count(CANDIDATE), _how(state, note, site.index)
+    yield Why(code="chosen", message=f"{went}: {told}", subject=site.name, count=candidates, since=note.at)
+    others = [place for place in state.selection.sites.places if place is not None and place.index != site.index]
+    for place in others[:_SHOWN_MAX]:
+        if place.index < len(note.status):  # else it came later
+            yield Why(code="not-chosen", message=_why_not(state, place, note), subject=place.name)
+
+
+def _is_choice(state: EngineState, site: str) -> bool:
+    """Whether there is any site but this one."""
+    return any(name != site for name in state.selection.sites.by_name)
+
+
+def _how(state: EngineState, note: SelectionSnapshot, index: int) -> str:
+    policy, candidates = state.settings.selection.policy, note.status.count(CANDIDATE)
+    if note.how == "idle":
+        return "its pilots had nothing to do, and where it was reserved it could not begin"
+    if note.how == "filled":
+        return "more was ready than all sites had room for"
+    if index >= len(note.status) or note.status[index] != CANDIDATE:
+        return "a moment before it had no room, and then it had"
+    if candidates == 1:
+        return f"no other site could be picked (score {note.scores[index]:.2f})"
+    if policy == "best":
+        return f"it had the best score of {candidates} candidates (score {note.scores[index]:.2f})"
+    if policy == "first":
+        return f"it stood first of {candidates} candidates"
+    return f"{policy} drew it from {candidates} candidates ({_weighed(state, note, index)})"
+
+
+def _weighed(state: EngineState, note: SelectionSnapshot, index: int) -> str:
+    """The score of a candidate, and its share of the weight where anything is drawn by that."""
+    score, settings = f"score {note.scores[index]:.2f}", state.settings.selection
+    if settings.policy == "thompson" and note.status.count(CANDIDATE) <= settings.thompson_looked_at:
+        return score
+    return f"{score}, {note.share(index):.0%} of the weight"
+
+
+def _why_not(state: EngineState, place: Place, note: SelectionSnapshot) -> str:
+    index, name = place.index, place.name
+    status = note.status[index]
+    if status == CANDIDATE and note.how == "filled":
+        return f"{name} was given as much as it had room for, too"
+    if status == CANDIDATE:
+        return f"{name} could have been picked ({_weighed(state, note, index)})"
+    if status == HIBERNATED:
+        return f"{name} slept"
+    if status == OVERLOADED:
+        return f"{name} had no room"
+    told = "; ".join(each.message for each in refusals(place.description, note.asked))
+    return f"{name} could not run it" + (f": {told}" if told else "")
+
+
+def why_it_was_there(state: EngineState, job: JobState, number: int, facts: PackageFacts) -> Iterator[Why]:
+    """Of a package that is over: where its granted attempt was, by the book, and how the sites stand now for one like it."""
+    known = facts.attempts.get(job.granted[number])
+    if known is None or not known.site or not _is_choice(state, known.site):
+        return
+    message = f"attempt {job.granted[number]} went to {known.site}: how the sites stood is kept only while it runs"
+    yield Why(code="chosen", message=message, subject=known.site, since=known.created_at)
+    template = template_of(job, number)
+    asked, shape = _asked_now(state, job, template), state.shapes.number_of(template.demand)
+    pool = state.selection.pool(asked, shape)
+    choice = state.selection.explain_choice(now=state.clock.wall_time, asked=asked, shape=shape)
+    if not pool.users:
+        state.selection.forget(asked, shape)
+    for each in choice.sites:
+        reason = next((stage.message for stage in each.stages if not stage.passes), each.stages[-1].message)
+        told = f"now {each.site} is {each.status} for one like it (score {each.score:.2f}): {reason}"
+        yield Why(code="site-now", message=told, subject=each.site)
+
+
+def _asked_now(state: EngineState, job: JobState, template: Template) -> Asked:
+    """What one more of a template would ask: its estimate counts only where some site lasts so long, as for what waits."""
+    asked = asked_of(job.owner, template, demand=template.demand, run_seconds=template.run_seconds)
+    places = [place for place in state.selection.sites.places if place is not None]
+    lasts = any(allows(place.description, asked) for place in places)
+    return asked if lasts else msgspec.structs.replace(asked, run_seconds=0.0)
+
+
+# What was noticed at a site of things that do not begin, or run and do not speak: told to whoever waits for them.
+#
+# It decides nothing: a pilot that speaks late is as good as any, and one that never does has a wall time.
+LINES_TOLD = 2
+LINE_MAX = 200
+_STAMP = re.compile(r"^[0-9T:+-]+ pilotage-agent: ")
+
+
+def summary_of(site: SiteState, *keys: str) -> tuple[str, str]:
+    """The same in some words, of some keys where they are named, and what was said there; nothing where all is well."""
+    found = [each for each in unheard(site) if not keys or each.key in keys]
+    if not found:
+        return "", ""
+    state = found[0].state
+    count = sum(each.state == state for each in found)
+    words = next((each.words for each in found if each.state == state and each.words), "")
+    lines = [_STAMP.sub("", line.strip())[:LINE_MAX] for line in words.strip().splitlines()[-LINES_TOLD:]]
+    said = " / ".join(lines)
+    if state == "held":
+        what = "a batch job does not" if count == 1 else f"{count} batch jobs do not"
+        return f"{what} begin at {site.name} without somebody's help", f"the batch system says {said}" if said else ""
+    what = "a pilot runs" if count == 1 else f"{count} pilots run"
+    none = "it has" if count == 1 else "they have"
+    return f"{what} at {site.name} and cannot be heard", said or f"{none} printed nothing"
+
+
+def told_of(site: SiteState, *keys: str) -> str:
+    """The same in one sentence."""
+    return ": ".join(filter(None, summary_of(site, *keys)))
+
+
+_PACKAGES_SHOWN_MAX = 5
 
 
 def explain(state: EngineState, job: JobState, number: int, facts: PackageFacts | None = None) -> Explanation:
@@ -70,7 +203,7 @@ def _blocked(state: EngineState, job: JobState, number: int, facts: PackageFacts
     yield from _last(job, number)
     missing = [other for other in job.awaited(number) if not job.satisfied[other]]
     lacked = (tried := job.work.get(number)) is not None and lacked_input(tried.failures)
-    for other in missing[:_SHOWN_MAX]:
+    for other in missing[:_PACKAGES_SHOWN_MAX]:
         name = job.dotted(other)
         standing = STANDINGS[job.standing[other]]
         message = f"it needs what {name} makes, which is {standing}"
@@ -161,7 +294,7 @@ def _input(job: JobState, number: int) -> Why:
     if not makers:
         message = "an input was missing that nothing in its job makes: it is looked for again, later each time"
         return Why(code="waits-for-input", message=message, next_step="bring the input back")
-    names = ", ".join(job.dotted(each) for each in makers[:_SHOWN_MAX])
+    names = ", ".join(job.dotted(each) for each in makers[:_PACKAGES_SHOWN_MAX])
     message = f"an input was missing: it goes on at once when {names} has made it anew, else it is looked for later"
     next_step = f"restart {job.dotted(makers[0])}, if what it made is lost"
     return Why(
@@ -270,7 +403,7 @@ def _aborted(state: EngineState, job: JobState, number: int, facts: PackageFacts
 
 def _upstream(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     dead = [other for other in job.awaited(number) if job.is_dead(other)]
-    for other in dead[:_SHOWN_MAX]:
+    for other in dead[:_PACKAGES_SHOWN_MAX]:
         name = job.dotted(other)
         message = f"it was given up because it needs what {name} makes, which is {STANDINGS[job.standing[other]]}"
         yield Why(

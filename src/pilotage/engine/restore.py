@@ -9,39 +9,155 @@ How long a job was held is in no row either; it is told by the few events about 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from pilotage.book.finals import FinalPackage
-from pilotage.book.ranges import highest_of
-from pilotage.book.registers import Register
-from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow, SiteRow, StreamRow
-from pilotage.engine.behaviour import is_to_show, resume_phase, told, watch_queue
+from pilotage.book.fold.finals import FinalPackage
+from pilotage.book.rows.registers import Register
+from pilotage.book.rows.rows import (
+    AttemptFacts,
+    EventRow,
+    JobRow,
+    PackageFacts,
+    PackageRow,
+    PilotRow,
+    SiteRow,
+    StreamRow,
+    keys_of,
+)
+from pilotage.book.rows.streams import highest_of
 from pilotage.engine.decision_log import ENGINE_STREAM
-from pilotage.engine.dispatch import submit
-from pilotage.engine.ending import look_at_end
+from pilotage.engine.decisions.attempts import submit
+from pilotage.engine.decisions.completion import judge
+from pilotage.engine.decisions.job_lifecycle import let_go_of_cleared
+from pilotage.engine.decisions.provisioning import submit_pilot
+from pilotage.engine.decisions.site_status import REMOVED_REASON, forsake, leave_forsaken
 from pilotage.engine.engine import Engine
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.forsaken import REMOVED_REASON, forsake, leave_forsaken
-from pilotage.engine.histories import UNHEARD, failure_of
-from pilotage.engine.holds import Hold, held_time
-from pilotage.engine.jobs import JobState, PackageWork, Standing
-from pilotage.engine.leaving import let_go_of_cleared
-from pilotage.engine.on_attempts import begun, demand_of
-from pilotage.engine.places import PilotRequest, PilotState
-from pilotage.engine.provisioning import submit_pilot
-from pilotage.engine.readiness import lay_out, move
-from pilotage.engine.settings import EngineSettings
-from pilotage.engine.settling import judge
-from pilotage.engine.slots import occupy, owe, start_acting
-from pilotage.engine.timers import Due
-from pilotage.engine.waiting import go_on_waiting, own_time
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.plan import JobPlan
-from pilotage.model.selection_settings import SelectionSettings
+from pilotage.engine.folds.on_attempts import begun, demand_of
+from pilotage.engine.folds.on_jobs import look_at_end
+from pilotage.engine.retry.policy import UNHEARD, failure_of
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.jobs import JobState, PackageWork, QueueClass, Standing
+from pilotage.engine.state.sites import PilotRequest, PilotState
+from pilotage.engine.transitions.occupancy import occupy, owe, start_acting
+from pilotage.engine.transitions.readiness import lay_out, move
+from pilotage.engine.transitions.site_observations import is_to_show, resume_phase, told, watch_queue
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.settings.engine import EngineSettings, SelectionSettings
 from pilotage.model.site import Site
+from pilotage.model.states import ExitCodeGasw
+
+# How long a job was held, from the events of the book: that time counts as waited for nowhere, whoever asks after
+# it.
+
+
+class _Said(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+_said = msgspec.json.Decoder(_Said)
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """A job was held, or released, at a time of the clock."""
+
+    at: float
+    held: bool
+    why: str = ""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a job was held in all until it was last released, when that was, and since when it is held again, if it is."""
+
+    seconds: float = 0.0
+    released_at: float | None = None
+    since: float | None = None
+    why: str = ""  # as it was last said
+
+
+def holds_in(job: JobRow, own_events: Callable[[JobRow], Iterable[EventRow]]) -> tuple[Hold, ...]:
+    """When a job was held and released, in order, by the events about itself; of one that never was nothing is read."""
+    if Register.HOLD not in keys_of(job):
+        return ()
+    rows = [row for row in own_events(job) if row.type in ("Held", "Released")]
+    return tuple(Hold(row.time, row.type == "Held", _said.decode(row.data).message) for row in rows)
+
+
+def held_time(holds: Sequence[Hold], *, after: float) -> Held:
+    """How a job was held, as far as it was so after a time."""
+    seconds, released_at, since, why = 0.0, None, None, ""
+    for hold in holds:
+        why = hold.why
+        if hold.held:
+            since = hold.at if since is None else since
+        else:
+            released_at = hold.at
+            if since is not None:
+                seconds += max(0.0, hold.at - max(since, after))
+            since = None
+    return Held(seconds=seconds, released_at=released_at, since=since, why=why)
+
+
+# Since when packages are ready, from what the book has: a limit on waiting goes on over a restart of the service.
+#
+# The book does not say when a package became ready; it says what had to be there first: when its job was accepted
+# or opened again, when its producers were granted, when it was released, how its own last attempt ended. The latest
+# of these is when it became ready. What a package does not tell the time of (a drop) counts as having been just
+# now: then the package has its full term again, so nobody is given up too early. That a package was reserved
+# meanwhile is in no event; it is ready again after a restart, and is given the length of a lease to be reserved as
+# before.
+
+
+def own_time(facts: PackageFacts, now: float) -> float:
+    """Before when a package that is not over was not ready, as far as that lies with itself."""
+    was_held = Register.HOLD in facts.keys
+    if facts.dropped or facts.held or Register.DROP in facts.keys or (was_held and facts.hold_set_at is None):
+        return now
+    times = [facts.opened_at, facts.hold_set_at]
+    for attempt in facts.attempts.values():
+        times += [attempt.created_at, attempt.finished_at, attempt.lost_at, attempt.suspected_at]
+    return max((time for time in times if time is not None), default=0.0)
+
+
+def go_on_waiting(
+    state: EngineState, job: JobState, row: JobRow, *, done_at: Mapping[int, float], own: Mapping[int, float]
+) -> None:
+    """Have what is ready wait on from when it became so; `done_at` and `own` are by package, as far as anything is known."""
+    limit = state.settings.waiting_seconds_max
+    now = state.clock.now
+    if not limit or not job.accepted:
+        return
+    begun = now if job.held else max(row.accepted_at or 0.0, row.opened_at or 0.0, job.released_at)
+    # Stages that were late were laid out after what they are made of was there, and others may have waited for that.
+    begun = max(begun, _latest(job, (number for late in job.plan.laid_out for number in late.packages), done_at, now))
+    for queue in job.classes.values():
+        since = {
+            number: min(now, max(begun, own.get(number, 0.0), _latest(job, job.awaited(number), done_at, now)))
+            for number in queue.queue
+        }
+        since |= {number: now for number in job.finals if number in since}  # nobody noted when the others were over
+        _put_back(queue, since)
+        if since:
+            queue.watched = True
+            first = max(now + state.settings.lease_seconds, min(since.values()) + limit)
+            state.clock.timers.at(first, Due.WAITING, job.id, queue.index)
+
+
+def _latest(job: JobState, numbers: Iterable[int], done_at: Mapping[int, float], now: float) -> float:
+    """When the last of some packages was granted; now, where one was dropped."""
+    return max((done_at.get(number, now) if job.satisfied[number] else now for number in numbers), default=0.0)
+
+
+def _put_back(queue: QueueClass, since: Mapping[int, float]) -> None:
+    """Fill a queue anew, whoever was ready first in front."""
+    queue.queue.clear()
+    for number in sorted(since, key=lambda number: (since[number], number)):
+        queue.queue.push(number, since[number])
+        queue.job.ready_since[number] = since[number]
+
 
 OBSERVED_MAX = 1000
 """Queue times of earlier runs that count: the latest."""

@@ -12,13 +12,13 @@ from pilotage.language.expansion.lists import RecordedLists, RecordingLists
 from pilotage.language.expansion.packages import ConcreteBinary, ConcretePackage
 from pilotage.language.expansion.targets import UnmadeTarget, stages_left_out, unmade_targets
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder, MemoryFolder
+from pilotage.language.job_plan import plan_of, shapes_of
 from pilotage.language.load import FORMATS, Format, Loaded, LoadedJob, detect_format, load
 from pilotage.language.losses import Loss
-from pilotage.language.planning import plan_of, shapes_of
-from pilotage.language.reading.document import Document, read_definition, read_document, write_document
+from pilotage.language.parsing.document import Document, read_definition, read_document, write_document
 from pilotage.language.text.tree import Report
-from pilotage.model.document_names import DOCUMENT_NAMES
-from pilotage.model.resolved import EXPANDER_VERSION, ResolvedLists
+from pilotage.model.jobs.definition import DOCUMENT_NAMES
+from pilotage.model.jobs.submission import EXPANDER_VERSION, ResolvedLists
 
 __all__ = [
     "DOCUMENT_NAMES",

@@ -7,11 +7,11 @@ from typing import Any, Unpack
 
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder
 from pilotage.language.load import LoadedJob, load
-from pilotage.language.reading.document import read_document, write_document
-from pilotage.language.reading.spoken import SpokenJob, SpokenSoftware, SpokenStage
+from pilotage.language.parsing.document import read_document, write_document
+from pilotage.language.parsing.python_types import SpokenJob, SpokenSoftware, SpokenStage
 from pilotage.language.text.emit import write_yaml
-from pilotage.model.definition import LANGUAGE_VERSION, Definition, Value, plain
 from pilotage.model.errors import DocumentError
+from pilotage.model.jobs.definition import LANGUAGE_VERSION, Definition, Value, plain
 
 
 class Job:

@@ -8,18 +8,17 @@ from typing import Literal, get_args
 import msgspec
 
 from pilotage.language.expansion.advice import advise, advise_on_outputs, check_parameters
-from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.expand import expand, look_further
 from pilotage.language.expansion.expansion import Expansion
-from pilotage.language.expansion.further import look_further
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import EarlierJobs, Folder, NotingFolder
 from pilotage.language.losses import Loss, Losses
-from pilotage.language.reading.document import Document, read_what_can_be
-from pilotage.language.text.paths import tidy_name
+from pilotage.language.parsing.document import Document, read_what_can_be
+from pilotage.language.text.names import tidy_name
 from pilotage.language.text.tree import Report
 from pilotage.language.text.yaml import read_tree
-from pilotage.model.definition import Definition
 from pilotage.model.errors import DocumentError, Problem
+from pilotage.model.jobs.definition import Definition
 
 Format = Literal["yaml", "dagman", "wfformat"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -130,13 +129,13 @@ def _read_yaml(data: bytes, file: str, folder: Folder, given: Mapping[str, str] 
 
 
 def _read_dagman(data: bytes, file: str, folder: Folder) -> Read:
-    from pilotage.language.dagman import read_dagman
+    from pilotage.language.formats.dagman import read_dagman
 
     return _imported(*read_dagman(data, file=file, folder=folder))
 
 
 def _read_wfformat(data: bytes, file: str, folder: Folder) -> Read:
-    from pilotage.language.wfformat import read_wfformat
+    from pilotage.language.formats.wfformat import read_wfformat
 
     return _imported(*read_wfformat(data, file=file, folder=folder))
 

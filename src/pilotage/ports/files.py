@@ -8,9 +8,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.payloads import OutputFile
-from pilotage.model.work import LogText
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import AttemptRef, LogText
 
 
 class StoreError(PilotageError):

@@ -8,10 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from pilotage.book.finals import FinalPackage
-from pilotage.book.ledger import Ledger
+from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.query import Query
-from pilotage.book.rows import (
+from pilotage.book.rows.ledger import Ledger
+from pilotage.book.rows.rows import (
     Counted,
     EventRow,
     JobRow,
@@ -25,7 +25,7 @@ from pilotage.book.rows import (
     TagRow,
 )
 from pilotage.model.errors import PilotageError
-from pilotage.model.layout import PackageId
+from pilotage.model.jobs.layout import PackageId
 
 Item = TypeVar("Item")
 

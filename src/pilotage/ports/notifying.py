@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from pilotage.book.notices import Notice
+from pilotage.book.notices.notices import Notice
 from pilotage.model.errors import PilotageError
 
 

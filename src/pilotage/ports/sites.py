@@ -7,10 +7,10 @@ from typing import Protocol
 
 import msgspec
 
-from pilotage.model.demand import Demand
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import Noticed
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.reports import Noticed
+from pilotage.model.resources import Demand
 
 
 class SiteUnreachable(PilotageError):

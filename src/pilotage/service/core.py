@@ -13,24 +13,24 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from pilotage.book.codec import Checked, Codec, Refusal
-from pilotage.book.rows import StreamRow
-from pilotage.book.streams import Heard
-from pilotage.engine.admission import admit, over_quota
+from pilotage.book.rows.rows import StreamRow
+from pilotage.book.rows.streams import Heard
 from pilotage.engine.decision_log import ENGINE_STREAM
+from pilotage.engine.decisions.job_lifecycle import let_go_of
 from pilotage.engine.engine import Engine
-from pilotage.engine.exchanges import hear, may_say, unwanted
-from pilotage.engine.jobs import JobState
-from pilotage.engine.leaving import is_over, let_go_of
-from pilotage.engine.operations import operate
-from pilotage.engine.places import AttemptState
-from pilotage.engine.reports import on_report
+from pilotage.engine.inbound.admission import admit, over_quota
+from pilotage.engine.inbound.batch_reports import on_report
+from pilotage.engine.inbound.exchanges import hear, may_say, unwanted
+from pilotage.engine.inbound.operations import operate
+from pilotage.engine.inbound.site_operations import change_sites, operate_site, stop_asking
 from pilotage.engine.restore import Snapshot, restore, restore_job
-from pilotage.engine.settings import EngineSettings
-from pilotage.engine.site_changes import change_sites, operate_site, stop_asking
-from pilotage.engine.steady_time import SteadyTime
-from pilotage.model import payloads
-from pilotage.model.events import COUNTER_MAX, JUMP_MAX, Event
-from pilotage.model.exchange import (
+from pilotage.engine.state.clock import SteadyTime
+from pilotage.engine.state.job_queries import is_over
+from pilotage.engine.state.jobs import JobState
+from pilotage.engine.state.sites import AttemptState
+from pilotage.model.events import payloads
+from pilotage.model.events.events import COUNTER_MAX, JUMP_MAX, Event
+from pilotage.model.exchange.exchange import (
     SEQUENCE_JUMP_MAX,
     Assignment,
     AttemptRef,
@@ -38,9 +38,10 @@ from pilotage.model.exchange import (
     ExchangeReply,
     InputSource,
 )
-from pilotage.model.operations import Accepted, Refused
-from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
+from pilotage.model.exchange.operations import Accepted, Refused
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
+from pilotage.model.states import ADOPTED, ExitCodeGasw
 from pilotage.model.texts import clipped
 from pilotage.service.messages import (
     Adopted,

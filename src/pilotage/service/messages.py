@@ -8,12 +8,11 @@ import msgspec
 
 from pilotage.book.codec import Checked, Refusal
 from pilotage.engine.restore import JobSnapshot
-from pilotage.model import payloads
-from pilotage.model.effects import Effect
-from pilotage.model.exchange import Exchange, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, AnySiteOperation, Refused
-from pilotage.model.plan import JobPlan
-from pilotage.model.reports import AnyReport
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import Exchange, ExchangeReply
+from pilotage.model.exchange.operations import Accepted, AnyOperation, AnySiteOperation, Effect, Refused
+from pilotage.model.exchange.reports import AnyReport
+from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.site import Site
 
 

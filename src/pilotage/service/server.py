@@ -13,22 +13,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pilotage.book.statistics import prepare
-from pilotage.model.configuration import Settings
-from pilotage.model.errors import PilotageError
-from pilotage.model.extras import part
+from pilotage.book.statistics.statistics import prepare
+from pilotage.model.errors import PilotageError, part
+from pilotage.model.settings.settings import Settings
 from pilotage.model.version import VERSION
 from pilotage.ports import Clock, Journal
-from pilotage.service.access import Access
+from pilotage.reading.access import Access
 from pilotage.service.announcement import SERVICE_FILE, Announcement, Ended, announced, note_end, refuse_second
-from pilotage.service.keeper import Afterwards
-from pilotage.service.large_pages import PROCESS
-from pilotage.service.notifications import MakeNotifications
+from pilotage.service.journal.writer import Afterwards
+from pilotage.service.notifications.notifications import MakeNotifications
+from pilotage.service.process import PROCESS
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
-    from pilotage.service.http.certificate import Certificate, TlsFiles
+    from pilotage.service.http.listener import Certificate, TlsFiles
     from pilotage.service.http.services import MakeRunning, Services
 
 log = logging.getLogger(__name__)
@@ -68,10 +67,9 @@ def serve(
     `ServiceBroken` where it ends by itself because it can do nothing any more.
     """
     with part(purpose="to serve the book over HTTP"):
-        from pilotage.service.http.broken import ServiceBroken, broken_by, end_when_broken
-        from pilotage.service.http.displaced import Kept, end_when_displaced
         from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, refuse_plain, url_of
         from pilotage.service.http.services import Services
+        from pilotage.service.http.watchdogs import Kept, ServiceBroken, broken_by, end_when_broken, end_when_displaced
 
     state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_open_folder(state_folder)
@@ -144,7 +142,7 @@ def serve(
             certificate=certificate,
         )
         if idle_seconds is not None and running is not None:
-            from pilotage.service.http.idling import end_when_idle
+            from pilotage.service.http.watchdogs import end_when_idle
 
             stack.callback(end_when_idle(listener, running, idle_seconds=idle_seconds))
         # To the last: what is broken may hang while it is closed, too.
@@ -193,7 +191,7 @@ def refuse_open_folder(folder: Path) -> None:
 def _certificate(tls: TlsFiles | None) -> Certificate | None:
     if tls is None:
         return None
-    from pilotage.service.http.certificate import Certificate
+    from pilotage.service.http.listener import Certificate
 
     return Certificate(tls)
 
@@ -204,10 +202,10 @@ def _door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
     A book alone answers no agents: what they bring, and with it the language and the engine, is not even imported.
     """
     if services.running is None:
-        from pilotage.service.http.late import late_app
+        from pilotage.service.http.dispatcher import late_app
 
         return late_app(services), services.bell.stop
-    from pilotage.service.http.door import make_door
+    from pilotage.service.http.agent_exchange import make_door
 
     return make_door(services)
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from pilotage.book.rows import AttemptFacts
-from pilotage.model.events import COUNTER_MAX, DOTTED, JOB_ID
-from pilotage.model.exchange import AttemptRef
-from pilotage.service.access import EXCHANGE, OWN_PACKAGE, SCOPES, SITE_AGENT, Principal, Unauthenticated
+from pilotage.book.rows.rows import AttemptFacts
+from pilotage.model.events.events import COUNTER_MAX, DOTTED, JOB_ID
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.reading.access import EXCHANGE, OWN_PACKAGE, SCOPES, SITE_AGENT, Principal, Unauthenticated
 
 ISSUER = AUDIENCE = "pilotage"
 PROFILE = "1.0"  # of the WLCG's common JWT profiles

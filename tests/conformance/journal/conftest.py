@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pilotage.adapters.journals.postgres import PostgresJournal
-from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.journals.postgres.journal import PostgresJournal
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness, PostgresHarness, SqliteHarness
 from tests.engines.postgres import PostgresServer

@@ -14,15 +14,15 @@ import msgspec
 import psycopg
 from psycopg.types.string import TextLoader
 
-from pilotage.adapters.journals.postgres import PostgresJournal
-from pilotage.adapters.journals.postgres_rows import PACKAGE_COLUMNS, package_of, told_row
-from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.adapters.journals.sqlite_places import BOOK
-from pilotage.book import rows
-from pilotage.book.rows import PackageRow, read_facts
-from pilotage.book.tables import TABLE_BY_ROW
+from pilotage.adapters.journals.postgres.journal import PostgresJournal
+from pilotage.adapters.journals.postgres.ledger import PACKAGE_COLUMNS, package_of, told_row
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.adapters.journals.sqlite.locations import BOOK
+from pilotage.book.rows import rows
+from pilotage.book.rows.rows import PackageRow, read_facts
+from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.ports import Journal
-from pilotage.service.keeper import Keeper
+from pilotage.service.journal.writer import Keeper
 from tests.events import StandingClock
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)

@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
-from pilotage.book import rows
-from pilotage.model.events import Event
-from pilotage.model.payloads import JobAccepted, Noted, Tagged
+from pilotage.book.rows import rows
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import JobAccepted, Noted, Tagged
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Content, Harness, content, keeper
 from tests.events import AWKWARD, Stream, a_short_job, batch, cut, delivered, random_history, registered

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED
-from pilotage.book import rows
 from pilotage.book.query import Condition, Operator, Query, QueryTooBroad, matches, parse
-from pilotage.model.layout import PackageId
-from pilotage.model.payloads import AttemptCreated
+from pilotage.book.rows import rows
+from pilotage.model.events.payloads import AttemptCreated
+from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness, PostgresHarness, content, keeper
 from tests.conformance.journal.test_reading import package_values, place_of

@@ -9,11 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.book import rows
 from pilotage.book.query import EVERYTHING, parse
-from pilotage.model.events import Event
-from pilotage.model.layout import PackageId
-from pilotage.model.payloads import CancelAccepted, Cleared, JobAccepted, Noted, StageExpanded, StageShape, Tagged
+from pilotage.book.rows import rows
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import (
+    CancelAccepted,
+    Cleared,
+    JobAccepted,
+    Noted,
+    StageExpanded,
+    StageShape,
+    Tagged,
+)
+from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import Journal, JournalError
 from tests.conformance.journal.harness import Content, Harness, content, keeper
 from tests.events import Stream, a_short_job, cut, delivered, random_history, registered, shape

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pilotage.book import rows
 from pilotage.book.codec import Checked
-from pilotage.book.ledger import Changes, PlainEvents, Sought
-from pilotage.book.rows import AttemptFacts, PackageFacts, PackageRow
-from pilotage.model.events import Event
-from pilotage.model.payloads import Noted
+from pilotage.book.rows import rows
+from pilotage.book.rows.ledger import Changes, PlainEvents, Sought
+from pilotage.book.rows.rows import AttemptFacts, PackageFacts, PackageRow
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import Noted
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness
 from tests.events import AWKWARD

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pilotage.book.rows import AttemptFacts, AttemptKeys, written_facts
-from pilotage.model.events import Event
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.payloads import (
+from pilotage.book.rows.rows import AttemptFacts, AttemptKeys, written_facts
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import (
     AttemptCreated,
     AttemptFinished,
     CommitGranted,
@@ -19,9 +18,10 @@ from pilotage.model.payloads import (
     Noted,
     PhaseEntered,
 )
+from pilotage.model.states import ExitCodeGasw
 from pilotage.ports import Journal
-from pilotage.service.keeper import Keeper
-from pilotage.service.rebuild import check, rebuild
+from pilotage.service.journal.rebuild import check, rebuild
+from pilotage.service.journal.writer import Keeper
 from tests.conformance.journal.harness import Harness, keeper
 from tests.events import START, StandingClock, Stream, manifest, registered, shape
 

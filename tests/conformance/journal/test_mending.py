@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pilotage.book import rows, streams
-from pilotage.model.layout import PackageId
-from pilotage.model.payloads import SiteDescribed, Tagged
+from pilotage.book.rows import rows, streams
+from pilotage.model.events.payloads import SiteDescribed, Tagged
+from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import Journal
-from pilotage.service.rebuild import Verdict, check, rebuild
+from pilotage.service.journal.rebuild import Verdict, check, rebuild
 from tests.conformance.journal.harness import Harness, content, keeper
 from tests.events import START, Stream, a_short_job, cut, delivered, random_history
 

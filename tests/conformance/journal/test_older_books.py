@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pilotage.book import rows
-from pilotage.model.payloads import SiteDescribed, SiteHibernated, SiteProbed
+from pilotage.book.rows import rows
+from pilotage.model.events.payloads import SiteDescribed, SiteHibernated, SiteProbed
 from tests.conformance.journal.harness import Harness, keeper
 from tests.events import Stream, a_short_job
 

@@ -10,18 +10,17 @@ from typing import cast
 import psycopg
 import pytest
 
-from pilotage.adapters.journals.postgres import PostgresJournal, PostgresReader
-from pilotage.adapters.journals.postgres_connection import Server, told
-from pilotage.adapters.journals.postgres_moving import Mover, Place
-from pilotage.adapters.journals.postgres_schema import MIGRATIONS, Migration
-from pilotage.adapters.journals.postgres_text import stored_json, stored_text
-from pilotage.book import rows
-from pilotage.book.ledger import Changes
+from pilotage.adapters.journals.postgres.connection import Server, stored_json, stored_text, told
+from pilotage.adapters.journals.postgres.journal import PostgresJournal, PostgresReader
+from pilotage.adapters.journals.postgres.lifecycle import Mover, Place
+from pilotage.adapters.journals.postgres.schema import MIGRATIONS, Migration
 from pilotage.book.query import EVERYTHING
-from pilotage.model.events import Event
-from pilotage.model.payloads import AttemptStarted, Noted
+from pilotage.book.rows import rows
+from pilotage.book.rows.ledger import Changes
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import AttemptStarted, Noted
 from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalLost, JournalUnavailable
-from pilotage.service.keeper import Keeper
+from pilotage.service.journal.writer import Keeper
 from tests.conformance.journal.harness import PostgresHarness, content, keeper
 from tests.engines.postgres import PostgresServer
 from tests.events import AWKWARD, Stream, a_short_job, registered, shape
@@ -197,7 +196,7 @@ def test_a_long_reading_whose_session_was_ended_says_so_and_can_begin_anew(store
     assert end_sessions(store, "pilotage reader") == 1
     assert len(list(journal.finals(job))) == 30  # an idle session that is gone is not even noticed
     with pytest.MonkeyPatch.context() as few:
-        few.setattr("pilotage.adapters.journals.postgres_reading._ROWS_AT_ONCE", 10)
+        few.setattr("pilotage.adapters.journals.postgres.reader._ROWS_AT_ONCE", 10)
         reading = journal.finals(job)
         assert next(reading).line == 1
         assert end_sessions(store, "pilotage reader") == 1

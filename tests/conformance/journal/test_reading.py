@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pilotage.adapters.journals.queries import INDEXABLE
-from pilotage.book import rows
 from pilotage.book.query import EVERYTHING, Condition, Operator, Query, QueryTooBroad, matches, parse
-from pilotage.book.rows import JobRow
-from pilotage.model.layout import PackageId
-from pilotage.model.payloads import NodeDescribed, PilotEnded, PilotStarted, SiteDescribed, Tagged
+from pilotage.book.rows import rows
+from pilotage.book.rows.rows import JobRow
+from pilotage.model.events.payloads import NodeDescribed, PilotEnded, PilotStarted, SiteDescribed, Tagged
+from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import FoundEvent, FoundPackage, Journal, Page
 from tests.conformance.journal.harness import Harness, content, keeper
 from tests.events import START, Stream, a_short_job, random_history, registered

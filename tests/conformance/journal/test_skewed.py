@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from pilotage.book import rows
-from pilotage.model.events import Event
-from pilotage.model.payloads import Noted
+from pilotage.book.rows import rows
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import Noted
 from pilotage.ports import Journal
-from pilotage.service.keeper import Batch, Keeper
-from pilotage.service.rebuild import check, rebuild
+from pilotage.service.journal.rebuild import check, rebuild
+from pilotage.service.journal.writer import Batch, Keeper
 from tests.conformance.journal.harness import Content, Harness, content, keeper
 from tests.events import START, StandingClock, Stream, a_short_job, random_history, registered
 

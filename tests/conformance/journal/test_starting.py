@@ -7,12 +7,11 @@ from itertools import islice
 
 import pytest
 
-from pilotage.book.finals import FinalPackage
+from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.query import EVERYTHING
-from pilotage.book.registers import Register
-from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StreamRow
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.payloads import (
+from pilotage.book.rows.registers import Register
+from pilotage.book.rows.rows import JobRow, PackageFacts, PackageRow, StreamRow
+from pilotage.model.events.payloads import (
     Aborted,
     AttemptCreated,
     AttemptFinished,
@@ -26,7 +25,7 @@ from pilotage.model.payloads import (
     PilotStarted,
     Restarted,
 )
-from pilotage.model.states import FINAL_NAMES
+from pilotage.model.states import FINAL_NAMES, ExitCodeGasw
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness, keeper
 from tests.events import START, Stream, a_short_job, random_history, registered, shape

@@ -7,8 +7,8 @@ import threading
 import msgspec
 import pytest
 
-from pilotage.book import rows
-from pilotage.book.ledger import Changes
+from pilotage.book.rows import rows
+from pilotage.book.rows.ledger import Changes
 from pilotage.ports import Journal, JournalBusy, JournalError
 from tests.conformance.journal.harness import Harness, content, keeper
 from tests.events import Stream, a_short_job, registered

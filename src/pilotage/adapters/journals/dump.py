@@ -26,12 +26,12 @@ from typing import IO, Protocol
 import msgspec
 
 from pilotage.book.codec import Codec, Refusal
-from pilotage.book.join import SKEW_SECONDS
-from pilotage.book.ledger import Ledger
-from pilotage.book.ranges import Range, contains, heard_by, ranges_of, size
-from pilotage.book.replay import KEPT_ALREADY, Identity, NotReplayed, Replay, identity_of, wire_event
-from pilotage.book.rows import JobRow
-from pilotage.model.events import JOB_ID, STREAM, Event
+from pilotage.book.fold.replay import KEPT_ALREADY, Identity, NotReplayed, Replay, identity_of, wire_event
+from pilotage.book.rows.ledger import Ledger
+from pilotage.book.rows.rows import JobRow
+from pilotage.book.rows.streams import Range, contains, heard_by, ranges_of, size
+from pilotage.model.events.events import JOB_ID, STREAM, Event
+from pilotage.model.settings.engine import SKEW_SECONDS
 from pilotage.ports import FoundEvent, JournalError
 
 FORMAT = "pilotage-job"

@@ -7,7 +7,7 @@ for package_facts, `e` for events, `s` for streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,9 @@ from pilotage.book.query import (
     served_by,
 )
 from pilotage.book.query.attributes import ATTRIBUTES, TAG, TAG_PREFIX, Kind
-from pilotage.model.events import parse_dotted
+from pilotage.book.rows.rows import Row
+from pilotage.book.rows.tables import TABLE_BY_ROW
+from pilotage.model.events.events import parse_dotted
 from pilotage.model.states import State
 
 UNINDEXED_STATES = (State.DONE.value, State.CLEARED.value)
@@ -304,3 +306,42 @@ def _span(condition: Condition) -> tuple[int, int | None]:
             return 0, values[0]
         case _:
             return 0, None
+
+
+# SQL for rows that are found and removed by the key of their table: the same text for SQLite and PostgreSQL.
+
+Statement = tuple[str, list[Any]]
+"""A text and its parameters."""
+
+
+def find_statement(
+    row: type[Row],
+    *,
+    having: Mapping[str, str | int],
+    after: tuple[str | int, ...],
+    limit: int | None,
+    mark: str,
+) -> Statement:
+    """Select rows with some values in the order of their key, behind a key; `mark` stands for a parameter."""
+    table = TABLE_BY_ROW[row]
+    where, parameters = _where(row, having, key=after, order=">", mark=mark)
+    text = f"SELECT {', '.join(table.columns)} FROM {table.name}{where} ORDER BY {', '.join(table.key)}"
+    return (text, parameters) if limit is None else (f"{text} LIMIT {mark}", [*parameters, limit])
+
+
+def remove_statement(
+    row: type[Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...], mark: str
+) -> Statement:
+    """Delete rows with some values, up to a key where one is given."""
+    where, parameters = _where(row, having, key=through, order="<=", mark=mark)
+    return f"DELETE FROM {TABLE_BY_ROW[row].name}{where}", parameters
+
+
+def _where(
+    row: type[Row], having: Mapping[str, str | int], *, key: tuple[str | int, ...], order: str, mark: str
+) -> Statement:
+    conditions = [f"{column} = {mark}" for column in having]
+    if key:
+        columns = TABLE_BY_ROW[row].key
+        conditions.append(f"({', '.join(columns)}) {order} ({', '.join([mark] * len(columns))})")
+    return f" WHERE {' AND '.join(conditions)}" if conditions else "", [*having.values(), *key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import smtplib
 import ssl
 from collections.abc import Sequence
@@ -14,10 +15,20 @@ from typing import Literal
 
 import msgspec
 
-from pilotage.adapters.notifiers.mail_address import is_address
 from pilotage.adapters.notifiers.networks import reason
-from pilotage.book.notices import Notice, data_of, plain, time_text
+from pilotage.book.notices.notices import Notice, data_of, plain, time_text
 from pilotage.ports import BadAddress, Clock, DeliveryRefused, Letter, NotDelivered
+
+# What a mail address looks like; apart from mail itself, which a service without a mail server never needs.
+
+ADDRESS_MAX = 254
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text looks like one mail address, without a name or anything else that means something in a header."""
+    return len(text) <= ADDRESS_MAX and _ADDRESS.fullmatch(text) is not None and ".." not in text
+
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pilotage.adapters.notifiers.networks import check_literal, connect, read_networks, reason
-from pilotage.book.notices import Notice, cloud_event_body
+from pilotage.book.notices.notices import Notice, cloud_event_body
 from pilotage.model.version import VERSION
 from pilotage.ports import BadAddress, Clock, DeliveryRefused, NotDelivered
 

@@ -10,16 +10,15 @@ from pathlib import Path
 import msgspec
 
 from pilotage.adapters.closed_folders import make_closed
-from pilotage.adapters.sites.callers import Caller
-from pilotage.adapters.sites.installing import Installation
+from pilotage.adapters.sites.commands import Caller
+from pilotage.adapters.sites.install import Installation
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Refused, Unknown
-from pilotage.agent.batch.berth import OUTPUT_FOLDER, Berth
-from pilotage.agent.batch.desk import ARRAY_MAX, SETTLE_SECONDS, Desk
-from pilotage.agent.batch.login import in_login_shell
-from pilotage.model.demand import Demand
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import Noticed
-from pilotage.model.site_entry import SiteEntry
+from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, Berth
+from pilotage.agent.batch.submitter import ARRAY_MAX, SETTLE_SECONDS, Desk, in_login_shell
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.reports import Noticed
+from pilotage.model.resources import Demand
+from pilotage.model.sites.entry import SiteEntry
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
 
 LOOK_SECONDS = 10.0

@@ -23,12 +23,12 @@ import msgspec
 
 from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.sites.zipapp import content_digest, hold_to
-from pilotage.agent.pilot_spool import DRAFT_SUFFIX, LOCK_SUFFIX
-from pilotage.agent.silence import Silence
-from pilotage.agent.sweeping import end_descendants, started_at, sweep
-from pilotage.model.demand import Capacity, Demand
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import Noticed
+from pilotage.agent.batch.submitter import Silence
+from pilotage.agent.pilot.spool import DRAFT_SUFFIX, LOCK_SUFFIX
+from pilotage.agent.processes import end_descendants, started_at, sweep
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.reports import Noticed
+from pilotage.model.resources import Capacity, Demand
 from pilotage.model.site import AMOUNT_UNKNOWN
 from pilotage.ports import SeenAtSite, SiteUnreachable, SubmissionRefused
 

@@ -2,8 +2,7 @@
 
 A file that is in the way is replaced only if this program made it and nobody changed it since.
 """
-
-# Paths are texts here: to make a Path costs more than the system call that it is for.
+# ruff: noqa: PTH104, PTH108, PTH118, PTH119, PTH120
 # ruff: noqa: PTH100, PTH103, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
@@ -20,12 +19,55 @@ from pathlib import Path
 
 from pilotage.adapters.stores.checksums import Checksums, stored
 from pilotage.adapters.stores.marks import Marks, is_mark
-from pilotage.adapters.stores.moving import move, set_aside, take_back
-from pilotage.adapters.stores.removing import remove_unchanged
-from pilotage.model.events import JOB_ID, parse_dotted
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.payloads import OutputFile
+from pilotage.adapters.stores.removal import remove_unchanged
+from pilotage.model.events.events import JOB_ID, parse_dotted
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.ports.files import InTheWay, Mark, NotOurs, Rival, StoredFile, StoreError, WorkIndex
+
+# Files that get a name, and those that give it back: by a rename, which is done or is not.
+
+
+def move(source: str, target: str) -> None:
+    """Rename; where that is not possible between two places, copy beside the target and rename that."""
+    try:
+        os.rename(source, target)
+    except OSError as fault:
+        if fault.errno != errno.EXDEV:
+            raise
+        import shutil  # only where file systems differ in spite of what they say
+
+        beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:200]}.pilotage")
+        shutil.copy2(source, beside)
+        os.rename(beside, target)
+        os.unlink(source)
+
+
+def set_aside(path: str) -> str:
+    """Give what is at a path the first free name of `NAME.~1~`, `NAME.~2~`, … beside it, as numbered backups have; that name.
+
+    A file keeps the one it has, too, until another takes that: it is never without a name.
+    """
+    number = 1
+    while True:
+        aside = f"{path}.~{number}~"
+        if not os.path.lexists(aside):
+            try:
+                os.link(path, aside, follow_symlinks=False)  # fails where somebody else took the name meanwhile
+            except FileExistsError:
+                continue
+            except OSError:  # a folder, or a file system without links
+                os.rename(path, aside)
+            return aside
+        number += 1
+
+
+def take_back(brought: Sequence[tuple[str, str]]) -> None:
+    """Put files back to where they were staged, as far as that can be done: they are brought again with the others."""
+    for staged, target in brought:
+        with suppress(OSError):  # then it stays under its name, which it was granted
+            os.rename(target, staged)
+
 
 STATE_FOLDER = ".pilotage"
 STAGED_BESIDE = ".pilotage-staged"

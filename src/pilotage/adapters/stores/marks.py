@@ -7,7 +7,7 @@ import logging
 import os
 from contextlib import suppress
 
-from pilotage.agent.sight import MARK_BYTES_MAX, MARK_FILE
+from pilotage.agent.attempt.files import MARK_BYTES_MAX, MARK_FILE
 from pilotage.ports.files import Mark
 
 # Paths are texts here, as in the store.

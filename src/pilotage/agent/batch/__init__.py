@@ -5,9 +5,8 @@ Each module of this package that has a class of `Dialect` adds one, found by loo
 
 from __future__ import annotations
 
-from pilotage.agent.batch.dialect import Dialect
-from pilotage.agent.batch.finding import dialects
-from pilotage.agent.batch.script import ANOTHER_AGENT_STATUS, CANNOT_WRITE_STATUS, element_key, output_of
+from pilotage.agent.batch.dialect import ANOTHER_AGENT_STATUS, CANNOT_WRITE_STATUS, Dialect, element_key, output_of
+from pilotage.agent.batch.registry import dialects
 from pilotage.agent.batch.values import (
     Answer,
     BatchError,

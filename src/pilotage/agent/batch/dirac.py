@@ -13,8 +13,19 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from pilotage.agent.batch.dialect import Dialect
-from pilotage.agent.batch.reading import answered, keep, number, rejection
-from pilotage.agent.batch.values import Answer, Call, Limits, Reason, Seen, Verdict, Wanted
+from pilotage.agent.batch.values import (
+    Answer,
+    Call,
+    Limits,
+    Reason,
+    Seen,
+    Verdict,
+    Wanted,
+    answered,
+    keep,
+    number,
+    rejection,
+)
 
 _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"can't connect|cannot connect|connection|timed? ?out|can't get|no url|unreachable", "unknown"),

@@ -10,8 +10,25 @@ from collections.abc import Collection, Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from pilotage.agent.batch.dialect import Dialect, one_after_another
-from pilotage.agent.batch.reading import answered, common_start, fields, keep, number, rejection, seconds, size_bytes
-from pilotage.agent.batch.values import Answer, Call, Limits, Queue, Reason, Seen, Unknown, Verdict, Wanted
+from pilotage.agent.batch.values import (
+    Answer,
+    Call,
+    Limits,
+    Queue,
+    Reason,
+    Seen,
+    Unknown,
+    Verdict,
+    Wanted,
+    answered,
+    common_start,
+    fields,
+    keep,
+    number,
+    rejection,
+    seconds,
+    size_bytes,
+)
 
 # After anything else, "Unable to run job" or not, it may still have been queued.
 _VERDICTS: Sequence[tuple[str, Verdict]] = (

@@ -12,8 +12,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilotage.agent.batch.dialect import Dialect
-from pilotage.agent.batch.reading import answered, documents, keep, number, rejection
-from pilotage.agent.batch.values import Answer, Call, Limits, Reason, Seen, Verdict, Wanted
+from pilotage.agent.batch.values import (
+    Answer,
+    Call,
+    Limits,
+    Reason,
+    Seen,
+    Verdict,
+    Wanted,
+    answered,
+    documents,
+    keep,
+    number,
+    rejection,
+)
 
 _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"can't find address|failed to connect|unable to connect|timed? ?out|communication|can't contact", "unknown"),

@@ -6,8 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 
 from pilotage.agent.batch.dialect import Dialect, one_after_another
-from pilotage.agent.batch.reading import answered, keep, number, rejection
-from pilotage.agent.batch.values import Answer, Call, Limits, Queue, Reason, Seen, Verdict, Wanted
+from pilotage.agent.batch.values import (
+    Answer,
+    Call,
+    Limits,
+    Queue,
+    Reason,
+    Seen,
+    Verdict,
+    Wanted,
+    answered,
+    keep,
+    number,
+    rejection,
+)
 
 _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"lsf is down|not responding|library call|timed? ?out|communication|connection|cannot connect", "unknown"),

@@ -13,8 +13,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilotage.agent.batch.dialect import Dialect
-from pilotage.agent.batch.reading import answered, document, keep, number, rejection, seconds, size_bytes
-from pilotage.agent.batch.values import Answer, Call, Limits, Queue, Reason, Seen, Verdict, Wanted
+from pilotage.agent.batch.values import (
+    Answer,
+    Call,
+    Limits,
+    Queue,
+    Reason,
+    Seen,
+    Verdict,
+    Wanted,
+    answered,
+    document,
+    keep,
+    number,
+    rejection,
+    seconds,
+    size_bytes,
+)
 
 _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"cannot connect|connection|timed out|end of file|communication|protocol", "unknown"),

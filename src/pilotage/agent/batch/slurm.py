@@ -7,8 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pilotage.agent.batch.dialect import Dialect, one_after_another
-from pilotage.agent.batch.reading import answered, expression, keep, message_of, number, rejection, seconds
-from pilotage.agent.batch.values import Answer, Busy, Call, Limits, Queue, Reason, Seen, Verdict, Wanted
+from pilotage.agent.batch.values import (
+    Answer,
+    Busy,
+    Call,
+    Limits,
+    Queue,
+    Reason,
+    Seen,
+    Verdict,
+    Wanted,
+    answered,
+    expression,
+    keep,
+    message_of,
+    number,
+    rejection,
+    seconds,
+)
 
 # Columns of fixed width: a separator could be part of somebody's job name.
 _COLUMNS = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pilotage.agent.errors import AgentError
 
@@ -142,3 +143,123 @@ class Limits(NamedTuple):
     queues: tuple[Queue, ...] = ()
     array_max: int = 0  # elements of one array
     jobs_max: int = 0
+
+
+# Reading what batch systems print: numbers, times and sizes, and what a failure stands for.
+
+_MESSAGE_CHARACTERS_MAX = 500
+_PARTS = {"*": ".*", "?": ".", ".": "[.]"}  # of patterns, as regular expressions have them
+_ABSENT_STATUS = 127  # a shell's word for a command that it does not find
+
+
+def answered(answer: Answer) -> str:
+    """What a successful call printed. Raises `Unknown` for any other."""
+    if answer.exit_status != 0:
+        raise Unknown(message_of(answer))
+    return answer.stdout
+
+
+def message_of(answer: Answer) -> str:
+    """What a call that failed said, in one line."""
+    said = " ".join(f"{answer.stderr} {answer.stdout}".split())[-_MESSAGE_CHARACTERS_MAX:]
+    if answer.exit_status is None:
+        return f"no answer in time{': ' if said else ''}{said}"
+    return said or f"exit status {answer.exit_status} and not a word"
+
+
+def rejection(answer: Answer, verdicts: Sequence[tuple[str, Verdict]]) -> Refused | Busy | Unknown:
+    """What a submission that did not succeed is to raise, by patterns and what each stands for.
+
+    The first pattern that is found counts. Only words that are known say that nothing was queued.
+    """
+    message = message_of(answer)
+    if answer.exit_status == _ABSENT_STATUS:
+        return Refused("refused", message)
+    if answer.exit_status in (None, 0):
+        return Unknown(message)
+    found = (verdict for pattern, verdict in verdicts if re.search(pattern, message, re.IGNORECASE))
+    verdict: Verdict = next(found, "unknown")
+    if verdict == "unknown":
+        return Unknown(message)
+    if verdict == "busy":
+        return Busy(message)
+    if verdict == "fewer":
+        return Busy(message, fewer=True)
+    return Refused(verdict, message)
+
+
+def keep(found: dict[str, Seen], key: str | None, seen: Seen) -> None:
+    """Note what is seen of a key. Of two under one key, what has not ended is told, else what is noted last."""
+    if key is not None and (key not in found or found[key].state == "ended" or seen.state != "ended"):
+        found[key] = seen
+
+
+def number(text: str, default: int = 0) -> int:
+    """The whole number that a text begins with."""
+    match = re.match(r"\s*(-?[0-9]{1,18})", text)
+    return int(match.group(1)) if match else default
+
+
+def seconds(text: str) -> int:
+    """The seconds of `1-02:03:04`, `02:03:04` or `03:04`; 0 where it is no such time, which is no limit."""
+    match = re.fullmatch(r"\s*(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})\s*", text)
+    if not match:
+        return 0
+    days, parts = int(match.group(1) or 0), [int(part) for part in match.group(2).split(":")]
+    if match.group(1):
+        parts += [0] * (3 - len(parts))  # `1-02` is a day and two hours
+    total = 0
+    for part in parts:
+        total = total * 60 + part
+    return total + days * 86_400
+
+
+def size_bytes(text: str) -> int:
+    """The bytes of `16G`, `512mb` or `100`; 0 where it is no such size, which is no limit."""
+    match = re.fullmatch(r"\s*([0-9]{1,15})(?:\.[0-9]*)?\s*([kmgt]?)i?b?\s*", text, re.IGNORECASE)
+    return int(match.group(1)) << 10 * " kmgt".index(match.group(2).lower() or " ") if match else 0
+
+
+def fields(text: str) -> dict[str, str]:
+    """The names that begin lines, and what follows them."""
+    return dict(re.findall(r"^[ \t]*(\w+)[ \t]+(.*?)[ \t]*$", text, re.MULTILINE))
+
+
+def common_start(names: Sequence[str]) -> str:
+    """What all names begin with."""
+    first, last = min(names), max(names)
+    different = (place for place, char in enumerate(first) if last[place : place + 1] != char)
+    return first[: next(different, len(first))]
+
+
+def document(text: str) -> dict[str, Any]:
+    """A document of JSON that is one object. Raises `Unknown`."""
+    try:
+        told = json.loads(text, strict=False)  # some systems do not escape what their users wrote
+    except (ValueError, RecursionError) as error:
+        raise Unknown(f"no whole document was printed: {error}") from error
+    if not isinstance(told, dict):
+        raise Unknown("a document was printed that is no object")
+    return told
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """A document of JSON that is a list of objects; nothing at all is an empty one. Raises `Unknown`."""
+    told = document(f'{{"all": {text}}}')["all"] if text.strip() else []
+    if not isinstance(told, list):
+        raise Unknown("a document was printed that is no list")
+    return [each for each in told if isinstance(each, dict)]
+
+
+def expression(names: Sequence[str]) -> str:
+    """Names or patterns of nodes as one extended regular expression; what follows the first dot of a name need not be there."""
+    return "|".join(f"({_expression(each)})" for each in names)
+
+
+def _expression(name: str) -> str:
+    parts = re.findall(r"\[!?[^\]]+\]|.", name)
+    made = [each.replace("[!", "[^") if len(each) > 1 else _PARTS.get(each, each) for each in parts]
+    if "." in name and not re.search(r"[*?\[]", name):  # a node may be known by the first part of its name alone
+        dot = made.index(_PARTS["."])
+        return f"{''.join(made[:dot])}({''.join(made[dot:])})?"
+    return f"{''.join(made)}([.].*)?"

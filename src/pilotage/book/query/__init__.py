@@ -12,7 +12,7 @@ from pilotage.book.query.attributes import (
     find_attribute,
     indexed_names,
 )
-from pilotage.book.query.check import Named, check_target
+from pilotage.book.query.check import Named, Plan, check_target, served_by
 from pilotage.book.query.conditions import (
     CONDITIONS_MAX,
     EVERYTHING,
@@ -23,14 +23,13 @@ from pilotage.book.query.conditions import (
     Operator,
     Query,
     canonical,
+    holds,
+    matches,
     resolve,
 )
 from pilotage.book.query.cursor import Cursor, decode_cursor, encode_cursor
 from pilotage.book.query.errors import CursorError, QueryError, QueryTooBroad
-from pilotage.book.query.json_form import from_json, to_json
-from pilotage.book.query.match import holds, matches
-from pilotage.book.query.parse import parse
-from pilotage.book.query.plan import Plan, served_by
+from pilotage.book.query.parse import from_json, parse, to_json
 from pilotage.book.query.values import Ago, Value
 
 __all__ = [

@@ -13,9 +13,8 @@ import msgspec
 
 from pilotage.book.query.errors import QueryError, shown
 from pilotage.model.errors import did_you_mean
-from pilotage.model.events import Source
-from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.states import State
+from pilotage.model.events.events import Source
+from pilotage.model.states import ExitCodeGasw, State
 
 
 class Target(StrEnum):

@@ -15,8 +15,8 @@ import msgspec
 from pilotage.book.query.attributes import EXIT_CODES, SOURCES, STATES, Kind
 from pilotage.book.query.errors import Place, shown
 from pilotage.model.errors import near_name
-from pilotage.model.events import JOB_ID, parse_dotted
-from pilotage.model.layout import PackageId, parse_path
+from pilotage.model.events.events import JOB_ID, parse_dotted
+from pilotage.model.jobs.layout import PackageId, parse_path
 
 
 class Ago(msgspec.Struct, frozen=True, tag="ago"):

@@ -1,12 +1,12 @@
 """The choice of sites by how they behave: filter → status → score → room → pick. `Selection` is what the engine holds."""
 
-from pilotage.engine.selection.causes import Cause, cause_of
-from pilotage.engine.selection.draws import Draws
+from pilotage.engine.selection.black_holes import Cause, cause_of
 from pilotage.engine.selection.filters import Asked, SiteDescription
-from pilotage.engine.selection.place import Standing, Underway
+from pilotage.engine.selection.sampling import Draws
 from pilotage.engine.selection.selection import Selection
-from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.engine.selection.site_profile import Standing, Underway
 from pilotage.engine.selection.status import Change, Drained, Hibernated, Woken
+from pilotage.model.settings.engine import SelectionSettings
 
 __all__ = [
     "Asked",

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from pilotage.model.demand import Demand, lacking
-from pilotage.model.nodes import can_mean
-from pilotage.model.site import Site
-from pilotage.model.starts import Start, fitting_start, told_start
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Demand, lacking
+from pilotage.model.site import Site, Start, can_mean, fitting_start, told_start
 from pilotage.model.texts import sizes_apart
 
 _UNITS = {
@@ -266,3 +265,25 @@ def refusals(site: SiteDescription, asked: Asked) -> Iterator[Refusal]:
 def allows(site: SiteDescription, asked: Asked) -> bool:
     """Whether it can."""
     return next(refusals(site, asked), None) is None
+
+
+def asked_of(
+    owner: str, about: Template, *, demand: Demand, more_wall_than: float = 0.0, run_seconds: float = 0.0
+) -> Asked:
+    """What packages of a template ask of a site; their estimate only where it is given, since it is no more than that."""
+    return Asked(
+        demand=demand,
+        executor=about.executor,
+        platform=about.platform,
+        job_type=about.job_type,
+        more_wall_than=more_wall_than,
+        run_seconds=run_seconds,
+        work_bytes=about.work_bytes,
+        input_bytes=about.input_bytes,
+        output_bytes=about.output_bytes,
+        locators=about.locators,
+        data_handling=about.data_handling,
+        software=about.software,
+        starts=about.starts,
+        owner=owner,
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pilotage.engine.selection.draws import Draws
-from pilotage.engine.selection.place import Place
-from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, REFUSED, Pool
+from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, REFUSED, Pool
+from pilotage.engine.selection.sampling import Draws
+from pilotage.engine.selection.site_profile import Place
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Woken, wakes_at
 from pilotage.engine.selection.thompson import is_quicker, sample

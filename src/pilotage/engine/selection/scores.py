@@ -11,8 +11,8 @@ import math
 from bisect import bisect_right
 from typing import Literal
 
-from pilotage.engine.selection.settings import SelectionSettings
-from pilotage.model.reports import Trouble
+from pilotage.model.exchange.reports import Trouble
+from pilotage.model.settings.engine import SelectionSettings
 
 Operation = Literal["submission", "transfer", "file-operation"]
 """What is scored besides attempts."""

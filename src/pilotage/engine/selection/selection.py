@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from pilotage.engine.selection.draws import Draws
-from pilotage.engine.selection.explaining import ChoiceWhy, SiteWhy, explain_choice, explain_site
+from pilotage.engine.selection.candidates import CANDIDATE, Pool
+from pilotage.engine.selection.explain import ChoiceWhy, SiteWhy, explain_choice, explain_site
 from pilotage.engine.selection.filters import Asked, SiteDescription
-from pilotage.engine.selection.happenings import Happenings
+from pilotage.engine.selection.observations import Happenings
 from pilotage.engine.selection.picking import choose, left_out_of, next_wake_at
-from pilotage.engine.selection.place import Place, Standing, Underway
-from pilotage.engine.selection.pools import CANDIDATE, Pool
+from pilotage.engine.selection.sampling import Draws
 from pilotage.engine.selection.scores import Operation
+from pilotage.engine.selection.site_profile import Place, Standing, Underway
 from pilotage.engine.selection.status import Woken
 
 _ANYTHING = Asked()

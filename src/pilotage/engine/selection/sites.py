@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from pilotage.engine.selection.black_holes import Everyone
+from pilotage.engine.selection.candidates import Changes, Pool
 from pilotage.engine.selection.filters import Asked, SiteDescription
-from pilotage.engine.selection.place import Place, Standing
-from pilotage.engine.selection.pools import Changes, Pool
-from pilotage.engine.selection.queue_times import QueueTimes
-from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.engine.selection.rolling import QueueTimes
+from pilotage.engine.selection.sampling import weight_of_grade
+from pilotage.engine.selection.site_profile import Place, Standing
 from pilotage.engine.selection.status import Hibernated, Sleep, SleepQueue, SleepReason, WakeRule, Woken
-from pilotage.engine.selection.weights import weight_of_grade
+from pilotage.model.settings.engine import SelectionSettings
 
 
 class Sites:

@@ -23,7 +23,7 @@ from typing import Literal
 
 import msgspec
 
-from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.model.settings.engine import SelectionSettings
 
 Status = Literal["candidate", "hibernated", "overloaded"]
 SleepReason = Literal[

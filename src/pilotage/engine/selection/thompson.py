@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from pilotage.engine.selection.draws import Draws
-from pilotage.engine.selection.settings import SelectionSettings
-from pilotage.engine.selection.windows import microseconds
+from pilotage.engine.selection.rolling import microseconds
+from pilotage.engine.selection.sampling import Draws
+from pilotage.model.settings.engine import SelectionSettings
 
 _FRESH = 1 / 1024
 """For so much of a half-life evidence is as good as new: it loses less than a thousandth, and most powers are spared."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from pilotage.engine.jobs import JobState
-from pilotage.engine.places import AttemptState
 from pilotage.engine.selection import Change
+from pilotage.engine.state.jobs import JobState
+from pilotage.engine.state.sites import AttemptState
 
 
 class Pending:

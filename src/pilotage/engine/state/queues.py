@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from pilotage.engine.jobs import QueueClass, Reservations
-from pilotage.engine.places import AttemptState, SiteState
+from pilotage.engine.state.jobs import QueueClass, Reservations
+from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.state.tables import JobTable, PilotTable, SiteTable
-from pilotage.model.demand import Demand
+from pilotage.model.resources import Demand
 
 SHAPES_MIN = 256
 """So many shapes are kept without a look; then twice as many as are in use."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from pilotage.engine.jobs import JobState
-from pilotage.engine.places import PilotRequest, PilotState, SiteState
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.plan import JobPlan
+from pilotage.engine.state.jobs import JobState
+from pilotage.engine.state.sites import PilotRequest, PilotState, SiteState
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.jobs.plan import JobPlan
 
 
 class JobTable:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pilotage.language.boutiques.checks import Place, check_descriptor_shape
 from pilotage.language.boutiques.command import (
     ConfigurationFile,
     OutputPath,
@@ -26,12 +27,14 @@ from pilotage.language.boutiques.descriptor import (
     Resources,
 )
 from pilotage.language.boutiques.invocation import check_invocation, read_invocation
-from pilotage.language.boutiques.json_text import read_json
-from pilotage.language.boutiques.lint import check_descriptor, check_schema_limits
-from pilotage.language.boutiques.lint_outputs import check_container, check_outputs, check_tests
-from pilotage.language.boutiques.shape import Place
-from pilotage.language.boutiques.shape_rules import check_descriptor_shape
-from pilotage.language.boutiques.values import Value, value_of
+from pilotage.language.boutiques.lint import (
+    check_container,
+    check_descriptor,
+    check_outputs,
+    check_schema_limits,
+    check_tests,
+)
+from pilotage.language.boutiques.values import Value, read_json, value_of
 from pilotage.language.text.tree import Node, Report
 
 __all__ = [

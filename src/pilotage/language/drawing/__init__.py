@@ -24,11 +24,11 @@ def draw(expansion: Expansion, drawing: Drawing, *, columns: int = 80) -> Iterat
 
         return text_lines(expansion, columns=columns)
     if drawing == "dot":
-        from pilotage.language.drawing.dot import dot_lines
+        from pilotage.language.drawing.exports import dot_lines
 
         return dot_lines(expansion)
     if drawing == "json":
-        from pilotage.language.drawing.graph_json import json_pieces
+        from pilotage.language.drawing.exports import json_pieces
 
         return json_pieces(expansion)
     from pilotage.language.drawing.svg import svg_text

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pilotage.language.expansion.blocks import Block, BlockColumns
 from pilotage.language.expansion.expansion import Expansion
-from pilotage.language.expansion.items import Column, Groups
-from pilotage.language.expansion.lists import files_key
-from pilotage.language.expansion.makers import general_pattern
+from pilotage.language.expansion.lists import Column, Groups, files_key
+from pilotage.language.expansion.producers import general_pattern
 from pilotage.language.expansion.resolve import ProducedNames
-from pilotage.language.text.paths import tidy_name, tidy_names
+from pilotage.language.text.names import tidy_name, tidy_names
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal
 from pilotage.language.text.templates import Template, literal_text, part_of_name, render_column
 

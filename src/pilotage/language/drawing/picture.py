@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
 
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.edge_files import FilesOnEdges
+from pilotage.language.expansion.edge_files import FilesOnEdges, blocks_behind, inputs_from
 from pilotage.language.expansion.expansion import Expansion
-from pilotage.language.expansion.items import Indices
-from pilotage.language.expansion.late_edges import blocks_behind, inputs_from
+from pilotage.language.expansion.lists import Indices
 
 GROUPS_MAX = 60
 ACTIVITIES_MAX = 100
@@ -211,3 +211,83 @@ def _sampled_files(expansion: Expansion, samples: list[tuple[int, int]]) -> tupl
             names.setdefault(carried.declared.name if written else carried.name)
             for_all = for_all or written
     return tuple(names), for_all
+
+
+# Colours of activities: light grounds with dark lines, so that black text on any of them is easy to read.
+#
+# The hues keep apart for the common kinds of colour blindness (after Okabe and Ito); a job with more activities
+# than colours uses them again.
+
+
+class Colour(msgspec.Struct, frozen=True):
+    """The ground of a box and the line around it."""
+
+    fill: str
+    line: str
+
+
+COLOURS = (
+    Colour(fill="#d6eaf8", line="#0072b2"),
+    Colour(fill="#fdebd0", line="#b96a00"),
+    Colour(fill="#d5f5e3", line="#00795a"),
+    Colour(fill="#f9dfee", line="#a8437c"),
+    Colour(fill="#fcf6c8", line="#8a7a00"),
+    Colour(fill="#e4e0f7", line="#5b4bb0"),
+    Colour(fill="#fde0d5", line="#b8440e"),
+    Colour(fill="#d8f3f5", line="#1b7f8c"),
+    Colour(fill="#e8e8e8", line="#5c5c5c"),
+)
+
+
+def colour_of_activities(activities: Iterable[str]) -> dict[str, Colour]:
+    """A colour for each activity, in the order in which they appear."""
+    distinct = dict.fromkeys(activities)
+    return {activity: COLOURS[i % len(COLOURS)] for i, activity in enumerate(distinct)}
+
+
+# How much room a text takes where every character has one width: wide ones take two cells, combining ones none.
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal a text fills."""
+    return len(text) if text.isascii() else sum(map(cell, text))
+
+
+def cell(character: str) -> int:
+    """How many cells one character fills."""
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def clipped(text: str, cells_max: int) -> str:
+    """The text, or its beginning and an ellipsis where it would be wider than allowed."""
+    text = "".join(character if character.isprintable() else "\ufffd" for character in text)
+    if cells(text) <= cells_max:
+        return text
+    kept, used = [], 1
+    for character in text:
+        used += cell(character)
+        if used > cells_max:
+            break
+        kept.append(character)
+    return "".join(kept) + "…" if cells_max > 0 else ""
+
+
+def shortened(text: str, cells_max: int) -> str:
+    """The text, or its beginning and its end, since names often differ only there."""
+    text = "".join(character if character.isprintable() else "\ufffd" for character in text)
+    if cells(text) <= cells_max or cells_max < 8:
+        return clipped(text, cells_max)
+    room = (cells_max - 1) // 2
+    ending = ""
+    for character in reversed(text):
+        if cells(ending) + cell(character) > room:
+            break
+        ending = character + ending
+    return clipped(text, cells_max - cells(ending)) + ending
+
+
+def padded(text: str, width: int) -> str:
+    """The text with spaces after it up to a width in cells."""
+    return text + " " * (width - cells(text))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pilotage.language.drawing.cells import cells, clipped, padded, shortened
-from pilotage.language.drawing.picture import Arrow, Box, Picture, picture_of
+from pilotage.language.drawing.picture import Arrow, Box, Picture, cells, clipped, padded, picture_of, shortened
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.text.names import plural
 

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING
 
 from pilotage.language.expansion.blocks import Block, BlockColumns
 from pilotage.language.expansion.expansion import Expansion
-from pilotage.language.expansion.makers import general_pattern
 from pilotage.language.expansion.placeholders import unused_variables
+from pilotage.language.expansion.producers import general_pattern
 from pilotage.language.expansion.software import filled_parameters, find_software
-from pilotage.language.reading.iterations import sources
-from pilotage.language.reading.kinds import Place
-from pilotage.language.reading.rules import MarkOf, values_in
-from pilotage.language.text.patterns import can_both_match
+from pilotage.language.folder import Folder
+from pilotage.language.parsing.document import Document
+from pilotage.language.parsing.iterations import sources
+from pilotage.language.parsing.kinds import Place
+from pilotage.language.parsing.rules import MarkOf, values_in
+from pilotage.language.text.names import tidy_name, why_outside
+from pilotage.language.text.patterns import can_both_match, literal
 from pilotage.language.text.templates import parse_template
 from pilotage.language.text.tree import Mark, Report
-from pilotage.model.definition import Binary, Container, Definition, InputFile, OutputFile, Package, Source
 from pilotage.model.errors import did_you_mean
+from pilotage.model.jobs.definition import Binary, Container, Definition, InputFile, OutputFile, Package, Source
 
 if TYPE_CHECKING:
-    from pilotage.language.expansion.described import Described
-    from pilotage.language.expansion.described_paths import KnownValues
+    from pilotage.language.expansion.tool_outputs import KnownValues
+    from pilotage.language.expansion.tool_software import Described
 
 NO_OUTPUTS = "no-outputs"
 PARAMETERS_CHECKED_MAX = 10_000
@@ -85,7 +88,7 @@ def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None
             if software is None or software.boutiques is None or not block.count:
                 continue
             # Few documents hold a descriptor, and its reader takes a while to import.
-            from pilotage.language.expansion.described import container_of, described_by, known_values
+            from pilotage.language.expansion.tool_software import container_of, described_by, known_values
 
             found = described_by(software.boutiques)
             _check_distinct(found, block, binary, report, mark((*place, "parameters")))
@@ -184,3 +187,50 @@ def _unused_outputs(definition: Definition) -> Iterator[tuple[Place, str]]:
         made = general_pattern(parse_template(text))
         if not any(can_both_match(made, pattern) for pattern in needed):
             yield (*place, "dispositions"), text
+
+
+# Programs that a document names by a path, and that are not there: their packages cannot start.
+
+
+def warn_of_missing_programs(document: Document, folder: Folder) -> None:
+    """Tell of each program such as `./simulate` that is neither in the folder nor made by a package."""
+    definition, told = document.definition, set[str]()
+    for place, package in values_in(definition):
+        if not isinstance(package, Package) or package.container is not None or package.noop or package.done:
+            continue
+        for number, binary in enumerate(package.binaries):
+            field = "run" if binary.run else "invoking_script"
+            word = binary.run[0] if binary.run else binary.invoking_script
+            program = _named_by_a_path(word)
+            if not program or program in told or folder.exists(program) or _is_made(program, definition):
+                continue
+            told.add(program)
+            where = document.report.found(document.mark((*place, "binaries", number, field)), word)
+            message = f"the program {word!r} is not there, and no package makes it: the command cannot be started"
+            hint = "names are relative to the folder of the document; a program of the PATH is named without a folder"
+            document.report.warn("missing-program", message, where, hint=hint)
+
+
+def _named_by_a_path(word: str) -> str:
+    """The file of a program that is named by a path within the folder; empty where it is not."""
+    if "/" not in word or "{" in word or word.startswith(("/", "~", "$")) or why_outside(word):
+        return ""
+    return tidy_name(word)
+
+
+def _is_made(program: str, definition: Definition) -> bool:
+    """Whether a package may make a program, or takes it as an input from wherever it is."""
+    for _, binary in values_in(definition):
+        if not isinstance(binary, Binary):
+            continue
+        texts = [output.name or f"{output.folder or '.'}/**" for output in binary.outputs]
+        texts += [
+            binary.stdout,
+            *(given.name for given in binary.inputs if given.locator or given.acquisition == "self"),
+        ]
+        if any(
+            text and can_both_match(tidy_name(general_pattern(parse_template(text))), literal(program))
+            for text in texts
+        ):
+            return True
+    return False

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from pilotage.language.expansion.items import Column, Indices, Items, Tags
+from pilotage.language.expansion.lists import Column, Indices, Items, Tags
 from pilotage.language.expansion.software import find_software
-from pilotage.language.reading.kinds import Place
-from pilotage.language.text.paths import tidy_name
+from pilotage.language.parsing.kinds import Place
+from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import is_pattern, literal
 from pilotage.language.text.templates import (
     Part,
@@ -23,8 +23,8 @@ from pilotage.language.text.templates import (
     part_of_name,
     render,
 )
-from pilotage.model.definition import Binary, Definition, InputFile, Line, OutputFile, Package
-from pilotage.model.layout import StageLayout
+from pilotage.model.jobs.definition import Binary, Definition, InputFile, Line, OutputFile, Package
+from pilotage.model.jobs.layout import StageLayout
 
 Constants = Mapping[str, str]
 _BINARY = 7  # in places such as stages/0/lines/0/packages/0/binaries/2/inputs/0
@@ -223,18 +223,18 @@ class Block:
     def _with_what_is_described(self, definition: Definition) -> Package:
         """The package with the files, the container and the resources that descriptors of its software add."""
         # Few jobs need it, and the reader of descriptors takes a while to import.
-        from pilotage.language.expansion import described
+        from pilotage.language.expansion import tool_software
 
-        known = described.known_values(self)
+        known = tool_software.known_values(self)
         binaries = []
         for binary in self.package.binaries:
-            found = described.described_binary(definition, binary)
-            binaries.append(described.with_described_files(binary, found, known) if found else binary)
+            found = tool_software.described_binary(definition, binary)
+            binaries.append(tool_software.with_described_files(binary, found, known) if found else binary)
         return msgspec.structs.replace(
             self.package,
             binaries=tuple(binaries),
-            container=described.container_of(definition, self.package),
-            resources=described.resources_of(definition, self.package),
+            container=tool_software.container_of(definition, self.package),
+            resources=tool_software.resources_of(definition, self.package),
         )
 
     def _find_outputs(self) -> list[tuple[Place, OutputFile]]:

@@ -9,15 +9,15 @@ import numpy as np
 
 from pilotage.language.expansion.blocks import Block, BlockColumns, BlockIndex
 from pilotage.language.expansion.lists import files_read
-from pilotage.language.expansion.makers import general_pattern, late_outputs
 from pilotage.language.expansion.packages import ConcretePackage, write_package
-from pilotage.language.text.paths import tidy_names
+from pilotage.language.expansion.producers import general_pattern, late_outputs
+from pilotage.language.text.names import tidy_names
 from pilotage.language.text.patterns import can_both_match, matches, matching
 from pilotage.language.text.templates import render_column
-from pilotage.model.definition import Definition
-from pilotage.model.graph import EdgeKind, Graph
-from pilotage.model.layout import PackageId, StageLayout, parse_path
-from pilotage.model.resolved import ResolvedLists
+from pilotage.model.jobs.definition import Definition
+from pilotage.model.jobs.graph import EdgeKind, Graph
+from pilotage.model.jobs.layout import PackageId, StageLayout, parse_path
+from pilotage.model.jobs.submission import ResolvedLists
 
 Produced = Mapping[int, tuple[str, ...]]
 NOTHING_PRODUCED: Produced = {}

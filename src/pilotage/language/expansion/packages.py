@@ -18,8 +18,8 @@ from pilotage.language.expansion.software import (
     way_beforehand,
     ways_of,
 )
-from pilotage.language.reading.records import fields_of
-from pilotage.language.text.paths import tidy_name
+from pilotage.language.parsing.records import fields_of
+from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import is_pattern, literal
 from pilotage.language.text.templates import (
     Values,
@@ -29,7 +29,8 @@ from pilotage.language.text.templates import (
     render_arguments,
     render_shell,
 )
-from pilotage.model.definition import (
+from pilotage.model.errors import PilotageError
+from pilotage.model.jobs.definition import (
     Binary,
     Container,
     Definition,
@@ -42,8 +43,7 @@ from pilotage.model.definition import (
     Scripts,
     Value,
 )
-from pilotage.model.errors import PilotageError
-from pilotage.model.layout import PackageId
+from pilotage.model.jobs.layout import PackageId
 
 Record = TypeVar("Record", bound=Value)
 MatchingInputs = Callable[[str, int], tuple[str, ...] | None]  # of a pattern, for the binary of this number
@@ -225,7 +225,7 @@ def _write_binary(
     environment = environment_levels(definition, block.package, binary, values, way)
     error_codes: Mapping[str, str] = {}
     if software is not None and software.boutiques is not None:
-        from pilotage.language.expansion.described import described_by
+        from pilotage.language.expansion.tool_software import described_by
 
         described = described_by(software.boutiques)
         error_codes = described.error_codes
@@ -287,7 +287,7 @@ def command_of(binary: Binary, values: Values, definition: Definition, way: Way 
     software = find_software(definition, binary)
     if software is None or software.boutiques is None:
         raise PilotageError(f"no software {binary.software!r} is described", subject=definition.job)
-    from pilotage.language.expansion.described import described_by
+    from pilotage.language.expansion.tool_software import described_by
 
     return described_by(software.boutiques).argv(parameters)
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.software import find_software, ways_of
-from pilotage.language.reading.iterations import sources
-from pilotage.language.reading.kinds import Place
-from pilotage.language.reading.rules import templates_in, values_in
-from pilotage.language.text.templates import ATTRIBUTES, Placeholder, Template, parse_template
-from pilotage.model.definition import Binary, Definition, InputFile, Package, Script, Stage, Value
+from pilotage.language.expansion.software import filled_parameters, find_software, parameter_texts, ways_of
+from pilotage.language.parsing.iterations import sources
+from pilotage.language.parsing.kinds import Place
+from pilotage.language.parsing.rules import templates_in, values_in
+from pilotage.language.text.templates import (
+    ATTRIBUTES,
+    Placeholder,
+    Template,
+    Values,
+    parse_template,
+    shell_script,
+    unfit_value,
+)
 from pilotage.model.errors import did_you_mean
+from pilotage.model.jobs.definition import Binary, Definition, InputFile, Package, Script, Stage, Value
 
 
 class NoteFault(Protocol):
@@ -197,3 +206,77 @@ def _used(stage: Stage) -> Iterator[Placeholder]:
 def _own(value: Value) -> Iterator[Placeholder]:
     for _, text, style in templates_in(value):
         yield from parse_template(text, style).placeholders
+
+
+# Whether the values of a block can stand where its `shell:` scripts have them: in arithmetic, in here-documents.
+_SMALL_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+def check_script_values(
+    block: Block, definition: Definition, columns: Mapping[str, Sequence[str]], error: NoteFault
+) -> None:
+    """Note the first value of each script that cannot be filled in; of most scripts none has to be looked at.
+
+    Names of files that `{inputs}` and `{outputs}` stand for are not known here: a script that cannot take one fails.
+    """
+    for place, binary in block.binaries():
+        for text, inner, parameters in _scripts(binary, block, definition):
+            script = shell_script(text)
+            if script.fault or script.takes_any_value:
+                continue
+            lists = [
+                gap
+                for gap, slot in zip(parse_template(text, "shell").placeholders, script.slots, strict=True)
+                if slot.context == "arithmetic" and gap.name in _FILE_LISTS
+            ]
+            if lists:
+                error("list-in-text", f"{lists[0]} is a list, and only a number can stand in $(( ))", (*place, *inner))
+                continue
+            unfit = list(_unfit(text, block, columns, parameters, numbers_fit=not script.documents))
+            if unfit:
+                position, reason = unfit[0]
+                more = f" (and {len(unfit) - 1:,} more)" if len(unfit) > 1 else ""
+                error("unfit-value", f"{block.package_name(position)}{more}: {reason}", (*place, *inner))
+
+
+def _scripts(
+    binary: Binary, block: Block, definition: Definition
+) -> Iterator[tuple[str, Place, Mapping[str, object] | None]]:
+    """The scripts of a binary, or of its software with the parameters that it is given."""
+    if binary.shell:
+        yield binary.shell, ("shell",), None
+    for way in ways_of(definition, block.package, binary):
+        if way.execution.shell:
+            yield way.execution.shell, ("software",), binary.parameters
+
+
+def _unfit(
+    text: str,
+    block: Block,
+    columns: Mapping[str, Sequence[str]],
+    parameters: Mapping[str, object] | None,
+    *,
+    numbers_fit: bool,
+) -> Iterator[tuple[int, str]]:
+    """The packages whose values do not fit, with the reason."""
+    names = {gap.name for gap in parse_template(text, "shell").placeholders}
+    if names & _FILE_LISTS:
+        return
+    if parameters is not None or any(block.is_list(name) for name in names):
+        for position in range(block.count):
+            values: Values = block.values(position)
+            if parameters is not None:
+                values = {**values, **parameter_texts(filled_parameters(parameters, values))}
+            reason = unfit_value(text, values)
+            if reason:
+                yield position, reason
+        return
+    varying = [name for name in sorted(names) if name not in block.constants]
+    rows = zip(*(columns[name] for name in varying), strict=True) if varying else [()] * min(block.count, 1)
+    constants_fit = numbers_fit and all(_SMALL_NUMBER.fullmatch(block.constants[name]) for name in names - {*varying})
+    for position, row in enumerate(rows):
+        if constants_fit and all(map(_SMALL_NUMBER.fullmatch, row)):
+            continue
+        reason = unfit_value(text, {**block.constants, **dict(zip(varying, row, strict=True))})
+        if reason:
+            yield position, reason

@@ -8,11 +8,13 @@ from typing import overload
 import numpy as np
 
 from pilotage.language.expansion.blocks import BlockIndex
-from pilotage.language.expansion.items import (
+from pilotage.language.expansion.lists import (
     ONE,
     Column,
     Groups,
     Items,
+    ListFault,
+    Lists,
     RangeTexts,
     Tags,
     cross,
@@ -20,14 +22,13 @@ from pilotage.language.expansion.items import (
     flat_cross,
     match,
 )
-from pilotage.language.expansion.lists import ListFault, Lists
-from pilotage.language.expansion.makers import Found, Makers
-from pilotage.language.reading.iterations import RESERVED, sources
-from pilotage.language.text.paths import tidy_name
+from pilotage.language.expansion.producers import Found, Makers
+from pilotage.language.parsing.iterations import RESERVED, sources
+from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.templates import parse_template
-from pilotage.model.definition import Combination, Iteration, Source
 from pilotage.model.errors import did_you_mean
+from pilotage.model.jobs.definition import Combination, Iteration, Source
 
 
 class NotYetKnown(Exception):

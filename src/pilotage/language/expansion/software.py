@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pilotage.language.text.templates import Values, parse_template, render
-from pilotage.model.definition import Binary, Definition, Environment, Execution, Infrastructure, Package, Software
-from pilotage.model.site import Site
-from pilotage.model.starts import ANY_INFRASTRUCTURE, Start, fitting_start
+from pilotage.model.jobs.definition import Binary, Definition, Environment, Execution, Infrastructure, Package, Software
+from pilotage.model.site import ANY_INFRASTRUCTURE, Site, Start, fitting_start
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 

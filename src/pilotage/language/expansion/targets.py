@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from pilotage.language.expansion.blocks import Block, BlockColumns
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import targets_of
-from pilotage.language.expansion.makers import general_pattern, late_outputs
-from pilotage.language.reading.iterations import sources
-from pilotage.language.text.paths import tidy_name, tidy_names
+from pilotage.language.expansion.producers import general_pattern, late_outputs
+from pilotage.language.parsing.iterations import sources
+from pilotage.language.text.names import tidy_name, tidy_names
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches, matching
 from pilotage.language.text.templates import Template, render_column
 from pilotage.language.text.tree import Report

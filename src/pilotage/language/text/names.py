@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 JOB_NAME_CHARACTERS_MAX = 200
@@ -56,3 +57,74 @@ class FreeNames:
             found = f"{name}{self._separator}{number}"
         self._taken.add(found)
         return found
+
+
+# Names of files in a job's tree: one spelling for each, and none outside the tree.
+
+STATE_FOLDER = ".pilotage"
+_OWN_FOLDERS = {
+    STATE_FOLDER: "is where pilotage keeps its own state",
+    ".pilotage-staged": "is where pilotage keeps outputs that have no name yet",
+}
+
+# What can make a name other than it looks, in names that each stand between newlines.
+_SUSPICIOUS = ("//", "..", "\0", "\n/", "/\n", "\n\n", "\n./", "/./", "/.\n", "\n.\n", f"\n{STATE_FOLDER}")
+
+
+def _all_plain(names: list[str]) -> bool:
+    """Whether no name needs a closer look; a million are searched in one go."""
+    joined = "\n" + "\n".join(names) + "\n"
+    return not any(sign in joined for sign in _SUSPICIOUS)
+
+
+def tidy_names(names: list[str]) -> list[str]:
+    """The names with `./`, `//` and `a/../` taken out; where there is nothing to do, the same list."""
+    if not names or _all_plain(names):
+        return names
+    return [tidy_name(name) for name in names]
+
+
+def tidy_name(name: str) -> str:
+    """One name in its one spelling."""
+    if "/" not in name or "\0" in name:
+        return name
+    tidy = posixpath.normpath(name)
+    return tidy[1:] if tidy.startswith("//") else tidy
+
+
+def outside(names: list[str]) -> list[tuple[str, str]]:
+    """The names that cannot be outputs, each with the reason."""
+    if not names or _all_plain(names):
+        return []
+    return [(name, reason) for name in names if (reason := why_outside(name))]
+
+
+def why_outside(name: str) -> str:
+    """Why a name cannot be an output of a job, or an empty text."""
+    if not name:
+        return "it is empty"
+    if "\0" in name:
+        return "it holds a NUL character"
+    if name.startswith("/"):
+        return "it is absolute"
+    tidy = tidy_name(name)
+    if tidy == ".." or tidy.startswith("../"):
+        return "it leads out of the job's tree"
+    if tidy == "." or name.endswith("/"):
+        return "it names a folder"
+    if name.endswith("\n"):
+        return "it ends with a line break"
+    return why_own(tidy)
+
+
+def why_own(tidy: str) -> str:
+    """Why a name is none for files of a job, since pilotage keeps its own there, or an empty text."""
+    folder = tidy.partition("/")[0]
+    return f"{folder} {_OWN_FOLDERS[folder]}" if folder in _OWN_FOLDERS else ""
+
+
+def first_own(names: list[str]) -> tuple[str, str] | None:
+    """The first of some names that pilotage keeps for itself, with the reason; a million are searched in one go."""
+    if f"\n{STATE_FOLDER}" not in "\n" + "\n".join(names):
+        return None
+    return next(((name, reason) for name in names if (reason := why_own(name))), None)

@@ -11,19 +11,209 @@ scalars and comments notice nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pilotage.language.text.growth import PROBLEMS_MAX, GrowthStopped, TreeGrowth
-from pilotage.language.text.json_text import feed_json, looks_like_json
-from pilotage.language.text.scalars import ambiguity
-from pilotage.language.text.tree import Mark, Node, Report
-from pilotage.language.text.yaml_events import feed_yaml
+from pilotage.language.text.emit import ambiguity
+from pilotage.language.text.tree import Mark, Node, Report, Scalar
+from pilotage.language.text.tree_builder import (
+    PROBLEMS_MAX,
+    GrowthStopped,
+    Kind,
+    TreeGrowth,
+    feed_json,
+    looks_like_json,
+)
 from pilotage.language.text.yaml_syntax import explain_syntax
-from pilotage.language.text.yaml_tabs import lines_led_by_tab, refuse_tabs
 
 if TYPE_CHECKING:
     from yaml.error import YAMLError
+
+
+# Turns libyaml's events into a growing tree.
+
+
+def feed_yaml(text: str, *, growth: TreeGrowth, braces: tuple[str, str], last: Mark) -> YAMLError | None:
+    """Deliver libyaml's events to `growth`; the syntax error that ended them, or None at the end of the document.
+
+    `braces` are the two characters that stand for `{` and `}` in the text, or empty; `last` is the end of the text.
+    """
+    import yaml  # takes ten milliseconds, which a command that reads no YAML does not spend
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    feed = _Feed(growth, braces=braces, last=last)
+    take: dict[type, Callable[[Any], None]] = {
+        yaml.ScalarEvent: feed.scalar,
+        yaml.MappingStartEvent: feed.mapping,
+        yaml.SequenceStartEvent: feed.sequence,
+        yaml.MappingEndEvent: feed.end,
+        yaml.SequenceEndEvent: feed.end,
+        yaml.AliasEvent: feed.alias,
+        yaml.DocumentStartEvent: feed.document,
+    }
+    following, end = loader.get_event, yaml.StreamEndEvent
+    try:
+        while (kind := type(event := following())) is not end:
+            if kind in take:
+                take[kind](event)
+    except yaml.YAMLError as error:
+        return error
+    finally:
+        loader.dispose()
+    feed.finish()
+    return None
+
+
+class _Feed:
+    """One method for each event that matters."""
+
+    def __init__(self, growth: TreeGrowth, *, braces: tuple[str, str], last: Mark) -> None:
+        self._growth = growth
+        self._left, self._right = braces
+        self._last = last
+        self._documents = 0
+
+    def scalar(self, event: Any) -> None:
+        begin, value = event.start_mark, event.value
+        mark = Mark(begin.line + 1, begin.column + 1)
+        if self._left and self._left in value:
+            value = value.replace(self._left, "{").replace(self._right, "}")
+        elif not value and mark.line > self._last.line:  # where libyaml puts an absent value at the end of the text
+            mark = self._last
+        if event.tag is not None:
+            self._refuse_tag(event.tag, mark)
+        self._growth.scalar(Scalar(value, not event.style, mark), anchor=event.anchor)
+
+    def mapping(self, event: Any) -> None:
+        self._open("flow" if event.flow_style else "block", event)
+
+    def sequence(self, event: Any) -> None:
+        self._open("list", event)
+
+    def end(self, _event: Any) -> None:
+        self._growth.close()
+
+    def alias(self, event: Any) -> None:
+        self._growth.alias(event.anchor, _mark_of(event))
+
+    def document(self, event: Any) -> None:
+        self._documents += 1
+        if self._documents > 1:
+            self._growth.fault(
+                "several-documents",
+                "a second document begins here; a file holds one",
+                _mark_of(event),
+                hint="remove the `---` line, or put the second document into a file of its own",
+            )
+            raise GrowthStopped
+
+    def finish(self) -> None:
+        root = self._growth.root
+        if root is None or (isinstance(root, Scalar) and root.plain and root.text == ""):
+            self._growth.root = None
+            self._growth.fault(
+                "empty-document",
+                "the document is empty",
+                Mark(1, 1),
+                hint="begin with `pilotage: 1`; `pilotage init` writes a first document",
+            )
+
+    def _open(self, kind: Kind, event: Any) -> None:
+        mark = _mark_of(event)
+        if event.tag is not None:
+            self._refuse_tag(event.tag, mark)
+        self._growth.open(kind, mark, anchor=event.anchor)
+
+    def _refuse_tag(self, tag: str, mark: Mark) -> None:
+        shown = tag.replace("tag:yaml.org,2002:", "!!")[:40]
+        self._growth.fault(
+            "tag", f"tags such as `{shown}` are not read", mark, hint="leave it out; quote the value if it is a text"
+        )
+
+
+def _mark_of(event: Any) -> Mark:
+    return Mark(event.start_mark.line + 1, event.start_mark.column + 1)
+
+
+# Finds tabs that indent the lines of a block, where YAML wants spaces.
+#
+# Tabs are fine inside quoted texts, block scalars, lists in brackets and mappings in braces; libyaml's events say
+# where those are.
+
+_LED_BY_TAB = re.compile(r"( *)\t[ \t]*[^\s#]")
+_SHOWN_MAX = 10
+
+
+def lines_led_by_tab(lines: Sequence[str]) -> list[int]:
+    """The numbers (from 1) of the lines whose indentation has a tab; blank lines and comments do not count."""
+    return [number for number, line in enumerate(lines, 1) if _LED_BY_TAB.match(line)]
+
+
+def refuse_tabs(text: str, candidates: Sequence[int], *, report: Report) -> bool:
+    """Report those of the lines that stand in block context; True if that explains why the text cannot be parsed."""
+    sheltered, known_to, failed_on = _shelters(text)
+    wrong = [line for line in candidates if line <= known_to and line not in sheltered]
+    if failed_on in candidates and failed_on not in wrong:
+        wrong.append(failed_on)
+    for number, line in enumerate(wrong[:_SHOWN_MAX]):
+        found = _LED_BY_TAB.match(report.lines[line - 1])
+        column = len(found[1]) + 1 if found else 1
+        more = f"; {len(candidates)} lines have one" if number == 0 and len(candidates) > 1 else ""
+        report.error(
+            "tab",
+            "a tab indents this line; YAML allows spaces only",
+            Mark(line, column),
+            hint=f"indent with spaces{more}",
+        )
+    return failed_on in wrong
+
+
+def _shelters(text: str) -> tuple[set[int], int, int]:
+    """The lines that begin inside a quoted text, block scalar or flow collection, and how far that is known.
+
+    The third is the line where parsing failed because of a tab, or 0.
+    """
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    sheltered: set[int] = set()
+    flow_begins: list[int] = []
+    known_to = 0
+    try:
+        while True:
+            event = loader.get_event()
+            if isinstance(event, yaml.StreamEndEvent):
+                return sheltered, len(text), 0
+            begin, end = event.start_mark, event.end_mark
+            if isinstance(event, yaml.CollectionStartEvent):
+                if event.flow_style or flow_begins:
+                    flow_begins.append(begin.line)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                if flow_begins:
+                    sheltered.update(range(flow_begins.pop() + 2, end.line + 2))
+            elif isinstance(event, yaml.ScalarEvent) and event.style:
+                sheltered.update(range(begin.line + 2, end.line + (2 if end.column else 1)))
+            if not flow_begins:
+                known_to = end.line + (1 if end.column else 0)
+    except yaml.MarkedYAMLError as error:
+        return sheltered, known_to, _line_of_tab(error, text)
+    except yaml.YAMLError:
+        return sheltered, known_to, 0
+    finally:
+        loader.dispose()
+
+
+def _line_of_tab(error: Any, text: str) -> int:
+    problem, mark = error.problem or "", error.problem_mark
+    if mark is None:
+        return 0
+    if "tab character" in problem or "mapping values are not allowed" in problem:
+        return int(mark.line) + 1
+    if "cannot start any token" in problem and text[mark.index : mark.index + 1] == "\t":
+        return int(mark.line) + 1
+    return 0
+
 
 __all__ = ["SIZE_BYTES_MAX", "ambiguity", "read_json", "read_tree"]
 
@@ -40,7 +230,6 @@ _OTHER_ENCODINGS = (
     (b"\xff\xfe", "UTF-16"),
     (b"\xfe\xff", "UTF-16"),
 )
-_SHOWN_MAX = 10
 
 
 def read_tree(data: bytes, *, file: str) -> tuple[Node | None, Report]:

@@ -22,8 +22,7 @@ from typing import Any
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pilotage.service.http.errors import ErrorBody, ErrorView
-from pilotage.service.http.guests import (
+from pilotage.service.http.admission import (
     GUEST,
     RESTS,
     WAITS_FOR_BODY,
@@ -34,6 +33,7 @@ from pilotage.service.http.guests import (
     Kind,
     TooManyConnections,
 )
+from pilotage.service.http.errors import ErrorBody, ErrorView
 
 log = logging.getLogger(__name__)
 

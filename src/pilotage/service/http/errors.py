@@ -9,16 +9,16 @@ import msgspec
 
 from pilotage.agent.service_clock import TIME_FIELD
 from pilotage.book.codec import MalformedBatch
+from pilotage.book.notices.subscriptions import SubscriptionError
 from pilotage.book.query import CursorError, QueryError, QueryTooBroad
-from pilotage.book.subscriptions import SubscriptionError
 from pilotage.model.errors import DocumentError, PilotageError, Problem
 from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable, NotOurs, StoreError
-from pilotage.service.access import Forbidden, Unauthenticated
-from pilotage.service.http.guests import TooManyConnections
-from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded, UnknownSite
-from pilotage.service.subscriptions import NotPolled, TooManySubscriptions, UnknownSubscription
-from pilotage.service.unknown import JobPurged, UnknownJob, UnknownPackage
-from pilotage.service.writer import WriterBusy, WriterStopped
+from pilotage.reading.access import Forbidden, Unauthenticated
+from pilotage.reading.queries import JobPurged, UnknownJob, UnknownPackage
+from pilotage.service.errors import NotRunning, OperationRefused, Superseded, UnknownSite
+from pilotage.service.http.admission import TooManyConnections
+from pilotage.service.journal.writer import WriterBusy, WriterStopped
+from pilotage.service.notifications.subscriptions import NotPolled, TooManySubscriptions, UnknownSubscription
 
 RETRY_AFTER_SECONDS = 2
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotage.ports import JournalError
-from pilotage.service.access import EXCHANGE, Access, Principal
+from pilotage.reading.access import EXCHANGE, Access, Principal
+from pilotage.service.http.admission import GUEST, Guest
 from pilotage.service.http.errors import ErrorView, TooLarge, error_of, headers_of
-from pilotage.service.http.guests import GUEST, Guest
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Send

@@ -4,32 +4,213 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pilotage.book.codec import Codec, Limits
-from pilotage.model.configuration import Settings
+from pilotage.book.fold.join import Change, Joined
+from pilotage.book.rows.ledger import Ledger
+from pilotage.model.settings.settings import Settings
+from pilotage.model.states import ADOPTED, MADE_BEFORE, UNDECLARED
 from pilotage.ports import Clock, Journal
-from pilotage.service.access import Access
-from pilotage.service.disk import no_room
-from pilotage.service.housekeeping import Housekeeping
+from pilotage.reading.access import Access
+from pilotage.reading.queries import Reading
+from pilotage.service.http.backend import Running
 from pilotage.service.http.errors import BookOnly
-from pilotage.service.http.following import Bell
-from pilotage.service.http.pace import Pace
-from pilotage.service.http.running import Running
-from pilotage.service.keeper import Afterwards, Keeper
-from pilotage.service.notifications import Notifications, bell_name
-from pilotage.service.reading import Reading
-from pilotage.service.retention import Action
-from pilotage.service.targets import Targets
-from pilotage.service.unusual import Marks, Unusual
-from pilotage.service.wording import Wording
-from pilotage.service.writer import Writer
+from pilotage.service.jobs.package_names import Targets, Wording
+from pilotage.service.journal.retention import Action, Housekeeping
+from pilotage.service.journal.writer import Afterwards, Keeper, Writer
+from pilotage.service.notifications.notifications import Notifications, bell_name
+from pilotage.service.process import no_room
 
 if TYPE_CHECKING:
+    from litestar.types import Receive
+
     from pilotage.language import Expansion
+
+
+# Waiting for news of a job: woken by the commits of the writer, never by asking again and again.
+
+
+class Listener:
+    """One who waits for news of a job, on the event loop they listen from."""
+
+    def __init__(self) -> None:
+        """Begin to listen on the running loop."""
+        self.loop = asyncio.get_running_loop()
+        self.heard = asyncio.Event()
+
+    async def news(self, *, wait_seconds: float) -> bool:
+        """Wait until something may be new; False where the time is over."""
+        try:
+            await asyncio.wait_for(self.heard.wait(), wait_seconds)
+        except TimeoutError:
+            return False
+        self.heard.clear()
+        return True
+
+
+class Bell:
+    """Rung by the writer for the jobs of each commit; wakes those who listen for one of them."""
+
+    def __init__(self) -> None:
+        """Begin with nobody."""
+        self._guard = threading.Lock()
+        self._listeners: dict[str, set[Listener]] = {}
+        self.stopped = False
+
+    @contextmanager
+    def listen(self, job: str) -> Iterator[Listener]:
+        """Listen for a job. Begin before you look: then nothing falls between looking and waiting."""
+        listener = Listener()
+        with self._guard:
+            self._listeners.setdefault(job, set()).add(listener)
+        try:
+            yield listener
+        finally:
+            with self._guard:
+                others = self._listeners[job]
+                others.discard(listener)
+                if not others:
+                    del self._listeners[job]
+
+    def ring(self, jobs: Iterable[str]) -> None:
+        """Wake who listens for one of these jobs; from any thread, after the commit."""
+        # Who is not here yet looks after the commit, and sees it.
+        if not self._listeners:
+            return
+        with self._guard:
+            woken = [listener for job in set(jobs) for listener in self._listeners.get(job, ())]
+        _wake(woken)
+
+    def stop(self) -> None:
+        """Wake everybody for good: the service stops."""
+        self.stopped = True
+        with self._guard:
+            woken = [listener for listeners in self._listeners.values() for listener in listeners]
+        _wake(woken)
+
+
+def _wake(listeners: Iterable[Listener]) -> None:
+    for listener in listeners:
+        listener.loop.call_soon_threadsafe(listener.heard.set)
+
+
+# Answers that cost much, not made more often than they are worth.
+
+REMEMBERED_MAX = 10_000
+PACE = 20
+
+Told = TypeVar("Told")
+
+
+class Pace:
+    """Answers that cost much are given again for a while, which is a multiple of how long they took to make."""
+
+    def __init__(self, *, seconds: Callable[[], float] = time.monotonic) -> None:
+        """Measure with a clock that only goes on."""
+        self._seconds = seconds
+        self._known: OrderedDict[str, tuple[object, object, float, Any]] = OrderedDict()
+
+    def paced(
+        self, name: str, mark: object, make: Callable[[], Told], *, pace: int = PACE, phase: object = None
+    ) -> Told:
+        """What was made before, if nothing changed since (`mark` is the same) or it is too soon to make it again.
+
+        It is too soon within `pace` times as long as it took, as long as it is the same `phase`: what was made in one is
+        told in another only if nothing changed.
+        """
+        now = self._seconds()
+        known = self._known.get(name)
+        if known is not None and (known[0] == mark or (known[1] == phase and now < known[2])):
+            told: Told = known[3]
+            return told
+        made = make()
+        after = self._seconds()
+        self._known[name] = (mark, phase, after + pace * (after - now), made)
+        self._known.move_to_end(name)
+        while len(self._known) > REMEMBERED_MAX:
+            self._known.popitem(last=False)
+        return made
+
+
+# Of which jobs something durable was out of the ordinary: a package was tried again, found made before, or left
+# files behind.
+#
+# Most packages are tried once. How many of a job were not is seen only in the packages themselves, all of which
+# must be looked through to count them. So it is noted, as batches are joined, when one of these counts can have
+# changed; between two notes what was counted holds.
+
+DONE = frozenset({"DONE", "CLEARED"})
+_TOLD = frozenset({MADE_BEFORE, UNDECLARED})  # with a success
+WAITING = frozenset({"SUBMITTED", "WAITING", "READY"})
+UNDER_WAY = frozenset({"SCHEDULED", "RUNNING"})
+
+Marks = tuple[int, int]
+"""Of the packages of a job that are done, and of those that are not: another number where a count can be another."""
+
+
+class Unusual:
+    """Notes what is unusual in each transaction, and tells of it when it is durable."""
+
+    def __init__(self) -> None:
+        """Nothing was noted: what anybody counts from here on holds until something is."""
+        self._guard = threading.Lock()
+        self._last = 0
+        self._marks: dict[str, Marks] = {}
+        self._unmarked: Marks = (0, 0)  # of jobs that are not remembered
+        self._pending: dict[str, tuple[bool, bool]] = {}  # noted, and perhaps not durable yet
+
+    def note(self, joined: Joined, _: Ledger) -> None:
+        """Look through what a batch changed; within its transaction. A short life is as usual as can be."""
+        for change in joined.longer():
+            done, live = concerns(change)
+            if done or live:
+                job = change.job.job
+                with self._guard:
+                    before = self._pending.get(job, (False, False))
+                    self._pending[job] = (before[0] or done, before[1] or live)
+
+    def committed(self, _: Iterable[str] = ()) -> None:
+        """Whatever was noted is durable, or will never be: who counts from here on counts anew."""
+        if not self._pending:
+            return
+        with self._guard:
+            self._last += 1
+            for job, (done, live) in self._pending.items():
+                before = self._marks.get(job, self._unmarked)
+                self._marks[job] = (self._last if done else before[0], self._last if live else before[1])
+            self._pending.clear()
+            if len(self._marks) > REMEMBERED_MAX:
+                self._marks.clear()
+                self._unmarked = (self._last, self._last)
+
+    def marks(self, job: str) -> Marks | None:
+        """By what to know whether a count holds: to be asked before counting. None where a change may be on its way."""
+        with self._guard:
+            return None if job in self._pending else self._marks.get(job, self._unmarked)
+
+
+def concerns(change: Change) -> tuple[bool, bool]:
+    """Whether a change can be one of which are done and were tried again, adopted or untidy; and of how many are not done yet."""
+    package = change.package
+    if package is None:
+        return False, False
+    facts, before = package.facts, change.state_before
+    state, attempts = facts.state, len(facts.attempts)
+    # Attempts are never fewer than before; all else may have been otherwise.
+    done = before in DONE or (state in DONE and (attempts > 1 or facts.site == ADOPTED or facts.reason in _TOLD))
+    live = (attempts > 0 and (state in WAITING or before in WAITING)) or (
+        attempts > 1 and (state in UNDER_WAY or before in UNDER_WAY)
+    )
+    return done, live
+
 
 READERS = 4
 """Threads that ask the journal: each holds a connection, and two cores are kept busy by few."""
@@ -176,3 +357,24 @@ def running_of(services: Services) -> Running:
             "this service keeps the book, and runs nothing", next_step="start it without --book-only: pilotage serve"
         )
     return services.running
+
+
+# The life of services behind a server of requests: they start before the first of these, and end after the last.
+
+
+async def live(
+    services: Services, receive: Receive, send: Any, *, meanwhile: AbstractContextManager[None] | None = None
+) -> None:
+    """Start the services, and end them when nobody is served any more; `meanwhile` is entered in between."""
+    await receive()
+    try:
+        services.start()
+    except BaseException as fault:
+        await send({"type": "lifespan.startup.failed", "message": str(fault)})
+        raise
+    with meanwhile or nullcontext():
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    # In a thread of its own: what is being written wakes requests on this loop.
+    await asyncio.to_thread(services.stop)
+    await send({"type": "lifespan.shutdown.complete"})

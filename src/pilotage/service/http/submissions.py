@@ -6,13 +6,13 @@ import asyncio
 
 import msgspec
 
-from pilotage.model.cleaning import CleanRequest
-from pilotage.model.submission import Submission, SubmissionAnswer
-from pilotage.service.access import ANY_OWNER, Forbidden, Principal
+from pilotage.model.answers import CleanRequest
+from pilotage.model.jobs.submission import Submission, SubmissionAnswer
+from pilotage.reading.access import ANY_OWNER, Forbidden, Principal
+from pilotage.reading.views import View
+from pilotage.service.http.backend import Told
 from pilotage.service.http.errors import Malformed
-from pilotage.service.http.running import Told
 from pilotage.service.http.services import Services, running_of
-from pilotage.service.http.views import View
 
 _submission = msgspec.json.Decoder(Submission)
 _clean_request = msgspec.json.Decoder(CleanRequest)

@@ -1,0 +1,444 @@
+"""Connections to PostgreSQL: the one writer's, with its lock, and a few for reading. What is lost is opened again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
+from psycopg.types.string import TextLoader
+
+from pilotage.model.settings.settings import without_password
+from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalLost, JournalUnavailable
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+Answer = TypeVar("Answer")
+
+VERSION_MIN = 15
+READERS_MAX = 4
+READ_SECONDS_MAX = 60
+_ENDING_MILLISECONDS_MAX = 10_000
+
+# A peer that is gone without a word is noticed within a minute.
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+}
+
+
+def told(fault: psycopg.Error, *, where: str) -> JournalError:
+    """What a fault of PostgreSQL means to whoever uses the journal."""
+    state = fault.sqlstate or ""
+    said = str(fault).strip().partition("\n")[0]
+    if isinstance(fault, errors.DiskFull):
+        return JournalFull("no room left to write", subject=where, next_step="make room; it goes on by itself")
+    if isinstance(fault, errors.QueryCanceled):
+        return JournalError(
+            f"the answer took longer than {READ_SECONDS_MAX} seconds", subject=where, next_step="ask for less"
+        )
+    # 08: connection, 25006: a standby, 40: the victim of a deadlock, 53: resources, 55P03: a lock, 57: shut down.
+    lost = isinstance(fault, psycopg.OperationalError | psycopg.InterfaceError) and not state
+    if lost or state.startswith(("08", "25006", "40", "53", "55P03", "57")):
+        return JournalUnavailable(f"PostgreSQL does not answer: {said}", subject=where, next_step="try again")
+    return JournalError(f"PostgreSQL refused: {said}", subject=where, got=f"SQLSTATE {state}" if state else "")
+
+
+@contextmanager
+def telling(where: str) -> Iterator[None]:
+    """Faults of PostgreSQL as errors of the journal."""
+    try:
+        yield
+    except psycopg.Error as fault:
+        raise told(fault, where=where) from fault
+
+
+class Server:
+    """The database that a URL names, and how to connect to it."""
+
+    def __init__(self, url: str) -> None:
+        """Read the URL; nothing is opened yet."""
+        self.where = without_password(url)
+        try:
+            given = conninfo_to_dict(url)
+            self._address = make_conninfo(url, **{n: v for n, v in _DEFAULTS.items() if n not in given})
+        except psycopg.Error:
+            # What libpq says of a bad URL may quote the password, and so may the trace.
+            raise JournalError(
+                "this is not the URL of a PostgreSQL database",
+                subject=self.where,
+                expected="postgresql://USER@HOST:PORT/DATABASE",
+            ) from None
+
+    def connect(self, name: str) -> Connection:
+        """A new connection, known to the server by a name."""
+        try:
+            connection = psycopg.connect(self._address, autocommit=True, application_name=name)
+        except psycopg.Error as fault:
+            said = str(fault).strip().partition("\n")[0]
+            raise JournalUnavailable(
+                f"PostgreSQL cannot be reached: {said}",
+                subject=self.where,
+                next_step="see that it runs and that the URL names it; what was acknowledged is kept",
+            ) from fault
+        try:
+            self._check(connection)
+            connection.adapters.register_loader("json", TextLoader)
+            connection.execute("SET jit = off")
+        except psycopg.Error as fault:
+            connection.close()
+            raise told(fault, where=self.where) from fault
+        except JournalError:
+            connection.close()
+            raise
+        return connection
+
+    def _check(self, connection: Connection) -> None:
+        if connection.info.server_version < VERSION_MIN * 10_000:
+            version = f"{connection.info.server_version // 10_000}"
+            raise JournalError(
+                "this PostgreSQL is too old", subject=self.where, expected=f"{VERSION_MIN} or newer", got=version
+            )
+        if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
+            raise JournalError(
+                "the database cannot hold every character",
+                subject=self.where,
+                expected="encoding UTF8",
+                got=f"{encoding}",
+                next_step="make another one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+            )
+
+
+_GENERATION = "SELECT value FROM counters WHERE name = 'generation'"
+# One request for both: a transaction costs no more than without the fence. Who takes the book over must wait for its end.
+_BEGIN = f"BEGIN; {_GENERATION} FOR SHARE"
+_TAKE_OVER = (
+    "INSERT INTO counters AS c VALUES ('generation', 1)"
+    " ON CONFLICT (name) DO UPDATE SET value = c.value + 1 RETURNING c.value"
+)
+
+
+class Writer:
+    """The connection of the one writer. Its session holds an advisory lock; a pooler in between must keep sessions whole.
+
+    The lock belongs to the session, so a transaction whose outcome nobody heard is over before another writer begins. It is
+    gone with the session, and may be taken again, unless somebody else has been the writer meanwhile: whoever becomes the
+    writer counts a number in the database on, its generation, and every transaction sees that the number is still its own.
+    """
+
+    def __init__(self, server: Server, *, lock_wait_seconds: float) -> None:
+        """Connect and become the writer, or say who cannot be."""
+        self._server = server
+        self._lock_wait_seconds = lock_wait_seconds
+        self._name = f"pilotage writer {secrets.token_hex(8)}"
+        self._connection: Connection | None = None
+        self._generation: int | None = None  # once it is the writer of a book, and not only of a database
+        self._lost: JournalLost | None = None
+        self.trouble = ""
+        self.on_change: Callable[[], None] = lambda: None
+        self.connection()
+
+    def connection(self) -> Connection:
+        """The writer's connection; a lost one is made anew, and the lock taken again. Raises `JournalLost` where another has it."""
+        if self._connection is None or self._connection.closed:
+            if self._lost is not None:
+                raise self._lost
+            again = self._connection is not None
+            try:
+                self._connection = self._connect(again=again)
+            except JournalUnavailable as fault:
+                self.trouble = str(fault)
+                raise
+            except JournalBusy as fault:
+                if again and self._lost is None:
+                    raise self._is_lost("another process writes this book by now") from fault
+                raise
+            self.trouble = ""
+            self.on_change()
+        return self._connection
+
+    @property
+    def socket(self) -> int:
+        """The number of the connection's socket, to be watched; -1 where there is none."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return -1
+        try:
+            return connection.fileno()
+        except psycopg.Error:
+            return -1
+
+    def revive(self) -> None:
+        """See whether the connection lives, and make it anew where it does not."""
+        connection = self._connection
+        if connection is not None and self.socket >= 0:
+            try:
+                connection.execute("SELECT 1")
+            except psycopg.Error as fault:
+                self.trouble = str(told(fault, where=self._server.where))
+                connection.close()
+        self.connection()
+
+    def take_over(self, connection: Connection) -> None:
+        """Become the writer of the book, within a transaction: whoever was it before can write no more."""
+        found = connection.execute(_TAKE_OVER).fetchone()
+        self._generation = int(found[0]) if found is not None else None
+
+    def begin(self) -> Connection:
+        """Begin a transaction. Where the connection was lost since the last one, nothing was under way: connect anew."""
+        connection = self.connection()
+        if connection.info.transaction_status is not TransactionStatus.IDLE:
+            raise JournalError("a transaction is open already", subject=self._server.where)
+        try:
+            self._begin(connection)
+        except psycopg.Error:
+            if not connection.closed:
+                raise
+            connection = self.connection()
+            self._begin(connection)
+        return connection
+
+    def _begin(self, connection: Connection) -> None:
+        if self._generation is None:
+            connection.execute("BEGIN")
+            return
+        cursor = connection.execute(_BEGIN, prepare=False)
+        cursor.nextset()
+        found = cursor.fetchone()
+        if found is None or found[0] != self._generation:
+            raise self._is_lost("another process has written this book meanwhile")
+
+    def _is_lost(self, why: str) -> JournalLost:
+        self._lost = JournalLost(
+            why,
+            subject=self._server.where,
+            next_step="leave the book to one service: stop the other one, then start this one again; it goes on from what the book"
+            " says",
+        )
+        return self._lost
+
+    @property
+    def lost(self) -> str:
+        """Why this process may write no more, and what to do; empty while it may."""
+        return "" if self._lost is None else str(self._lost)
+
+    def commit(self, connection: Connection) -> None:
+        """Make a transaction durable. PostgreSQL answers the COMMIT of one that has failed, or is over, without a fault."""
+        if connection.info.transaction_status in (TransactionStatus.INERROR, TransactionStatus.IDLE):
+            raise JournalError("the transaction has failed before its end, and is undone", subject=self._server.where)
+        connection.execute("COMMIT")
+
+    def undo(self) -> None:
+        """End the transaction without a trace; a connection that cannot is given up."""
+        connection = self._connection
+        if connection is None:
+            return
+        if not connection.closed and connection.info.transaction_status is not TransactionStatus.IDLE:
+            try:
+                connection.execute("ROLLBACK")
+            except psycopg.Error:
+                connection.close()
+        if connection.closed:
+            self.on_change()  # its lock is gone, and nobody may need it for long
+
+    def close(self) -> None:
+        """Let go of the connection and the lock."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connect(self, *, again: bool) -> Connection:
+        connection = self._server.connect(self._name)
+        try:
+            with telling(self._server.where):
+                if again:
+                    # A session of ours that we have given up may not have noticed, and would hold the lock.
+                    connection.execute(
+                        "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
+                        " WHERE application_name = %s AND pid <> pg_backend_pid() AND datname = current_database()",
+                        (_ENDING_MILLISECONDS_MAX, self._name),
+                    )
+                self._lock(connection)
+                if self._generation is not None:
+                    found = connection.execute(_GENERATION).fetchone()
+                    if found is None or found[0] != self._generation:
+                        raise self._is_lost("another process has written this book meanwhile")
+                connection.execute("SET synchronous_commit = on")
+                connection.execute("SET statement_timeout = 0")
+                connection.execute("SET idle_in_transaction_session_timeout = 0")
+                # Everything is found by keys; a plan that reads a whole table would follow from old statistics only.
+                for method in ("seqscan", "hashjoin", "mergejoin"):
+                    connection.execute(f"SET enable_{method} = off")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _lock(self, connection: Connection) -> None:
+        schema = schema_of(connection, where=self._server.where)
+        key = int.from_bytes(hashlib.sha256(f"pilotage {schema}".encode()).digest()[:8], "big", signed=True)
+        connection.execute(f"SET lock_timeout = {max(1, round(self._lock_wait_seconds * 1000))}")
+        try:
+            connection.execute("SELECT pg_advisory_lock(%s)", (key,))
+        except errors.LockNotAvailable as fault:
+            raise JournalBusy(
+                "another process writes this book",
+                subject=self._server.where,
+                next_step="stop it with `pilotage serve --stop` where it runs, or ask it instead",
+            ) from fault
+        connection.execute("SET lock_timeout = 0")
+
+
+def schema_of(connection: Connection, *, where: str) -> str:
+    """The schema that holds the tables: the first of the search path that exists."""
+    found = connection.execute("SELECT current_schema()").fetchone()
+    if found is None or found[0] is None:
+        raise JournalError("no schema of the search path exists", subject=where, next_step="create the one it names")
+    return str(found[0])
+
+
+class Readers:
+    """A few connections for reading, shared by all threads; one that was lost is replaced."""
+
+    def __init__(self, server: Server, *, count_max: int = READERS_MAX) -> None:
+        """Open nothing until somebody reads."""
+        self._server = server
+        self._room = threading.Semaphore(count_max)
+        self._idle: list[Connection] = []
+        self._guard = threading.Lock()
+        self._closed = False
+
+    def read(self, work: Callable[[Connection], Answer]) -> Answer:
+        """The answer of one statement, asked again where an old connection turned out to be lost."""
+        with self._room:
+            while (connection := self._take()) is not None:
+                try:
+                    return self._ask(connection, work)
+                except psycopg.Error as fault:
+                    if not connection.closed:
+                        raise told(fault, where=self._server.where) from fault
+            with telling(self._server.where):
+                return self._ask(self._connect(), work)
+
+    def read_snapshot(self, work: Callable[[Connection], Answer]) -> Answer:
+        """The answer of several statements that all see the same commits."""
+
+        def within(connection: Connection) -> Answer:
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                return work(connection)
+
+        return self.read(within)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A connection to itself for somebody who reads on and on, and sees the same commits all the while."""
+        with self._room, telling(self._server.where):
+            connection = self._begin()
+            try:
+                yield connection
+            finally:
+                try:
+                    connection.rollback()
+                except psycopg.Error:
+                    connection.close()
+                self._give_back(connection)
+
+    def _begin(self) -> Connection:
+        statement = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+        while (connection := self._take()) is not None:
+            try:
+                connection.execute(statement)
+            except psycopg.Error:
+                connection.close()  # an old one that turned out to be lost
+            else:
+                return connection
+        connection = self._connect()
+        connection.execute(statement)
+        return connection
+
+    def close(self) -> None:
+        """Let go of every connection; one in use is closed when it is given back."""
+        with self._guard:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _take(self) -> Connection | None:
+        with self._guard:
+            if self._closed:
+                raise JournalError("the journal was closed", subject=self._server.where)
+            return self._idle.pop() if self._idle else None
+
+    def _connect(self) -> Connection:
+        connection = self._server.connect("pilotage reader")
+        connection.execute(f"SET statement_timeout = {READ_SECONDS_MAX * 1000}")
+        # Which index serves depends on the values: on a state that the index leaves out, above all.
+        connection.execute("SET plan_cache_mode = force_custom_plan")
+        return connection
+
+    def _ask(self, connection: Connection, work: Callable[[Connection], Answer]) -> Answer:
+        try:
+            return work(connection)
+        finally:
+            self._give_back(connection)
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._guard:
+            usable = not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE
+            if usable and not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+# Text on its way into PostgreSQL and back: a NUL, which PostgreSQL can keep in no text and in no JSON, is written
+# otherwise.
+#
+# People and programs do write NULs, into what they print and into tags. A NUL is stored as SUB and `0`, a SUB,
+# which nobody writes, as SUB and `1`: what is read back is exactly what was said, and equal texts stay equal.
+
+_NUL, _SUB = "\x00", "\x1a"
+_SPELT = {_NUL: _SUB + "0", _SUB: _SUB + "1"}
+_MEANT = {spelt: meant for meant, spelt in _SPELT.items()}
+_TO_SPELL = re.compile("[\x00\x1a]")
+_TO_READ = re.compile("\x1a[01]")
+# In JSON both are escapes already. An even number of backslashes before one are themselves escaped.
+_JSON_TO_SPELL = re.compile(r"(?<!\\)((?:\\\\)*)\\u(0000|001[aA])")
+_JSON_TO_READ = re.compile(r"(?<!\\)((?:\\\\)*)\\u(001[aA])([01])")
+
+
+def stored_text(text: str) -> str:
+    """A text as it is stored."""
+    if _NUL in text or _SUB in text:
+        return _TO_SPELL.sub(lambda found: _SPELT[found[0]], text)
+    return text
+
+
+def told_text(stored: str) -> str:
+    """The text that was stored."""
+    return _TO_READ.sub(lambda found: _MEANT[found[0]], stored) if _SUB in stored else stored
+
+
+def stored_json(text: str) -> str:
+    """A JSON text as it is stored: the same document, whose strings are stored texts."""
+    if "\\u00" not in text:
+        return text
+    return _JSON_TO_SPELL.sub(lambda found: found[1] + ("\\u001a0" if found[2] == "0000" else f"\\u{found[2]}1"), text)
+
+
+def told_json(stored: str) -> str:
+    """The JSON text that was stored."""
+    if "\\u001" not in stored:
+        return stored
+    return _JSON_TO_READ.sub(lambda found: found[1] + ("\\u0000" if found[3] == "0" else f"\\u{found[2]}"), stored)

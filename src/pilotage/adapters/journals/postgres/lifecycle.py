@@ -1,0 +1,268 @@
+"""What happens to a job as a whole in PostgreSQL: sealed, brought back, dumped, loaded, purged, folded anew."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Literal
+
+from pilotage.adapters.journals.dump import load_lines
+from pilotage.adapters.journals.postgres.connection import Connection
+from pilotage.adapters.journals.postgres.ledger import PostgresLedger, insert, record_of
+from pilotage.adapters.journals.postgres.reader import PostgresReading, everywhere, used_contents
+from pilotage.adapters.journals.postgres.schema import SEALED_TABLES, Schemas, columns_of
+from pilotage.book.rows import rows
+from pilotage.model.jobs.layout import PackageId
+from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import JournalError
+
+# Moving the rows of a job between the live tables and those of sealed jobs, or away, a slice to a transaction.
+#
+# Where a job is going is noted before its first row leaves and struck out with the last: a move that was broken off
+# is taken up again when the book is opened. Meanwhile nothing is missing, since a named job is read in both places.
+
+Place = Literal["live", "sealed", "purged"]
+Transactions = Callable[[], AbstractContextManager[Connection]]
+
+SLICE_ROWS = 5000
+"""Rows of each table that one transaction moves: so many that it is quick, so few that nobody waits for it."""
+
+
+class Mover:
+    """Moves jobs of one book."""
+
+    def __init__(self, transactions: Transactions, schemas: Schemas, *, slice_rows: int = SLICE_ROWS) -> None:
+        """Move within transactions of the one writer."""
+        self._transactions = transactions
+        self._schemas = schemas
+        self._slice_rows = slice_rows
+
+    def seal(self, job: str) -> None:
+        """Move a finished job out of the live tables; from the first moment on it counts as sealed."""
+        with self._transactions() as connection:
+            job_id, place, state = _row(connection, job)
+            if place != "live":
+                return
+            if state not in FINAL_NAMES:
+                raise JournalError(
+                    "only a job that is over can be sealed",
+                    subject=f"job {job}",
+                    expected=" or ".join(sorted(FINAL_NAMES)),
+                    got=state,
+                    next_step="wait for its end, or cancel it",
+                )
+            connection.execute("UPDATE jobs SET place = 'sealed' WHERE job_id = %s", (job_id,))
+            self._note(connection, job_id, "sealed")
+        self._go_on(job_id, "sealed")
+
+    def unseal(self, jobs: Collection[str]) -> None:
+        """Bring jobs back; they count as live when all of their rows are."""
+        for job in jobs:
+            with self._transactions() as connection:
+                job_id, place, _ = _row(connection, job)
+                if place != "sealed":
+                    continue
+                self._note(connection, job_id, "live")
+            self._go_on(job_id, "live")
+
+    def purge(self, job: str, *, at: float) -> None:
+        """Remove every row of a job but its own, which says when, and the contents that no other job speaks of."""
+        with self._transactions() as connection:
+            job_id, place, _ = _row(connection, job)
+            if place == "purged":
+                return
+            self._forget_contents(connection, job_id)
+            connection.execute(
+                "UPDATE jobs SET place = 'purged', purged_at = %s, definition = NULL, lists = '{}', growth = '[]',"
+                " tags = '{}', keys = '' WHERE job_id = %s",
+                (at, job_id),
+            )
+            self._note(connection, job_id, "purged")
+        self._go_on(job_id, "purged")
+
+    def take_up(self) -> None:
+        """Finish what was broken off."""
+        with self._transactions() as connection:
+            broken_off = connection.execute("SELECT job_id, place FROM moves ORDER BY job_id").fetchall()
+        for job_id, place in broken_off:
+            self._go_on(job_id, place)
+
+    def _note(self, connection: Connection, job_id: int, place: Place) -> None:
+        connection.execute(
+            "INSERT INTO moves (job_id, place) VALUES (%s, %s) ON CONFLICT (job_id) DO UPDATE SET place = excluded.place",
+            (job_id, place),
+        )
+
+    def _go_on(self, job_id: int, place: Place) -> None:
+        while self._step(job_id, place):
+            pass
+
+    def _step(self, job_id: int, place: Place) -> bool:
+        """Move one slice; whether there is more to do."""
+        with self._transactions() as connection:
+            found = connection.execute("SELECT place FROM moves WHERE job_id = %s", (job_id,)).fetchone()
+            if found is None or found[0] != place:
+                return False  # somebody wanted it elsewhere in the meantime, and has taken over
+            if self._slice(connection, job_id, place):
+                return True
+            if place == "live":
+                connection.execute("UPDATE jobs SET place = 'live' WHERE job_id = %s", (job_id,))
+            connection.execute("DELETE FROM moves WHERE job_id = %s", (job_id,))
+            return False
+
+    def _slice(self, connection: Connection, job_id: int, place: Place) -> int:
+        live, sealed = self._schemas.live, self._schemas.sealed
+        match place:
+            case "sealed":
+                return sum(self._move(connection, job_id, table, live, sealed) for table in SEALED_TABLES)
+            case "live":
+                return sum(self._move(connection, job_id, table, sealed, live) for table in SEALED_TABLES)
+            case "purged":
+                removed = {
+                    (table, schema): self._remove(connection, job_id, table, schema)
+                    for table in SEALED_TABLES
+                    for schema in (live, sealed)
+                }
+                events = removed["events", live] + removed["events", sealed]
+                connection.execute("UPDATE counters SET value = value + %s WHERE name = 'forgotten'", (events,))
+                return sum(removed.values())
+
+    def _forget_contents(self, connection: Connection, job_id: int) -> None:
+        wanted = used_contents(connection, self._schemas, job_id)
+        everywhere = " UNION ALL ".join(
+            f"SELECT job_id, data FROM {schema}.events WHERE stage = 0 AND job_id IS NOT NULL"
+            " AND type IN ('JobRegistered', 'StageExpanded')"
+            for schema in (self._schemas.live, self._schemas.sealed)
+        )
+        statement = (
+            "DELETE FROM contents WHERE sha256 = ANY(%s) AND NOT EXISTS"
+            f" (SELECT 1 FROM ({everywhere}) AS e WHERE e.job_id <> %s AND strpos(e.data::text, contents.sha256) > 0)"
+        )
+        connection.execute(statement.encode(), (wanted, job_id))
+
+    def _move(self, connection: Connection, job_id: int, table: str, source: str, target: str) -> int:
+        columns = ", ".join(columns_of(table))
+        # A job is asked for by its tags, sealed or not; those of its packages leave with them.
+        gone = self._gone(table, source, also=" AND stage > 0" if table == "tags" else "", returning=columns)
+        statement = f"WITH gone AS ({gone}) INSERT INTO {target}.{table} ({columns}) SELECT {columns} FROM gone"
+        return connection.execute(statement.encode(), (job_id, self._slice_rows)).rowcount
+
+    def _remove(self, connection: Connection, job_id: int, table: str, schema: str) -> int:
+        return connection.execute(self._gone(table, schema).encode(), (job_id, self._slice_rows)).rowcount
+
+    def _gone(self, table: str, schema: str, *, also: str = "", returning: str = "") -> str:
+        some = f"SELECT ctid FROM {schema}.{table} WHERE job_id = %s{also} LIMIT %s"
+        return f"DELETE FROM {schema}.{table} WHERE ctid = ANY(ARRAY({some}))" + (
+            f" RETURNING {returning}" if returning else ""
+        )
+
+
+def _row(connection: Connection, job: str) -> tuple[int, str, str]:
+    found = connection.execute("SELECT job_id, place, state FROM jobs WHERE job = %s", (job,)).fetchone()
+    if found is None:
+        raise JournalError("no such job is known here", subject=f"job {job}")
+    return found[0], found[1], found[2]
+
+
+ROWS_AT_ONCE = 5000
+
+
+class PostgresKeeping(PostgresReading, ABC):
+    """The side of the journal that keeps jobs, beside the one that reads and the one that writes batches."""
+
+    _mover: Mover
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[PostgresLedger]:
+        """One durable transaction."""
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[Connection]:
+        """The same, for what is written past the ledger."""
+
+    def put_content(self, content: bytes) -> str:
+        """Keep bytes by their sha256, which is returned."""
+        sha256 = hashlib.sha256(content).hexdigest()
+        if not self._ask("SELECT 1 FROM contents WHERE sha256 = %s", (sha256,)):
+            with self._transaction() as connection:
+                connection.execute("INSERT INTO contents VALUES (%s, %s) ON CONFLICT DO NOTHING", (sha256, content))
+        return sha256
+
+    def seal(self, job: str) -> None:
+        """Move a finished job out of the live tables, in slices; its row stays."""
+        self._mover.seal(job)
+
+    def unseal(self, jobs: Collection[str]) -> None:
+        """Bring sealed jobs back into the live tables."""
+        self._mover.unseal(jobs)
+
+    def purge(self, job: str, *, at: float) -> None:
+        """Forget a job but for its row, which says that it was purged."""
+        self._mover.purge(job, at=at)
+
+    def load(self, lines: Iterable[bytes]) -> str:
+        """Take a dumped job in; its id is returned. The job must be unknown here."""
+        return load_lines(self, lines)
+
+    def count_parked(self, *, before: float) -> int:
+        """How many events have waited for their job since before a time."""
+        return int(self._ask("SELECT count(*) FROM parked WHERE received < %s", (before,))[0][0])
+
+    def drop_parked(self, *, before: float) -> int:
+        """Forget events that have waited for their job since before a time; how many they were."""
+        with self._transaction() as connection:
+            dropped = connection.execute("DELETE FROM parked WHERE received < %s", (before,)).rowcount
+            connection.execute("UPDATE counters SET value = value + %s WHERE name = 'forgotten'", (dropped,))
+            return dropped
+
+    def forgotten(self) -> int:
+        """How many events were heard that are kept no more: those of purged jobs, and parked ones that were dropped."""
+        return int(self._ask("SELECT value FROM counters WHERE name = 'forgotten'")[0][0])
+
+    # --- mending ---
+
+    def replace_job(
+        self,
+        job: rows.JobRow,
+        *,
+        stages: Iterable[rows.StageRow],
+        packages: Iterable[rows.PackageRow],
+        tags: Iterable[rows.TagRow],
+    ) -> None:
+        """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
+        with self._transaction() as connection:
+            for table in ("stages", "package_facts", "tags"):
+                connection.execute(f"DELETE FROM {table} WHERE job_id = %s".encode(), (job.job_id,))
+            insert(connection, [job])
+            for several in (stages, map(record_of, packages), tags):
+                _insert_all(connection, several)
+
+    def mislabelled(self, job: rows.JobRow) -> list[PackageId]:
+        """The packages of a job whose columns are not what their facts say."""
+        found = self._ask(
+            f"{everywhere(self._schemas)}SELECT p.stage, p.line, p.number FROM package_facts AS p WHERE p.job_id = %s"
+            " AND (p.state IS DISTINCT FROM p.facts ->> 'state' OR p.site IS DISTINCT FROM p.facts ->> 'site')"
+            " ORDER BY p.stage, p.line, p.number",
+            (job.job_id,),
+        )
+        return [PackageId(*place) for place in found]
+
+    def orphans(self) -> list[int]:
+        """The numbers of jobs that events are about and that have no row."""
+        found = self._ask(
+            f"{everywhere(self._schemas)}SELECT DISTINCT e.job_id FROM events AS e WHERE e.job_id IS NOT NULL"
+            " AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = e.job_id) ORDER BY e.job_id"
+        )
+        return [job_id for (job_id,) in found]
+
+
+def _insert_all(connection: Connection, several: Iterable[rows.Row]) -> None:
+    some: list[rows.Row] = []
+    for row in several:
+        some.append(row)
+        if len(some) == ROWS_AT_ONCE:
+            insert(connection, some)
+            some.clear()
+    insert(connection, some)

@@ -1,0 +1,523 @@
+"""One transaction of the SQLite journal: rows in by their keys, rows out in batches."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, reduce
+from itertools import chain
+from operator import attrgetter, iadd
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import astuple
+
+from pilotage.adapters.journals.queries import find_statement, remove_statement
+from pilotage.book.rows import rows
+from pilotage.book.rows.fast_rows import Begun, begun_rows, ended_rows
+from pilotage.book.rows.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
+from pilotage.book.rows.rows import (
+    JobRow,
+    PackageRow,
+    Row,
+    StageRow,
+    StatisticRow,
+    StreamRow,
+    read_facts,
+    written_facts,
+)
+from pilotage.book.rows.tables import TABLE_BY_ROW
+from pilotage.book.statistics import statistics
+from pilotage.model.states import FINAL_NAMES
+
+# What the one writer remembers between transactions: rows it will soon need again, and where there are surely none.
+#
+# Of packages only those that are not final are kept, and of all rows a bounded number, and none that is large:
+# memory does not grow with the book.
+
+ROWS_MAX = 8192
+TEXT_MAX = 4096  # a row with more text than this is read again when it is needed
+STAGES_MAX = 4096
+KEPT_MAX = 1024  # rows of each of the tables in `KEPT`
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+KEPT: dict[type[Row], tuple[str, ...]] = {
+    JobRow: ("job",),
+    StageRow: ("job_id", "stage"),
+    StreamRow: ("source", "stream"),
+    StatisticRow: ("width_seconds", "slice", "site", "activity"),
+}
+"""The rows that batch after batch asks for and changes, and the columns that they are asked for by."""
+_key_of: dict[type[Row], Callable[[Row], Any]] = {kind: attrgetter(*by) for kind, by in KEPT.items()}
+_long_of: dict[type[Row], Callable[[Row], tuple[str | bytes, ...]]] = {
+    JobRow: attrgetter("lists", "growth", "access", "tags", "keys"),
+    StageRow: attrgetter("shape", "keys"),
+    StreamRow: attrgetter("stream", "ahead"),
+    StatisticRow: attrgetter("activity", "sketch"),
+}
+
+
+class Recent:
+    """Rows of packages in flight, those that every batch changes, and for some stages the last place that has a row."""
+
+    def __init__(self, *, rows_max: int = ROWS_MAX) -> None:
+        """Begin with nothing."""
+        self._rows_max = rows_max
+        self._rows: dict[PackageKey, PackageRow] = {}
+        self.begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
+        self._last: dict[tuple[int, int], tuple[int, int]] = {}
+        self._kept: dict[type[Row], dict[Any, Row]] = {kind: {} for kind in KEPT}
+        self.position: int | None = None  # of the last event, if it is known
+        self.oldest: dict[int, int] = {}  # the first slice of each width before which there are none
+
+    def kept(self, kind: type[AnyRow], keys: Collection[tuple[Any, ...]]) -> tuple[list[AnyRow], list[tuple[Any, ...]]]:
+        """Those rows of a table in `KEPT` that are here, for one who may change them, and the keys of the others."""
+        here, wanted = self._kept[kind], []
+        found: list[Any] = []
+        for key in keys:
+            row = here.get(key if len(key) > 1 else key[0])
+            if row is None:
+                wanted.append(key)
+            else:
+                found.append(msgspec.structs.replace(row))
+        return found, wanted
+
+    def before(self, row: Row) -> Row | None:
+        """A row of a table in `KEPT` as it is stored, if it is here."""
+        kind = type(row)
+        return self._kept[kind].get(_key_of[kind](row))
+
+    def keep(self, changed: Iterable[Row]) -> None:
+        """Remember rows that were written, of a table in `KEPT`, unless they are large; nobody changes them any more."""
+        for row in changed:
+            kind = type(row)
+            here, key = self._kept[kind], _key_of[kind](row)
+            if sum(map(len, _long_of[kind](row))) > TEXT_MAX:
+                here.pop(key, None)
+                continue
+            if len(here) >= KEPT_MAX:
+                here.clear()
+            here[key] = row
+
+    def forget(self, kind: type[Row]) -> None:
+        """Forget the rows of a table: some may be gone."""
+        if kind in self._kept:
+            self._kept[kind].clear()
+
+    def split(
+        self, keys: Collection[PackageKey], last_of: Callable[[int, int], tuple[int, int]]
+    ) -> tuple[list[PackageRow], list[PackageKey]]:
+        """The rows that are here, and the keys that must be looked for; what is beyond the last row cannot be found."""
+        here, wanted = [], []
+        rows, last = self._rows, self._last
+        where, last_line, last_number = (0, 0), 0, 0
+        for key in keys:
+            if rows and (row := rows.get(key)) is not None:
+                here.append(row)
+                continue
+            job_id, stage, line, number = key
+            if stage != where[1] or job_id != where[0]:
+                where = (job_id, stage)
+                end = last.get(where)
+                if end is None:
+                    if len(last) >= STAGES_MAX:
+                        last.clear()
+                    end = last[where] = last_of(job_id, stage)
+                last_line, last_number = end
+            if line < last_line or (line == last_line and number <= last_number):
+                wanted.append(key)
+        return here, wanted
+
+    def written(self, changed: Iterable[PackageRow], lengths: Iterable[int]) -> None:
+        """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
+        rows, begun, last = self._rows, self.begun, self._last
+        for row, length in zip(changed, lengths, strict=True):
+            key = (row.job_id, row.stage, row.line, row.number)
+            if length > TEXT_MAX or row.facts.state in FINAL_NAMES:
+                rows.pop(key, None)
+            else:
+                rows[key] = row
+            begun.pop(key, None)
+            if (end := last.get(key[:2])) is not None and key[2:] > end:
+                last[key[:2]] = key[2:]
+        self._let_go(rows)
+
+    def written_short(
+        self, begun: Mapping[PackageKey, Begun], lived: Iterable[PackageKey], ended: Iterable[PackageKey]
+    ) -> None:
+        """The same of short lives: those with a row that is new, begun or lived at once, and those that ended."""
+        last, where, end = self._last, (0, 0), None
+        for job_id, stage, line, number in chain(begun, lived):  # of which many in a row are of one stage
+            if stage != where[1] or job_id != where[0]:
+                where = (job_id, stage)
+                end = last.get(where)
+            if end is not None and (line > end[0] or (line == end[0] and number > end[1])):
+                end = last[where] = (line, number)
+        let_go = self.begun.pop
+        for key in ended:
+            let_go(key, None)
+        self.begun |= begun
+        self._let_go(self.begun)
+
+    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, Begun]) -> None:
+        if len(rows) > self._rows_max:
+            for key in list(rows)[: len(rows) - self._rows_max]:
+                del rows[key]
+
+    def clear(self) -> None:
+        """Forget everything: a transaction was undone, or rows moved otherwise."""
+        self._rows.clear()
+        self.begun.clear()
+        self._last.clear()
+        self.oldest.clear()
+        for here in self._kept.values():
+            here.clear()
+        self.position = None
+
+
+LedgerRow = TypeVar("LedgerRow", bound=rows.Row)
+
+Statements = dict[int, str]
+"""One statement for each number of rows that it writes, largest first."""
+
+
+def _statements(insert: str, row: str, or_else: str = "") -> Statements:
+    """Many rows in one statement: it is begun and ended once for all of them."""
+    return {count: f"{insert} VALUES {', '.join([row] * count)} {or_else}" for count in (100, 10, 1)}
+
+
+# An update leaves the indexes alone whose columns it does not set; replacing would write them all.
+_PACKAGE = ("INSERT INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
+# A statement that would undo the whole transaction, which is what becomes of it anyway, need not keep what it changes.
+_BEGIN_LIVES = _statements("INSERT OR ROLLBACK INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
+_ON_CONFLICT = "ON CONFLICT (job_id, stage, line, number) DO UPDATE SET state = excluded.state, facts = excluded.facts"
+_PUT_PACKAGES = _statements(*_PACKAGE, f"{_ON_CONFLICT}, site = excluded.site")
+_END_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays
+_WHICH = "WHERE job_id = ? AND stage = ? AND line = ? AND number = ?"
+_MOVE_PACKAGE = f"UPDATE package_facts SET state = ?, facts = ? {_WHICH}"
+_KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
+
+# What is usual is written into the statement: each value that is bound costs time, and a None most of all, since Python
+# asks first whether anybody adapts it.
+# When a batch was received is bound once for all of a statement.
+_PLAIN = ", ".join(
+    [*("NULL" if value is None else str(value) for value in USUAL.values()), "?1", *("?" * len(PLAIN_COLUMNS))]
+)
+_PUT_PLAINS = _statements(f"INSERT INTO events ({', '.join((*USUAL, 'received', *PLAIN_COLUMNS))})", f"({_PLAIN})")
+_KEYS_AT_ONCE = 200  # keys of one statement: its text is then the same again and again, and is parsed once
+
+
+class SqliteLedger:
+    """An open transaction of the one writer."""
+
+    def __init__(self, connection: sqlite3.Connection, recent: Recent | None = None) -> None:
+        """Work on a connection on which a transaction was begun; `recent` must be cleared when it is undone."""
+        self._connection = connection
+        self._recent = recent if recent is not None else Recent()
+
+    def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
+        """The streams that are known among some (source, stream)."""
+        return self._select(rows.StreamRow, ("source", "stream"), names)
+
+    def streams_at_hand(self) -> None:
+        """They are asked for by name."""
+
+    def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
+        """The jobs that are known among some ids."""
+        return self._select(rows.JobRow, ("job",), [(job,) for job in jobs])
+
+    def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[rows.StageRow]:
+        """The stages that are known among some (job_id, stage)."""
+        return self._select(rows.StageRow, ("job_id", "stage"), keys)
+
+    def stages_of(self, job_id: int) -> list[rows.StageRow]:
+        """Every stage of a job."""
+        return list(self._select(rows.StageRow, ("job_id",), [(job_id,)]))
+
+    def begun_packages(self) -> Mapping[PackageKey, Begun]:
+        """Packages whose short life has begun and not ended, as far as they are remembered."""
+        return self._recent.begun
+
+    def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
+        """The packages that have a row among some."""
+        columns = ("job_id", "stage", "line", "number", "facts")
+        here, wanted = self._recent.split(keys, self._last_place)
+        found = _by_keys(self._connection, "package_facts", columns, columns[:4], wanted)
+        here += [_package(*values) for values in found]
+        return here
+
+    def _last_place(self, job_id: int, stage: int) -> tuple[int, int]:
+        found = self._connection.execute(
+            "SELECT line, number FROM package_facts WHERE job_id = ? AND stage = ? ORDER BY line DESC, number DESC LIMIT 1",
+            (job_id, stage),
+        ).fetchone()
+        return (found[0], found[1]) if found is not None else (0, 0)
+
+    def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
+        """Every package of a stage that has a row."""
+        found = self._connection.execute(
+            "SELECT job_id, stage, line, number, facts FROM package_facts WHERE job_id = ? AND stage = ?",
+            (job_id, stage),
+        )
+        return [_package(*values) for values in found]
+
+    def idle_packages(self, job_id: int) -> list[PackageRow]:
+        """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
+        found = self._connection.execute(
+            "SELECT job_id, stage, line, number, facts FROM package_facts"
+            " WHERE job_id = ? AND state NOT IN ('SCHEDULED', 'RUNNING', 'DONE', 'CLEARED')"
+            " AND facts ->> 'cancelled_at' IS NULL AND facts ->> 'aborted_at' IS NULL",
+            (job_id,),
+        )
+        return [_package(*values) for values in found]
+
+    def pilots(self, names: Collection[str]) -> Iterable[rows.PilotRow]:
+        """The pilots that are known among some."""
+        return self._select(rows.PilotRow, ("pilot",), [(name,) for name in names])
+
+    def nodes(self, names: Collection[str]) -> Iterable[rows.NodeRow]:
+        """The nodes that are known among some."""
+        return self._select(rows.NodeRow, ("node",), [(name,) for name in names])
+
+    def sites(self, names: Collection[str]) -> Iterable[rows.SiteRow]:
+        """The sites that are known among some."""
+        return self._select(rows.SiteRow, ("site",), [(name,) for name in names])
+
+    def stored(self, wanted: Collection[Sought]) -> Iterable[rows.EventRow | rows.ParkedRow]:
+        """The events that are stored among some, those that are parked too."""
+        identities = {(one.stream_id, one.n) for one in wanted}
+        yield from self._select(rows.ParkedRow, ("stream_id", "n"), identities)
+        plain = [(one.stream_id, one.n) for one in wanted if one.package is None]
+        yield from self._select(rows.EventRow, ("stream_id", "n"), plain, and_where="t.stage = 0")
+        packages = self.packages({one.package for one in wanted if one.package is not None})
+        positions = [(position,) for row in packages for position in row.facts.positions]
+        for event in self._select(rows.EventRow, ("position",), positions):
+            if (event.stream_id, event.n) in identities:
+                yield event
+
+    def parked(self, job: str) -> list[rows.ParkedRow]:
+        """The events that wait for a job to be registered."""
+        return list(self._select(rows.ParkedRow, ("job",), [(job,)]))
+
+    def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[rows.StatisticRow]:
+        """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
+        return self._select(rows.StatisticRow, ("width_seconds", "slice", "site", "activity"), keys)
+
+    def next_stream_id(self) -> int:
+        """A number that no stream has."""
+        return self._next("stream_id")
+
+    def next_job_id(self) -> int:
+        """A number that no job ever had."""
+        return self._next("job_id")
+
+    def position(self) -> int:
+        """The position of the last event."""
+        if self._recent.position is None:
+            found = self._connection.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()
+            self._recent.position = int(found[0])
+        return self._recent.position
+
+    def advance(self, position: int) -> None:
+        """Go on from a position, if the last one is lower."""
+        if position > self.position():
+            self._go_on_from(position)
+
+    def write(self, changes: Changes) -> None:
+        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
+        counted = [*changes.statistics, *statistics.statistic_rows(self, changes.observed)]
+        if position := changes.last_position:
+            self._put_plain(changes.plain_events.values(), changes.received)
+            self._each(_insert_statement(rows.EventRow), changes.events)
+            self._go_on_from(position)
+        if changes.packages:
+            self._put_packages(changes.packages)
+        begun, lived, ended = changes.begun_packages, changes.lived_packages, changes.ended_packages
+        if begun or lived or ended:
+            self._put(begun_rows(begun.items()) + ended_rows(lived.items()), _BEGIN_LIVES)
+            self._put(ended_rows(ended.items()), _END_LIVES)
+            self._recent.written_short(begun, lived, ended)
+        self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
+        for group in (
+            changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
+            changes.parked, counted,
+        ):  # fmt: skip
+            self._insert(group)
+        if counted:
+            self._forget_statistics(changes.received)
+        if changes.forgotten:
+            self._connection.execute(
+                "UPDATE counters SET value = value + ? WHERE name = 'forgotten'", (changes.forgotten,)
+            )
+
+    def _go_on_from(self, position: int) -> None:
+        self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
+        self._recent.position = position
+
+    def _put_plain(self, values: list[Any], received: float) -> None:
+        start, width, first = 0, len(PLAIN_COLUMNS), [received]
+        for count, statement in _PUT_PLAINS.items():
+            end = len(values) - (len(values) - start) % (count * width)
+            self._each(statement, [first + values[at : at + count * width] for at in range(start, end, count * width)])
+            start = end
+
+    def _put(self, records: Sequence[tuple[Any, ...]], statements: Statements) -> None:
+        start = 0
+        for count, statement in statements.items():
+            end = len(records) - (len(records) - start) % count
+            groups = (records[at : at + count] for at in range(start, end, count))
+            self._each(statement, [reduce(iadd, group, []) for group in groups])
+            start = end
+
+    def _each(self, statement: str, records: Sequence[Sequence[object]]) -> None:
+        if records:  # even to do nothing a statement is prepared
+            self._connection.executemany(statement, records)
+
+    def _put_packages(self, packages: Sequence[PackageRow]) -> None:
+        put: list[tuple[object, ...]] = []
+        moved: list[tuple[object, ...]] = []
+        kept: list[tuple[object, ...]] = []
+        lengths: list[int] = []
+        buffer = bytearray(4096)
+        for row in packages:
+            facts, stored = row.facts, row.stored
+            state, site, text = facts.state, facts.site, written_facts(facts, buffer)
+            lengths.append(len(text))
+            if stored is None or stored[1] != site:
+                put.append((row.job_id, row.stage, row.line, row.number, state, site, text))
+            elif stored[0] != state:
+                moved.append((state, text, row.job_id, row.stage, row.line, row.number))
+            else:
+                kept.append((text, row.job_id, row.stage, row.line, row.number))
+            row.stored = (state, site)
+        self._put(put, _PUT_PACKAGES)
+        self._each(_MOVE_PACKAGE, moved)
+        self._each(_KEEP_PACKAGE, kept)
+        self._recent.written(packages, lengths)
+
+    def find_rows(
+        self,
+        row: type[LedgerRow],
+        *,
+        having: Mapping[str, str | int],
+        after: tuple[str | int, ...] = (),
+        limit: int | None = None,
+    ) -> list[LedgerRow]:
+        """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
+        statement, parameters = find_statement(row, having=having, after=after, limit=limit, mark="?")
+        columns = TABLE_BY_ROW[row].columns
+        found = self._connection.execute(statement, parameters)
+        return [row(**dict(zip(columns, values, strict=True))) for values in found]
+
+    def rows_by_keys(
+        self, row: type[LedgerRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
+    ) -> Iterable[LedgerRow]:
+        """The rows that there are among some keys, given as the values of some columns; in any order."""
+        return self._select(row, by, keys)
+
+    def put_rows(self, changed: Sequence[rows.Row]) -> None:
+        """Put rows of one table in place of those with the same keys."""
+        self._insert(changed)
+
+    def remove_rows(
+        self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
+    ) -> None:
+        """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
+        self._connection.execute(*remove_statement(row, having=having, through=through, mark="?"))
+        self._recent.forget(row)
+
+    def _forget_statistics(self, now: float) -> None:
+        for width, seconds in statistics.KEPT_SECONDS.items():
+            oldest = int(now - seconds) // width
+            if self._recent.oldest.get(width) == oldest:
+                continue
+            self._recent.oldest[width] = oldest
+            statement = "DELETE FROM statistics WHERE width_seconds = ? AND slice < ?"
+            if self._connection.execute(statement, (width, oldest)).rowcount:
+                self._recent.forget(rows.StatisticRow)
+
+    def _insert(self, changed: Sequence[rows.Row]) -> None:
+        if not changed:
+            return
+        kind = type(changed[0])
+        others = changed
+        if kind in KEPT:
+            others = [row for row in changed if not self._update(row)]
+            self._recent.keep(changed)
+        self._each(_insert_statement(kind), [astuple(row) for row in others])
+
+    def _update(self, row: rows.Row) -> bool:
+        """Whether it is remembered how a row is stored: then only the columns are set that changed, and few indexes."""
+        before = self._recent.before(row)
+        if before is None:
+            return False
+        kind = type(row)
+        both = zip(kind.__struct_fields__, astuple(row), astuple(before), strict=True)
+        columns = tuple([name for name, now, then in both if now != then])
+        if columns:
+            values = [getattr(row, name) for name in (*columns, *TABLE_BY_ROW[kind].key)]
+            self._connection.execute(_update_statement(kind, columns), values)
+        return True
+
+    def _next(self, counter: str) -> int:
+        found = self._connection.execute(
+            "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value", (counter,)
+        ).fetchone()
+        return int(found[0])
+
+    def _select(
+        self, row: type[LedgerRow], by: tuple[str, ...], keys: Collection[tuple[Any, ...]], and_where: str = ""
+    ) -> Iterator[LedgerRow]:
+        table = TABLE_BY_ROW[row]
+        wanted = list(keys)
+        if KEPT.get(row) == by:
+            here, wanted = self._recent.kept(row, wanted)
+            yield from here
+        for found in _by_keys(self._connection, table.name, table.columns, by, wanted, and_where):
+            yield row(**dict(zip(table.columns, found, strict=True)))
+
+
+def _package(job_id: int, stage: int, line: int, number: int, text: str) -> PackageRow:
+    facts = read_facts(text)
+    return PackageRow(job_id, stage, line, number, facts, stored=(facts.state, facts.site))
+
+
+@lru_cache(maxsize=256)
+def _insert_statement(row: type[rows.Row]) -> str:
+    table = TABLE_BY_ROW[row]
+    verb = "INSERT" if row in (rows.EventRow, rows.ParkedRow) else "INSERT OR REPLACE"
+    places = ", ".join("?" * len(table.columns))
+    return f"{verb} INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})"
+
+
+@lru_cache(maxsize=256)
+def _update_statement(row: type[rows.Row], columns: tuple[str, ...]) -> str:
+    table = TABLE_BY_ROW[row]
+    changes = ", ".join(f"{column} = ?" for column in columns)
+    return f"UPDATE {table.name} SET {changes} WHERE {' AND '.join(f'{column} = ?' for column in table.key)}"
+
+
+@lru_cache(maxsize=1024)
+def _select_statement(table: str, columns: tuple[str, ...], by: tuple[str, ...], count: int, and_where: str) -> str:
+    values = ", ".join([f"({', '.join('?' * len(by))})"] * count)
+    names = ", ".join(f"k{at}" for at in range(len(by)))
+    on = " AND ".join(f"t.{column} = k{at}" for at, column in enumerate(by))
+    wanted = ", ".join(f"t.{column}" for column in columns)
+    where = f" WHERE {and_where}" if and_where else ""
+    return f"WITH k({names}) AS (VALUES {values}) SELECT {wanted} FROM k CROSS JOIN {table} AS t ON {on}{where}"
+
+
+def _by_keys(
+    connection: sqlite3.Connection,
+    table: str,
+    columns: tuple[str, ...],
+    by: tuple[str, ...],
+    keys: Sequence[tuple[Any, ...]],
+    and_where: str = "",
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table that have one of some keys, a few hundred at a time."""
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        some = keys[start : start + _KEYS_AT_ONCE]
+        statement = _select_statement(table, columns, by, len(some), and_where)
+        yield from connection.execute(statement, [value for key in some for value in key])

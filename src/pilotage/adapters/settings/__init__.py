@@ -1,0 +1,1 @@
+"""Files of settings, sites, keys and certificates."""

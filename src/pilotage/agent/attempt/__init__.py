@@ -1,0 +1,1 @@
+"""One attempt: its scratch folder, inputs, commands, outputs, logs and diagnosis."""

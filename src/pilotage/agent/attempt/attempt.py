@@ -1,0 +1,509 @@
+"""One attempt on a real computer: set up, bring the inputs, run, watch, take the outputs, and say what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.attempt import diagnosis, workplace
+from pilotage.agent.attempt.application import Application, limits_of
+from pilotage.agent.attempt.commands import Commands, Files, Turn
+from pilotage.agent.attempt.diagnosis import Failure
+from pilotage.agent.attempt.environment import Environments, SlotToken, own_entries, threads_of
+from pilotage.agent.attempt.inputs import Inputs, Placed, changed_input
+from pilotage.agent.attempt.logs import LogFile, LogScans, last_lines_of
+from pilotage.agent.attempt.outputs import Outputs, find_outputs, gives_files, make_output_folders
+from pilotage.agent.attempt.scratch import Scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pilotage.agent.attempt.files import KnownFiles
+    from pilotage.agent.attempt.workplace import Fetch, Workplace
+
+
+# The short way for plain attempts: one command, with files that have names. Most attempts of most jobs are.
+#
+# One that lasts a millisecond feels every call between two calls of the system. What is done here is what `inputs`
+# and `outputs` do, for the files that nothing is unusual about; anything else is left as it is, and they look into
+# it.
+
+SMALL_BYTES = 16 * 1024
+"""An output of less is read at once."""
+
+# What is named here the short way sees to, or need not; whatever else is said, now or later, is for the long one.
+PLAIN_WORK = frozenset({
+    "path", "name", "index", "folder", "staged", "mark", "folder_mark", "inputs", "binaries", "keep_failed", "software",
+})  # fmt: skip
+PLAIN_BINARY = frozenset({"argv", "environment", "outputs"})
+MADE_INPUT = frozenset({"name", "sha256", "size_bytes", "made"})
+"""What is said of a file that a package of the job made."""
+_OWN = ".pilotage"
+# Nobody waits at what is no regular file, no link is followed, and that it was read need not be written down.
+_LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | getattr(os, "O_NOATIME", 0)
+
+
+def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The one command of a plain attempt; None where the attempt is anything else."""
+    binaries: Sequence[Mapping[str, Any]] = work.get("binaries", ())
+    if len(binaries) != 1 or not PLAIN_WORK.issuperset(work) or not PLAIN_BINARY.issuperset(binaries[0]):
+        return None
+    demand = assignment.get("demand")
+    if demand and demand.get("nodes", 1) > 1:
+        return None
+    return binaries[0]
+
+
+def link_known(
+    inputs: Sequence[Mapping[str, Any]], *, folder: str, scratch: int, known: KnownFiles
+) -> dict[str, Placed]:
+    """Link the inputs that packages of the job made and whose content is known to be right, up to the first other one.
+
+    `scratch` is the open folder that they are put into.
+    """
+    placed: dict[str, Placed] = {}
+    for each in inputs:
+        name = each["name"]
+        if each.keys() != MADE_INPUT or "/" in name:
+            break
+        source = f"{folder}/{name}"
+        try:
+            status = os.lstat(source)
+            size_bytes = status.st_size
+            if size_bytes != each["size_bytes"] or not known.is_known(status, each["sha256"]):
+                break
+            os.link(source, name, dst_dir_fd=scratch)
+        except (OSError, ValueError):
+            break
+        placed[name] = Placed(name, source, status.st_ino, size_bytes, status.st_mtime_ns)
+    return placed
+
+
+def stage_small(
+    outputs: Sequence[Mapping[str, Any]],
+    *,
+    scratch: int,
+    target: str,
+    known: KnownFiles,
+    placed: Collection[Placed],
+) -> list[dict[str, Any]] | None:
+    """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then.
+
+    `scratch` is the open folder that it is in, `placed` the inputs there.
+    """
+    if len(outputs) != 1 or "pattern" in outputs[0]:
+        return None
+    name = outputs[0].get("name", "")
+    if not name or "/" in name or name.startswith(_OWN) or not name.isascii():
+        return None
+    try:
+        descriptor = os.open(name, _LOOKING, dir_fd=scratch)
+        try:
+            status = os.fstat(descriptor)
+            size_bytes = status.st_size
+            # What has another name somewhere could be changed by that one later.
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or size_bytes >= SMALL_BYTES:
+                return None
+            for each in placed:  # whose other name somebody may have removed
+                if each.inode == status.st_ino:
+                    return None
+            content = os.read(descriptor, size_bytes + 1)  # to see that it does not grow
+        finally:
+            os.close(descriptor)
+        if len(content) != size_bytes:
+            return None
+        os.rename(name, target, src_dir_fd=scratch)
+    except (OSError, ValueError):
+        return None
+    return [{"name": name, "size_bytes": size_bytes, "sha256": known.keep_content(status, content)}]
+
+
+_LAST_CHARACTERS = 1500
+_monotonic = time.monotonic
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended: the payload of its AttemptFinished, and its logs, to which their `ref` is still to be added."""
+
+    payload: dict[str, Any]
+    logs: list[dict[str, Any]]
+
+
+class _Phases:
+    """The phases of an attempt: each ends where the next begins."""
+
+    __slots__ = ("_ahead", "_entered", "_on_phase")
+
+    def __init__(self, on_phase: Callable[[str, float], None]) -> None:
+        self._on_phase = on_phase
+        self._ahead = time.time() - _monotonic()  # a clock that is set does not make a phase longer, or shorter
+        self._entered: list[tuple[str, float]] = []
+
+    def enter(self, phase: str) -> None:
+        """A phase begins."""
+        at = self._ahead + _monotonic()
+        self._entered.append((phase, at))
+        self._on_phase(phase, at)
+
+    @property
+    def now(self) -> str:
+        """The one that it is in."""
+        return self._entered[-1][0]
+
+    def ended(self) -> list[dict[str, Any]]:
+        """All of them, the last of which is over now."""
+        told: list[dict[str, Any]] = []
+        end = self._ahead + _monotonic()
+        for phase, at in reversed(self._entered):
+            told.append({"phase": phase, "started_at": at, "seconds": end - at})
+            end = at
+        told.reverse()
+        return told
+
+
+class AttemptRunner:
+    """Runs one attempt after the other in one slot, from one thread; its folder and its log files go from one to the next.
+
+    A stop that comes before `run` has begun is nobody's: who may be late looks again when `on_phase` tells of `setup`.
+    """
+
+    def __init__(self, workplace: Workplace, slot_number: int) -> None:
+        """Take a slot of a workplace; nothing is made before the first attempt."""
+        self._workplace = workplace
+        self._slot_number = slot_number
+        self._watch = workplace.watcher.new_watch()
+        self._scratch = Scratch(workplace.scratch, slot_number)
+        self._token = SlotToken(f"{workplace.scratch}/slot-{slot_number}.token")
+        self._environments = Environments({**workplace.environment, "PILOTAGE_TOKEN_FILE": self._token.path})
+        self._turn = Turn(workplace.turns)
+        self._commands = Commands(self._watch, workplace.remains, self._turn)
+        self._logs: list[LogFile] = []
+        self._script_logs: dict[str, list[LogFile]] = {}  # of the scripts of one attempt, where it has any
+        self._files = Files(-1, -1, -1)  # for a command that writes these logs
+        self._generation = 0
+
+    def run(
+        self,
+        assignment: Mapping[str, Any],
+        work: Mapping[str, Any],
+        *,
+        on_phase: Callable[[str, float], None],
+        fetch: Fetch,
+        token: str = "",
+    ) -> Outcome:
+        """Run an attempt to its end; every failure is an outcome. `on_phase` is told each phase and when it began.
+
+        `token` is what its commands may show when they speak of their own package.
+        """
+        watch, commands = self._watch, self._commands
+        phases = _Phases(on_phase)
+        commands.reset()
+        watch.attempt_began(self._logs)
+        self._workplace.left_events.attempt_began(assignment["ref"], token)
+        try:
+            payload = self._carry_out(assignment, work, phases, fetch, token)
+            logs = [text for log in self._all_logs() if (text := log.text(final=True)) is not None]
+            if payload["exit_code"] != "SUCCESS":
+                # Whoever decides what follows reads of its time in the event, and so that it is over.
+                phases.enter("cleaning")
+                if work.get("keep_failed"):
+                    self._keep_folder(assignment["ref"], payload)
+        finally:
+            left = self._clear()
+            watch.attempt_ended()
+            if self._script_logs:
+                self._close_script_logs()
+            self._workplace.left_events.attempt_ended(assignment["ref"], token)
+        times = phases.ended()
+        if payload["exit_code"] != "SUCCESS":
+            if left:
+                payload["exit_message"] = f"{payload['exit_message']}\n{left}"
+        elif self._scratch.removed:
+            self._note_undeclared(assignment["ref"], work, payload)
+        payload["phases"] = times
+        if self._workplace.node:
+            payload["node"] = self._workplace.node
+        payload.update(commands.measured(watch.peak_bytes))
+        return Outcome(payload, logs)
+
+    def cancel(self, why: str) -> None:
+        """From another thread: end what runs, and nothing that comes later; `run` then returns EXECUTION_CANCELED."""
+        self._watch.stop("cancelled", why)
+
+    def log_texts(self) -> list[dict[str, Any]]:
+        """From another thread: the logs of what runs, as they are now; none where nothing runs."""
+        if not self._watch.is_busy:
+            return []
+        with contextlib.suppress(OSError):
+            return [text for text in (log.text(final=False) for log in self._all_logs()) if text is not None]
+        return []
+
+    def rest(self) -> None:
+        """No attempt follows for now: hold no folder open meanwhile, and keep nobody waiting."""
+        self._turn.give()
+        self._scratch.rest()
+
+    def close(self) -> None:
+        """Let go of the folder and the log files."""
+        self.rest()
+        self._workplace.watcher.forget(self._watch)
+        self._commands.close()
+        self._token.close()
+        self._close_logs()
+
+    def _carry_out(
+        self, assignment: Mapping[str, Any], work: Mapping[str, Any], phases: _Phases, fetch: Fetch, token: str
+    ) -> dict[str, Any]:
+        """All phases; the payload, without what every attempt has."""
+        application: Application | None = None
+        is_set_up = False
+        try:
+            phases.enter("setup")
+            if work.get("refused"):
+                raise Failure("platform-failure", f"the service cannot say how it is run: {work['refused']}")
+            if work.get("adopted") is not None:  # an earlier run made the same of the same, and it lies in its place
+                told = {"exit_code": "SUCCESS", "reason": "made-before", "exit_message": work.get("message", "")}
+                return {**told, "manifest": work["adopted"]}
+            scans = self._set_up(work, token)
+            is_set_up = True
+            binary = plain_binary(assignment, work)
+            if binary is not None:
+                return self._run_plain(assignment, work, binary, phases, fetch)
+            self._turn.give()  # all that follows may last
+            application = self._application(assignment, work, scans)
+            told = {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
+            return {**told, "binaries": application.binaries} if application.binaries else told
+        except Failure as known:
+            failure = known
+        except OSError as error:
+            failure = diagnosis.from_system(error, doing=f"the phase {phases.now!r}")
+        except (ValueError, LookupError) as error:
+            message = f"the work cannot be understood: {type(error).__name__}: {error}"
+            failure = Failure("platform-failure", message)
+        last_lines = ""
+        if application is not None:
+            last_lines = application.last_lines(_LAST_CHARACTERS)
+            if failure.reason == "missing-output":
+                application.blame(failure)
+        elif is_set_up:  # before that, the logs are those of an earlier attempt
+            last_lines = last_lines_of(self._logs, _LAST_CHARACTERS)
+        told = _failed(failure, last_lines, phase=phases.now)
+        return {**told, "binaries": application.binaries} if application is not None and application.binaries else told
+
+    def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
+        """Have an empty folder, the token and empty logs; what looks for failures in these."""
+        try:
+            self._scratch.prepare()
+            self._token.show(token)
+            if not self._logs:
+                base = f"{self._workplace.scratch}/slot-{self._slot_number}.{self._generation}"
+                self._logs += [LogFile(f"{base}.{stream}", stream) for stream in ("stdout", "stderr")]
+                self._files = Files(self._workplace.null(), *(log.descriptor for log in self._logs))
+            scans = LogScans(work) if work.get("failure_patterns") else None
+            for log in self._logs:
+                scan = scans.of_stream(log.stream) if scans is not None else None
+                log.begin(on_dropped=scan.feed if scan is not None else None)
+            if work.get("pre") or work.get("post"):
+                base = f"{self._workplace.scratch}/slot-{self._slot_number}.{self._generation}"
+                for which in ("pre", "post"):
+                    names = [f"{which}-{stream}" for stream in ("stdout", "stderr")]
+                    self._script_logs[which] = [LogFile(f"{base}.{name}", name) for name in names]
+                self._watch.writes(self._all_logs())
+        except OSError as error:
+            raise diagnosis.from_system(error, doing="making the package's folder") from error
+        return scans
+
+    def _application(
+        self, assignment: Mapping[str, Any], work: Mapping[str, Any], scans: LogScans | None
+    ) -> Application:
+        return Application(
+            self._workplace,
+            assignment,
+            work,
+            watch=self._watch,
+            commands=self._commands,
+            environments=self._environments,
+            scratch=self._scratch.path,
+            token=self._token,
+            logs=self._logs,
+            script_logs=self._script_logs,
+            scans=scans,
+        )
+
+    def _run_plain(
+        self,
+        assignment: Mapping[str, Any],
+        work: Mapping[str, Any],
+        binary: Mapping[str, Any],
+        phases: _Phases,
+        fetch: Fetch,
+    ) -> dict[str, Any]:
+        """The same as `_run` of an attempt that is one command with its files: the payload of its success."""
+        workplace, watch, commands, scratch = self._workplace, self._watch, self._commands, self._scratch.path
+        ref = assignment["ref"]
+        # Before the inputs: a work that cannot be understood fails as such, whatever else is wrong with it.
+        ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
+        placed: Collection[Placed] = ()
+        inputs = work.get("inputs")
+        if inputs:  # without them there are few calls of the system: that is worth no turn
+            phases.enter("inputs")
+            self._turn.take()
+            linked: dict[str, Placed] = {}
+            if workplace.sight.of(work).folder and watch.stopped is None:
+                linked = link_known(
+                    inputs, folder=work["folder"], scratch=self._scratch.descriptor, known=workplace.known
+                )
+            placed = linked.values()
+            if len(linked) != len(inputs):
+                self._turn.give()
+                placed = self._inputs(assignment, work, fetch).place(inputs, commands.check, before=linked)
+        outputs = binary.get("outputs", ())
+        make_output_folders(outputs, scratch)
+        phases.enter("application")
+        demand, threads = assignment.get("demand"), 1
+        if demand:
+            threads = threads_of(demand)
+            watch.application_began(limits_of(demand, work, scratch))  # until the attempt is over
+        environment = self._environments.make(ours, binary.get("environment") or {}, threads=threads)
+        marks = [workplace.mark, *ours[:3]]
+        argv = binary["argv"]
+        ended = commands.run(argv, environment=environment, folder=scratch, files=self._files, marks=marks)
+        if ended.exit_status != 0:
+            what = repr(argv[0]) if argv else "the command"
+            failure = self._application(assignment, work, None).failure_of(ended, what, argv=argv)
+            if failure is not None:
+                raise failure
+        changed = changed_input(placed)
+        if changed is not None:
+            raise _changed(changed)
+        if watch.stopped is not None:
+            commands.check()
+        manifest: list[dict[str, Any]] | None = []
+        if outputs:
+            phases.enter("outputs")
+            manifest = None
+            if workplace.sight.of(work).staged:  # now: the command may have taken long
+                target = f"{work['staged']}/{ref['package']}-{ref['attempt']}-0"
+                manifest = stage_small(
+                    outputs, scratch=self._scratch.descriptor, target=target, known=workplace.known, placed=placed
+                )
+            if manifest is None:
+                self._turn.give()
+                inodes = {each.inode for each in placed if each.source}
+                names = find_outputs(work, scratch, [each.name for each in placed])
+                manifest = self._outputs(assignment, work).stage(names, workplace.known, fetch, input_inodes=inodes)
+        return {"exit_code": "SUCCESS", "manifest": manifest, "exit_status": 0}
+
+    def _inputs(self, assignment: Mapping[str, Any], work: Mapping[str, Any], fetch: Fetch) -> Inputs:
+        workplace = self._workplace
+        return Inputs(
+            job=assignment["ref"]["job"],
+            work=work,
+            scratch=self._scratch.path,
+            known=workplace.known,
+            fetch=fetch,
+            sight=workplace.sight,
+        )
+
+    def _outputs(self, assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Outputs:
+        return Outputs(ref=assignment["ref"], work=work, scratch=self._scratch.path, sight=self._workplace.sight)
+
+    def _run(
+        self,
+        assignment: Mapping[str, Any],
+        work: Mapping[str, Any],
+        application: Application,
+        phases: _Phases,
+        fetch: Fetch,
+    ) -> dict[str, Any]:
+        """Everything after the setup; what a success has to tell."""
+        check, scratch, known = self._commands.check, self._scratch.path, self._workplace.known
+        check()
+        if work.get("pre") and not application.run_pre():
+            return {"manifest": [], "exit_message": "its pre script says that there is nothing to do"}
+        placed = []
+        if work.get("inputs"):
+            phases.enter("inputs")
+            placed = self._inputs(assignment, work, fetch).place(work["inputs"], check)
+        for binary in work.get("binaries", ()):
+            make_output_folders(binary.get("outputs", ()), scratch)
+        phases.enter("application")
+        names = [each.name for each in placed]
+        failure = application.run(names)
+        changed = changed_input(placed)
+        if changed is not None and failure is None:
+            failure = _changed(changed)
+        if work.get("post") and (failure is None or failure.reason != "cancelled"):
+            failure = application.run_post(failure)
+        if failure is not None:
+            raise failure
+        check()
+        if gives_files(work):
+            phases.enter("outputs")
+        outputs = find_outputs(work, scratch, names)
+        manifest: list[dict[str, Any]] = []
+        if outputs:
+            inodes = {each.inode for each in placed if each.source}
+            manifest = self._outputs(assignment, work).stage(outputs, known, fetch, input_inodes=inodes)
+        application.forget_kept()
+        return {"manifest": manifest, "exit_status": 0}
+
+    def _keep_folder(self, ref: Mapping[str, Any], payload: dict[str, Any]) -> None:
+        name = f"{ref['job']}-{ref['package']}-{ref['attempt']}"
+        with contextlib.suppress(OSError):
+            kept = self._scratch.keep(self._workplace.keep, name)
+            payload["exit_message"] = f"{payload['exit_message']}\nits folder is kept: {kept}"
+
+    def _clear(self) -> str:
+        """Leave nothing of this attempt to the next; what is left all the same, in words, and is not used again."""
+        if self._commands.left_behind:
+            self._scratch.abandon()
+            self._close_logs()
+            self._generation += 1
+            return "something that it started does not end, and may still use its folder"
+        path = self._scratch.path
+        return "" if self._scratch.empty() else f"its folder cannot be emptied, and is left as it is: {path}"
+
+    def _note_undeclared(self, ref: Mapping[str, Any], work: Mapping[str, Any], payload: dict[str, Any]) -> None:
+        """Say what a success left in its folder that nobody declared."""
+        left = self._workplace.undeclared.look(ref, work, payload.get("manifest"), self._scratch.removed)
+        if left and not payload.get("exit_message"):
+            payload.update(workplace.told(left))
+
+    def _all_logs(self) -> list[LogFile]:
+        if not self._script_logs:
+            return self._logs
+        return [*self._logs, *(log for logs in self._script_logs.values() for log in logs)]
+
+    def _close_script_logs(self) -> None:
+        for logs in self._script_logs.values():
+            for log in logs:
+                log.close()
+        self._script_logs = {}
+
+    def _close_logs(self) -> None:
+        for log in self._logs:
+            log.close()
+        self._logs.clear()
+
+
+def _failed(failure: Failure, last_lines: str, *, phase: str) -> dict[str, Any]:
+    """The payload of a failure, without what every attempt has."""
+    payload: dict[str, Any] = {
+        "exit_code": diagnosis.exit_code_for(failure.reason, phase=failure.phase or phase),
+        "exit_message": diagnosis.exit_message(failure.message, last_lines),
+    }
+    if failure.reason != "cancelled":
+        payload["reason"] = failure.reason
+    if failure.exit_status is not None:
+        payload["exit_status"] = failure.exit_status
+    if failure.signal_number is not None:
+        payload["signal"] = failure.signal_number
+    return payload
+
+
+def _changed(placed: Placed) -> Failure:
+    return Failure("application-error", f"it changed its input {placed.name!r}, which others read as well")

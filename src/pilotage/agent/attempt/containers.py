@@ -1,0 +1,164 @@
+"""Running a command in a container, by whichever engine the site has; without one an attempt is refused, and told why.
+
+The package's folder is in the container under its own path, the document's folder as well, for reading, and what it needs
+to speak of itself: the spool of its events and its token. The command runs as the user who runs the agent, and its words
+are given as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.attempt.diagnosis import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+ENGINES = ("apptainer", "singularity", "podman", "docker")
+_REMOVE_SECONDS = 60.0
+_IMAGE_FILES = (".sif", ".simg")
+_ENGINE_FAILED = 125  # as podman and docker tell it
+_APPTAINER_FAILED = 255
+_NO_IMAGE = re.compile(
+    "manifest unknown|name unknown|name invalid|not found|does not exist|invalid reference format|"
+    "access denied|access to the resource is denied|unauthorized|did not resolve to an alias|no such image",
+    re.IGNORECASE,
+)
+
+
+class Contained(NamedTuple):
+    """A command in a container: its words, and how what is left of the container is removed; nothing where nothing is."""
+
+    argv: list[str]
+    removal: tuple[str, ...]
+
+
+class Engines:
+    """The container engines of a node, found when first asked for."""
+
+    def __init__(self, path: str, *, is_root: bool | None = None) -> None:
+        """Look along a PATH."""
+        self._path = path
+        self._is_root = os.geteuid() == 0 if is_root is None else is_root
+        self._found: dict[str, str | None] = {}
+
+    def find(self, wanted: str) -> tuple[str, str]:
+        """The name and the path of an engine, of any where the document does not mind. Raises `Failure`."""
+        names = ENGINES if wanted in ("", "any") else (wanted,)
+        for name in names:
+            if name not in self._found:
+                self._found[name] = shutil.which(name, path=self._path)
+            found = self._found[name]
+            if found is not None:
+                return name, found
+        raise Failure(
+            "command-not-found",
+            f"the package runs in a container, and this node has no engine for it: looked for {', '.join(names)} in {self._path}",
+        )
+
+    def wrap(
+        self,
+        container: Mapping[str, Any],
+        argv: Collection[str],
+        *,
+        scratch: str,
+        folder: str,
+        is_seen: bool = True,
+        key: str,
+        variables: Collection[str],
+        writable: Collection[str] = (),
+        readable: Collection[str] = (),
+        gpus: int,
+    ) -> Contained:
+        """The words that run a command in an image; `variables` names those that it must see. Raises `Failure`.
+
+        It sees its scratch folder, the `folder` of the document, and what is `writable` and `readable` besides. A
+        `folder` that is not seen here is not shown to it either, whatever lies at its path.
+        """
+        name, program = self.find(container.get("engine", "any"))
+        image = container["image"]
+        if not is_seen:
+            if _is_file(image, "") and not os.path.isabs(image):
+                raise Failure("platform-failure", f"the image {image!r} is in {folder}, which is not to be seen here")
+            folder = ""
+        shown = [f"{path}:{path}" for path in (scratch, *writable)]
+        shown += [f"{path}:{path}:ro" for path in ([folder] if os.path.isdir(folder) else [])]
+        shown += [f"{path}:{path}:ro" for path in readable]
+        if name in ("apptainer", "singularity"):
+            if image.endswith(_IMAGE_FILES) and "://" not in image and not os.path.exists(os.path.join(folder, image)):
+                raise Failure("command-not-found", f"the image {image!r} is not there, in {folder or scratch}")
+            words = _apptainer(program, image, shown, scratch=scratch, folder=folder, gpus=gpus)
+            return Contained([*words, *argv], ())
+        if _is_file(image, folder):
+            raise Failure(
+                "command-not-found",
+                f"the image {image!r} is a file, which {name} does not run: apptainer does, and is not here",
+            )
+        words = [
+            program, "run", "--rm", "--name", key, "--network", "host", "--entrypoint", "", "--workdir", scratch,
+        ]  # fmt: skip
+        for place in shown:
+            words += ["--volume", place]
+        if name == "podman" and not self._is_root:
+            words += ["--userns", "keep-id"]
+        words += ["--user", f"{os.geteuid()}:{os.getegid()}"]
+        for variable in sorted(variables):
+            words += ["--env", variable]  # its value comes from the environment of the engine itself
+        if gpus:
+            words += ["--gpus", str(gpus)] if name == "docker" else ["--device", "nvidia.com/gpu=all"]
+        return Contained([*words, image, *argv], (program, "rm", "--force", key))
+
+
+def _apptainer(program: str, image: str, shown: Collection[str], *, scratch: str, folder: str, gpus: int) -> list[str]:
+    words = [program, "exec", "--pwd", scratch]
+    for place in shown:
+        words += ["--bind", place]
+    if gpus:
+        words.append("--nv")
+    if _is_file(image, folder):
+        image = os.path.join(folder, image)
+    elif "://" not in image:
+        image = f"docker://{image}"
+    return [*words, image]
+
+
+def engine_failure(program: str, image: str, *, exit_status: int | None, last_lines: str) -> Failure | None:
+    """The failure of an engine that did not come to run the command, with its own last words; None where it was the command.
+
+    An image that is nowhere to be had is as wrong at the next node as here; anything else may be the fault of this one.
+    """
+    name = os.path.basename(program)
+    if name in ("podman", "docker"):
+        failed = exit_status == _ENGINE_FAILED
+    else:
+        failed = exit_status == _APPTAINER_FAILED and "FATAL:" in last_lines
+    if not failed:
+        return None
+    lines = [line.strip() for line in last_lines.splitlines() if line.strip()]
+    telling = [line for line in lines if _NO_IMAGE.search(line)]
+    said = (telling or lines or ["it says nothing"])[-1]
+    if telling:
+        message = f"the image {image!r} cannot be had: {said}"
+        return Failure("command-not-found", message, exit_status=exit_status)
+    message = f"{program!r} could not run the container of the image {image!r}: {said}"
+    return Failure("platform-failure", message, exit_status=exit_status)
+
+
+def _is_file(image: str, folder: str) -> bool:
+    if "://" in image or image.endswith(_IMAGE_FILES):
+        return "://" not in image
+    return bool(folder or os.path.isabs(image)) and os.path.exists(os.path.join(folder, image))
+
+
+def remove_container(removal: Collection[str], run: Callable[..., Any] = subprocess.run) -> None:
+    """Remove what an engine may have left of a container; it does not matter whether there is something."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        run(
+            list(removal), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            timeout=_REMOVE_SECONDS, check=False, start_new_session=True,
+        )  # fmt: skip

@@ -1,0 +1,432 @@
+"""Bringing a file to another place: as a second name of it, as a copy that shares its blocks, or as a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import importlib
+import os
+import re
+import shutil
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.attempt.diagnosis import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_FICLONE = 0x40049409
+
+# What a file system says that has no hard links, not between these two places, or no more of them for this file.
+_NO_LINK = frozenset({
+    errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL,
+})  # fmt: skip
+
+
+def link_or_copy(source: str, target: str) -> bool:
+    """Give a file a second name where that can be, else copy it; whether it is a second name of the same file."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        copy(source, target)
+        return False
+    return True
+
+
+def copy(source: str, target: str) -> None:
+    """Copy a file with its mode, sharing its blocks where the file system can. A copy that fails leaves nothing."""
+    try:
+        if not copy_sharing(source, target):
+            shutil.copyfile(source, target)
+            os.chmod(target, os.stat(source).st_mode & 0o777 | 0o200)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(target)
+        raise
+
+
+def move(source: str, target: str) -> None:
+    """Give a file another name; between file systems it is copied, and appears under its name when it is whole."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_whole(source, target)
+        os.unlink(source)
+
+
+def copy_whole(source: str, target: str) -> None:
+    """Copy a file so that it appears under its name when it is whole."""
+    part = f"{target}.part"
+    copy(source, part)
+    os.rename(part, target)
+
+
+def copy_sharing(source: str, target: str) -> bool:
+    """Copy a file by sharing its blocks; whether the file system can. Nothing is left where it cannot."""
+    reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.ioctl(writing, _FICLONE, reading)
+            os.fchmod(writing, os.fstat(reading).st_mode & 0o777 | 0o200)
+        except OSError:
+            os.unlink(target)
+            return False  # whatever keeps it from sharing: another way is tried, and tells what is wrong
+        finally:
+            os.close(writing)
+    finally:
+        os.close(reading)
+    return True
+
+
+# Names of files in a package's folder: relative, with `/`, and never outside of it.
+
+_OWN = (".pilotage", ".pilotage-staged")
+
+
+def check_name(name: str) -> None:
+    """Raise `Failure` where a name leads out of the folder: whoever sent it is not to be trusted with our files."""
+    if not name or name[0] == "/" or "\0" in name or (".." in name and ".." in name.split("/")):
+        raise Failure("platform-failure", f"{name!r} is no name of a file in the package's folder")
+
+
+def check_output(name: str) -> None:
+    """Raise `Failure` where a file cannot be published under a name: it is pilotage's own."""
+    check_name(name)
+    if name.startswith(_OWN) and name.partition("/")[0] in _OWN:
+        raise Failure("missing-output", f"the output {name!r} cannot be: {name.partition('/')[0]} is pilotage's own")
+
+
+def make_parents(root: str, name: str) -> None:
+    """Make the folders that a name lies in. Raises `OSError`."""
+    if "/" in name:
+        os.makedirs(os.path.join(root, os.path.dirname(name)), exist_ok=True)
+
+
+def names_below(folder: str) -> Iterator[str]:
+    """The names of everything below a folder that is no folder itself; no link is followed."""
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        try:
+            with os.scandir(os.path.join(folder, prefix)) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError:
+            continue  # removed meanwhile, or locked by whoever made it: what is asked for there will be missed
+        for name, is_folder in found:
+            if is_folder:
+                waiting.append(f"{prefix}{name}/")
+            else:
+                yield prefix + name
+
+
+# File-name patterns as documents have them: `*` and `?` within one folder, `**` across folders, `[abc]`, `[!abc]`.
+#
+# The service matches the same patterns with the same meaning; here they are said again for an older Python. A name
+# is tried in one walk, which holds every place of the pattern that it may have come to: no pattern costs more than
+# their lengths multiplied.
+
+_SPECIAL = frozenset("*?[")
+_ESCAPED = re.compile(r"\[([*?\[])\]")  # one special character that stands for itself
+
+
+class _Step(NamedTuple):
+    """A place in a pattern: which characters lead on from it, and whether it may be left, or stayed at, without one."""
+
+    expression: re.Pattern[str] | None = None  # of one character that is consumed
+    stays: bool = False  # having consumed it, the walk is where it was: a star
+    leads_on: tuple[int, ...] = ()  # how far on the walk is as well, without a character
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name is a pattern rather than the name of one file."""
+    return not _SPECIAL.isdisjoint(name)
+
+
+def fixed_folder(pattern: str) -> str:
+    """The folder that everything which matches a pattern lies in, as far as the pattern says so; empty: that of the package."""
+    folders = []
+    for part in pattern.split("/")[:-1]:
+        name = _ESCAPED.sub(r"\1", part)
+        if is_pattern(_ESCAPED.sub("", part)):
+            break
+        folders.append(name)
+    return "/".join(folders)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a name matches a pattern."""
+    if not is_pattern(pattern):
+        return pattern == name
+    steps = _steps(pattern)
+    here = _with_what_follows({0}, steps)
+    for character in name:
+        reached = set()
+        for place in here:
+            step = steps[place] if place < len(steps) else _END
+            if step.expression is not None and step.expression.fullmatch(character):
+                reached.add(place if step.stays else place + 1)
+        here = _with_what_follows(reached, steps)
+        if not here:
+            return False
+    return len(steps) in here
+
+
+def _with_what_follows(places: set[int], steps: tuple[_Step, ...]) -> set[int]:
+    found, waiting = set(places), list(places)
+    while waiting:
+        place = waiting.pop()
+        for distance in steps[place].leads_on if place < len(steps) else ():
+            if place + distance not in found:
+                found.add(place + distance)
+                waiting.append(place + distance)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _steps(pattern: str) -> tuple[_Step, ...]:
+    steps: list[_Step] = []
+    i = 0
+    while i < len(pattern):
+        if pattern.startswith("**", i):
+            end = i
+            while end < len(pattern) and pattern[end] == "*":
+                end += 1
+            # `**/` also matches no folder at all, so its slash belongs to it.
+            folders = pattern.startswith("/", end)
+            across = _Step(_ANY, stays=True, leads_on=(1,))
+            steps += [_Step(leads_on=(1, 3)), across, _Step(re.compile("/"))] if folders else [across]
+            i = end + 1 if folders else end
+            continue
+        token = _token_at(pattern, i)
+        steps.append(_Step(_WITHIN, stays=True, leads_on=(1,)) if token == "*" else _Step(_one_character(token)))
+        i += len(token)
+    return tuple(steps)
+
+
+def _token_at(pattern: str, start: int) -> str:
+    """A set where there is a whole one, else one character."""
+    if pattern[start] == "[":
+        end = pattern.find("]", start + 3 if pattern[start + 1 : start + 2] == "!" else start + 2)
+        if end > 0:
+            return pattern[start : end + 1]
+    return pattern[start]
+
+
+def _one_character(token: str) -> re.Pattern[str]:
+    if token == "?":
+        return _WITHIN
+    if len(token) == 1:
+        return re.compile(re.escape(token))
+    negated = token.startswith("[!")
+    members = _members(token[2:-1] if negated else token[1:-1])
+    return re.compile(f"(?!/)[{'^' if negated else ''}{members}]", re.DOTALL)
+
+
+def _members(inner: str) -> str:
+    """What stands between the brackets of a set, as a regular expression has it; `z-a` is three characters."""
+    written = []
+    i = 0
+    while i < len(inner):
+        last = inner[i + 2] if inner[i + 1 : i + 2] == "-" and i + 2 < len(inner) else ""
+        if last and inner[i] <= last:
+            written.append(f"{re.escape(inner[i])}-{re.escape(last)}")
+            i += 3
+        else:
+            written.append(re.escape(inner[i]))
+            i += 1
+    return "".join(written)
+
+
+_ANY = re.compile(".", re.DOTALL)
+_WITHIN = re.compile("[^/]")
+_END = _Step()
+
+
+# Checksums of files, and which ones are known already: as long as a file's size, time and inode stay, so does its
+# sha256.
+
+_PIECE_BYTES = 1024 * 1024
+_TINY_BYTES = 256
+_OWN_DIGESTS = ("_sha256", "_sha2")  # where Python has its own sha256: up to 3.11, and after it
+_KNOWN_MAX = 100_000
+
+
+def get_ready() -> None:
+    """Have at hand what larger files are hashed by: it brings a library of its own, for which no package need wait."""
+    _digest_of_many()
+
+
+def sha256_of(path: str, size_bytes: int = _PIECE_BYTES) -> str:
+    """The sha256 of a file; who knows its size may say so, which saves room and a look beyond its end."""
+    new_digest = _digest_of_tiny() if size_bytes <= _TINY_BYTES else _digest_of_many()
+    piece_bytes = min(size_bytes + 1, _PIECE_BYTES)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        piece = os.read(descriptor, piece_bytes)
+        digest = new_digest(piece)
+        while len(piece) == piece_bytes or (piece and piece_bytes == _PIECE_BYTES):
+            piece = os.read(descriptor, piece_bytes)
+            digest.update(piece)
+    finally:
+        os.close(descriptor)
+    sha256: str = digest.hexdigest()
+    return sha256
+
+
+class KnownFiles:
+    """The checksums that a pilot has seen, by what the system says of a file."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time
+        self._digest: Any = None  # which brings a library of its own
+        self._tiny_digest: Any = None
+
+    def is_known(self, status: os.stat_result, sha256: str) -> bool:
+        """Whether a file is known to have this sha256; `status` is what the system says of it now."""
+        return self._checksums.get((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)) == sha256
+
+    def sha256(self, path: str, status: os.stat_result) -> str:
+        """The sha256 of a file, read only where it is not known; `status` is what the system says of it now."""
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        known = self._checksums.get(key)
+        if known is None:
+            known = sha256_of(path, status.st_size)
+            self._keep(key, known)
+        return known
+
+    def made(self, path: str, status: os.stat_result) -> str:
+        """The sha256 of a file that a command has just made, always read: its inode may have been another's.
+
+        A command can set the time of its file, and a name of the same size may get the inode of one that is gone.
+        """
+        sha256 = sha256_of(path, status.st_size)
+        self.keep(status, sha256)
+        return sha256
+
+    def keep_content(self, status: os.stat_result, content: bytes) -> str:
+        """Remember a file by its whole content, which was read just now; its sha256."""
+        if len(content) <= _TINY_BYTES:
+            if self._tiny_digest is None:
+                self._tiny_digest = _digest_of_tiny()
+            sha256: str = self._tiny_digest(content).hexdigest()
+        else:
+            if self._digest is None:
+                self._digest = _digest_of_many()
+            sha256 = self._digest(content).hexdigest()
+        self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
+        return sha256
+
+    def keep(self, status: os.stat_result, sha256: str) -> None:
+        """Remember what is known of a file from elsewhere."""
+        self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
+
+    def _keep(self, key: tuple[int, int, int, int], sha256: str) -> None:
+        if len(self._checksums) >= _KNOWN_MAX:
+            self._checksums.clear()  # what is used again is read once more
+        self._checksums[key] = sha256
+
+
+def _digest_of_tiny() -> Any:
+    """The sha256 for a few bytes: OpenSSL's takes longer to begin than Python's own takes for all of them."""
+    for name in _OWN_DIGESTS:
+        with contextlib.suppress(ImportError, AttributeError):
+            return importlib.import_module(name).sha256
+    return _digest_of_many()
+
+
+def _digest_of_many() -> Any:
+    import hashlib
+
+    return hashlib.sha256
+
+
+# Whether the folders of a job are to be seen here: the very ones of its service, and no others at the same paths.
+#
+# The service puts a mark into them, and each work says a line of it. Who can read it there sees the folder;
+# everybody else is brought what there is to read, and hands over what is to be kept. It is looked at again from
+# time to time: a file system may come, or go, or another take its place.
+
+MARK_FILE = "mark"
+MARK_BYTES_MAX = 1024
+AGAIN_SECONDS = 30.0
+REMEMBERED_MAX = 1024
+
+
+class Seen(NamedTuple):
+    """Which folders of a job are to be seen."""
+
+    folder: bool  # the document's, with the files of the job
+    staged: bool  # where outputs are put
+
+
+class _Looked(NamedTuple):
+    mark: str
+    until: float
+    seen: Seen
+
+
+class Sight:
+    """What a pilot sees of its jobs, remembered for a while. Its slots may ask at once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing was looked at yet."""
+        self._clock = clock
+        self._looked: dict[str, _Looked] = {}  # by where outputs are put, which is each job's own
+
+    def of(self, work: Mapping[str, Any]) -> Seen:
+        """What is to be seen of the job of a work, as it was found when last looked at."""
+        looked = self._looked.get(work["staged"])
+        if looked is not None and looked.mark == work.get("mark") and self._clock() < looked.until:
+            return looked.seen
+        return self.look(work)
+
+    def shows(self, work: Mapping[str, Any]) -> bool:
+        """Whether commands may be shown the document's folder: one that could not be marked is taken for what it seems."""
+        folder = work["folder"]
+        if work.get("mark") and (work.get("folder_mark") or _is_below(work["staged"], folder)):
+            return self.of(work).folder
+        return os.path.isdir(folder)
+
+    def look(self, work: Mapping[str, Any]) -> Seen:
+        """Look now: something was not where it must be, or nobody has looked for long."""
+        staged, folder, mark = work["staged"], work["folder"], work.get("mark", "")
+        seen = NOTHING
+        if mark:
+            is_staged = _says(f"{staged}/{MARK_FILE}", mark)
+            is_folder = is_staged
+            if work.get("folder_mark"):
+                is_folder = _says(f"{folder}/{work['folder_mark']}", mark)
+            elif not _is_below(staged, folder):
+                is_folder = False
+            seen = Seen(is_folder, is_staged)
+        if len(self._looked) >= REMEMBERED_MAX:
+            self._looked.clear()
+        self._looked[staged] = _Looked(mark, self._clock() + AGAIN_SECONDS, seen)
+        return seen
+
+
+NOTHING = Seen(folder=False, staged=False)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _says(file: str, mark: str) -> bool:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            return mark.encode() in os.read(descriptor, MARK_BYTES_MAX).split(b"\n")
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return False

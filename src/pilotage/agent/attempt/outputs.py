@@ -1,0 +1,370 @@
+"""Taking the outputs of an attempt out of its folder: found by name, pattern or expression, hashed, and staged.
+
+They are staged in the order of their names, each under the attempt's own key, and wait there for the one attempt that is
+granted. What an attempt leaves half staged is removed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import stat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.attempt.diagnosis import Failure, from_system
+from pilotage.agent.attempt.files import (
+    check_name,
+    check_output,
+    copy_sharing,
+    copy_whole,
+    fixed_folder,
+    link_or_copy,
+    make_parents,
+    matches,
+    move,
+    names_below,
+)
+from pilotage.agent.attempt.scratch import remove_tree
+from pilotage.agent.expressions import UnboundedExpression, compile_expression
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pilotage.agent.attempt.files import KnownFiles, Sight
+    from pilotage.agent.attempt.workplace import Fetch
+
+FILES_MAX = 100_000
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+_CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+def make_output_folders(outputs: Sequence[Mapping[str, Any]], scratch: str) -> None:
+    """Make the folders that outputs lie in, so that a command can write there at once; of a pattern, as far as it tells.
+
+    Raises `Failure`.
+    """
+    for output in outputs:
+        name = output.get("name", "")
+        if name:
+            if "/" not in name:
+                continue
+            folder = fixed_folder(name) if output.get("pattern") else os.path.dirname(name)
+        else:
+            folder = output.get("folder", "")
+        if not folder:
+            continue
+        check_name(folder)
+        try:
+            os.makedirs(os.path.join(scratch, folder), exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            message = f"the output {name or output.get('expression', '')!r} lies in {folder!r}, which is no folder"
+            raise Failure("missing-output", message) from error
+        except OSError as error:
+            raise from_system(error, doing=f"making the folder {folder!r} of an output") from error
+
+
+def gives_files(work: Mapping[str, Any]) -> bool:
+    """Whether a package shall give any file at all."""
+    kept = ("outputs",) if work.get("startup") else ("outputs", "stdout", "stderr")
+    return any(binary.get(each) for binary in work.get("binaries", ()) for each in kept)
+
+
+def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str]) -> list[str]:
+    """The names of the files that a package has made and shall give, in order. Raises `Failure` where one is missing.
+
+    A pattern or an expression does not take inputs, unless one is an output by its name.
+    """
+    found: set[str] = set()
+    below: list[str] | None = None
+    for number, binary in enumerate(work.get("binaries", ())):
+        if not work.get("startup"):
+            for stream in ("stdout", "stderr"):
+                if binary.get(stream):
+                    found.add(binary[stream])
+        for output in binary.get("outputs", ()):
+            name = output.get("name", "")
+            if name and not output.get("pattern"):
+                found.add(name)
+                continue
+            expression = output.get("expression", "")
+            if below is None:
+                taken = set(inputs)
+                below = [each for each in names_below(scratch) if each not in taken]
+            try:
+                found.update(_matching(output, name, expression, below, scratch))
+            except Failure as failure:
+                failure.binary = number
+                raise
+    for name in found:
+        check_output(name)
+    if len(found) > FILES_MAX:
+        raise Failure("missing-output", f"{len(found)} files match its outputs, and at most {FILES_MAX} can be taken")
+    return sorted(found)
+
+
+def _matching(
+    output: Mapping[str, Any], pattern: str, expression: str, below: Sequence[str], scratch: str
+) -> list[str]:
+    if pattern:
+        found = [each for each in below if matches(pattern, each)]
+        if not found:
+            raise Failure("missing-output", f"no file matches the output {pattern!r}")
+        return found
+    folder = output.get("folder", "").rstrip("/")
+    prefix = f"{folder}/" if folder else ""
+    try:
+        compiled = compile_expression(expression)
+    except (re.error, UnboundedExpression) as error:
+        raise Failure("missing-output", f"the expression {expression!r} cannot be read: {error}") from error
+    found = []
+    for each in below:
+        if prefix and each.startswith(prefix):
+            if compiled.fullmatch(each[len(prefix) :]):
+                found.append(each)
+        elif compiled.fullmatch(each):
+            found.append(_put(each, prefix, scratch) if prefix else each)
+    # What an expression such as `.*` asks for is whatever there is, which may be nothing.
+    if not found and not compiled.fullmatch(""):
+        where = f" in {folder!r}" if folder else ""
+        raise Failure("missing-output", f"no file{where} matches {expression!r}")
+    return found
+
+
+def _put(name: str, prefix: str, scratch: str) -> str:
+    """Put a file into the folder that its output names; its name there."""
+    check_name(prefix + name)
+    target = os.path.join(scratch, prefix + name)
+    if os.path.lexists(target):
+        raise Failure("missing-output", f"two files would be {prefix + name!r}")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.rename(os.path.join(scratch, name), target)
+    return prefix + name
+
+
+def _maker_of(name: str, work: Mapping[str, Any]) -> int | None:
+    """Which binary of a package should have made a file that has a name."""
+    for number, binary in enumerate(work.get("binaries", ())):
+        streams = (binary.get("stdout"), binary.get("stderr"))
+        if name in streams or any(each.get("name") == name for each in binary.get("outputs", ())):
+            return number
+    return None
+
+
+class _Found(NamedTuple):
+    """An output: where its content is, what the system says of that, and whether it is behind a link."""
+
+    name: str
+    path: str
+    status: os.stat_result
+    is_link: bool
+
+
+class Outputs:
+    """Stages the outputs of one attempt."""
+
+    def __init__(self, *, ref: Mapping[str, Any], work: Mapping[str, Any], scratch: str, sight: Sight) -> None:
+        """Say which attempt it is, where its files are, and what is seen of the folders of its job."""
+        self._ref = ref
+        self._work = work
+        self._sight = sight
+        self._staged: str = work["staged"]
+        self._key = f"{ref['package']}-{ref['attempt']}"
+        self._scratch = scratch
+        self._input_inodes: Collection[int] = ()
+
+    def stage(
+        self, names: Sequence[str], known: KnownFiles, fetch: Fetch, *, input_inodes: Collection[int] = ()
+    ) -> list[dict[str, Any]]:
+        """Stage files in this order; the manifest. Raises `Failure`, and then nothing is left of it."""
+        self._input_inodes = input_inodes
+        found = []
+        for name in names:
+            try:
+                found.append(self._look_at(name))
+            except Failure as failure:
+                failure.binary = _maker_of(name, self._work)
+                raise
+        manifest = [self._described(each, known) for each in found]
+        order: Sequence[int] = range(len(found))
+        if len(found) > 1:
+            # What lies behind a link may be an output itself, so it is copied before anything is moved away.
+            order = sorted(order, key=lambda number: not found[number].is_link)
+        try:
+            for number in order:
+                self._put(found[number], number, fetch)
+        except Failure:
+            self._remove(len(found))
+            raise
+        return manifest
+
+    @staticmethod
+    def _described(found: _Found, known: KnownFiles) -> dict[str, Any]:
+        try:
+            sha256 = known.made(found.path, found.status)
+        except OSError as error:
+            raise Failure("missing-output", f"the output {found.name!r} cannot be read: {error}") from error
+        return {"name": found.name, "size_bytes": found.status.st_size, "sha256": sha256}
+
+    def _look_at(self, name: str) -> _Found:
+        path = f"{self._scratch}/{name}"
+        try:
+            name.encode()
+            status = os.lstat(path)
+        except UnicodeEncodeError as error:
+            raise Failure("missing-output", f"the name of the output {os.fsencode(name)!r} is not UTF-8") from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Failure("missing-output", f"the output {name!r} is missing: the command did not make it") from error
+        except OSError as error:
+            raise Failure("missing-output", f"the output {name!r} cannot be read: {error}") from error
+        real = os.path.realpath(path) if stat.S_ISLNK(status.st_mode) or "/" in name else path
+        if real != path:
+            if not real.startswith(f"{self._scratch}/"):
+                raise Failure("missing-output", f"the output {name!r} is a link that leads out of the package's folder")
+            try:
+                status = os.stat(real)
+            except OSError as error:
+                raise Failure("missing-output", f"the output {name!r} is a link to nothing") from error
+        mode = status.st_mode
+        if stat.S_ISDIR(mode):
+            raise Failure("missing-output", f"the output {name!r} is a folder, expected a file")
+        if not stat.S_ISREG(mode):
+            raise Failure("missing-output", f"the output {name!r} is no regular file")
+        if not mode & stat.S_IRUSR:
+            with contextlib.suppress(OSError):
+                os.chmod(real, mode | stat.S_IRUSR)
+        return _Found(name, real, status, real != path)
+
+    def _put(self, found: _Found, number: int, fetch: Fetch) -> None:
+        try:
+            if not (self._sight.of(self._work).staged and self._put_here(found, number)):
+                fetch.stage(self._ref, number, found.path)
+        except OSError as error:
+            raise from_system(error, doing=f"staging the output {found.name!r}") from error
+
+    def _put_here(self, found: _Found, number: int) -> bool:
+        """Put an output where the service takes it from; False where that is not to be seen any more, or closed to us."""
+        target = f"{self._staged}/{self._key}-{number}"
+        # An input that is passed on is the file in the tree: that one stays, and is not published over itself. What has
+        # another name somewhere could be changed by that one later.
+        is_shared = found.status.st_nlink > 1 or found.status.st_ino in self._input_inodes
+        put = copy_whole if found.is_link or is_shared else move
+        try:
+            put(found.path, target)
+        except OSError as error:
+            if error.errno in _CLOSED:
+                return False
+            if error.errno not in _GONE:
+                raise
+            if not self._sight.look(self._work).staged:
+                return False
+            put(found.path, target)
+        return True
+
+    def _remove(self, count: int) -> None:
+        for number in range(count):
+            for end in ("", ".part"):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._staged}/{self._key}-{number}{end}")
+
+
+# What the finished binaries of a package made, kept until the package is done: a later attempt goes on behind them.
+#
+# For each binary there is a folder with its files, and a list of them with what the system says of each. Where a
+# file cannot share its blocks with its copy it is a second name of the same file, and a later binary may have
+# written into it: it is only taken up if it is as it was kept.
+
+_LIST = "list.json"
+_FILES = "files"
+
+
+class Kept:
+    """The kept work of one package, for the attempts of one epoch at one site."""
+
+    def __init__(self, assignment: Mapping[str, Any], work: Mapping[str, Any], folder: str) -> None:
+        """Say of which package, and where; nothing is read yet."""
+        ref = assignment["ref"]
+        self._folder = os.path.join(folder, ref["package"])
+        self._draft = f"{ref['attempt']}-{os.getpid()}"
+        self._keys = _keys(assignment, work)
+
+    def resume(self, scratch: str) -> int:
+        """Put the files of the finished binaries into a folder; how many binaries need not run any more."""
+        done = 0
+        for key in self._keys[:-1]:
+            if not self._take_up(os.path.join(self._folder, key), scratch):
+                break
+            done += 1
+        return done
+
+    def keep(self, number: int, scratch: str, *, without: Collection[str]) -> None:
+        """Keep everything that is in the folder after a binary, but the inputs. What cannot be kept is done again."""
+        draft = os.path.join(self._folder, f"{self._draft}.draft")
+        try:
+            files = {}
+            os.makedirs(os.path.join(draft, _FILES), exist_ok=True)
+            for name in names_below(scratch):
+                source, target = os.path.join(scratch, name), os.path.join(draft, _FILES, name)
+                if name in without or not os.path.isfile(source) or os.path.islink(source):
+                    continue
+                make_parents(os.path.join(draft, _FILES), name)
+                if not copy_sharing(source, target):
+                    link_or_copy(source, target)
+                files[name] = _described(target)
+            with open(os.path.join(draft, _LIST), "w", encoding="utf-8") as written:
+                json.dump(files, written)
+            os.rename(draft, os.path.join(self._folder, self._keys[number]))
+        except (OSError, ValueError):
+            remove_tree(draft)
+
+    def forget(self) -> None:
+        """The package needs it no more."""
+        remove_tree(self._folder)
+
+    def _take_up(self, kept: str, scratch: str) -> bool:
+        try:
+            with open(os.path.join(kept, _LIST), encoding="utf-8") as written:
+                files: dict[str, list[int]] = json.load(written)
+            for name, described in files.items():
+                check_name(name)
+                if _described(os.path.join(kept, _FILES, name)) != described:
+                    return False
+            for name in files:
+                source, target = os.path.join(kept, _FILES, name), os.path.join(scratch, name)
+                make_parents(scratch, name)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(target)
+                if not copy_sharing(source, target):
+                    link_or_copy(source, target)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise
+        except ValueError:
+            return False
+        return True
+
+
+def _described(path: str) -> list[int]:
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _keys(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> list[str]:
+    """A name for the state behind each binary: what it and those before it were asked, with which inputs."""
+    import hashlib
+
+    ref = assignment["ref"]
+    digest = hashlib.sha256(_said([ref["job"], ref["package"], assignment.get("epoch", 1), work.get("container")]))
+    digest.update(_said([assignment.get("inputs", ()), work.get("inputs", ())]))
+    keys = []
+    for number, binary in enumerate(work["binaries"]):
+        digest.update(_said(binary))
+        keys.append(f"{number + 1}-{digest.hexdigest()[:32]}")
+    return keys
+
+
+def _said(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

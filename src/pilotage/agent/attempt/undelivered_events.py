@@ -1,0 +1,163 @@
+"""Events that applications logged and could not deliver themselves: the pilot does it for them, with their own tokens.
+
+Each attempt has a spool of its own, which is there only if it logged something: a token that speaks of one package cannot
+deliver what another one said. It is removed when the service has all of it. Where nobody but the pilot reaches the service,
+it delivers what attempts log while they run, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.attempt.environment import spool_name
+from pilotage.agent.attempt.scratch import remove_tree
+from pilotage.agent.delivery.courier import PACKAGE_PATH, Courier
+from pilotage.agent.delivery.spool import Spool, is_pilots_own, normal_server
+from pilotage.agent.errors import AgentError
+from pilotage.agent.link.http import Connection, LinkConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pilotage.agent.link.http import Connect
+
+AGAIN_SECONDS = (0.5, 60.0)
+DRAIN_SECONDS = 30.0
+LAST_SECONDS = 5.0
+LOOK_SECONDS = 5.0  # so often it is looked for what running attempts have logged
+LEFT_MAX = 10_000  # spools that wait here; more are left on disk for somebody's courier
+
+
+class _Left(NamedTuple):
+    folder: str
+    token: str
+    is_over: bool
+
+
+class LeftEvents:
+    """Delivers in a thread of its own, which is started by the first attempt that left something."""
+
+    def __init__(
+        self,
+        spools: str,
+        *,
+        server: str = "",
+        ca_file: str = "",
+        connect: Connect | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the folder of the spools, which need not be there, and the server that attempts were told to speak to.
+
+        `connect` is how the pilot reaches it; without it, by its address, with the authority of its certificate.
+        """
+        self._spools = spools
+        self._ca_file = ca_file
+        self._connect = connect
+        self._server = server
+        self._is_alone = is_pilots_own(server)
+        self._clock = clock
+        self._looked = clock()
+        self._running: dict[str, str] = {}  # the same of attempts that run, where nobody else delivers for them
+        self._ended: deque[tuple[Mapping[str, Any], str]] = deque()  # attempts that are over, and their tokens
+        self._change = threading.Condition()
+        self._left: list[_Left] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def attempt_began(self, ref: Mapping[str, Any], token: str) -> None:
+        """An attempt begins. Every attempt says this."""
+        if self._is_alone:
+            self._running[spool_name(ref)] = token
+
+    def attempt_ended(self, ref: Mapping[str, Any], token: str) -> None:
+        """An attempt is over: what it left, if anything, is found by the next `look`. Every attempt says this."""
+        if self._is_alone:
+            self._running.pop(spool_name(ref), None)
+        self._ended.append((ref, token))
+
+    def look(self) -> None:
+        """Take care of what attempts have left. To be called from time to time, by one thread."""
+        running: dict[str, str] = {}
+        if self._running and self._clock() - self._looked >= LOOK_SECONDS:
+            self._looked = self._clock()
+            running = self._running.copy()
+        if not self._ended and not running:
+            return
+        # Slots add to it meanwhile: what is taken out is taken out one by one.
+        over = [self._ended.popleft() for _ in range(len(self._ended))]
+        try:
+            names = os.listdir(self._spools) if self._spools else []
+        except OSError:
+            return  # nobody has logged anything
+        ended = {spool_name(ref): token for ref, token in over} if names else {}
+        found = [_Left(os.path.join(self._spools, name), ended[name], True) for name in names if name in ended]
+        found += [_Left(os.path.join(self._spools, name), running[name], False) for name in names if name in running]
+        if not found:
+            return
+        with self._change:
+            new = [each for each in found if each not in self._left]
+            self._left += new[: max(0, LEFT_MAX - len(self._left))]
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="left events", daemon=True)
+                self._thread.start()
+            self._change.notify()
+
+    def close(self) -> None:
+        """Try once more, for a few seconds; what the service does not have then stays on disk."""
+        self.look()
+        with self._change:
+            self._closing = True
+            self._change.notify()
+        if self._thread is not None:
+            self._thread.join(LAST_SECONDS)
+
+    def _work(self) -> None:
+        pause_seconds = AGAIN_SECONDS[0]
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: bool(self._left) or self._closing)
+                last, work = self._closing, list(self._left)
+            until = time.monotonic() + (LAST_SECONDS if last else DRAIN_SECONDS * len(work))
+            done = [each for each in work if self._deliver(each, until)]
+            with self._change:
+                # What an attempt that runs has logged is looked for again by itself.
+                self._left = [each for each in self._left if each not in done and (each.is_over or each not in work)]
+                if last or (self._closing and not self._left):
+                    return
+                if not self._left:
+                    pause_seconds = AGAIN_SECONDS[0]
+                elif not done:
+                    self._change.wait_for(lambda: self._closing, timeout=pause_seconds)
+                    pause_seconds = min(2.0 * pause_seconds, AGAIN_SECONDS[1])
+
+    def _deliver(self, left: _Left, until: float) -> bool:
+        """Deliver what one attempt left; whether nothing of it is left to do here."""
+        with contextlib.suppress(AgentError, OSError, ValueError):
+            waiting = others = 0
+            for queue in Spool(Path(left.folder)).queues():
+                if self._server and queue.server != normal_server(self._server):
+                    others += queue.pending()  # somebody else's: the token is not shown there
+                    continue
+                courier = Courier(
+                    queue, token=lambda: left.token, connection=self._connection(queue.server), path=PACKAGE_PATH
+                )
+                try:
+                    courier.drain_once(timeout_seconds=max(0.1, min(DRAIN_SECONDS, until - time.monotonic())))
+                finally:
+                    courier.close()
+                waiting += queue.pending()
+            if waiting or not left.is_over:
+                return False
+            return bool(others) or remove_tree(left.folder)
+        return False
+
+    def _connection(self, server: str) -> Connection | LinkConnection:
+        if self._connect is not None:
+            return LinkConnection(server, self._connect)
+        return Connection(server, ca_file=self._ca_file)

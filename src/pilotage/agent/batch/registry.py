@@ -1,0 +1,154 @@
+"""Which dialects there are: those of the modules that lie in this package, in a folder or in an archive."""
+
+from __future__ import annotations
+
+import base64
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+
+from pilotage.agent.batch.dialect import Dialect
+from pilotage.agent.batch.values import Answer, BatchError, Call, Limits, Wanted
+
+
+def dialects() -> dict[str, type[Dialect]]:
+    """Every dialect by its name; a module that defines one need only be there."""
+    package = import_module("pilotage.agent.batch")
+    found = {}
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for value in vars(import_module(module.name)).values():
+            if (
+                isinstance(value, type)
+                and issubclass(value, Dialect)
+                and value.name
+                and value.__module__ == module.name
+            ):
+                found[value.name] = value
+    return dict(sorted(found.items()))
+
+
+# A small check of a dialect that somebody wrote, before it goes to a cluster.
+#
+# It calls nothing. What is tried is what every dialect promises: that its calls are words, that our keys come back
+# out of its names, and that no answer, whatever it holds, raises anything but what whoever calls it expects.
+
+PREFIX = "pilotage-check"
+KEYS = ("lyon-1", "job:1.2.3:4", "with space/and \u00e9-7")
+ANSWERS = (
+    Answer(None, "", ""),
+    Answer(0, "", ""),
+    Answer(1, "", "no such thing"),
+    Answer(127, "", "command not found"),
+    Answer(0, "\x00\xff garbage | { [ < \n 17 \n", "more"),
+    Answer(0, "12345\n", ""),
+    Answer(1, "x" * 10_000, "y" * 10_000),
+)
+FAULTS_TOLD_MAX = 10
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_ENCODED = re.compile(r"[A-Za-z0-9+/=]{40,}")
+_KINDS = {"submitted": dict, "listed": dict, "remembered": dict, "limited": Limits, "version": str}
+
+
+def faults_of(name: str) -> list[str]:
+    """What is wrong with the dialect of a name; nothing where all is well."""
+    found = dialects().get(name)
+    if found is None:
+        return [f"there is no dialect of this name: known are {', '.join(dialects())}"]
+    if not _NAME.fullmatch(name):
+        return [f"its name is to be lower-case letters, digits, '_' and '-', not {name!r}"]
+    try:
+        dialect = found(PREFIX)
+    except Exception as error:  # noqa: BLE001 # whatever it raises is what is to be told
+        return [f"it cannot be made: {_told(error)}"]
+    faults = []
+    for what, check in _CHECKS.items():
+        try:
+            faults += [f"{what}: {fault}" for fault in check(dialect)]
+        except Exception as error:  # noqa: BLE001 # the same
+            faults.append(f"{what}: {_told(error)}")
+    return faults
+
+
+def main(name: str) -> int:
+    """Check one dialect, and say what is wrong with it; the exit status."""
+    faults = list(dict.fromkeys(faults_of(name)))
+    sys.stderr.write("".join(f"{fault}\n" for fault in faults[:FAULTS_TOLD_MAX]))
+    return 1 if faults else 0
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _wanted(key: str, count: int = 1) -> Wanted:
+    return Wanted(key, ["python3", "a b", "$(c)"], count=count, wall_seconds=60, folder="/f", output="/f/output")
+
+
+def _is_call(call: object) -> Iterator[str]:
+    if not isinstance(call, Call) or not call.argv or not all(isinstance(word, str) for word in call.argv):
+        yield f"this is not a Call with words: {call!r}"
+
+
+def _names(dialect: Dialect) -> Iterator[str]:
+    for key in KEYS:
+        back = dialect.key(dialect.job_name(key))
+        if back != key:
+            yield f"the key {key!r} comes back as {back!r}"
+
+
+def _calls(dialect: Dialect) -> Iterator[str]:
+    for call in (dialect.listing(), dialect.is_here(), dialect.cancel({"lyon-1": "17"}), *dialect.limits()):
+        yield from _is_call(call)
+
+
+def _submissions(dialect: Dialect) -> Iterator[str]:
+    for key, count in (*((key, 1) for key in KEYS), ("lyon-1", 3)):
+        call = dialect.submit(_wanted(key, count))
+        yield from _is_call(call)
+        text = f"{' '.join(call.argv)} {call.stdin}"
+        if dialect.job_name(key) not in text:
+            yield f"the name {dialect.job_name(key)!r} is nowhere in the submission: nothing could be found by it"
+        if "PILOTAGE_REQUEST" not in text and not any(map(_tells_key, _ENCODED.findall(text))):
+            yield "what is started is not told its key: give the system `self.script(wanted)`"
+
+
+def _tells_key(word: str) -> bool:
+    """Whether a word of base64 has the script in it, as for systems that take no script but an argument."""
+    try:
+        return b"PILOTAGE_REQUEST" in base64.b64decode(word)
+    except ValueError:
+        return False
+
+
+def _answers(dialect: Dialect) -> Iterator[str]:
+    readers: dict[str, Callable[[Answer], object]] = {
+        "submitted": lambda answer: dialect.submitted(_wanted("lyon-1"), answer),
+        "listed": dialect.listed,
+        "remembered": dialect.remembered,
+        "cancelled": dialect.cancelled,
+        "limited": lambda answer: dialect.limited([answer] * max(1, len(dialect.limits()))),
+        "version": dialect.version,
+    }
+    for name, read in readers.items():
+        for answer in ANSWERS:
+            try:
+                told = read(answer)
+            except BatchError:
+                continue
+            except Exception as error:  # noqa: BLE001 # whatever it raises is what is to be told
+                yield f"{name} raises {_told(error)} for {repr(answer)[:120]}"
+                continue
+            if not isinstance(told, _KINDS.get(name, object)):
+                yield f"{name} gives {told!r} for {repr(answer)[:120]}"
+            elif name == "listed" and answer.exit_status is None:
+                yield "listed raises Unknown where there was no answer: nothing known is not nothing there"
+
+
+_CHECKS: dict[str, Callable[[Dialect], Iterator[str]]] = {
+    "names": _names,
+    "calls": _calls,
+    "submissions": _submissions,
+    "answers": _answers,
+}

@@ -1,0 +1,529 @@
+"""The front door for programs: log events, which are kept at once and delivered in the background."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import re
+import threading
+import time as clock
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.delivery.courier import EVENTS_PATH, PACKAGE_PATH, Courier, acknowledged
+from pilotage.agent.delivery.spool import SOURCES, EventId, Spool, default_spool, is_pilots_own, normal_server
+from pilotage.agent.delivery.stream import Stream, StreamRetired
+from pilotage.agent.errors import AgentError, BadEvent, BadSetting, EventRefused, NotDelivered, TokenRefused
+from pilotage.agent.link.http import Connection
+from pilotage.agent.link.tls import CA_FILE_VARIABLE
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+# Who speaks, about what, to whom: found in the environment of a running package, or said by the caller.
+
+COUNTER_MAX = 2**53 - 1
+TIME_MAX_SECONDS = 253_402_300_800.0  # the year 10000
+
+_TYPE = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_PACKAGE = re.compile(r"[1-9][0-9]{0,8}\.[1-9][0-9]{0,8}\.[1-9][0-9]{0,8}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}")
+_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+class Subject(NamedTuple):
+    """What an event is about: a job, a package of it, an attempt at that, or a pilot, or a site, or the service."""
+
+    job: str | None = None
+    package: str | None = None
+    attempt: int | None = None
+    pilot: str | None = None
+    site: str | None = None
+
+    def check(self) -> None:
+        """Raise `BadEvent` where the parts are not written as they must be or do not fit together."""
+        for name, pattern in (("job", _JOB), ("package", _PACKAGE), ("pilot", _NAME), ("site", _NAME)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
+                raise BadEvent(f"the {name} is not written as it must be", expected=pattern.pattern, got=repr(value))
+        if self.attempt is not None:
+            check_counter("attempt", self.attempt)
+        parts = [name for name in self._fields if getattr(self, name) is not None]
+        if parts not in ([], ["job"], ["job", "package"], ["job", "package", "attempt"], ["pilot"], ["site"]):
+            raise BadEvent(
+                "the parts of the subject do not fit together",
+                expected="job, job and package, job and package and attempt, pilot, site, or none of them",
+                got=", ".join(parts),
+            )
+
+    def over(self, surroundings: Subject) -> Subject:
+        """The subject meant, with what it leaves open above its first part taken from the surroundings."""
+        if self.pilot is not None or self.site is not None or self.job is not None:
+            return self
+        if self.package is not None:
+            return self._replace(job=surroundings.job)
+        if self.attempt is not None:
+            return self._replace(job=surroundings.job, package=surroundings.package)
+        return surroundings
+
+
+class Surroundings(NamedTuple):
+    """What the environment of a running package says."""
+
+    server: str | None
+    token: str | None
+    token_file: str | None
+    ca_file: str
+    subject: Subject
+    epoch: int
+    seen: int  # the position of the book that was known when the attempt was given out
+
+
+def read_environment(environment: dict[str, str]) -> Surroundings:
+    """What the PILOTAGE_* variables say; raises `BadSetting` that names the variable where one says nonsense."""
+    said = {name: environment.get(f"PILOTAGE_{name}") or None for name in ("JOB", "PACKAGE", "ATTEMPT", "EPOCH")}
+    counters = {}
+    for name in ("ATTEMPT", "EPOCH"):
+        text = said[name]
+        if text is not None and not (text.isdigit() and 1 <= int(text[:20]) <= COUNTER_MAX):
+            raise BadSetting("not a number from 1 on", subject=f"PILOTAGE_{name}", got=repr(text))
+        counters[name] = None if text is None else int(text)
+    subject = Subject(said["JOB"], said["PACKAGE"], counters["ATTEMPT"])
+    seen = environment.get("PILOTAGE_SEEN", "")
+    try:
+        subject.check()
+    except BadEvent as error:
+        raise BadSetting(
+            error.what, subject="PILOTAGE_JOB, _PACKAGE, _ATTEMPT", expected=error.expected, got=error.got
+        ) from error
+    return Surroundings(
+        server=environment.get("PILOTAGE_SERVER") or None,
+        token=environment.get("PILOTAGE_TOKEN") or None,
+        token_file=environment.get("PILOTAGE_TOKEN_FILE") or None,
+        ca_file=environment.get(CA_FILE_VARIABLE, ""),
+        subject=subject,
+        epoch=counters["EPOCH"] or 1,
+        seen=int(seen[:16]) if seen.isdigit() else 0,
+    )
+
+
+def check_type(event_type: Any) -> None:
+    """Raise `BadEvent` where this is no name of an event type."""
+    if not (isinstance(event_type, str) and _TYPE.fullmatch(event_type)):
+        raise BadEvent("not the name of an event type", expected="a name such as AttemptStarted", got=repr(event_type))
+
+
+def check_tag(name: Any, value: Any) -> None:
+    """Raise `BadEvent` where a tag's name or value is not what a tag may have."""
+    if not (isinstance(name, str) and _TAG.fullmatch(name)):
+        raise BadEvent("not the name of a tag", expected=_TAG.pattern, got=repr(name))
+    if not isinstance(value, str):
+        raise BadEvent("the value of a tag is text", subject=name, expected="a string", got=repr(value))
+
+
+def check_counter(name: str, value: Any) -> None:
+    """Raise `BadEvent` where this is no number that counts from 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= COUNTER_MAX:
+        raise BadEvent(f"the {name} is not a number that counts from 1", got=repr(value))
+
+
+def check_time(moment: Any) -> None:
+    """Raise `BadEvent` where this is no time in seconds since 1970."""
+    is_number = isinstance(moment, (int, float)) and not isinstance(moment, bool)
+    if not is_number or not math.isfinite(moment) or not 0 <= moment < TIME_MAX_SECONDS:
+        raise BadEvent("not a time", expected="seconds since 1970, UTC", got=repr(moment))
+
+
+class TokenSource:
+    """Says which token to show; a token's file is read each time, since tokens are renewed."""
+
+    def __init__(self, *, token: str | None, token_file: str | None) -> None:
+        """Take a token, or the file that holds it, or neither."""
+        self._token = token
+        self._file = token_file
+
+    def __call__(self) -> str:
+        """The token, empty where there is none; raises `BadSetting` where it cannot be read or used."""
+        token, where = self._token, "the token"
+        if token is None and self._file:
+            where = self._file
+            try:
+                token = Path(self._file).read_text(encoding="utf-8").strip()
+            except (OSError, ValueError) as error:
+                raise BadSetting(f"the token's file cannot be read: {error}", subject=where) from error
+        if token and not _TOKEN.fullmatch(token):
+            raise BadSetting("the token has characters that no token has", subject=where)
+        return token or ""
+
+
+EVENT_BYTES_MAX = (8 << 20) - 1024  # what a server takes in one batch
+GROUP_SECONDS = 0.05
+CLOSE_SECONDS = 5.0
+MARK_VARIABLE = "PILOTAGE_MARK"  # what a pilot runs, and all that this starts, has it
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+class Producer:
+    """Logs the events of one source to one server through a spool on this host.
+
+    Whatever is not said is found in the environment: PILOTAGE_SERVER, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE,
+    PILOTAGE_CA_FILE, PILOTAGE_SPOOL, and what the events are about, PILOTAGE_JOB, PILOTAGE_PACKAGE, PILOTAGE_ATTEMPT and PILOTAGE_EPOCH.
+    Threads may share a producer, and a forked child may go on with the one it inherited. No file is made and no
+    thread started before the first event.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        source: str = "application",
+        spool: str | os.PathLike[str] | None = None,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        deliver: bool = True,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """Take what the environment does not say; without `deliver` events only wait, for a flush or another courier."""
+        said = dict(os.environ) if environment is None else environment
+        surroundings = read_environment(said)
+        address = server or surroundings.server
+        if not address:
+            raise BadSetting("no server", next_step="give server=, or set PILOTAGE_SERVER to its base URL")
+        if source not in SOURCES:
+            raise BadSetting("unknown source", subject=source, expected=", ".join(sorted(SOURCES)))
+        self.source = source
+        self.queue = Spool(Path(spool) if spool is not None else default_spool(said)).queue(address)
+        if token is None and token_file is None:
+            token, token_file = surroundings.token, surroundings.token_file
+        self._token = TokenSource(token=token, token_file=None if token_file is None else os.fspath(token_file))
+        self._ca_file = surroundings.ca_file if ca_file is None else os.fspath(ca_file)
+        self._subject = surroundings.subject
+        self._epoch = surroundings.epoch
+        self._seen_least = surroundings.seen
+        self._subject_texts: dict[tuple[Subject, int], str] = {}
+        self._usual = self._about(self._subject, self._epoch)
+        self._types: set[str] = set()
+        # What a pilot runs may speak to its service by the pilot's own door, wherever only that is open.
+        is_pilots = bool(said.get(MARK_VARIABLE)) and _is_at(surroundings.server, self.queue.server)
+        self._path = PACKAGE_PATH if is_pilots else EVENTS_PATH
+        self._left_to_pilot = is_pilots_own(self.queue.server)
+        self._deliver = deliver and not self._left_to_pilot
+        self._closed = False
+        self._last: dict[str, EventId] = {}  # of each stream this producer wrote to
+        self._begin()
+        _producers.add(self)
+
+    def _begin(self) -> None:
+        """The state that belongs to one process: a forked child begins it anew."""
+        self._guard = threading.RLock()
+        self._stream: Stream | None = None
+        connection = Connection(self.queue.server, ca_file=self._ca_file)
+        self._courier = Courier(self.queue, token=self._token, connection=connection, path=self._path)
+        self._threads: list[threading.Thread] = []
+        self._dirty = threading.Event()
+        self._stopping = threading.Event()
+        self._failure: AgentError | None = None
+        self._seen = 0
+
+    def log(
+        self,
+        event_type: str,
+        data: dict[str, Any] | None = None,
+        *,
+        job: str | None = None,
+        package: str | None = None,
+        attempt: int | None = None,
+        pilot: str | None = None,
+        site: str | None = None,
+        epoch: int | None = None,
+        time: float | None = None,
+        version: int = 1,
+    ) -> EventId:
+        """Append an event to the spool and return at once with its identity; it is on disk a moment later.
+
+        Without a subject it is about the attempt this program runs in. Raises `BadEvent` for what no server would
+        take, `SpoolFull` where there is no room; then nothing was written.
+        """
+        if job is None and package is None and attempt is None and pilot is None and site is None and epoch is None:
+            about = self._usual
+        else:
+            subject = Subject(job, package, attempt, pilot, site).over(self._subject)
+            inherited = self._epoch if job is None and subject.job is not None else 1
+            about = self._about(subject, inherited if epoch is None else epoch)
+        if event_type not in self._types:
+            check_type(event_type)
+            self._types.add(event_type)
+        if time is None:
+            time = clock.time()
+        else:
+            check_time(time)
+        if version != 1:
+            check_counter("version", version)
+            about = f'"version":{version},{about}'
+        return self._append(f'"type":"{event_type}","time":{time:.6f},{about}"data":{_payload(data)}}}')
+
+    def _about(self, subject: Subject, epoch: int) -> str:
+        text = self._subject_texts.get((subject, epoch))
+        if text is None:
+            subject.check()
+            check_counter("epoch", epoch)
+            values: dict[str, Any] = {name: value for name, value in subject._asdict().items() if value is not None}
+            if epoch != 1:
+                values["epoch"] = epoch
+            text = _encode(values)[1:-1] + "," if values else ""
+            if len(self._subject_texts) > 1000:
+                self._subject_texts.clear()
+            self._subject_texts[subject, epoch] = text
+        return text
+
+    def _append(self, text: str) -> EventId:
+        try:
+            rest = text.encode()
+        except UnicodeEncodeError as error:
+            raise BadEvent(
+                "the event has text that is not Unicode", got=repr(error.object[error.start : error.end])
+            ) from error
+        if len(rest) > EVENT_BYTES_MAX:
+            raise BadEvent("the event is too large", expected=f"at most {EVENT_BYTES_MAX} bytes", got=str(len(rest)))
+        with self._guard:
+            event = self._append_line(rest)
+            self._last[event.stream] = event
+        if not self._dirty.is_set():
+            self._dirty.set()
+        if self._deliver:
+            self._courier.wake()
+        return event
+
+    def _append_line(self, rest: bytes) -> EventId:
+        while True:
+            stream = self._stream or self._open()
+            try:
+                return EventId(self.source, stream.name, stream.append(rest, seen=self._seen))
+            except StreamRetired:
+                self._stream = None
+                stream.close()
+
+    def _open(self) -> Stream:
+        """The stream to append to, and the threads that look after it."""
+        if self._closed:
+            raise AgentError("the producer is closed", subject=self.queue.server)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        self._stream = self.queue.stream(self.source)
+        self._seen = max(self.queue.seen(), self._seen_least)
+        if not self._threads:
+            self._threads = [threading.Thread(target=self._keep, name="pilotage-spool", daemon=True)]
+            if self._deliver:
+                self._threads.append(threading.Thread(target=self._courier.run, name="pilotage-courier", daemon=True))
+            for thread in self._threads:
+                thread.start()
+        return self._stream
+
+    def _keep(self) -> None:
+        """Bring events to disk in groups, and learn how far the server's book has come."""
+        while not self._stopping.is_set():
+            self._dirty.wait()
+            if self._stopping.wait(GROUP_SECONDS):
+                return
+            self._dirty.clear()
+            try:
+                self._sync()
+                self._seen = max(self.queue.seen(), self._seen_least)
+            except AgentError as error:
+                with self._guard:
+                    self._failure = error
+                    stream, self._stream = self._stream, None
+                if stream is not None:
+                    stream.close()
+
+    def _sync(self) -> None:
+        stream = self._stream
+        if stream is not None and self._courier.synced(stream.folder.name) < stream.place:
+            stream.sync()
+
+    def sync(self) -> None:
+        """Wait until everything logged so far is on disk."""
+        with self._guard:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if self._stream is not None:
+                self._stream.sync()
+
+    def tag(
+        self, name: str, value: str, *, job: str | None = None, package: str | None = None, epoch: int | None = None
+    ) -> EventId:
+        """Give a job or a package a name and a value; without either, the package that this program runs in."""
+        check_tag(name, value)
+        if job is None and package is None:
+            job, package = self._subject.job, self._subject.package
+            epoch = self._epoch if epoch is None else epoch
+        if job is None and self._subject.job is None:
+            raise BadEvent("no job to tag", subject=name, next_step="give job=, or set PILOTAGE_JOB")
+        return self.log("Tagged", {"name": name, "value": value}, job=job, package=package, epoch=epoch)
+
+    def log_now(
+        self, event_type: str, data: dict[str, Any] | None = None, *, timeout_seconds: float = 30.0, **details: Any
+    ) -> EventId:
+        """Log an event as `log` does, and return when the server has it.
+
+        Raises `EventRefused` with the server's reason, or `NotDelivered` when the time is up, or at once where the
+        token is refused: then the event is kept and delivered later.
+        """
+        event = self.log(event_type, data, **details)
+        self._deliver_all([event], timeout_seconds=timeout_seconds)
+        refusal = self.queue.refusal(event)
+        if refusal is not None:
+            raise EventRefused(str(refusal["reason"]), code=str(refusal["code"]), subject=event_type)
+        return event
+
+    def flush(self, timeout_seconds: float = 30.0) -> None:
+        """Return when the server has everything that this producer logged; raises `NotDelivered` when the time is up.
+
+        A token that is refused ends it at once (`TokenRefused`), since waiting does not make it a better one.
+        An event that the server refuses is done with, too: it is set aside (`queue.refused()`).
+        """
+        with self._guard:
+            wanted = list(self._last.values())
+        self._deliver_all(wanted, timeout_seconds=timeout_seconds)
+
+    def _deliver_all(self, wanted: list[EventId], *, timeout_seconds: float) -> None:
+        if self._left_to_pilot and wanted:
+            raise NotDelivered(
+                "only the pilot of this package reaches the server",
+                subject=self.queue.server,
+                next_step=f"the events are kept in {self.queue.folder}, and it delivers them",
+            )
+        until = clock.monotonic() + timeout_seconds
+        pause_seconds = 0.05
+
+        def done() -> bool:
+            return all(acknowledged(self.queue, event) for event in wanted)
+
+        while not done():
+            left = until - clock.monotonic()
+            if left <= 0:
+                raise NotDelivered(
+                    f"not acknowledged within {timeout_seconds:g} s: {self.last_error or 'another courier is at work'}",
+                    subject=self.queue.server,
+                    next_step=f"the events are kept in {self.queue.folder} and delivered when the server is there",
+                )
+            drained = self._courier.drain_once(timeout_seconds=left, enough=done)
+            if drained.denied and not done():
+                raise TokenRefused(
+                    drained.problem,
+                    subject=self.queue.server,
+                    next_step=f"the events are kept in {self.queue.folder}; show a token that the server knows",
+                )
+            if drained.busy:
+                self._courier.wait_for_news(min(0.02, left))
+            elif drained.problem:
+                self._courier.wait_for_news(min(pause_seconds, max(0.0, until - clock.monotonic())))
+                pause_seconds = min(2.0, pause_seconds * 2)
+
+    @property
+    def last_error(self) -> str:
+        """Why the last try to deliver failed; empty when it did not."""
+        return "only the pilot of this package reaches it" if self._left_to_pilot else self._courier.last_error
+
+    @property
+    def delivered(self) -> int:
+        """How many events this producer brought to the server, with those that others left in the spool."""
+        return self._courier.delivered
+
+    @property
+    def parked(self) -> int:
+        """How many of them are of jobs that were not registered yet: they wait at the server, and count then."""
+        return self._courier.parked
+
+    def close(self, flush_seconds: float = CLOSE_SECONDS) -> None:
+        """Bring everything to disk, give the server that long to take it, end the threads.
+
+        What is not acknowledged by then stays in the spool, for the next courier of this queue.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        _producers.discard(self)
+        try:
+            self.sync()
+            if self._deliver and flush_seconds > 0:
+                self.flush(flush_seconds)
+        except NotDelivered:
+            pass  # kept, and said so in the docstring
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._stopping.set()
+        self._dirty.set()
+        self._courier.stop()
+        for thread in self._threads:
+            thread.join()
+        self._courier.close()
+        with self._guard:
+            if self._stream is not None:
+                self._stream.close()
+            self._stream = None
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child, which has neither the threads nor the locks of its parent."""
+        stream = self._stream
+        courier = self._courier
+        self._begin()
+        courier.abandon()
+        if stream is not None:
+            stream.abandon()
+
+
+def _is_at(address: str | None, server: str) -> bool:
+    """Whether an address, however it is written, is that of a server."""
+    try:
+        return address is not None and normal_server(address) == server
+    except BadSetting:
+        return False
+
+
+def _payload(data: dict[str, Any] | None) -> str:
+    if data is None:
+        return "{}"
+    if not isinstance(data, dict):
+        raise BadEvent("the data of an event is an object", expected="a dictionary", got=type(data).__name__)
+    try:
+        return _encode(data)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadEvent(f"the data cannot be written as JSON: {error}", got=type(data).__name__) from error
+
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for producer in list(_producers):
+        producer.after_fork()
+
+
+def _at_exit() -> None:
+    for producer in list(_producers):
+        producer.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

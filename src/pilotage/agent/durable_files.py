@@ -1,0 +1,287 @@
+"""The few things that a spool asks of the file system: locks, small files replaced as a whole, folders made durable."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE_MODE = 0o600  # events and server names are the business of one user
+FOLDER_MODE = 0o700
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and what is missing above it; the newest ones survive a power cut."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write everything, in as many calls as it takes."""
+    written = os.write(descriptor, content)
+    while written < len(content):
+        written += os.write(descriptor, content[written:])
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Put a small file in place of another: readers see the old one or the new one, also after a power cut."""
+    new = file.with_name(f"{file.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    try:
+        write_all(descriptor, content)
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    new.replace(file)
+
+
+def read_small(file: Path) -> bytes:
+    """What a small file says; nothing where there is none."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def append_durably(file: Path, content: bytes) -> None:
+    """Add whole lines to a file and wait until they are on disk; a torn line at its end is cut off first."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, FILE_MODE)
+    try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        whole = _after_last_newline(descriptor, size_bytes=size)
+        if whole < size:
+            os.ftruncate(descriptor, whole)
+        try:
+            write_all(descriptor, content)
+        except OSError:
+            os.ftruncate(descriptor, whole)
+            raise
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if size == 0:
+        sync_folder(file.parent)
+
+
+def _after_last_newline(descriptor: int, *, size_bytes: int) -> int:
+    end = size_bytes
+    while end:
+        start = max(0, end - 65536)
+        found = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def open_lock(file: Path) -> int:
+    """Open a file for its lock. A forked child lets go of it: a lock that two processes share excludes neither."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, FILE_MODE)
+    _locks.add(descriptor)
+    return descriptor
+
+
+def close_lock(descriptor: int) -> None:
+    """Let go of a lock and close its file; in a forked child it is closed already, and its number may be another's."""
+    if descriptor in _locks:
+        _locks.discard(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _close_locks() -> None:
+    for descriptor in _locks:
+        os.close(descriptor)  # no LOCK_UN: that would let go of the parent's lock as well
+    _locks.clear()
+
+
+_locks: set[int] = set()
+os.register_at_fork(after_in_child=_close_locks)
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold the lock of a file, waiting for it."""
+    descriptor = open_lock(file)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        close_lock(descriptor)
+
+
+@contextmanager
+def locked_if_free(file: Path) -> Iterator[bool]:
+    """Hold the lock of a file if nobody else does; says whether it is held."""
+    descriptor = open_lock(file)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        close_lock(descriptor)
+
+
+def is_gone(path: str) -> bool:
+    """Whether there is nothing under a path; one that cannot be looked at may be there."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+# The lines of a spool: a checksum, a blank, JSON. People can read them, and a torn one is known as such.
+#
+# A segment begins with a header line and may end with an end line; in between each line is an event:
+#
+# 8 hexadecimal digits of CRC-32, a blank, {"source":…,"stream":…,"n":7,"seen":41,"type":…}
+#
+# A line counts when its newline is there and its checksum is right. Whatever follows the last newline was being
+# written when its writer died, and was never sent: the courier sends whole lines only.
+
+VERSION = 1
+HEADER_START = b'{"spool":'
+END_START = b'{"end":'
+
+_HEAD = re.compile(rb'\{"source":"[a-z]+","stream":"[^"]+","n":([0-9]+),"seen":([0-9]+),')
+_LINE_MAX = 64 << 20  # no event is that long: what has no newline for so long is not a spool
+
+
+class Mark(NamedTuple):
+    """Where a segment lies: a copy of its folder, here or elsewhere, lies in another place and is known by that."""
+
+    host: str
+    machine: str
+    device: int
+    inode: int
+
+
+class Header(NamedTuple):
+    """What the first line of a segment says: whose events follow, from which number on, and where they were written."""
+
+    source: str
+    stream: str
+    first: int
+    seen: int
+    mark: Mark
+
+
+class End(NamedTuple):
+    """What the last line of a segment says: the number that comes next, or why the stream is written no more."""
+
+    following: int
+    seen: int
+    retired: str
+
+
+class Tail(NamedTuple):
+    """The end of a segment: where its last newline is, and the text of its last line, None if that is damaged."""
+
+    end: int
+    text: bytes | None
+
+
+def line_of(text: bytes) -> bytes:
+    """The line that keeps a text."""
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def text_of(line: bytes) -> bytes | None:
+    """The text that a line (without its newline) keeps, or None where it is not what was written."""
+    text = line[9:]
+    return text if line[:9] == b"%08x " % zlib.crc32(text) else None
+
+
+def counters_of(text: bytes) -> tuple[int, int] | None:
+    """The number of an event and the position it has seen, or None where the text is no event."""
+    found = _HEAD.match(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def header_text(header: Header) -> bytes:
+    """The text of a header."""
+    value: dict[str, Any] = {"spool": "pilotage", "version": VERSION}
+    value.update(header._asdict())
+    value["mark"] = header.mark._asdict()
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def parse_header(text: bytes) -> Header | None:
+    """The header that a text says, or None where it is none that this version knows."""
+    value = _object(text)
+    if value is None or value.get("version") != VERSION or not text.startswith(HEADER_START):
+        return None
+    try:
+        mark = Mark(**value["mark"])
+        return Header(value["source"], value["stream"], value["first"], value["seen"], mark)
+    except (KeyError, TypeError):
+        return None
+
+
+def end_text(*, following: int, seen: int, retired: str = "") -> bytes:
+    """The text of an end line."""
+    return json.dumps({"end": following, "seen": seen, "retired": retired}, separators=(",", ":")).encode()
+
+
+def parse_end(text: bytes) -> End | None:
+    """What an end line says, or None where the text is none."""
+    value = _object(text) if text.startswith(END_START) else None
+    return End(value["end"], value["seen"], value["retired"]) if value is not None else None
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def tail_of(descriptor: int, *, size_bytes: int) -> Tail | None:
+    """The last whole line of a file of that size, or None where there is no newline at all.
+
+    It is looked for from the end backwards, so a long segment costs no more than a short one.
+    """
+    window = 4096
+    while True:
+        start = max(0, size_bytes - window)
+        block = os.pread(descriptor, size_bytes - start, start)
+        end = block.rfind(b"\n")
+        begin = block.rfind(b"\n", 0, max(end, 0))
+        if end >= 0 and (begin >= 0 or start == 0):
+            return Tail(start + end + 1, text_of(block[begin + 1 : end]))
+        if start == 0 or window > _LINE_MAX:
+            return None
+        window *= 8
+
+
+def first_line(descriptor: int) -> bytes | None:
+    """The text of the first line of a file, or None where it is not whole; a header is short."""
+    line, newline, _ = os.pread(descriptor, 4096, 0).partition(b"\n")
+    return text_of(line) if newline else None

@@ -1,0 +1,419 @@
+"""The exchange of a pilot with its service: one message that says everything, one answer that is believed if it is awaited.
+
+An exchange without news is a poll: it stays open until there is something to do, and news overtake it on another
+connection. One with news is answered at once, so the next waits for its answer. What happens within a moment is told
+together. While the service is gone the pilot goes on with what it has, and asks again ever more seldom.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import time
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from pilotage.agent.durable_files import is_gone
+from pilotage.agent.link.connect import UNAUTHENTICATED, Credentials
+from pilotage.agent.pilot.backlog import ref_of
+from pilotage.agent.pilot.pilot import CANCELLED, Pilot, PilotSettings, say
+from pilotage.agent.pilot.spool import Told, encode
+from pilotage.agent.processes import reap_adopted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pilotage.agent.link.link import Answer, Link
+
+BACKOFF_SECONDS = (0.1, 10.0)
+NEAR_SECONDS = 0.5
+DENIED_SECONDS = 10.0
+DESERTED_FAREWELL_SECONDS = 1.0
+LINKS_MAX = 3  # one that listens, one that speaks, and one whose answer nobody awaits any more
+LOOK_SECONDS = 1.0  # how often to look after orphans and after those that are to end
+COMPLAIN_SECONDS = 300.0
+WALL_TIME = "wall-time"
+LISTEN_SECONDS = 0.5  # who is full, and has nothing to say for so long, listens for what is to end
+
+
+class Exchanger:
+    """Speaks for a pilot until it ends: `run` in the main thread, everything else from there, but for `on_news`."""
+
+    def __init__(self, settings: PilotSettings, credentials: Credentials | None = None) -> None:
+        """Make what is needed to be woken; `run` takes the pilot. `credentials` say which token to show."""
+        now = time.monotonic()
+        margin_seconds = min(settings.wall_margin_seconds, 0.5 * settings.wall_seconds)
+        self._settings = settings
+        self._credentials = credentials or Credentials(settings.token_file)
+        # The end of its wall time; once it is leaving, when it gives up telling its last events.
+        self._limit_at = now + settings.wall_seconds - margin_seconds if settings.wall_seconds else math.inf
+        self._interval_seconds = settings.interval_seconds
+        self._patience_seconds = settings.patience_intervals * settings.interval_seconds
+        self._heard_at = now
+        self._sequence = 0
+        self._opened_at = -1.0  # of the open exchange; less than 0: none is open
+        self._news = False  # the open exchange has events, so it is answered at once
+        self._unsaid_at = math.inf  # since when there are events that the open exchange does not have
+        self._flush_at = self._due_at = math.inf
+        self._retry_at = 0.0
+        self._backoff_seconds = BACKOFF_SECONDS[0]
+        self._complained_at = -math.inf
+        self._look_at = now + LOOK_SECONDS
+        self._logs_at = now + settings.interval_seconds
+        self._links: dict[int, Link] = {}
+        self._asked_to_leave = ""
+        self._leaving = ""
+        self._over = False
+        self._unwritten: list[Told] = []
+        self._awake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poller = select.poll()
+        self._poller.register(self._awake, select.POLLIN)
+        self._head = self._said()
+        self.look_after: Callable[[], None] = reap_adopted  # every second
+
+    def _said(self) -> bytes:
+        """The part of every exchange that is always the same, as JSON that goes on."""
+        settings = self._settings
+        said: dict[str, Any] = {"pilot": settings.pilot, "site": settings.site, "node": settings.node}
+        said["capacity"] = settings.capacity._asdict()
+        if settings.serves is not None:
+            said["serves"] = settings.serves
+        return encode(said).encode()[:-1]
+
+    # --- the process -------------------------------------------------------------------------------------------------
+
+    def run(self, pilot: Pilot) -> bool:
+        """Exchange until the pilot ends; whether the service knows everything."""
+        self._pilot = pilot
+        with pilot.guard:
+            pilot.introduce()
+        self._exchange()
+        while not self._over:
+            seconds = min(self._flush_at, self._due_at, self._look_at) - time.monotonic()
+            for descriptor, _ in self._poller.poll(max(0.0, seconds) * 1000.0):
+                if descriptor == self._awake:
+                    self._drain()
+                elif descriptor in self._links:
+                    self._receive(self._links[descriptor])
+            self._look(time.monotonic())
+        for link in list(self._links.values()):
+            self._drop(link)
+        os.close(self._awake)
+        os.close(self._wake)
+        with pilot.guard:
+            return not pilot.spool.pending
+
+    @property
+    def heard_at(self) -> float:
+        """When the service last answered, by the clock that only goes on."""
+        return self._heard_at
+
+    def ask_to_leave(self, reason: str) -> None:
+        """From a signal handler or another thread: end soon, whatever is held."""
+        self._asked_to_leave = self._asked_to_leave or reason
+        self._rouse()
+
+    def on_news(self, urgent: bool) -> None:  # noqa: FBT001 # said for every attempt that ends
+        """There is something to tell: soon, together with what comes in the next moment. The pilot is guarded."""
+        now = time.monotonic()
+        if self._unsaid_at == math.inf:
+            self._unsaid_at = now
+        if self._opened_at >= 0.0 and self._news:
+            return  # its answer is on the way, and looks after this
+        at = now if urgent else self._unsaid_at + self._settings.hold_seconds
+        if at < self._flush_at:
+            self._flush_at = at
+            self._rouse()
+
+    def _rouse(self) -> None:
+        try:
+            os.write(self._wake, b"!")
+        except OSError:
+            return  # the pipe is full, so it will wake; or all is over
+
+    def _drain(self) -> None:
+        try:
+            os.read(self._awake, 4096)
+        except BlockingIOError:
+            return
+
+    def _look(self, now: float) -> None:
+        """Look what is due."""
+        if self._asked_to_leave and not self._leaving:
+            from pilotage.agent.batch.allocation import is_over
+
+            # Its wall time may be over by a limit that it was not told of; a batch system that ends many answers nobody.
+            over = WALL_TIME if now >= self._limit_at or is_over() else ""
+            self._depart(over or self._asked_to_leave, over or "preempted", self._settings.grace_seconds)
+            return
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self.look_after()
+            with self._pilot.guard:
+                self._pilot.remind()
+            if not self._leaving and is_gone(self._settings.state):
+                self._depart("homeless", "preempted", DESERTED_FAREWELL_SECONDS)
+                return
+        if now >= self._flush_at:
+            self._flush(now)
+        elif now >= self._due_at:
+            self._check(now)
+
+    def _check(self, now: float) -> None:
+        """A repetition, a heartbeat, the end of its wall time or of its patience."""
+        settings = self._settings
+        if self._leaving and now >= self._limit_at:
+            say(f"ended before the service knew everything: {self._leaving}")
+            self._over = True
+        elif now >= self._heard_at + settings.outlive_seconds:
+            say(f"the service did not answer for {settings.outlive_seconds:g} s")
+            self._over = True
+        elif now >= self._limit_at:
+            self._depart(WALL_TIME, WALL_TIME, settings.farewell_seconds)
+        elif not self._leaving and now >= self._heard_at + settings.deserted_seconds and self._has_nothing():
+            self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
+        elif not self._leaving and self._is_forsaken(now):
+            say("leaving what it could not tell in its spool, for who comes after it")
+            self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
+        else:
+            if 0.0 <= self._opened_at <= now - self._patience_seconds:
+                longer_seconds = self._patience_seconds * settings.patience_growth
+                self._patience_seconds = min(longer_seconds, settings.patience_seconds_max)
+            self._exchange()
+
+    def _has_nothing(self) -> bool:
+        pilot = self._pilot
+        with pilot.guard:  # of one that never had work nobody misses what it would tell: that it is there
+            return not pilot.bench.held and not (pilot.given and pilot.spool.pending)
+
+    def _is_forsaken(self, now: float) -> bool:
+        """Whether its work is over, and nobody was there to be told of it for long enough."""
+        pilot = self._pilot
+        with pilot.guard:
+            over_at = math.inf if pilot.bench.held else max(self._heard_at, pilot.idle_since)
+        return now >= over_at + self._settings.untold_seconds
+
+    def _wake_at(self, at: float) -> None:
+        self._due_at = min(at, self._limit_at)
+
+    def _depart(self, reason: str, stopping: str, seconds: float) -> None:
+        """Stop what runs, for a reason, and end as soon as the service knows."""
+        self._leaving = reason
+        self._limit_at = time.monotonic() + seconds
+        self._retry_at = 0.0
+        say(f"leaving: {reason}")
+        with self._pilot.guard:
+            self._pilot.leave(reason, stopping=stopping)
+        self._exchange()
+
+    # --- speaking ----------------------------------------------------------------------------------------------------
+
+    def _flush(self, now: float) -> None:
+        with self._pilot.guard:
+            self._flush_at = math.inf
+            awaited = self._opened_at >= 0.0 and self._news
+        if now < self._retry_at:
+            self._wake_at(self._retry_at)
+        elif not awaited:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        pilot, now = self._pilot, time.monotonic()
+        with pilot.guard:
+            pilot.tell_long_phases(self._interval_seconds)
+            events, logs = pilot.spool.batch()
+            self._unwritten += pilot.spool.take_unwritten()
+            held = b",".join([each.ref_text for each in pilot.bench.held.values()])
+            backlog, clocks = pilot.backlog, pilot.spool.clocks()
+            self._sequence += 1
+            self._opened_at = now
+            self._news = bool(events)
+            self._unsaid_at = self._flush_at = math.inf
+        if now >= self._logs_at:
+            self._logs_at = now + self._interval_seconds
+            logs += pilot.partial_logs()
+        self._write()
+        parts = [b'{"exchange":%b,"sequence":%d,%b,"backlog":%d' % (self._head, self._sequence, clocks, backlog)]
+        if self._limit_at < math.inf:
+            parts.append(b'"remaining_seconds":%.3f' % max(0.0, self._limit_at - now))
+        if self._leaving:
+            parts.append(b'"leaving":%b' % encode(self._leaving).encode())
+        ended = b',"ended_token":%b' % encode(self._credentials.ended).encode() if self._credentials.ended else b""
+        told = (held, b",".join(events), b",".join(logs), ended)
+        parts.append(b'"held":[%b],"events":[%b]},"logs":[%b]%b}' % told)
+        self._wake_at(now + self._patience_seconds)
+        self._send(b",".join(parts))
+
+    def _write(self) -> None:
+        """Have every event on disk before it is sent."""
+        spool = self._pilot.spool
+        try:
+            spool.write(self._unwritten)
+            self._unwritten = []
+            if spool.overgrown:
+                with self._pilot.guard:
+                    kept = spool.kept()
+                spool.rewrite(kept)
+        except OSError as error:
+            self._complain(f"events cannot be put on disk, and are told all the same: {error}")
+
+    def _send(self, body: bytes) -> None:
+        link = next((each for each in self._links.values() if not each.ticket), None)
+        again = link is not None
+        try:
+            if link is None:
+                link = self._connect()
+            fields = "Content-Type: application/json\r\n"
+            link.send("POST", "/agent/exchange", body, fields=fields, ticket=self._sequence)
+        except (OSError, ValueError) as error:
+            if link is not None:
+                self._drop(link)
+            self._failed(str(error), again=again)
+
+    def _connect(self) -> Link:
+        if len(self._links) >= LINKS_MAX:
+            self._drop(min(self._links.values(), key=lambda each: each.ticket))
+        link = self._credentials.connect(self._settings.server, **self._settings.reach)
+        self._links[link.fileno()] = link
+        self._poller.register(link.fileno(), select.POLLIN)
+        return link
+
+    def _drop(self, link: Link) -> None:
+        for descriptor in [number for number, each in self._links.items() if each is link]:
+            del self._links[descriptor]
+            self._poller.unregister(descriptor)
+        link.close()
+
+    def _failed(self, why: str, *, again: bool, seconds: float = 0.0) -> None:
+        """The open exchange has no answer and will have none; it is made anew, later the longer this lasts."""
+        now = time.monotonic()
+        with self._pilot.guard:
+            self._opened_at = -1.0
+        if again:  # a connection that rested was closed: that says nothing about the service
+            self._wake_at(now)
+            return
+        if not seconds:
+            seconds = self._backoff_seconds
+            # On the same computer asking costs nothing, and who comes back wants to go on at once.
+            longest_seconds = NEAR_SECONDS if self._settings.server.startswith("unix:") else BACKOFF_SECONDS[1]
+            self._backoff_seconds = min(2.0 * seconds, longest_seconds)
+        self._retry_at = now + seconds
+        self._wake_at(self._retry_at)
+        self._complain(f"no answer from the service: {why}")
+
+    def _complain(self, text: str) -> None:
+        now = time.monotonic()
+        if now >= self._complained_at + COMPLAIN_SECONDS:
+            self._complained_at = now
+            say(text)
+
+    # --- listening ---------------------------------------------------------------------------------------------------
+
+    def _receive(self, link: Link) -> None:
+        ticket, again = link.ticket, link.answers > 0
+        try:
+            answer = link.receive()
+        except OSError as error:
+            self._drop(link)
+            if ticket == self._sequence and self._opened_at >= 0.0:
+                self._failed(str(error), again=again)
+            return
+        if answer is None:
+            return
+        if answer.fields.get(b"connection", b"").lower() == b"close":
+            self._drop(link)
+        if ticket == self._sequence and self._opened_at >= 0.0:
+            self._judge(answer)
+
+    def _judge(self, answer: Answer) -> None:
+        if answer.status == 200:
+            try:
+                heard = json.loads(answer.body)
+                reply = heard["reply"]
+                if reply["pilot"] == self._settings.pilot and reply["sequence"] == self._sequence:
+                    self._credentials.take(answer.fields)
+                    self._hear(reply, heard.get("work") or [], heard.get("tokens") or [])
+                    return
+                why = "it answers somebody else"
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                why = f"its answer cannot be understood: {type(error).__name__}: {error}"
+            self._failed(why, again=False)
+            return
+        told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
+        if answer.status in (401, 403):
+            # Whoever gave it out may have put another one there.
+            again = answer.status == UNAUTHENTICATED and self._credentials.refused()
+            self._credentials.look_again()
+            self._failed(
+                f"{told}; the token in {self._settings.token_file} is not taken", again=again, seconds=DENIED_SECONDS
+            )
+        else:
+            self._failed(told, again=False)
+
+    def _hear(self, reply: dict[str, Any], work: list[dict[str, Any]], tokens: list[str]) -> None:
+        """Take the answer to the open exchange."""
+        pilot, now = self._pilot, time.monotonic()
+        if self._complained_at > self._heard_at:
+            say("the service answers")
+            self._complained_at = -math.inf
+        self._heard_at, self._retry_at = now, 0.0
+        self._backoff_seconds = BACKOFF_SECONDS[0]
+        self._interval_seconds = float(reply.get("interval_seconds", 10.0))
+        self._patience_seconds = self._settings.patience_intervals * self._interval_seconds
+        assignments = reply.get("assignments") or []
+        with pilot.guard:
+            opened_at, self._opened_at = self._opened_at, -1.0
+            spool = pilot.spool
+            spool.hear(reply)
+            changed = bool(assignments)
+            if not self._leaving:
+                for said in reply.get("cancelled") or ():
+                    changed = pilot.cancel(ref_of(said)) or changed
+                if not reply.get("leave"):
+                    for assignment, how, token in zip_longest(assignments, work, tokens):
+                        assignment["seen"] = spool.seen  # for what the attempt says of itself
+                        pilot.accept(assignment, how, token or "")
+                    pilot.begin()
+            done = bool(pilot.ended) and not spool.pending
+        if self._leaving:
+            self._over = done
+            self._wake_at(now if self._unsaid_at < math.inf else now + 1.0)
+        elif reply.get("leave"):
+            self._depart(str(reply["leave"])[:64], "preempted", self._settings.farewell_seconds)
+        elif not self._end_if_idle(now):
+            self._listen(opened_at, changed=changed)
+
+    def _listen(self, opened_at: float, *, changed: bool) -> None:
+        """Open the next exchange: soon when there is something to say or to get, else as a heartbeat."""
+        pilot, now, hold_seconds = self._pilot, time.monotonic(), self._settings.hold_seconds
+        with pilot.guard:
+            unsaid = self._unsaid_at < math.inf or pilot.spool.pending
+            room = pilot.bench.has_room(pilot.backlog)
+            stopping = any(each.stopping is not None for each in pilot.bench.held.values())
+            if unsaid:
+                self._flush_at = now if pilot.is_urgent else max(now, min(self._unsaid_at, now) + hold_seconds)
+            busy = pilot.bench.running > 0
+        at = opened_at + self._interval_seconds
+        if unsaid:
+            self._wake_at(max(now, at))
+        elif stopping and not self._news and not changed:
+            self._wake_at(now + 0.5)  # the service repeats what is to end, until it has ended
+        elif self._news or changed or now >= opened_at + 0.5 * self._interval_seconds:
+            # What runs may be over in a moment: then its news are the next exchange, and this poll is saved.
+            self._wake_at(now + (hold_seconds if room else LISTEN_SECONDS) if busy else now)
+        else:  # an early answer that brought nothing: the service does not keep polls open
+            self._wake_at(max(now, at))
+
+    def _end_if_idle(self, now: float) -> bool:
+        # Only while no exchange is open: nothing is on its way here then that the service would wait for in vain.
+        settings, pilot = self._settings, self._pilot
+        with pilot.guard:
+            if pilot.bench.held:
+                return False
+            over = settings.serves is not None and pilot.given
+            idle = now - pilot.idle_since >= settings.idle_seconds
+        if over or idle:
+            self._depart("finished" if over else "idle", CANCELLED, settings.farewell_seconds)
+        return over or idle

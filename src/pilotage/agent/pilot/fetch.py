@@ -1,0 +1,171 @@
+"""What a slot does not see is brought by the service: captured files, files of a job's tree, and outputs the other way."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pilotage.agent.attempt.diagnosis import TokenEnded
+from pilotage.agent.durable_files import FOLDER_MODE, write_all
+from pilotage.agent.link.connect import UNAUTHENTICATED
+from pilotage.agent.link.link import Link, LinkBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pilotage.agent.link.link import Answer
+
+ANSWER_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0  # how long a slot waits for a service that is gone: without it the attempt can only fail
+AGAIN_SECONDS = (0.05, 1.0)
+_AWAY = 503
+PIECE_BYTES = 4 << 20
+
+
+class ServerFetch:
+    """Asks the service of a pilot. Every slot may, from its own thread; each has a connection of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        connect: Callable[[], Link],
+        *,
+        is_over: Callable[[], bool] = lambda: False,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Keep captured files in a folder, and connect when somebody asks; `is_over` ends the waiting for a service."""
+        self._folder = folder
+        self._connect = connect
+        self._is_over = is_over
+        self._patience_seconds = patience_seconds
+        self._local = threading.local()
+        self._guard = threading.Lock()
+        self._known: dict[str, str] = {}
+        self._links: list[Link] = []
+        self._numbers = itertools.count(1)
+
+    def content(self, sha256: str) -> str:
+        """The path of a captured file in the pilot's own cache; fetched once. Raises `OSError`."""
+        path = self._known.get(sha256)
+        if path is not None and Path(path).exists():
+            return path
+        with self._guard:
+            # A file that a command has changed is removed by its slot, and fetched again.
+            if sha256 not in self._known or not Path(self._known[sha256]).exists():
+                draft = self._fetch(f"/agent/content/{quote(sha256, safe='')}", checksum=sha256)
+                if draft is None:
+                    raise OSError(f"the service does not have the captured file {sha256}")
+                draft.chmod(0o555)
+                file = draft.with_name(sha256)
+                draft.rename(file)
+                self._known[sha256] = str(file)
+            return self._known[sha256]
+
+    def file(self, job: str, name: str) -> str | None:
+        """The path of a copy of a file of the job's tree, which the slot may take away; None where there is none."""
+        target = f"/agent/files/{quote(job, safe='')}?name={quote(name, safe='')}"
+        found = self._fetch(target, checksum="")
+        return None if found is None else str(found)
+
+    def stage(self, ref: Mapping[str, object], number: int, path: str) -> None:
+        """Put a file to where the outputs of an attempt wait, as the one of this number. Raises `OSError`."""
+        target = "/agent/staged/" + "/".join(quote(str(ref[each]), safe="") for each in ("job", "package", "attempt"))
+        with Path(path).open("rb") as file:
+            offset = 0
+            while True:
+                piece = file.read(PIECE_BYTES)
+                if piece or not offset:
+                    answer = self._ask("PUT", f"{target}/{number}?offset={offset}", piece, "")
+                    _check(answer, target)
+                offset += len(piece)
+                if len(piece) < PIECE_BYTES:
+                    return
+
+    def close(self) -> None:
+        """Hang up; no slot asks any more."""
+        for link in list(self._links):
+            link.close()
+
+    def _fetch(self, target: str, *, checksum: str) -> Path | None:
+        """A file of the service in a file here, piece by piece; None where it has none of that name."""
+        import hashlib
+
+        self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        draft = self._folder / f".fetched-{next(self._numbers)}"
+        digest = hashlib.sha256()
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            offset = 0
+            while True:
+                answer = self._ask("GET", target, b"", f"Range: bytes={offset}-{offset + PIECE_BYTES - 1}\r\n")
+                if answer.status == 404:
+                    draft.unlink()
+                    return None
+                if answer.status == 416:
+                    break  # it ends where a piece ends
+                _check(answer, target)
+                write_all(descriptor, answer.body)
+                digest.update(answer.body)
+                offset += len(answer.body)
+                if answer.status == 200 or len(answer.body) < PIECE_BYTES:
+                    break
+            if checksum and digest.hexdigest() != checksum:
+                raise OSError(f"{target}: expected sha256 {checksum}, got {digest.hexdigest()}")
+        except OSError:
+            draft.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        return draft
+
+    def _ask(self, method: str, target: str, body: bytes, fields: str) -> Answer:
+        """Ask, and ask again while the service is gone: what runs elsewhere goes on meanwhile, and so will this."""
+        until, again_seconds = time.monotonic() + self._patience_seconds, AGAIN_SECONDS[0]
+        while True:
+            try:
+                answer = self._ask_once(method, target, body, fields)
+                if answer.status != _AWAY or time.monotonic() >= until or self._is_over():
+                    return answer
+            except OSError:
+                if time.monotonic() >= until or self._is_over():
+                    raise
+            time.sleep(again_seconds)
+            again_seconds = min(2.0 * again_seconds, AGAIN_SECONDS[1])
+
+    def _ask_once(self, method: str, target: str, body: bytes, fields: str) -> Answer:
+        link: Link | None = getattr(self._local, "link", None)
+        if link is not None:
+            try:
+                return self._say(link, method, target, body, fields)
+            except OSError:
+                self._drop(link)  # a service closes connections that rest: try once afresh
+        link = self._local.link = self._connect()
+        self._links.append(link)
+        try:
+            return self._say(link, method, target, body, fields)
+        except OSError:
+            self._drop(link)
+            raise
+
+    def _drop(self, link: Link) -> None:
+        link.close()
+        self._links.remove(link)
+        self._local.link = None
+
+    def _say(self, link: Link, method: str, target: str, body: bytes, fields: str) -> Answer:
+        link.send(method, target, body, fields=fields)
+        return link.wait(ANSWER_SECONDS)
+
+
+def _check(answer: Answer, target: str) -> None:
+    if answer.status == UNAUTHENTICATED:
+        raise TokenEnded(f"{target}: {answer.body[:200].decode('utf-8', 'replace')}")
+    if answer.status not in (200, 201, 204, 206):
+        raise LinkBroken(
+            f"{target}: the service answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
+        )

@@ -1,0 +1,409 @@
+"""A pilot: it holds the slots of a node, runs what it is given in them, and remembers what there is to tell.
+
+One thread runs one attempt at a time and takes the next by itself, so that a slot never waits for anybody while attempts
+wait here. What happened is told by the thread that exchanges, together with what else happened in the same moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.attempt.attempt import AttemptRunner, Outcome
+from pilotage.agent.attempt.diagnosis import exit_code_for
+from pilotage.agent.pilot.backlog import Bench, Held, Pace, Room
+from pilotage.agent.pilot.spool import TOKEN_SUFFIX, PilotSpool, log_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pilotage.agent.attempt.workplace import Fetch, Workplace
+
+PACE_SECONDS = 5.0  # who had nothing to do for so long has forgotten how long attempts take
+CANCELLED = ""  # the reason of what is ended because the service wants it so
+
+
+class PilotSettings(NamedTuple):
+    """Who a pilot is, what it has, and its habits; what the service tells it (the interval) goes before what stands here."""
+
+    pilot: str
+    site: str
+    state: str
+    server: str
+    request: str = ""
+    announcement: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    scratch_folder: str = ""  # none: in the state folder
+    node: str = ""
+    in_batch_job: bool = False  # whose batch system knows how it ended
+    serves: dict[str, Any] | None = None  # the one attempt that it was started for
+    capacity: Room = Room()
+    backlog: int = 64  # attempts that may wait here at most; the longer they take, the fewer
+    wall_seconds: float = 0.0  # 0: nobody ends it
+    interval_seconds: float = 10.0  # until the first reply says another
+    patience_intervals: float = 1.5  # without a reply for so long, an exchange is repeated
+    patience_growth: float = 2.0
+    patience_seconds_max: float = 120.0
+    hold_seconds: float = 0.06  # how long a first event waits for others to go with it
+    idle_seconds: float = 300.0  # a pilot that holds nothing for so long ends
+    outlive_seconds: float = 21_600.0  # without any reply for so long, it ends too
+    deserted_seconds: float = 21_600.0  # the same where it holds nothing, and has nothing to tell
+    untold_seconds: float = (
+        1800.0  # the same where its work is over, and something of it is not told: that stays in its spool
+    )
+    farewell_seconds: float = 300.0  # how long it tries to tell its last events
+    grace_seconds: float = 10.0  # the same when it was told to end from outside
+    wall_margin_seconds: float = 30.0  # so long before its wall time is over it stops everything
+    remembered_max: int = 256  # how many attempts that it has finished it can still answer for
+
+    @property
+    def spool(self) -> Path:
+        """The folder of the spools of the pilots of a state folder."""
+        return Path(self.state) / "spool"
+
+    @property
+    def reach(self) -> dict[str, str]:
+        """What else there is to know to connect to the service."""
+        return {"announcement": self.announcement, "ca_file": self.ca_file}
+
+    @property
+    def own_token_file(self) -> Path:
+        """Where a token that the service renewed is kept."""
+        return self.spool / f"{self.pilot}{TOKEN_SUFFIX}"
+
+    @property
+    def scratch(self) -> Path:
+        """The folder that this pilot works in, which is its alone."""
+        return (Path(self.scratch_folder) if self.scratch_folder else Path(self.state) / "scratch") / self.pilot
+
+
+def say(text: str) -> None:
+    """Say something to who reads the pilot's standard error: it is shown in the state of the site."""
+    with contextlib.suppress(OSError, ValueError):  # nobody listens, or the disk is full
+        sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} pilotage-agent: {text}\n")
+        sys.stderr.flush()
+
+
+class Slot:
+    """A thread that runs attempts, one at a time."""
+
+    def __init__(self, pilot: Pilot, number: int, held: Held) -> None:
+        """Begin with an attempt."""
+        self.number = number
+        self.runner: AttemptRunner | None = None  # made in its thread: the main one never starts a process
+        self.next: Held | None = held
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._pilot = pilot
+        threading.Thread(target=self._work, name=f"slot {number}", daemon=True).start()
+
+    def hand(self, held: Held) -> None:
+        """Give an attempt to a slot that has nothing to do."""
+        self.next = held
+        self._wake.release()
+
+    def _work(self) -> None:
+        while True:
+            held = self.next
+            while held is not None:
+                held = self._pilot.run(self, held)
+            if self.runner is not None:
+                self.runner.rest()
+            self._wake.acquire()
+
+
+class Pilot:
+    """What a pilot has and does; `exchanging` gives it work and takes what it has to tell.
+
+    `guard` stands before everything that slots and the exchange share. `on_news` is called with it, when there is
+    something to tell, and with whether that is urgent.
+    """
+
+    def __init__(
+        self,
+        settings: PilotSettings,
+        *,
+        workplace: Workplace,
+        fetch: Fetch,
+        on_news: Callable[[bool], None],
+        on_slots: Callable[[int], None] = lambda _: None,
+        make_runner: Callable[[Workplace, int], AttemptRunner] = AttemptRunner,
+    ) -> None:
+        """Take what it shares with its slots; nothing runs before the first assignment.
+
+        `on_slots` is told of each attempt that runs beside so many others as it has no cores for: they share some.
+        """
+        self.settings = settings
+        self.guard = threading.Lock()
+        self.bench = Bench(settings.capacity)
+        self.spool = PilotSpool(settings.spool, settings.pilot, remembered_max=settings.remembered_max)
+        self.slots = max(1, settings.capacity.cores_hundredths // 100)
+        self.idle_since = time.monotonic()
+        self.given = False  # it has had work
+        self.closing = False  # nothing is begun any more
+        self.ended = ""  # why it ends, once that is told
+        self._leaving = ""
+        self._workplace = workplace
+        self._fetch = fetch
+        self._on_news = on_news
+        self._on_slots = on_slots
+        self._make_runner = make_runner
+        self._idle: list[Slot] = []
+        self._count = 0
+        self._pace = Pace()
+
+    @property
+    def backlog(self) -> int:
+        """How many attempts may wait here beyond those that run; guarded."""
+        settings = self.settings
+        if settings.serves is not None:
+            return 0
+        if not self.bench.held and time.monotonic() - self.idle_since > PACE_SECONDS:
+            self._pace.forget()
+        return min(settings.backlog, self._pace.ahead(self.slots))
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether news are told at once: little waits, or no more than is untold, so that more comes while it is run."""
+        return len(self.bench.waiting) <= max(self.slots, self.spool.unsaid)
+
+    def introduce(self) -> None:
+        """Tell that it is there, and where; guarded."""
+        settings, now = self.settings, time.time()
+        started: dict[str, Any] = {"site": settings.site, "node": settings.node, "slots": self.slots}
+        if settings.request:
+            started["request"] = settings.request
+        self.spool.tell("PilotStarted", started, at=now)
+        self.spool.tell("NodeDescribed", describe_node(settings.node, settings.site), at=now)
+
+    # --- what the service says: guarded ----------------------------------------------------------------------------
+
+    def accept(self, assignment: dict[str, Any], work: dict[str, Any] | None, token: str = "") -> None:
+        """Take an attempt, unless it is held or over; `token` is for what it runs."""
+        held = Held(assignment, work, token)
+        if held.ref in self.bench.held:
+            return
+        if self.spool.tell_again(held.ref):
+            self._on_news(False)
+            return
+        self.given = True
+        why = self._why_not(held)
+        if why:
+            self._tell_end(held, _failure(f"the pilot cannot run it: {why}"))
+            self._on_news(False)
+            return
+        self.bench.accept(held)
+
+    def _why_not(self, held: Held) -> str:
+        """Why an attempt fails before it begins; empty where it may."""
+        if held.work is None:
+            return "the service does not say how"
+        if self.bench.never_fits(held.room):
+            return f"it asks for {held.room}, and all there is is {self.bench.capacity}"
+        return str(held.work.get("refused", ""))
+
+    def begin(self) -> None:
+        """Begin what has room now, in order."""
+        while not self.closing:
+            held = self.bench.take()
+            if held is None:
+                return
+            if self._idle:
+                self._idle.pop().hand(held)
+                continue
+            if self._count >= self.slots:
+                self._on_slots(self._count + 1)
+            try:
+                Slot(self, self._count + 1, held)
+            except RuntimeError as error:  # the system gives no more threads: those there are run one after the other
+                self.bench.put_back(held)
+                if self.bench.running:
+                    return
+                self.bench.remove(held)
+                self._tell_end(held, _failure(f"the pilot cannot run it: {error}"))
+                self._on_news(False)
+            else:
+                self._count += 1
+
+    def cancel(self, ref: tuple[str, str, int]) -> bool:
+        """End an attempt that nobody waits for; whether that is news."""
+        held = self.bench.held.get(ref)
+        if held is None or held.stopping is not None:
+            return False
+        if held.running:
+            self._stop(held, CANCELLED)
+        else:
+            self.bench.remove(held)
+            self.idle_since = time.monotonic()
+        return True
+
+    def leave(self, reason: str, *, stopping: str) -> None:
+        """Begin nothing more, end what runs for a reason, and tell the end of the pilot when all is over."""
+        self.closing, self._leaving = True, reason
+        for held in list(self.bench.held.values()):
+            if held.running:
+                if held.stopping is None:
+                    self._stop(held, stopping)
+            else:
+                self.bench.remove(held)
+                self._tell_end(held, _stopped({"exit_code": "EXECUTION_CANCELED"}, "preempted"))
+        self._end_if_empty()
+
+    def remind(self) -> bool:
+        """Tell those that are to end once more: an attempt that was just beginning did not hear it. Whether there are any."""
+        stopping = [each for each in self.bench.held.values() if each.stopping is not None and each.slot is not None]
+        for held in stopping:
+            _cancel(held)
+        return bool(stopping)
+
+    def _stop(self, held: Held, reason: str) -> None:
+        held.stopping = reason
+        _cancel(held)
+
+    def tell_long_phases(self, interval_seconds: float) -> None:
+        """Tell of each phase that lasts longer than an interval, once."""
+        if not self.bench.running:
+            return
+        old = time.time() - interval_seconds
+        for held in self.bench.held.values():
+            phase = held.phase
+            if phase is not None and phase is not held.told and phase[1] <= old:
+                held.told = phase
+                self.spool.tell_of(held, "PhaseEntered", {"phase": phase[0]}, at=phase[1])
+
+    # --- what happens in the slots -----------------------------------------------------------------------------------
+
+    def run(self, slot: Slot, held: Held) -> Held | None:
+        """Run an attempt to its end, in the thread of its slot; the next one for it, if there is one."""
+        held.slot = slot
+        began = time.monotonic()
+        if held.stopping is None:
+            outcome = self._outcome(slot, held)
+        else:
+            outcome = Outcome({"exit_code": "EXECUTION_CANCELED", "exit_message": "cancelled before it began"}, [])
+        payload = outcome.payload
+        if held.stopping and payload.get("exit_code") == "EXECUTION_CANCELED":
+            payload = _stopped(payload, held.stopping)
+        with self.guard:
+            held.slot = None
+            following = None
+            if self.closing:
+                self.bench.remove(held)
+            else:
+                following = self.bench.follow(held)
+            self.spool.tell_of(held, "AttemptFinished", payload, at=time.time(), logs=outcome.logs)
+            self.idle_since = now = time.monotonic()
+            self._pace.note(now - began)
+            if following is None:
+                self._idle.append(slot)
+            if self.bench.may_begin:
+                self.begin()
+            if self._leaving:
+                self._end_if_empty()
+            self._on_news(self.is_urgent)
+        return following
+
+    def _outcome(self, slot: Slot, held: Held) -> Outcome:
+        try:
+            if slot.runner is None:
+                slot.runner = self._make_runner(self._workplace, slot.number)
+            return slot.runner.run(
+                held.assignment, held.work or {}, on_phase=held.enter, fetch=self._fetch, token=held.token
+            )
+        except Exception as error:  # noqa: BLE001 # a surprise ends an attempt, and not the slot for ever
+            import traceback
+
+            say(traceback.format_exc())
+            return Outcome(_failure(f"the agent failed: {type(error).__name__}: {error}"), [])
+
+    def partial_logs(self) -> list[bytes]:
+        """The logs of attempts in a long phase, as they are now, where they grew since they were told; not guarded."""
+        with self.guard:
+            told = [held for held in self.bench.held.values() if held.told is not None and held.slot is not None]
+            running = [(held, held.slot.runner) for held in told if held.slot.runner is not None]
+        found = []
+        for held, runner in running:
+            logs = runner.log_texts()
+            size = sum(len(log["head"]) + len(log.get("tail", "")) + log.get("dropped_bytes", 0) for log in logs)
+            if size != held.logs_told:
+                held.logs_told = size
+                found += [log_text(held, dict(log, final=False)) for log in logs]
+        return found
+
+    def _tell_end(self, held: Held, payload: dict[str, Any]) -> None:
+        payload["node"] = self.settings.node
+        self.spool.tell_of(held, "AttemptFinished", payload, at=time.time())
+        self.idle_since = time.monotonic()
+
+    def _end_if_empty(self) -> None:
+        if self._leaving and not self.ended and not self.bench.held:
+            self.ended = self._leaving
+            self.spool.tell("PilotEnded", {"reason": self._leaving[:64]}, at=time.time())
+
+
+def _cancel(held: Held) -> None:
+    runner = held.slot.runner if held.slot is not None else None
+    if runner is not None:
+        runner.cancel(held.stopping or "cancelled")
+
+
+def _failure(message: str) -> dict[str, Any]:
+    reason = "platform-failure"
+    return {"exit_code": exit_code_for(reason, phase=""), "exit_message": message, "reason": reason}
+
+
+def _stopped(payload: dict[str, Any], reason: str) -> dict[str, Any]:
+    """What is told of an attempt that was ended because its pilot ends, for a reason."""
+    told = dict(payload)
+    told["reason"] = reason
+    told["exit_code"] = exit_code_for(reason, phase="application")
+    told["exit_message"] = (
+        "killed: the wall time of its pilot is over" if reason == "wall-time" else "its pilot had to end"
+    )
+    return told
+
+
+def describe_node(node: str, site: str) -> dict[str, Any]:
+    """What is worth knowing of this computer."""
+    system = os.uname()
+    name = ""
+    try:
+        for line in Path("/etc/os-release").read_text("utf-8").splitlines():
+            if line.startswith("PRETTY_NAME="):
+                name = line.partition("=")[2].strip("\"'")
+    except (OSError, ValueError):
+        name = ""
+    kernel = f"{system.sysname} {system.release} {system.machine}"
+    return {
+        "node": node,
+        "site": site,
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": memory_bytes(),
+        "system": f"{name}, {kernel}" if name else kernel,
+        "software": {"python": sys.version.split()[0]},
+    }
+
+
+def usable_folder(text: str) -> str:
+    """The folder that a text names with the variables of this computer; nothing where there is no such one to write to."""
+    folder = os.path.expandvars(text)
+    if not text or "$" in folder:
+        return ""
+    if not os.path.isabs(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        say(f"packages cannot work in {folder}: they work in the state folder")
+        return ""
+    return folder
+
+
+def memory_bytes() -> int:
+    """How much memory this computer has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0

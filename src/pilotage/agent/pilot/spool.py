@@ -1,0 +1,302 @@
+"""What a pilot has to tell: its events in order, on disk before they are sent, until the service has them.
+
+Two small files belong to each pilot of a state folder: `PILOT.lock`, which its supervisor and it hold locked as long as
+either lives and which says whose it is, and `PILOT.events`, whose lines are those of `records`. A file whose lock is free
+is what a dead pilot left; who finds it delivers it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections import deque
+from json.encoder import encode_basestring_ascii as _quoted
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.durable_files import FILE_MODE, FOLDER_MODE, line_of, sync_folder, write_all
+from pilotage.agent.service_clock import ServiceClock, both_clocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pilotage.agent.pilot.backlog import Held
+
+LOCK_SUFFIX = ".lock"
+EVENTS_SUFFIX = ".events"
+TOKEN_SUFFIX = ".token"  # of the file with its renewed token
+DRAFT_SUFFIX = ".new"  # of a lock that has not its name yet
+REWRITE_BYTES = 4 << 20
+EVENTS_MAX = 2000  # in one exchange
+LOGS_MAX_BYTES = 8 << 20
+_END = "AttemptFinished"
+
+# So a number is written faster than any other way.
+_PHASE = '{"phase":"%s","started_at":%.6f,"seconds":%.6f}'
+_FILE = '{"name":%s,"size_bytes":%d,"sha256":%s}'
+_PLAIN: dict[type, Callable[[Any], str]] = {str: _quoted, int: int.__repr__, float: "%.6f".__mod__}
+
+encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def encode_end(payload: dict[str, Any]) -> bytes:
+    """What an event says, as JSON: put together by hand, since every attempt has an end, in a third of the time.
+
+    The names are those of the payload's fields, and so plain; a time has six digits behind the point.
+    """
+    parts = []
+    for name, value in payload.items():
+        plain = _PLAIN.get(type(value))
+        if plain is not None:
+            parts.append(f'"{name}":{plain(value)}')
+        elif name == "phases":
+            phases = [_PHASE % (each["phase"], each["started_at"], each["seconds"]) for each in value]
+            parts.append(f'"phases":[{",".join(phases)}]')
+        elif name == "manifest" and "exit_status" in payload:  # what is adopted is told as the service said
+            files = [_FILE % (_quoted(each["name"]), each["size_bytes"], _quoted(each["sha256"])) for each in value]
+            parts.append(f'"manifest":[{",".join(files)}]')
+        else:
+            parts.append(f'"{name}":{encode(value)}')
+    return f"{{{','.join(parts)}}}".encode()
+
+
+class Told(NamedTuple):
+    """An event as it travels, and the logs that go with it."""
+
+    n: int
+    text: bytes
+    logs: list[bytes]
+
+
+class _Happened(NamedTuple):
+    """An event that nobody has asked for yet: `about` is the attempt that it is of, None where it is about the pilot."""
+
+    n: int
+    seen: int
+    kind: str
+    about: Held | None
+    payload: dict[str, Any]
+    at: float
+    logs: Sequence[dict[str, Any]]
+
+
+class Owner(NamedTuple):
+    """Whose spool a lock belongs to."""
+
+    pilot: str
+    site: str
+    request: str
+
+
+def claim(folder: Path, owner: Owner) -> int:
+    """Take the name of a pilot in a spool folder; the descriptor holds its lock, also over a fork.
+
+    The file appears locked: nobody ever sees the lock of a living pilot free.
+    """
+    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    draft = folder / f".{owner.pilot}{DRAFT_SUFFIX}"
+    while True:
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink == 0:  # it was taken for one that a dead pilot left
+                os.close(descriptor)
+                continue
+            write_all(descriptor, encode(owner._asdict()).encode())
+            draft.rename(folder / f"{owner.pilot}{LOCK_SUFFIX}")
+        except OSError:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+        return descriptor
+
+
+def release(folder: Path, pilot: str) -> None:
+    """Remove what belongs to a pilot whose events are all delivered, the lock last."""
+    for suffix in (EVENTS_SUFFIX, f"{EVENTS_SUFFIX}.new", TOKEN_SUFFIX, LOCK_SUFFIX):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / f"{pilot}{suffix}").unlink()
+
+
+class PilotSpool:
+    """The events of one pilot's stream, and the ends of attempts that it can still answer for.
+
+    `write` belongs to the thread that exchanges; for the rest whoever calls holds the lock of the pilot.
+    """
+
+    def __init__(self, folder: Path, pilot: str, *, remembered_max: int = 256) -> None:
+        """Begin the stream of a pilot that has claimed its name."""
+        self._folder = folder
+        self._pilot = pilot
+        self._file = folder / f"{pilot}{EVENTS_SUFFIX}"
+        self._head = b'{"source":"agent","stream":%b,"n":' % encode(pilot).encode()
+        self._about_pilot = b'"pilot":%b' % encode(pilot).encode()
+        self._remembered_max = remembered_max
+        self._n = 0
+        self._happened: list[_Happened] = []  # written out all together: one after the other that takes less
+        self._events: deque[Told] = deque()  # not acknowledged yet
+        self._unwritten: list[Told] = []
+        self._written = 0  # the number of the last event in the file
+        self._ends: dict[tuple[str, str, int], Told | None] = {}  # None: not in words yet
+        self._descriptor = -1
+        self._size_bytes = 0
+        self._last = b""
+        self.seen = 0  # the position of the book that the last reply told
+        self._service_clock = ServiceClock()
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are events that the service has not acknowledged."""
+        return bool(self._events or self._happened)
+
+    @property
+    def unsaid(self) -> int:
+        """How many events no exchange has taken yet."""
+        return len(self._unwritten) + len(self._happened)
+
+    def hear(self, reply: dict[str, Any]) -> None:
+        """Take what a reply says of the book, of the clock of its service, and of the events that it has."""
+        self.seen = max(self.seen, int(reply.get("position", 0)))
+        self._service_clock.hear(reply.get("time"))
+        self.acknowledge(int(reply.get("acknowledged", 0)))
+
+    def clocks(self) -> bytes:
+        """What an exchange says of the time: how far the book is, what the clock here shows, and at least the service's."""
+        return b'"seen":%d,"service_time":%.3f,"time":%.3f' % (self.seen, *both_clocks(self._service_clock))
+
+    def tell(self, kind: str, payload: dict[str, Any], *, at: float) -> None:
+        """Tell something about the pilot itself."""
+        self._add(kind, None, payload, at, ())
+
+    def tell_of(
+        self, held: Held, kind: str, payload: dict[str, Any], *, at: float, logs: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """Tell something about an attempt; its end is remembered. Nothing of it is changed any more."""
+        self._add(kind, held, payload, at, logs)
+        if kind == _END:
+            self._ends[held.ref] = None
+
+    def _add(
+        self, kind: str, about: Held | None, payload: dict[str, Any], at: float, logs: Sequence[dict[str, Any]]
+    ) -> None:
+        self._n += 1
+        self._happened.append(_Happened(self._n, self.seen, kind, about, payload, at, logs))
+
+    def _write_out(self) -> None:
+        """Put what has happened into words."""
+        happened, self._happened = self._happened, []
+        for n, seen, kind, held, payload, at, logs in happened:
+            about = self._about_pilot
+            if held is not None:
+                epoch = held.assignment.get("epoch", 1)
+                about = held.ref_text[1:-1] + (b',"epoch":%d' % epoch if epoch != 1 else b"")
+            text = b'%b%d,"seen":%d,"type":"%b","time":%.6f,%b,"data":%b}' % (
+                self._head, n, seen, kind.encode(), at, about, encode_end(payload),
+            )  # fmt: skip
+            told = Told(n, text, [log_text(held, each) for each in logs] if held is not None and logs else [])
+            self._events.append(told)
+            self._unwritten.append(told)
+            if held is not None and kind == _END:
+                self._ends[held.ref] = told
+
+    def tell_again(self, ref: tuple[str, str, int]) -> bool:
+        """Tell the end of an attempt once more; False where nothing is known of it."""
+        if ref not in self._ends:
+            return False  # as most often: whoever brings new work is not kept waiting for words
+        self._write_out()
+        end = self._ends[ref]
+        assert end is not None
+        if all(event.n != end.n for event in self._events):
+            self._events.appendleft(end)  # it was acknowledged, so it is older than all that were not
+        return True
+
+    def batch(self) -> tuple[list[bytes], list[bytes]]:
+        """What the next exchange says, from the oldest on: events, and the logs that go with them."""
+        self._write_out()
+        events: list[bytes] = []
+        logs: list[bytes] = []
+        size_bytes = 0
+        for told in self._events:
+            size_bytes += sum(map(len, told.logs))
+            if len(events) == EVENTS_MAX or (events and size_bytes > LOGS_MAX_BYTES):
+                break
+            events.append(told.text)
+            logs += told.logs
+        return events, logs
+
+    def acknowledge(self, n: int) -> None:
+        """Forget what need not be sent again, and all but the last of the ends among it."""
+        events = self._events
+        while events and events[0].n <= n:
+            events.popleft()
+        ends = self._ends
+        while len(ends) > self._remembered_max:
+            oldest = next(iter(ends))
+            end = ends[oldest]
+            if end is None or end.n > n:
+                break
+            del ends[oldest]
+
+    def take_unwritten(self) -> list[Told]:
+        """The events that are not on disk yet; who takes them writes them."""
+        self._write_out()
+        unwritten, self._unwritten = self._unwritten, []
+        return unwritten
+
+    def write(self, events: list[Told]) -> None:
+        """Put events on disk and wait until they are there; raises `OSError`, and the file is as it was before."""
+        if not events:
+            return
+        if self._descriptor < 0:
+            self._open()
+        lines = b"".join([line_of(told.text) for told in events])
+        try:
+            write_all(self._descriptor, lines)
+            os.fdatasync(self._descriptor)
+        except OSError:
+            os.ftruncate(self._descriptor, self._size_bytes)
+            raise
+        self._size_bytes += len(lines)
+        self._written, self._last = events[-1].n, events[-1].text
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        sync_folder(self._folder)
+
+    @property
+    def overgrown(self) -> bool:
+        """Whether most of the file is about what the service has long had."""
+        return self._size_bytes > REWRITE_BYTES
+
+    def kept(self) -> list[bytes]:
+        """What must stay in the file: what is not acknowledged, and in any case the last event, which has the number."""
+        return [told.text for told in self._events if told.n < self._written] + [self._last]
+
+    def rewrite(self, texts: list[bytes]) -> None:
+        """Put a shorter file in place of one that is overgrown."""
+        new = self._file.with_name(f"{self._file.name}.new")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        try:
+            lines = b"".join(map(line_of, texts))
+            write_all(descriptor, lines)
+            os.fdatasync(descriptor)
+            new.replace(self._file)
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(self._descriptor)
+        self._descriptor, self._size_bytes = descriptor, len(lines)
+
+    def close(self) -> None:
+        """Close the file; what is in it stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def log_text(held: Held, log: dict[str, Any]) -> bytes:
+    """A log as it travels, with the attempt that it is of."""
+    return b'{"ref":%b,%b' % (held.ref_text, encode(log).encode()[1:])

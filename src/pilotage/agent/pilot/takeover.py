@@ -1,0 +1,204 @@
+"""What dead pilots left: the events that nobody told yet, their scratch folder, and processes that outlived them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.durable_files import counters_of, text_of
+from pilotage.agent.link.connect import UNAUTHENTICATED
+from pilotage.agent.pilot.spool import DRAFT_SUFFIX, EVENTS_SUFFIX, LOCK_SUFFIX, TOKEN_SUFFIX, encode, release
+from pilotage.agent.processes import sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pilotage.agent.link.connect import Credentials
+    from pilotage.agent.link.link import Link
+
+ANSWER_SECONDS = 30.0
+SETTLE_SECONDS = 10.0  # how long who settles waits for a service that starts just now; a later one asks again
+AGAIN_SECONDS = (0.05, 1.0)
+BATCH_EVENTS = 1000
+SEQUENCE = 1 << 40  # greater than that of any exchange of the pilot itself
+
+
+class Bequest(NamedTuple):
+    """What is left of one pilot; the descriptor holds its lock."""
+
+    pilot: str
+    site: str
+    request: str
+    descriptor: int
+
+
+def find_dead(spool: Path) -> list[Bequest]:
+    """The pilots of a spool folder whose lock is free; it is held from now on, so that one alone tells their end."""
+    found = []
+    for draft in spool.glob(f".*{DRAFT_SUFFIX}"):
+        _remove_if_free(draft)
+    for file in sorted(spool.glob(f"*{LOCK_SUFFIX}")):
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        bequest = _of_dead(descriptor)
+        if bequest is not None:
+            found.append(bequest)
+        else:
+            os.close(descriptor)
+    return found
+
+
+def _remove_if_free(draft: Path) -> None:
+    """Remove a lock that somebody died over before it had its name; who is about to take it begins anew."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(draft)):
+                draft.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def _of_dead(descriptor: int) -> Bequest | None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink == 0:
+            return None  # somebody else was quicker
+        said = json.loads(os.pread(descriptor, 4096, 0))
+        return Bequest(said["pilot"], said["site"], said["request"], descriptor)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def clean_up(bequest: Bequest, *, scratch: Path) -> None:
+    """End what a dead pilot started and remove its scratch folder."""
+    import shutil
+
+    sweep({bequest.pilot})
+    shutil.rmtree(scratch / bequest.pilot, ignore_errors=True)
+
+
+def own_credentials(bequest: Bequest, *, spool: Path, token_file: str) -> Credentials:
+    """What to show for a dead pilot: its own token, which it left beside its events; the given one where it had none yet."""
+    from pilotage.agent.link.connect import Credentials
+
+    return Credentials(token_file, spool / f"{bequest.pilot}{TOKEN_SUFFIX}")
+
+
+def deliver(
+    bequest: Bequest,
+    *,
+    spool: Path,
+    credentials: Credentials,
+    connect: Callable[[Credentials], Link],
+    reason: str = "killed",
+) -> bool:
+    """Tell what a dead pilot could not, its end last; whether the service has all of it, and nothing is left here."""
+    texts = _events(spool / f"{bequest.pilot}{EVENTS_SUFFIX}")
+    last = counters_of(texts[-1]) if texts else None
+    if texts and last is not None:
+        if b'"type":"PilotEnded"' not in texts[-1]:
+            texts.append(_ended(bequest.pilot, n=last[0] + 1, seen=last[1], reason=reason))
+        link = None
+        try:
+            link = connect(credentials)
+            for number in range(0, len(texts), BATCH_EVENTS):
+                if not _tell(link, credentials, bequest, texts[number : number + BATCH_EVENTS], number):
+                    return False
+        except (OSError, ValueError):
+            return False
+        finally:
+            if link is not None:
+                link.close()
+    release(spool, bequest.pilot)
+    return True
+
+
+def has_results(bequest: Bequest, *, spool: Path) -> bool:
+    """Whether a dead pilot left the end of an attempt, which may not have been told."""
+    return any(b'"type":"AttemptFinished"' in text for text in _events(spool / f"{bequest.pilot}{EVENTS_SUFFIX}"))
+
+
+def settle(
+    state: Path, *, token_file: str, connect: Callable[[Credentials], Link], patience_seconds: float = SETTLE_SECONDS
+) -> bool:
+    """End and remove what the dead pilots of a state folder left, and tell what they could not; whether all is told.
+
+    A service that does not answer is asked again for a while: it may have died with the pilots, and be about to return.
+    """
+    spool = state / "spool"
+    left = find_dead(spool)
+    for each in left:
+        clean_up(each, scratch=state / "scratch")
+    shown = {each.pilot: own_credentials(each, spool=spool, token_file=token_file) for each in left}
+    until, again_seconds = time.monotonic() + patience_seconds, AGAIN_SECONDS[0]
+    while True:
+        told = [each for each in left if deliver(each, spool=spool, credentials=shown[each.pilot], connect=connect)]
+        for each in told:
+            left.remove(each)
+            let_go(each)
+        if not left or time.monotonic() >= until or not spool.is_dir():
+            break
+        time.sleep(again_seconds)
+        again_seconds = min(2.0 * again_seconds, AGAIN_SECONDS[1])
+    for each in left:
+        let_go(each)
+    return not left
+
+
+def let_go(bequest: Bequest) -> None:
+    """Let go of the lock."""
+    with contextlib.suppress(OSError):
+        os.close(bequest.descriptor)
+
+
+def _events(file: Path) -> list[bytes]:
+    """The whole lines of a file of events; what follows a damaged one was never acknowledged, and may not be whole."""
+    texts = []
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return []
+    for line in content.split(b"\n")[:-1]:
+        text = text_of(line)
+        if text is None:
+            break
+        texts.append(text)
+    return texts
+
+
+def _ended(pilot: str, *, n: int, seen: int, reason: str) -> bytes:
+    event: dict[str, Any] = {"source": "agent", "stream": pilot, "n": n, "seen": seen, "type": "PilotEnded"}
+    event.update({"time": time.time(), "pilot": pilot, "data": {"reason": reason}})
+    return encode(event).encode()
+
+
+def _tell(link: Link, credentials: Credentials, bequest: Bequest, texts: list[bytes], number: int) -> bool:
+    said: dict[str, Any] = {"pilot": bequest.pilot, "site": bequest.site, "sequence": SEQUENCE + number}
+    said["leaving"] = "gone"
+    last = counters_of(texts[-1])
+    # Of one that died before it was ever answered, or so long ago that its token has ended, an answer is a token to say all this with.
+    for _ in range(3):
+        shown, ended = credentials(), encode(credentials.ended).encode()
+        told = (encode(said).encode()[:-1], b",".join(texts), ended)
+        body = b'{"exchange":%b,"events":[%b]},"ended_token":%b}' % told
+        link.send("POST", "/agent/exchange", body, fields="Content-Type: application/json\r\n")
+        answer = link.wait(ANSWER_SECONDS)
+        if answer.status == UNAUTHENTICATED and credentials.refused():
+            continue
+        if answer.status != 200:
+            return False
+        credentials.take(answer.fields)
+        if last is not None and int(json.loads(answer.body)["reply"].get("acknowledged", 0)) >= last[0]:
+            return True
+        if credentials() == shown:
+            return False
+    return False

@@ -1,0 +1,1 @@
+"""The site agent: submits pilots from inside a cluster, and relays for nodes without a way out."""

@@ -1,0 +1,318 @@
+"""What the agent of a site does there: it brings what is wanted together with what is there, by keys, and notes what came of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pilotage.agent.batch import Busy, Refused, Unknown, element_key
+from pilotage.agent.site.state_folder import ASKED, FAILED, GONE, SUBMITTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from pilotage.agent.batch.submitter import Desk, Listed, Notice
+    from pilotage.agent.site.state_folder import SiteMemory
+
+EARLIER_SECONDS = 30.0
+"""So long after a submission that an earlier process may have made, what it queued is seen in a listing."""
+BUSY_SECONDS = (5.0, 300.0)
+CANCEL_SECONDS = 30.0
+TOGETHER_MAX = 100
+AGAIN_SECONDS = 5.0
+UNSPOKEN_OF_MAX = 1000
+
+SUBMIT_PILOT, SUBMIT_ATTEMPT, CANCEL = "submit-pilot", "submit-attempt", "cancel-submitted"
+
+
+class AtDesk(Protocol):
+    """What is needed of `Desk`."""
+
+    def submit_pilots(self, key: str, count: int = 1) -> list[str]:
+        """Start pilots."""
+        ...
+
+    def submit_attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> str:
+        """Start an agent for one attempt."""
+        ...
+
+    def cancel(self, *keys: str) -> None:
+        """End things."""
+        ...
+
+    def listing(self, expected: Collection[str] = ()) -> dict[str, Any]:
+        """What is there, and what has ended."""
+        ...
+
+    def notice(self, unheard: Collection[str]) -> list[Notice]:
+        """What somebody should know of things that have not spoken."""
+        ...
+
+
+class SiteWork:
+    """Does what is wanted, with the memory that makes it safe to die at any moment."""
+
+    def __init__(self, memory: SiteMemory, *, settle_seconds: float = EARLIER_SECONDS) -> None:
+        """Take the memory; nothing is done yet."""
+        self._memory = memory
+        self._settle_seconds = settle_seconds
+        self._busy_until = 0.0
+        self._busy_seconds = BUSY_SECONDS[0]
+        self._cancelled_at: dict[str, float] = {}
+        self.message = ""  # why what is wanted waits
+        self.noticed: list[Notice] = []  # at the last look
+
+    def look(self, desk: AtDesk) -> None:
+        """Note what is there and what has ended; raises `Unknown`."""
+        memory = self._memory
+        submitted = {key for key, record in memory.records.items() if record.state == SUBMITTED}
+        over = {key for key, record in memory.records.items() if record.state in (GONE, ASKED)}
+        for key, seen in desk.listing((memory.expected | submitted) - over).items():
+            if seen.ended:
+                memory.note(key, GONE, native_id=seen.native_id, reason=seen.reason or "ended", text=seen.stderr)
+            else:
+                memory.note(key, SUBMITTED, native_id=seen.native_id)
+        self.noticed = desk.notice(memory.unheard)
+        memory.save()
+
+    def act(self, desk: AtDesk) -> None:
+        """Do what is wanted and not done; raises `Unknown`, and `OSError` where nothing can be noted."""
+        memory = self._memory
+        cancelled = [str(each["key"]) for each in memory.effects if each.get("type") == CANCEL]
+        self._submit(desk, [each for each in memory.effects if each.get("type") != CANCEL], {*cancelled})
+        due = []
+        for key in cancelled:
+            record = memory.records.get(key)
+            if record is None:
+                memory.note(key, GONE, reason="cancelled")
+            elif record.state == SUBMITTED and time.monotonic() >= self._cancelled_at.get(key, 0.0):
+                due.append(key)
+        for start in range(0, len(due), TOGETHER_MAX):
+            some = due[start : start + TOGETHER_MAX]
+            desk.cancel(*some)
+            self._cancelled_at.update((key, time.monotonic() + CANCEL_SECONDS) for key in some)
+        self._cancelled_at = {key: at for key, at in self._cancelled_at.items() if key in cancelled}
+        memory.save()
+
+    def _submit(self, desk: AtDesk, effects: Sequence[Mapping[str, Any]], cancelled: Collection[str]) -> None:
+        wanted = []
+        for effect in effects:
+            key = str(effect["key"])
+            record = self._memory.records.get(key)
+            if record is not None and record.state == ASKED and self._memory.age_seconds(key) < self._settle_seconds:
+                continue  # it may be there: it is looked for
+            if record is not None and record.state != ASKED:
+                continue
+            if key in cancelled:
+                self._memory.note(key, GONE, reason="cancelled")
+            else:
+                wanted.append(effect)
+        if not wanted:
+            self.message = ""
+        if time.monotonic() < self._busy_until:
+            return
+        try:
+            for group in _together(wanted):
+                self._start(desk, group)
+        except Busy as busy:
+            self.message = f"the batch system takes no more now: {busy}"
+            self._busy_until = time.monotonic() + self._busy_seconds
+            self._busy_seconds = min(2.0 * self._busy_seconds, BUSY_SECONDS[1])
+        else:
+            self._busy_seconds = BUSY_SECONDS[0]
+
+    def _start(self, desk: AtDesk, group: Sequence[Mapping[str, Any]]) -> None:
+        memory, keys = self._memory, [str(each["key"]) for each in group]
+        for key in keys:
+            memory.note(key, ASKED)
+        memory.save()  # before anything is started: whoever comes after us must know
+        first, begun = group[0], time.monotonic()
+        try:
+            if first.get("type") == SUBMIT_PILOT:
+                native_ids = desk.submit_pilots(keys[0], len(keys))
+            else:
+                ref = first["ref"]
+                serves = f"{ref['job']}:{ref['package']}:{ref['attempt']}"
+                native_ids = [desk.submit_attempt(keys[0], serves=serves, demand=first.get("demand") or {})]
+        except Refused as refused:
+            seconds = (time.monotonic() - begun) / len(keys)
+            for key in keys:
+                memory.note(key, FAILED, reason=refused.reason, text=str(refused), seconds=seconds)
+        except Busy:
+            for key in keys:  # nothing was queued
+                del memory.records[key]
+            memory.save()
+            raise
+        else:
+            seconds = (time.monotonic() - begun) / max(1, len(native_ids))  # one call did it for all of them
+            for key, native_id in zip(keys, native_ids):  # noqa: B905 # there may be fewer, and Python 3.8 has no strict
+                memory.note(key, SUBMITTED, native_id=native_id, seconds=seconds)
+        memory.save()
+
+
+def _together(effects: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Pilots whose keys follow each other go together; everything else by itself."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for effect in effects:
+        last = groups[-1] if groups else []
+        if (
+            last
+            and len(last) < TOGETHER_MAX
+            and effect.get("type") == last[-1].get("type") == SUBMIT_PILOT
+            and element_key(str(last[-1]["key"]), 1) == effect["key"]
+        ):
+            last.append(effect)
+        else:
+            groups.append([effect])
+    return groups
+
+
+class Reports:
+    """What the service is to hear: everything that it asks or expects and that is known here, but not over and over at once."""
+
+    def __init__(self, memory: SiteMemory, site: str) -> None:
+        """Take the memory."""
+        self._memory = memory
+        self._site = site
+        self._said: dict[tuple[str, str], float] = {}
+
+    def due(self) -> list[dict[str, Any]]:
+        """What to say now."""
+        memory, now = self._memory, time.monotonic()
+        asked = {str(each["key"]) for each in memory.effects if each.get("type") != CANCEL}
+        cancelled = {str(each["key"]) for each in memory.effects if each.get("type") == CANCEL}
+        said: dict[tuple[str, str], float] = {}
+        reports = []
+        for key, record in memory.records.items():
+            told: dict[str, Any] = {"site": self._site, "key": key}
+            if record.state == SUBMITTED and key in asked:
+                told.update(report="submitted", native_id=record.native_id)
+            elif record.state == FAILED and key in asked:
+                told.update({"report": "submission-failed", "reason": record.reason, "message": record.text})
+            elif record.state == GONE and (key in asked or key in cancelled or key in memory.expected):
+                told.update({"report": "gone", "reason": record.reason, "stderr": record.text})
+            else:
+                continue
+            if record.seconds and record.state in (SUBMITTED, FAILED):
+                told["seconds"] = record.seconds
+            again_at = self._said.get((key, record.state), 0.0)
+            if now >= again_at:
+                reports.append(told)
+                again_at = now + AGAIN_SECONDS
+            said[key, record.state] = again_at
+        self._said = said
+        return reports
+
+    def unspoken_of(self) -> list[str]:
+        """What is there and the service neither wants nor expects: it may want it to end."""
+        records = self._memory.records.items()
+        return [key for key, record in records if record.state == SUBMITTED and record.absent_at][:UNSPOKEN_OF_MAX]
+
+    def forget(self) -> None:
+        """Nothing that was said counts: it was not heard, or another service listens now."""
+        self._said.clear()
+
+
+# The batch systems at which the agent of a site has something: the one that its entry names, and those that it
+# named before.
+#
+# What was submitted to another one before the entry changed is looked at and ended there, for as long as anything
+# of it is left. One that does not answer any more holds up nobody: it is asked more and more seldom.
+
+LOOK_AGAIN_SECONDS = (10.0, 600.0)
+
+
+class _Former:
+    """A batch system that the entry named before."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.again_at = -math.inf
+        self.pause_seconds = LOOK_AGAIN_SECONDS[0]
+
+
+class SiteDesks:
+    """The desk of the batch system that the entry names, and beside it those at which something is left; see `Desk`."""
+
+    def __init__(
+        self,
+        current: Desk,
+        *,
+        memory: SiteMemory,
+        others: Mapping[str, Callable[[], Desk]],
+        say: Callable[[str], None],
+    ) -> None:
+        """Take the desk of the entry's system, and what makes one of each other that is known, by name."""
+        self._current = current
+        self._memory = memory
+        self._others = others
+        self._say = say
+        self._formers: dict[str, _Former] = {}
+
+    def submit_pilots(self, key: str, count: int = 1) -> list[str]:
+        """Start pilots, where the entry says."""
+        return self._current.submit_pilots(key, count)
+
+    def submit_attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> str:
+        """Start an agent for one attempt, where the entry says."""
+        return self._current.submit_attempt(key, serves=serves, demand=demand)
+
+    def cancel(self, *keys: str) -> None:
+        """End things, each where it was submitted. Raises `Unknown`."""
+        elsewhere = self._elsewhere()
+        for name, desk in self._due():
+            some = [key for key in keys if elsewhere.get(key) == name]
+            if some:
+                with self._tried(name):
+                    desk.cancel(*some)
+        here = [key for key in keys if key not in elsewhere]
+        if here:
+            self._current.cancel(*here)
+
+    def listing(self, expected: Collection[str] = ()) -> dict[str, Listed]:
+        """What is there, and what has ended. Raises `Unknown` where the entry's own system does not answer."""
+        elsewhere = self._elsewhere()
+        for name in {*elsewhere.values()} - self._formers.keys():
+            self._formers[name] = _Former(self._others[name]())
+        found: dict[str, Listed] = {}
+        for name, desk in self._due():
+            with self._tried(name):
+                listed = desk.listing([key for key in expected if elsewhere.get(key) == name])
+                found.update((key, seen) for key, seen in listed.items() if elsewhere.get(key) == name)
+        found.update(self._current.listing([key for key in expected if key not in elsewhere]))
+        return found
+
+    def notice(self, unheard: Collection[str]) -> list[Notice]:
+        """What somebody should know of things that have not spoken."""
+        elsewhere = self._elsewhere()
+        return self._current.notice([key for key in unheard if key not in elsewhere])
+
+    def _elsewhere(self) -> dict[str, str]:
+        """The batch system of what was submitted to another than the entry's, and has not ended, by key."""
+        return {
+            key: record.scheduler
+            for key, record in self._memory.records.items()
+            if record.state == SUBMITTED and record.scheduler in self._others
+        }
+
+    def _due(self) -> list[tuple[str, Desk]]:
+        """The systems that the entry named before, at which something is left, and that are to be asked now."""
+        left, now = {*self._elsewhere().values()}, time.monotonic()
+        return [
+            (name, former.desk) for name, former in self._formers.items() if name in left and now >= former.again_at
+        ]
+
+    @contextmanager
+    def _tried(self, name: str) -> Iterator[None]:
+        """Ask a system that is not the entry's any more; whether it answers is nobody else's matter."""
+        former = self._formers[name]
+        try:
+            yield
+        except Unknown as unknown:
+            former.again_at = time.monotonic() + former.pause_seconds
+            former.pause_seconds = min(2.0 * former.pause_seconds, LOOK_AGAIN_SECONDS[1])
+            self._say(f"{name}, which the entry named before, does not answer, and has something of ours: {unknown}")
+        else:
+            former.pause_seconds = LOOK_AGAIN_SECONDS[0]

@@ -1,0 +1,370 @@
+"""What the agent of a site was told and did, in a small file: so that an end at any moment makes it lose and double nothing.
+
+What is about to be submitted is noted before, and what came of it after. Of what was noted and has not shown itself nobody
+knows whether it was queued: it is looked for under its key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, STATE_FOLDER, Berth
+from pilotage.agent.durable_files import FILE_MODE, FOLDER_MODE, read_small, replace_file
+from pilotage.agent.processes import started_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FORGET_SECONDS = 600.0
+
+ASKED = "asked"  # it was about to be submitted
+SUBMITTED = "submitted"
+GONE = "gone"
+FAILED = "failed"  # it was refused
+
+
+class Record(NamedTuple):
+    """What is known of one key."""
+
+    state: str
+    at: float  # when it came to this, in seconds since 1970
+    native_id: str = ""
+    reason: str = ""
+    text: str = ""  # what it printed last, or what the batch system said
+    absent_at: float = 0.0  # since when the service does not speak of it
+    seconds: float = 0.0  # that its submission took; 0: not known
+    scheduler: str = ""  # the batch system that it was submitted to; none: the one that the entry names
+
+
+class SiteMemory:
+    """Records by key, and what the service said last; `save` makes it durable."""
+
+    def __init__(self, file: Path) -> None:
+        """Read what an earlier process noted; a file that cannot be read is as good as none: the batch system knows the rest."""
+        self._file = file
+        try:
+            said = json.loads(read_small(file) or b"{}")
+            self.records = {str(key): Record(*told) for key, told in said.get("records", {}).items()}
+        except (ValueError, TypeError, AttributeError):
+            said, self.records = {}, {}
+        self.entry: dict[str, Any] | None = said.get("entry")
+        self.prefix: str = said.get("prefix", "")
+        self.port: int = said.get("port", 0)  # where its relay listened
+        self.expected: set[str] = set(said.get("expected", ()))
+        self.effects: list[dict[str, Any]] = said.get("effects", [])
+        self.unheard: set[str] = set()  # what has not spoken, by the service's last word
+        self.scheduler = ""  # the batch system that is submitted to now
+        self._saved = b""
+
+    def save(self) -> None:
+        """Have everything on disk; raises `OSError`."""
+        said = {
+            "entry": self.entry,
+            "prefix": self.prefix,
+            "port": self.port,
+            "expected": sorted(self.expected),
+            "effects": self.effects,
+            "records": self.records,
+        }
+        content = json.dumps(said).encode()
+        if content != self._saved:
+            replace_file(self._file, content)
+            self._saved = content
+
+    def told(self, hears: dict[str, Any]) -> None:
+        """Take what the service said; what it does not speak of any more is forgotten after a while."""
+        self.expected = set(hears.get("expected") or ())
+        self.effects = list(hears.get("effects") or ())
+        self.unheard = set(hears.get("unheard") or ())
+        self.entry = hears.get("entry") or self.entry
+        self.prefix = str(hears.get("prefix") or self.prefix)
+        spoken_of = self.expected | {str(each.get("key")) for each in self.effects}
+        now = time.time()
+        for key, record in list(self.records.items()):
+            if key in spoken_of:
+                if record.absent_at:
+                    self.records[key] = record._replace(absent_at=0.0)
+            elif not record.absent_at or record.absent_at > now:
+                self.records[key] = record._replace(absent_at=now)
+            elif record.state != SUBMITTED and now > record.absent_at + FORGET_SECONDS:
+                del self.records[key]
+
+    def note(
+        self, key: str, state: str, *, native_id: str = "", reason: str = "", text: str = "", seconds: float = 0.0
+    ) -> None:
+        """Note what has become of a key; what is known stays known."""
+        before = self.records.get(key)
+        if before is not None and before.state == state and state != ASKED:
+            return
+        native_id = native_id or (before.native_id if before is not None else "")
+        scheduler = before.scheduler if before is not None and before.state != ASKED else self.scheduler
+        self.records[key] = Record(state, time.time(), native_id, reason, text, seconds=seconds, scheduler=scheduler)
+
+    def age_seconds(self, key: str) -> float:
+        """How long ago a key came to what it is; clocks that were set back say nothing."""
+        return max(0.0, time.time() - self.records[key].at)
+
+
+# The folder of a service at a site, on the file system that its nodes share: the agent in one file, tokens, and
+# what runs there.
+#
+# FOLDER/ agent-VERSION-DIGEST.pyz what pilots are started with ca.pem, tokens/ closed to others state/, output/ of
+# the pilots relay/ where nodes without a network speak to the relay address.json what pilots ask, for those that
+# were started when that was another address site-agent.json, .lock, .log
+
+MEMORY_FILE = "site-agent.json"
+RELAY_FOLDER = "relay"
+ADDRESS_FILE = "address.json"
+KEEP_SECONDS = 86_400.0
+_NAMED_DIGITS = 12
+
+
+class SitePlace:
+    """Where the agent of a site works."""
+
+    def __init__(self, folder: Path, *, site: str, version: str, token_file: str = "", ca_file: str = "") -> None:
+        """Name the folder; nothing is made yet."""
+        self.folder = folder
+        self.site = site
+        self.server = ""  # what pilots are told to ask
+        self._version = version
+        self._given_token_file = token_file
+        self._given_ca_file = ca_file
+        self.pilot_token_file = str(folder / "tokens" / site)
+        self.own_token_file = folder / "tokens" / f"{site}.site-agent"
+        self.agent_file: Path | None = None  # known once it is installed, as its digest is
+        self._agent_sha256 = ""
+        self._kept_at = 0.0
+        self.ca_file = folder / "ca.pem"
+        self.relay_folder = folder / RELAY_FOLDER
+        self._announcement = ""  # its path, once it is written
+
+    def make(self) -> None:
+        """Make what is missing; raises `OSError`."""
+        for each in ("", OUTPUT_FOLDER, STATE_FOLDER, "tokens"):
+            (self.folder / each).mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+
+    def install(self, agent: Path) -> None:
+        """Put the agent and the authority of the service's certificate where nodes find them; raises `OSError`.
+
+        What lies in the folder already is taken as it is: who put it there named it by what is in it.
+        """
+        content = agent.read_bytes()
+        self._agent_sha256 = hashlib.sha256(content).hexdigest()
+        if agent.resolve().parent == self.folder.resolve():
+            self.agent_file = agent
+        else:
+            self.agent_file = self.folder / f"agent-{self._version}-{self._agent_sha256[:_NAMED_DIGITS]}.pyz"
+            _put(self.agent_file, content, mode=0o700)
+        self.keep_agent()
+        if self._given_ca_file:
+            _put(self.ca_file, Path(self._given_ca_file).read_bytes(), mode=FILE_MODE)
+
+    def keep_agent(self) -> None:
+        """Have the agent be new, once a day: a service removes old ones by their age. Raises `OSError` where it is gone."""
+        now = time.time()
+        if self.agent_file is not None and not self._kept_at <= now < self._kept_at + KEEP_SECONDS:
+            os.utime(self.agent_file)
+            self._kept_at = now
+
+    def keep_pilot_token(self, token: str) -> None:
+        """Put a token where pilots read it; raises `OSError`."""
+        _put(Path(self.pilot_token_file), token.encode("ascii") + b"\n", mode=FILE_MODE)
+
+    def announce(self) -> None:
+        """Tell pilots, those that live among them, what to ask from now on; raises `OSError`."""
+        file = self.folder / ADDRESS_FILE
+        said = {"url": self.server, "ca_file": self._told_ca_file}
+        _put(file, json.dumps(said).encode() + b"\n", mode=FILE_MODE)
+        self._announcement = str(file)
+
+    @property
+    def _told_ca_file(self) -> str:
+        """Whom pilots believe: nobody else, where they ask the service itself."""
+        return str(self.ca_file) if self.server.startswith("https:") and self._given_ca_file else ""
+
+    def berth(self, entry: Mapping[str, Any]) -> Berth:
+        """How agents are started, by the entry of the site as it is told in JSON."""
+        token_file = self.pilot_token_file if os.path.exists(self.pilot_token_file) else self._given_token_file
+        return Berth(
+            site=self.site,
+            folder=str(self.folder),
+            agent=str(self.agent_file or ""),
+            agent_sha256=self._agent_sha256,
+            server=self.server,
+            token_file=os.path.abspath(token_file) if token_file else "",
+            ca_file=self._told_ca_file,
+            announcement=self._announcement,
+            python=str(entry.get("python") or "python3"),
+            setup=tuple(entry.get("setup") or ()),
+            slots=int(entry.get("slots") or 1),
+            memory_bytes=int(entry.get("memory_bytes") or 0),
+            gpus=int(entry.get("gpus") or 0),
+            scratch_bytes=int(entry.get("scratch_bytes") or 0),
+            wall_seconds=float(entry.get("wall_time_seconds") or 0.0),
+            idle_seconds=float(entry.get("idle_seconds", 300.0)),
+            queue=str(entry.get("queue") or ""),
+            account=str(entry.get("account") or ""),
+            parallel=str(entry.get("parallel_environment") or ""),
+            directives=tuple(entry.get("directives") or ()),
+        )
+
+
+def _put(file: Path, content: bytes, *, mode: int) -> None:
+    """Put a file in its place as a whole, unless the same is there."""
+    with contextlib.suppress(OSError):
+        if hashlib.sha256(file.read_bytes()).digest() == hashlib.sha256(content).digest():
+            return
+    draft = file.with_name(f".{file.name}-{os.urandom(6).hex()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as target:
+            target.write(content)
+            target.flush()
+            os.fsync(descriptor)
+        draft.replace(file)
+    except OSError:
+        draft.unlink()
+        raise
+
+
+# One agent for each folder of a site: a lock that holds on any shared file system, also after a crash.
+#
+# The lock is a file that is linked into its place, which one process alone can do. It says who holds it, and its
+# time is renewed as long as that lives. It is taken over from a process of this computer that is dead, and from one
+# of another computer that has not renewed it for a while; ages are told by the clock of the file system.
+
+RENEW_SECONDS = 10.0
+STALE_SECONDS = 90.0
+LOCK_FILE = "site-agent.lock"
+
+
+class AlreadyRuns(OSError):
+    """Another agent of this folder lives; the message says where."""
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+class FolderLock:
+    """The lock of a folder, from `take` to `release`."""
+
+    def __init__(
+        self, folder: Path, *, renew_seconds: float = RENEW_SECONDS, lost: Callable[[], object] | None = None
+    ) -> None:
+        """Name the folder; `lost` is called where another process took the lock away."""
+        self._folder = folder
+        self._file = folder / LOCK_FILE
+        self._renew_seconds = renew_seconds
+        self._lost = lost
+        own = os.getpid()
+        self._id = os.urandom(8).hex()
+        self._said = {
+            "id": self._id, "host": os.uname().nodename, "boot": _boot(), "pid": own, "started": started_at(own),
+        }  # fmt: skip
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)
+
+    def take(self) -> None:
+        """Take the lock; raises `AlreadyRuns`, or another `OSError`."""
+        draft = self._folder / f".{LOCK_FILE}-{self._id}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            os.write(descriptor, json.dumps(self._said).encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        try:
+            for _ in range(10):
+                # The answer to a link may be lost on a network although it was made: the count of names tells.
+                with contextlib.suppress(FileExistsError):
+                    os.link(draft, self._file)
+                if os.stat(draft).st_nlink == 2:
+                    break
+                held = _read(self._file)
+                if held is not None and not _is_dead(self._folder, held):
+                    raise AlreadyRuns(
+                        f"an agent of {self._folder} runs already: process {held.get('pid')} on {held.get('host')}"
+                    )
+                if held is not None:
+                    self._set_aside(held)
+            else:
+                raise AlreadyRuns(f"the lock of {self._folder} is taken again and again")
+        finally:
+            draft.unlink()
+        self._thread.start()
+
+    def release(self) -> None:
+        """Let go of it."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._is_ours():
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+
+    def _set_aside(self, held: dict[str, Any]) -> None:
+        """Remove the lock of a dead one; where somebody else's has come in its place it is put back."""
+        aside = self._folder / f".{LOCK_FILE}-{self._id}-dead"
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self._file, aside)
+            if (_read(aside) or {}).get("id") != held.get("id"):
+                with contextlib.suppress(FileExistsError):
+                    os.link(aside, self._file)
+            aside.unlink()
+
+    def _is_ours(self) -> bool:
+        return (_read(self._file) or {}).get("id") == self._id
+
+    def _renew(self) -> None:
+        while not self._ending.wait(self._renew_seconds):
+            try:
+                if not self._is_ours():
+                    if self._lost is not None:
+                        self._lost()
+                    return
+                os.utime(self._file)
+            except OSError:
+                continue  # the file system does not answer: it will, or somebody takes over
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """What a lock says; None where there is none."""
+    try:
+        said = json.loads(file.read_bytes() or b"{}")
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _is_dead(folder: Path, held: dict[str, Any]) -> bool:
+    if held.get("host") == os.uname().nodename:
+        pid = held.get("pid")
+        if held.get("boot") != _boot():
+            return True
+        return not isinstance(pid, int) or not held.get("started") or started_at(pid) != held["started"]
+    return _age_seconds(folder) > STALE_SECONDS
+
+
+def _age_seconds(folder: Path) -> float:
+    probe = folder / f".now-{os.urandom(6).hex()}"
+    probe.touch(mode=FILE_MODE)
+    try:
+        return probe.stat().st_mtime - (folder / LOCK_FILE).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+    finally:
+        probe.unlink()

@@ -1,0 +1,164 @@
+"""What a document no longer makes, asked of the service that runs here, or found out and removed without one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pilotage.adapters.settings.settings_files import load_settings, state_folder
+from pilotage.app.jobs.submit import HowToRun, Source, document_source, submission
+from pilotage.app.service.session import running_service, state_paths
+from pilotage.app.state_folder import SystemClock, local_user, open_journal, open_reader
+from pilotage.model.answers import CleanRequest, ObsoleteFiles, StayingFile
+from pilotage.model.errors import PilotageError
+from pilotage.ports import JournalBusy
+
+if TYPE_CHECKING:
+    from pilotage.adapters.stores.work_index import SqliteWorkIndex
+    from pilotage.model.settings.settings import Settings
+    from pilotage.ports import Journal
+
+ANSWER_SECONDS = 3600.0
+"""So long a service is waited for: it may have to read large files before it removes them."""
+ASKED_MAX = 3
+"""So often it is looked for who has the book, where somebody else opens or closes it at the same moment."""
+
+_HEAD_BYTES = 64 * 1024  # so far into a file it is looked for what a document begins with
+
+
+def obsolete_files(source: Source) -> ObsoleteFiles:
+    """What earlier runs of a document made and it no longer makes; nothing is removed. Raises `DocumentError`."""
+    return _asked(source, {})
+
+
+def remove_obsolete(source: Source, shown: ObsoleteFiles) -> ObsoleteFiles:
+    """Remove what was shown, as far as it is still so; what became of it."""
+    return _asked(source, {file.name: file.sha256 for file in shown.files})
+
+
+def _asked(source: Source, remove: Mapping[str, str]) -> ObsoleteFiles:
+    loaded = source.load()
+    # Nothing is kept: what a job would bring along is only known by its name.
+    sent = submission(source, loaded, HowToRun(), keep=lambda data: hashlib.sha256(data).hexdigest())
+    request = CleanRequest(submission=sent, read=loaded.files_read, remove=dict(remove))
+    for _ in range(ASKED_MAX - 1):
+        try:
+            return _kept_for_documents(source, _asked_once(source.folder, request))
+        except JournalBusy:  # a service began, or another command has the book for a moment
+            continue
+    return _kept_for_documents(source, _asked_once(source.folder, request))
+
+
+def _kept_for_documents(source: Source, found: ObsoleteFiles) -> ObsoleteFiles:
+    """The same without what documents beside this one make or read as they are now: some have no run of their own.
+
+    One got another name since it was run, and of another everything was there already when it was.
+    """
+    from pilotage.service.jobs.clean import FileUses
+
+    removed, files, kept = {*found.removed}, found.files, list(found.kept)
+    for path in _documents_beside(source) if files else ():
+        try:
+            loaded = document_source(path).load()
+        except PilotageError:  # it cannot be run as it is: what its latest run used stays, by the book
+            continue
+        uses = FileUses(loaded.expansion, [*loaded.files_read, path.name])
+        used = {file.name for file in files if file.name not in removed and uses.uses(file.name)}
+        files = tuple(file for file in files if file.name not in used)
+        message = f"{path.name} makes or reads it"
+        kept += [StayingFile(name=name, reason="other-document", message=message) for name in used]
+    return msgspec.structs.replace(found, files=files, kept=tuple(sorted(kept, key=lambda each: each.name)))
+
+
+def _documents_beside(source: Source) -> Iterator[Path]:
+    """Files of the folder that look like documents of our own, without the one that is cleaned."""
+    for path in sorted(source.folder.iterdir()):
+        if path.suffix in (".yaml", ".yml") and path.name != source.document and _is_readable(path):
+            with path.open("rb") as file:
+                if b"pilotage:" in file.read(_HEAD_BYTES):
+                    yield path
+
+
+def _is_readable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.R_OK)
+
+
+def _asked_once(folder: Path, request: CleanRequest) -> ObsoleteFiles:
+    server = running_service(folder, answer_seconds=ANSWER_SECONDS)
+    if server is not None:
+        from pilotage.client.jobs import Jobs
+
+        with server:
+            return Jobs(server).clean(request)
+    settings = _settings_of_book(folder)
+    if settings is None:
+        return ObsoleteFiles(job=request.submission.definition["job"], folder=request.submission.folder)
+    owner = request.submission.owner or local_user()
+    request = msgspec.structs.replace(request, submission=msgspec.structs.replace(request.submission, owner=owner))
+    state = state_folder(settings, folder=folder).absolute()
+    return _removed(settings, state, request) if request.remove else _looked_at(settings, state, request)
+
+
+def _settings_of_book(folder: Path) -> Settings | None:
+    """The settings with the book that jobs of a folder are in: its own, or the nearest above it; None where there is none."""
+    from pilotage.adapters.journals.sqlite.locations import BOOK
+
+    settings = load_settings(environment=os.environ, folder=folder, flags={})
+    if settings.journal.address.kind != "sqlite":
+        return settings
+    for state in state_paths(folder, os.environ):
+        if (state / BOOK).is_file():
+            return load_settings(environment=os.environ, folder=folder, flags={"journal.url": f"sqlite:{state}"})
+    return None
+
+
+def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
+    """Look without writing anything, beside whoever writes the book."""
+    from pilotage.app.preview import copied_index
+
+    reader = open_reader(settings)
+    if reader is None:  # of an older version: it is brought up to date first
+        with closing(_own(settings, state)):
+            pass
+        reader = open_reader(settings)
+        assert reader is not None
+    with closing(reader), copied_index(state) as index:
+        return _cleaned(request, reader, index, state=index.path.parent)
+
+
+def _removed(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
+    """Remove, with the book for this process alone: no service begins meanwhile."""
+    from pilotage.adapters.stores.work_index import SqliteWorkIndex
+    from pilotage.service.jobs.clean import removal_notes
+    from pilotage.service.journal.writer import Batch, Keeper
+
+    with closing(_own(settings, state)) as journal, closing(SqliteWorkIndex(state)) as index:
+        found = _cleaned(request, journal, index, state=state)
+        clock = SystemClock()
+        if notes := removal_notes(found, journal=journal, clock=clock):
+            keeper = Keeper(journal, clock=clock)
+            keeper.keep_together([Batch(*keeper.codec.check_all(notes), own=True)])
+        return found
+
+
+def _own(settings: Settings, state: Path) -> Journal:
+    """The book, for this process alone; raises `JournalBusy`."""
+    from pilotage.service.announcement import refuse_second
+
+    refuse_second(state)
+    return open_journal(settings)
+
+
+def _cleaned(request: CleanRequest, journal: Journal, index: SqliteWorkIndex, *, state: Path) -> ObsoleteFiles:
+    from pilotage.adapters.stores.folder import FolderStore
+    from pilotage.service.jobs.clean import clean
+    from pilotage.service.jobs.output_claims import GrantedFiles
+
+    with closing(FolderStore(state, index)) as store:
+        return clean(request, journal=journal, store=store, index=index, learn=GrantedFiles(journal, index).learn)

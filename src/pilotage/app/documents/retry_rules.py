@@ -1,0 +1,223 @@
+"""Restart rules to look at before anything fails: the default table, and what it and a document's own rules come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from pilotage.engine.retry.policy import RULES, Row, Verdict, dry_run, failures_max
+from pilotage.engine.retry.rules import row_of
+from pilotage.language import Expansion, LoadedJob, plan_of
+from pilotage.model.errors import PilotageError, did_you_mean
+from pilotage.model.events.events import parse_dotted
+from pilotage.model.jobs.definition import Package, Retry
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Demand
+from pilotage.model.settings.engine import RestartSettings
+from pilotage.model.states import AbortCause
+
+SETTINGS = RestartSettings()
+UNTOLD_REASON = "application-error"
+"""What a failure counts as of which only its exit code or its message is told."""
+
+_DONE = {
+    "again": "restarted as it was",
+    "elsewhere": "restarted elsewhere",
+    "later": "restarted later",
+    "more-memory": "restarted with more memory",
+    "more-time": "restarted with more time",
+    "where-more-time": "restarted",
+}
+_SHOWN_PACKAGES = "packages are named 1.2.1, or by their path, or by their name"
+
+
+class RuleLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the default table, in words; `setting` bounds it at `bound`."""
+
+    reason: str
+    action: str
+    done: str
+    changes: str
+    counted: bool
+    setting: str
+    bound: int
+    bounded: str
+    why: str
+
+
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """What the same failures come to where there is one site only, until the package is given up."""
+
+    attempts: int
+    pause_seconds: float  # between them, in all
+    cause: AbortCause | None
+
+
+class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be done with packages that have the same rules and ask for the same, after each failure of a kind."""
+
+    activities: tuple[str, ...]  # none: any package without rules of its own
+    attempts_max: int
+    answers: tuple[Verdict, ...]
+    bounded: str = ""  # where the default table answers with what is not counted: what bounds it instead
+    alone: Alone | None = None  # where that is something else, and nobody said how many sites there are
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure that might come, and how often."""
+
+    reason: str = UNTOLD_REASON
+    exit_code: int | None = None
+    message: str = ""
+    times: int = 5
+    sites: int = 0  # of so many each fails in its turn; 0: always another
+
+
+def default_rules() -> list[RuleLine]:
+    """The default table."""
+    return [_line(reason, row) for reason, row in RULES.items()]
+
+
+def _line(reason: str, row: Row) -> RuleLine:
+    setting = row.budget or "attempts_max"
+    return RuleLine(
+        reason=reason,
+        action=row.answer,
+        done=_DONE[row.answer],
+        changes=_changes(row),
+        counted=row.counted,
+        setting=setting,
+        bound=int(getattr(SETTINGS, setting)),
+        bounded=_bounded(row),
+        why=row.why,
+    )
+
+
+def _bounded(row: Row) -> str:
+    bound = int(getattr(SETTINGS, row.budget or "attempts_max"))
+    if not row.budget:
+        return f"given up at {bound} counted failures of any kind"
+    return (
+        f"doubled at most {bound} times, then given up" if row.doubles else f"given up at {bound} failures of its kind"
+    )
+
+
+def _changes(row: Row) -> str:
+    first, longest = f"{SETTINGS.delay_seconds:,.0f} s", f"{SETTINGS.delay_seconds_max:,.0f} s"
+    waits = f"{first}, then {SETTINGS.delay_growth:g} times as long each time, at most {longest}"
+    if row.pauses:
+        return f"{row.changes}; where there is no other, it waits {waits}"
+    return f"{row.changes} {waits}" if row.answer == "later" else row.changes
+
+
+def grouped_rules() -> dict[RuleLine, list[str]]:
+    """The default table with reasons that have the same rule together; the lines have no reason of their own."""
+    alike: dict[RuleLine, list[str]] = {}
+    for line in default_rules():
+        alike.setdefault(msgspec.structs.replace(line, reason=""), []).append(line.reason)
+    return alike
+
+
+def rules_table() -> str:
+    """The default table for the documentation."""
+    lines = ["| reason | what is done | what changes | counted | bound | why |", "|---|---|---|---|---|---|"]
+    for line, reasons in grouped_rules().items():
+        names = ", ".join(f"`{reason}`" for reason in reasons)
+        counted = "yes" if line.counted else "no"
+        lines.append(f"| {names} | {line.done} | {line.changes} | {counted} | {line.bounded} | {line.why} |")
+    return "\n".join(lines) + "\n"
+
+
+def foresee(asked: Asked) -> Foreseen:
+    """What would be done with a package that says nothing of its own."""
+    _known(asked.reason, RULES)
+    return _foreseen((), Retry(), Demand(), asked)
+
+
+def foresee_document(loaded: LoadedJob, asked: Asked, *, package: str = "") -> list[Foreseen]:
+    """What would be done with each kind of package of a document, or with the one that is named."""
+    expansion = loaded.expansion
+    templates = plan_of(expansion).templates
+    chosen = [_position(expansion, package)] if package else list(range(len(templates)))
+    _known(asked.reason, {*RULES, *_own_reasons(expansion.blocks[at].package for at in chosen)})
+    alike: dict[tuple[Retry, Demand], list[str]] = {}
+    for at in chosen:
+        template: Template = templates[at]
+        names = alike.setdefault((template.retry, template.demand), [])
+        if template.activity not in names:
+            names.append(template.activity)
+    return [_foreseen(tuple(names), retry, demand, asked) for (retry, demand), names in alike.items()]
+
+
+def _foreseen(activities: tuple[str, ...], retry: Retry, demand: Demand, asked: Asked) -> Foreseen:
+    answers = _answers(retry, demand, asked, times=asked.times, sites=asked.sites)
+    name, row = row_of(answers[0].rule)
+    is_default = name == answers[0].rule  # a rule of its own is no reason
+    return Foreseen(
+        activities=activities,
+        attempts_max=retry.attempts_max or SETTINGS.attempts_max,
+        answers=tuple(answers),
+        bounded=_bounded(row) if is_default and not row.counted else "",
+        alone=None if asked.sites else _alone(retry, demand, asked),
+    )
+
+
+def _answers(retry: Retry, demand: Demand, asked: Asked, *, times: int, sites: int) -> list[Verdict]:
+    return dry_run(
+        retry=retry,
+        demand=demand,
+        settings=SETTINGS,
+        reason=asked.reason,
+        times=times,
+        sites=sites,
+        exit_status=asked.exit_code,
+        message=asked.message,
+    )
+
+
+def _alone(retry: Retry, demand: Demand, asked: Asked) -> Alone | None:
+    """What comes of it at one site, unless that is the same at many, or it is never given up."""
+    times = failures_max(retry=retry, settings=SETTINGS)
+    many, one = (_answers(retry, demand, asked, times=times, sites=sites) for sites in (0, 1))
+    pause_seconds = sum(answer.delay_seconds for answer in one)
+    same = len(one) == len(many) and pause_seconds == sum(answer.delay_seconds for answer in many)
+    if same or one[-1].action != "give-up":
+        return None
+    return Alone(attempts=len(one), pause_seconds=pause_seconds, cause=one[-1].cause)
+
+
+def _own_reasons(packages: Iterable[Package]) -> set[str]:
+    """The reasons that failure patterns and rules of packages name."""
+    found: set[str] = set()
+    for package in packages:
+        found.update(rule.reason for rule in package.retry.rules if rule.reason)
+        found.update(pattern.reason for pattern in package.failure_patterns)
+    return found
+
+
+def _known(reason: str, reasons: Iterable[str]) -> None:
+    known = set(reasons)
+    if reason not in known:
+        hint = did_you_mean(reason, known)
+        raise PilotageError("no attempt fails for this reason", subject=repr(reason), next_step=hint)
+
+
+def _position(expansion: Expansion, package: str) -> int:
+    """Which block a package is of."""
+    number = _number(expansion, package)
+    if number is None:
+        raise PilotageError(
+            f"the job {expansion.definition.job} has no such package", subject=repr(package), next_step=_SHOWN_PACKAGES
+        )
+    return expansion.blocks.index(expansion.block(number))
+
+
+def _number(expansion: Expansion, package: str) -> int | None:
+    place = parse_dotted(package)
+    if place is not None:
+        return expansion.number(place.path(expansion.definition.job))
+    found = expansion.number(package)
+    if found is not None:
+        return found
+    return next((number for number in range(expansion.count) if expansion.name(number) == package), None)

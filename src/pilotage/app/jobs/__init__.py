@@ -1,0 +1,1 @@
+"""Jobs of a folder: submitted, watched, their results taken, their leftovers removed."""

@@ -1,0 +1,147 @@
+"""From a document to a job at a service: read, checked, and sent with what it brings along."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotage.app.documents.documents import EarlierJobs, examine, find_document, named_from
+from pilotage.model.errors import PilotageError
+from pilotage.model.jobs.submission import RunOptions, options_said, submission_of
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+    from pilotage.language import LoadedJob
+    from pilotage.language.builder import Job
+    from pilotage.model.jobs.submission import Submission, SubmissionAnswer
+
+BROUGHT_MAX = 4
+"""So often a job is brought to a service that goes away before it has answered."""
+
+
+class HowToRun(RunOptions, frozen=True, kw_only=True):
+    """How a job is run, beside what its document says."""
+
+    slots: int | None = None  # none: as many as there are cores
+    sites: str = ""  # the file of sites; none: the usual one
+    only_if_needed: bool = False  # where everything is there already, no job is made of it
+    owner: str = ""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that is to be run: where it is, and how it is understood, which may take a moment."""
+
+    folder: Path  # absolute: the root of the job's tree
+    document: str  # its name, for messages; the same name in the same folder is the same document
+    load: Callable[[], LoadedJob]
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was brought to a service; without an id there was nothing to do."""
+
+    answer: SubmissionAnswer
+    name: str
+    folder: Path
+
+
+def source_of(
+    job: Job | LoadedJob | str | os.PathLike[str] | None,
+    *,
+    folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
+) -> Source:
+    """What is to be run: a document by its path, the current folder's for None, or a job built in Python.
+
+    The files of a job built in Python lie in `folder`, or the current one. `parameters` are values for those that it
+    declares, and `targets` the files that it is run for; one that was loaded already has both. Nothing is read yet.
+    """
+    from pilotage.language import LoadedJob as Understood
+    from pilotage.language.builder import Job as Built
+
+    if isinstance(job, Built | Understood):
+        place = Path(folder or ".").absolute()
+        if isinstance(job, Built):
+            from pilotage.app.documents.parameters import parameters_of
+
+            built, chosen, jobs = job, parameters_of(parameters or {}), EarlierJobs(place)
+            wanted = named_from(place, targets)
+            return Source(
+                folder=place,
+                document="",
+                load=lambda: built.load(str(place), jobs=jobs, parameters=chosen, targets=wanted),
+            )
+        if parameters or targets:
+            what, form = ("parameters", "{…}") if parameters else ("targets", "[…]")
+            raise PilotageError(
+                f"the job is loaded, and its {what} are chosen", next_step=f"give them to load, as {what}={form}"
+            )
+        known = job
+        return Source(folder=place, document="", load=lambda: known)
+    return document_source(job, parameters=parameters, targets=targets)
+
+
+def document_source(
+    path: str | os.PathLike[str] | None,
+    *,
+    source_format: Any = None,
+    parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
+) -> Source:
+    """The document at a path, or of the current folder; raises `DocumentError` where there is none.
+
+    `targets` are the files that it is run for, named from its folder or the current one; none: everything that it makes.
+    """
+    name = find_document() if path is None else os.fspath(path)
+    whole = Path(name).absolute()
+    wanted = named_from(whole.parent, targets)  # now, while the current folder is what it is
+    return Source(
+        folder=whole.parent,
+        document=whole.name,
+        load=lambda: examine(name, source_format=source_format, parameters=parameters, targets=wanted).job(),
+    )
+
+
+def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callable[[bytes], str]) -> Submission:
+    """What is sent to the service; the files that the job brings along go through `keep`."""
+    from pilotage.service.works.capture import DiskFiles, capture
+
+    captured = capture(loaded.expansion, DiskFiles(source.folder), keep)
+    return submission_of(
+        loaded.definition,
+        loaded.expansion.resolved,
+        folder=os.path.realpath(source.folder),  # one folder, whatever links lead to it
+        document=source.document,
+        captured=captured,
+        format=loaded.format,
+        owner=how.owner or loaded.definition.owner,
+        only_if_needed=how.only_if_needed,
+        **options_said(how),
+    )
+
+
+def bring_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, how: HowToRun) -> Submitted:
+    """Bring a job to a service that `connect` gives, each time it is asked: one that goes away meanwhile is asked anew."""
+    from pilotage.client.server import ServerUnreachable
+
+    for _ in range(BROUGHT_MAX - 1):
+        try:
+            with connect() as server:
+                return bring(source, loaded, server, how)
+        except ServerUnreachable:
+            continue  # the same document again is the same job
+    with connect() as server:
+        return bring(source, loaded, server, how)
+
+
+def bring(source: Source, loaded: LoadedJob, server: Server, how: HowToRun) -> Submitted:
+    """Bring a job to a service: its content, then the job; raises what the service refuses it for."""
+    from pilotage.client.jobs import Jobs
+
+    jobs = Jobs(server)
+    sent = submission(source, loaded, how, keep=jobs.put_content)
+    return Submitted(answer=jobs.submit(sent), name=loaded.definition.job, folder=source.folder)

@@ -1,0 +1,52 @@
+"""What the words of a command mean that may name a document, and files that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilotage.app.documents.documents import STANDARD_INPUT, examine, find_document, named_from
+from pilotage.app.jobs.submit import Source, document_source
+from pilotage.model.errors import DocumentError
+
+if TYPE_CHECKING:
+    from pilotage.app.documents.documents import Format
+
+DOCUMENT_ENDINGS = (".yaml", ".yml", ".dag")
+"""Whatever is called so is a document, where it stands first; who means an output of that name puts the document before it."""
+
+
+def source_for(words: Sequence[str], *, source_format: Format | None, parameters: Mapping[str, Any]) -> Source:
+    """The document that some words name, or that of the current folder, to be run for the files that the others name.
+
+    Raises `DocumentError` where there is no document.
+    """
+    document, targets = _told_apart(words, source_format=source_format, parameters=parameters)
+    return document_source(document, source_format=source_format, parameters=parameters, targets=targets)
+
+
+def _told_apart(
+    words: Sequence[str], *, source_format: Format | None, parameters: Mapping[str, Any]
+) -> tuple[str | None, Sequence[str]]:
+    """The document, None for the current folder's, and the targets."""
+    if not words:
+        return None, ()
+    first = words[0]
+    if not first or first == STANDARD_INPUT or first.endswith(DOCUMENT_ENDINGS):
+        return first, words[1:]
+    try:
+        here = find_document()
+    except DocumentError:
+        return first, words[1:]
+    there = Path(first)
+    if not there.exists():
+        return (None, words) if not first.endswith("/") else (first, words[1:])
+    if not there.is_file() or there.samefile(here):
+        return first, words[1:]
+    # A file of any name may be a document, or an output that an earlier run has made: the document here tells.
+    wanted = named_from(Path().absolute(), first)
+    found = examine(None, source_format=source_format, parameters=parameters, targets=wanted)
+    if any(problem.code == "unknown-target" for problem in found.report.errors):
+        return first, words[1:]
+    return None, words

@@ -1,0 +1,117 @@
+"""What a run would do, asked of the service that runs here, or found out without one; nothing is written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from pilotage.adapters.settings.settings_files import load_settings, state_folder
+from pilotage.app.jobs.submit import HowToRun, Source, submission
+from pilotage.app.service.session import running_service
+from pilotage.app.state_folder import indexed_of, local_user
+from pilotage.model.site import executors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pilotage.adapters.stores.work_index import SqliteWorkIndex
+    from pilotage.model.exchange.operations import Refused
+    from pilotage.model.jobs.plan import JobPlan
+    from pilotage.model.jobs.submission import RunPlan, Submission
+    from pilotage.model.settings.settings import Settings
+    from pilotage.model.site import Site
+    from pilotage.ports import Journal
+    from pilotage.service.jobs.preview import Admission
+
+_BESIDE = ("", "-wal")  # what SQLite has not moved into its file yet lies beside it
+
+
+def plan_run(source: Source, how: HowToRun) -> RunPlan:
+    """The plan of a document; raises `DocumentError` for its faults."""
+    loaded = source.load()
+    # Nothing is kept: what a job would bring along is only known by its checksum.
+    sent = submission(source, loaded, how, keep=lambda data: hashlib.sha256(data).hexdigest())
+    server = running_service(source.folder) if how.slots is None else None
+    if server is None:
+        return _without_a_service(source, sent, how)
+    from pilotage.client.jobs import Jobs
+
+    with server:
+        return Jobs(server).plan(sent)
+
+
+def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPlan:
+    from pilotage.adapters.stores.folder import FolderStore
+    from pilotage.service.jobs.preview import plan
+
+    settings = load_settings(environment=os.environ, folder=source.folder, flags={})
+    state = state_folder(settings, folder=source.folder).absolute()
+    with copied_index(state) as index:
+        learn = partial(_learned, state, index, settings)
+        store, slots = FolderStore(index.path.parent, index, learn=learn), how.slots or len(os.sched_getaffinity(0))
+        sites = _sites(settings, source.folder, state, slots=how.slots)
+        admission = _admission(sites, owner=sent.owner or local_user())
+        return plan(sent, store=store, index=index, admission=admission, executors=executors_of(sites), slots=slots)
+
+
+@contextmanager
+def copied_index(state: Path) -> Iterator[SqliteWorkIndex]:
+    """The index of a state folder, looked at in a copy: not even a checksum that is remembered changes the folder."""
+    from pilotage.adapters.stores.work_index import FILE, SqliteWorkIndex
+
+    with tempfile.TemporaryDirectory(prefix="pilotage-plan-") as made:
+        aside = Path(made)
+        for ending in _BESIDE:
+            if (state / f"{FILE}{ending}").is_file():
+                shutil.copyfile(state / f"{FILE}{ending}", aside / f"{FILE}{ending}")
+        index = SqliteWorkIndex(aside)
+        try:
+            yield index
+        finally:
+            index.close()
+
+
+def _learned(state: Path, index: SqliteWorkIndex, settings: Settings, folder: str) -> bool:
+    """Have an index learn from the book of a state folder which files of a folder are ours, if there is a book."""
+    from pilotage.adapters.journals.sqlite.reader import SqliteReader
+    from pilotage.app.service.offline import is_readable
+    from pilotage.service.jobs.output_claims import GrantedFiles
+
+    if not is_readable(state):
+        return False
+    with closing(SqliteReader(state, indexed=indexed_of(settings))) as reader:
+        return GrantedFiles(cast("Journal", reader), index).learn(folder)
+
+
+def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) -> list[Site]:
+    """The sites of the service that a run would start: this computer, and those that are written down."""
+    from pilotage.app.service.serve import this_computer
+    from pilotage.app.sites.connections import other_sites
+    from pilotage.app.sites.dialects import add_dialects
+    from pilotage.app.sites.entries import LOCAL, file_here, known_sites
+
+    add_dialects(state)
+    entries = known_sites(file_here(settings, folder=folder)).entries
+    own = next((each for each in entries if each.name == LOCAL), None)
+    room = next(path for path in (state, *state.parents) if path.is_dir())  # the state folder may not be there yet
+    here = this_computer(own, folder=room, slots=slots, idle_seconds=0.0)
+    return [*([here.site] if here is not None else []), *(site for _, site in other_sites(entries))]
+
+
+def _admission(sites: Sequence[Site], *, owner: str) -> Admission:
+    """What the service that a run would start would say."""
+
+    def admission(made: JobPlan) -> Refused | tuple[str, ...]:
+        from pilotage.engine.engine import Engine
+        from pilotage.engine.inbound.admission import consider
+        from pilotage.model.settings.engine import EngineSettings
+
+        return consider(Engine(sites=sites, settings=EngineSettings()).state, made, owner=owner)
+
+    return admission

@@ -1,0 +1,1 @@
+"""The service of a folder: started, found, stopped, or done without."""

@@ -1,0 +1,304 @@
+"""The book of a folder whose service has ended, read by whoever asks: nothing is started, nothing of its jobs goes on.
+
+The answers are those of the service: the same application, in this process, over a reader of the book. So it holds no lock,
+and a service may start, write and end meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from pilotage.adapters.journals.sqlite.locations import BOOK
+from pilotage.adapters.settings.settings_files import load_settings
+from pilotage.app.state_folder import SystemClock, indexed_of, local_user, open_journal
+from pilotage.client import Address, Server, ServerUnreachable
+from pilotage.client.finding import SERVICE_FILE
+from pilotage.client.server import Parameters
+from pilotage.model.settings.settings import Settings
+from pilotage.service.announcement import why_ended
+
+if TYPE_CHECKING:
+    from pilotage.adapters.stores.work_index import SqliteWorkIndex
+    from pilotage.book.codec import Codec
+    from pilotage.engine.engine import Engine
+    from pilotage.model.answers import CleanRequest, ObsoleteFiles
+    from pilotage.model.exchange.exchange import AgentSays
+    from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
+    from pilotage.model.exchange.reports import SiteSays
+    from pilotage.model.jobs.submission import RunPlan, Submission, SubmissionAnswer
+    from pilotage.model.states import ClearedBy
+    from pilotage.ports import Clock, FileStore, Journal, WorkIndex
+    from pilotage.service.http.backend import Running
+    from pilotage.service.journal.retention import Action
+    from pilotage.service.journal.writer import Writer
+
+Told = TypeVar("Told")
+
+
+def look_at(address: Address) -> Server:
+    """The service of an address; where it has ended, whatever answers from its book. Raises `ServerError` where nothing can."""
+    if address.runs or not address.origin or not is_readable(Path(address.origin)):
+        return address.server()
+    folder = Path(address.origin)
+    settings = load_settings(environment=os.environ, folder=Path.cwd(), flags={"journal.url": f"sqlite:{folder}"})
+    return Looking(address, folder=folder, settings=settings)
+
+
+def is_readable(folder: Path) -> bool:
+    """Whether a folder has a book of ours that this program can read as it is; an older one is for a service to mend."""
+    from pilotage.adapters.journals.sqlite.schema import is_current
+
+    try:
+        return (folder / BOOK).stat().st_uid in (os.geteuid(), 0) and is_current(folder / BOOK)
+    except OSError:
+        return False
+
+
+class Looking(Server):
+    """Answers as the service of a folder would, from its book. What only a service can do is refused."""
+
+    def __init__(self, address: Address, *, folder: Path, settings: Settings) -> None:
+        """Take the folder of the book; nothing is opened yet."""
+        super().__init__(address.url, start_hint=address.start_hint)
+        self.resting = ran_jobs(folder)
+        self.ended = why_ended(folder)
+        self._folder = folder
+        self._settings = settings
+        self._authorization = f"Bearer {secrets.token_hex(16)}"
+        self._open: _Open | None = None
+
+    def lines(self, path: str, parameters: Parameters | None = None, *, quiet_seconds: float) -> Iterator[str]:
+        """There is nothing to wait for: nobody writes."""
+        raise ServerUnreachable(
+            "the service of this folder does not run", subject=str(self._folder), next_step=self._start_hint
+        )
+
+    def close(self) -> None:
+        """Close the book; the next question opens it again."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close()
+
+    def _tried(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        if self._open is None:
+            self._open = _Open(self._folder, self._settings, self._authorization)
+        said = {**headers, "host": urlsplit(self.url).netloc, "authorization": self._authorization}
+        said["content-length"] = str(len(body or b""))
+        return self._open.answer(method, path, body or b"", said, scheme=urlsplit(self.url).scheme)
+
+
+def ran_jobs(folder: Path) -> bool:
+    """Whether the service that was here last ran jobs, and did not only keep the book of others."""
+    try:
+        told: dict[str, Any] = msgspec.json.decode((folder / SERVICE_FILE).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return True
+    return bool(told.get("socket"))
+
+
+class _Open:
+    """The application over a reader of the book, and the loop that it is asked on."""
+
+    def __init__(self, folder: Path, settings: Settings, authorization: str) -> None:
+        from pilotage.adapters.journals.sqlite.reader import SqliteReader
+        from pilotage.model.errors import part
+        from pilotage.reading.access import Access, digest_of, local_principal
+
+        with part(purpose="to read the book"):
+            from pilotage.service.http.dispatcher import late_app
+            from pilotage.service.http.services import Services
+        self._resting = Resting(folder, settings)
+        self._reader = SqliteReader(folder, indexed=indexed_of(settings))
+        services = Services(
+            cast("Journal", self._reader),  # what writes is never started
+            access=Access({digest_of(authorization.removeprefix("Bearer ")): local_principal(local_user())}),
+            settings=settings,
+            clock=SystemClock(),
+            make_running=self._running,
+        )
+        with part(purpose="to read the book"):
+            self._app: Any = late_app(services)
+        self._runner = asyncio.Runner()
+
+    def _running(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
+        from pilotage.service.http.backend import Running
+
+        del writer, codec, clock
+        return Running(self._resting, journal=journal, plan=self._resting.plan)
+
+    def answer(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, scheme: str
+    ) -> tuple[int, bytes]:
+        """Status and body of an answer."""
+        return self._runner.run(_asked(self._app, method, path, body, headers, scheme=scheme))
+
+    def close(self) -> None:
+        self._runner.close()
+        self._resting.stop()
+        self._reader.close()
+
+
+async def _asked(
+    app: Any, method: str, path: str, body: bytes, headers: Mapping[str, str], *, scheme: str
+) -> tuple[int, bytes]:
+    """Ask an ASGI application once."""
+    raw_path, _, query = path.partition("?")
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": scheme,
+        "path": unquote(raw_path), "raw_path": raw_path.encode(), "query_string": query.encode(), "root_path": "",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "client": None, "server": (headers["host"], 0), "state": {},
+    }  # fmt: skip
+    asked = [{"type": "http.request", "body": body, "more_body": False}]
+    answer: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return asked.pop() if asked else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        answer.append(message)
+
+    await app(scope, receive, send)
+    status = next(each["status"] for each in answer if each["type"] == "http.response.start")
+    return status, b"".join(each.get("body", b"") for each in answer if each["type"] == "http.response.body")
+
+
+class Resting:
+    """What runs jobs, as requests see it, where nothing does; that results were handed over can be recorded all the same."""
+
+    alive = False
+    broken = ""
+    left_behind = ()
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        """Take the state folder; its index is opened when it is asked for."""
+        self._folder = folder
+        self._settings = settings
+        self._index: SqliteWorkIndex | None = None
+
+    @property
+    def index(self) -> WorkIndex:
+        """What was made before, and the logs."""
+        from pilotage.adapters.stores.work_index import SqliteWorkIndex
+
+        if self._index is None:
+            self._index = SqliteWorkIndex(self._folder)
+        return self._index
+
+    @property
+    def store(self) -> FileStore:
+        """The files of its jobs, to be looked at."""
+        from pilotage.adapters.stores.folder import FolderStore
+
+        return FolderStore(self._folder, self.index)
+
+    def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
+        """The outputs of a finished job were handed over: the book is opened for writing as long as that takes."""
+        from pilotage.book.codec import Codec
+        from pilotage.service.journal.retention import clear_job
+        from pilotage.service.journal.writer import Keeper, Writer
+
+        done: Future[Accepted] = Future()
+        clock = SystemClock()
+        with closing(open_journal(self._settings)) as journal:
+            codec = Codec()
+            writer = Writer(Keeper(journal, clock=clock, codec=codec))
+            writer.start()
+            try:
+                done.set_result(clear_job(job, by, journal=journal, writer=writer, codec=codec, clock=clock))
+            finally:
+                writer.stop()
+        return done
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def wind_down(self) -> None:
+        """Nothing is under way."""
+
+    def stop(self) -> None:
+        """Close what was opened."""
+        index, self._index = self._index, None
+        if index is not None:
+            index.close()
+
+    def plan(self, submission: Submission) -> RunPlan:
+        """What a run would come to is for a service to say."""
+        self._refuse()
+
+    def exchange(self, says: AgentSays) -> Future[bytes]:
+        """No agent comes here."""
+        self._refuse()
+
+    def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
+        """Nothing is steered."""
+        self._refuse()
+
+    def said_of_site(self, site: str) -> str:
+        """Nobody asks it anything."""
+        return ""
+
+    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+        """No agent comes here."""
+        self._refuse()
+
+    def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
+        """Nothing is run."""
+        self._refuse()
+
+    def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
+        """Nothing is removed: who wants that opens the book for itself (`app/cleaning.py`)."""
+        self._refuse()
+
+    def operate(self, operation: AnyOperation) -> Future[Accepted]:
+        """Nothing is steered."""
+        self._refuse()
+
+    def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
+        """Nothing is steered."""
+        self._refuse()
+
+    def files_left(self, operation: Drop) -> LineFiles:
+        """Nothing is steered."""
+        self._refuse()
+
+    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+        """There is no engine."""
+        self._refuse()
+
+    def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
+        """Nobody holds anything."""
+        return frozenset()
+
+    @property
+    def leaving(self) -> None:
+        """Nothing is written meanwhile."""
+
+    def unpublished(self, job: str) -> int:
+        """Known within a question only, and there are none."""
+        self._refuse()
+
+    def publishing_fault(self, job: str) -> None:
+        """Known within a question only, and there are none."""
+        self._refuse()
+
+    def laid_out(self, job: str) -> None:
+        """Nothing is run."""
+
+    def seen_to(self, action: Action) -> None:
+        """Nobody clears, seals or purges meanwhile."""
+
+    def _refuse(self) -> NoReturn:
+        from pilotage.service.errors import NotRunning
+
+        raise NotRunning("no service runs in this folder", subject=str(self._folder))

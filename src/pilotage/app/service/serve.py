@@ -1,0 +1,270 @@
+"""The service that runs jobs, put together: its files, what was made before, the sites, and the engine among them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pilotage.adapters.settings.settings_files import state_folder
+from pilotage.app.service.serve_book import serve_settings
+from pilotage.app.sites.entries import LOCAL
+from pilotage.client import Server
+from pilotage.client.server import Parameters, path_of
+from pilotage.model.errors import PilotageError
+from pilotage.model.resources import Capacity
+from pilotage.model.settings.settings import EngineSection, Settings
+from pilotage.model.site import AMOUNT_UNKNOWN, LOCAL_DATA_HANDLING, Site, executors_of
+
+if TYPE_CHECKING:
+    from pilotage.book.codec import Codec
+    from pilotage.model.exchange.operations import Refused
+    from pilotage.model.jobs.plan import JobPlan
+    from pilotage.model.jobs.submission import RunPlan, Submission
+    from pilotage.model.settings.engine import EngineSettings
+    from pilotage.model.sites.entry import SiteEntry
+    from pilotage.ports import Clock, Journal, SiteAccess
+    from pilotage.service.announcement import Announcement
+    from pilotage.service.http.backend import Running
+    from pilotage.service.http.services import MakeRunning
+    from pilotage.service.jobs.runner import Runner
+    from pilotage.service.journal.writer import Writer
+    from pilotage.service.sites.config_watch import Placed
+
+
+def serve_jobs(
+    settings: Settings,
+    *,
+    started: Callable[[Announcement], None],
+    slots: int | None = None,
+    idle_seconds: float | None = None,
+    entries: Sequence[SiteEntry] | None = None,
+    other_ports: Sequence[int] = (),
+) -> int | None:
+    """Serve the book and run jobs until a signal comes, which is returned.
+
+    `slots` is how many packages run here at once: as many as there are cores, where nobody says; with 0, nothing runs here.
+    `entries` are the sites besides; None: those of the file of sites, as it is and will be. After `idle_seconds` with
+    nothing to run and nobody who asks it ends by itself. `other_ports` are for where the one of the settings is taken.
+    """
+    from pilotage.app.sites.dialects import add_dialects
+    from pilotage.app.sites.entries import file_here, refuse_missing
+
+    folder = state_folder(settings, folder=Path.cwd()).absolute()
+    add_dialects(folder)
+    if settings.service.sites and entries is None:
+        refuse_missing(file_here(settings))
+    make_running = running_over(folder, settings=settings, slots=slots, entries=entries)
+    return serve_settings(
+        settings, started=started, make_running=make_running, idle_seconds=idle_seconds, other_ports=other_ports
+    )
+
+
+def running_over(
+    folder: Path, *, settings: Settings, slots: int | None = None, entries: Sequence[SiteEntry] | None = None
+) -> MakeRunning:
+    """What makes the running part of a service whose state is in a folder, with this computer and others as its sites."""
+
+    def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
+        from pilotage.adapters.stores.folder import FolderStore
+        from pilotage.adapters.stores.work_index import SqliteWorkIndex
+        from pilotage.app.service.credentials import tokens_of
+        from pilotage.app.sites.connections import GivenSites, SitesReader, arranged, slots_of
+        from pilotage.app.sites.entries import file_here
+        from pilotage.engine.inbound.admission import consider
+        from pilotage.service.http.backend import Running
+        from pilotage.service.jobs.output_claims import GrantedFiles
+        from pilotage.service.jobs.preview import plan
+        from pilotage.service.jobs.runner import Runner
+        from pilotage.service.sites.config_watch import SiteKeeper, ways_to
+        from pilotage.service.sites.pool import ways_of
+
+        tokens = tokens_of(folder, settings)
+        # Once for each entry: what is free on the disk changes all the time, and with it the site would.
+        here = cache(
+            partial(this_computer, folder=folder, slots=slots, idle_seconds=settings.engine.agent_idle_seconds)
+        )
+        arrange = partial(arranged, here=here, state=folder, settings=settings, tokens=tokens)
+        reader = (
+            SitesReader(partial(file_here, settings, folder=Path.cwd()), arrange)
+            if entries is None
+            else GivenSites(arrange(entries))
+        )
+        placed = reader.changed() or ()
+        index = SqliteWorkIndex(folder)
+        store = FolderStore(folder, index, learn=GrantedFiles(journal, index).learn)
+        accesses, agent_sites = ways_of(ways_to(placed))
+        runner = Runner(
+            journal=journal,
+            writer=writer,
+            clock=clock,
+            codec=codec,
+            sites=[each.site for each in placed],
+            accesses=accesses,
+            agent_sites=agent_sites,
+            store=store,
+            index=index,
+            settings=engine_settings(settings),
+            package_token=tokens.for_package,
+        )
+        keeper = SiteKeeper(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
+
+        runner.look_at_sites = keeper.look
+
+        def planned(submission: Submission) -> RunPlan:
+            keeper.look()
+
+            def admission(made: JobPlan) -> Refused | tuple[str, ...]:
+                return runner.ask(lambda engine: consider(engine.state, made, owner=submission.owner)).result()
+
+            slots, executors = slots_of(runner.sites), executors_of(runner.sites)
+            return plan(submission, store=store, index=index, admission=admission, executors=executors, slots=slots)
+
+        return Running(runner, journal=journal, plan=planned, sites=keeper)
+
+    return make
+
+
+def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seconds: float) -> Placed | None:
+    """The computer that we are on as a site: so many slots as somebody says, else as its entry says, else one for each core.
+
+    All else is as its entry says, and as it is here where that says nothing; it has one pilot, whatever the entry says.
+    """
+    from pilotage.app.sites.connections import with_own_name
+    from pilotage.model.sites.entry import site_of
+    from pilotage.service.sites.config_watch import Placed
+
+    if slots == 0:
+        return None
+    chosen = slots if slots is not None else entry.slots if entry is not None else cores_here()
+    site = local_site(chosen, folder)
+    if entry is not None:
+        said = {"memory_bytes": entry.memory_bytes, "gpus": entry.gpus or None, "scratch_bytes": entry.scratch_bytes}
+        known = {name: value for name, value in said.items() if value is not None}
+        capacity = msgspec.structs.replace(site.capacity, **known)
+        scratch = site.scratch_bytes if entry.scratch_bytes is None else entry.scratch_bytes
+        site = msgspec.structs.replace(site_of(entry), capacity=capacity, pilots_max=1, scratch_bytes=scratch)
+        if entry.idle_seconds != type(entry)(name="", kind="").idle_seconds:
+            idle_seconds = entry.idle_seconds
+    site = with_own_name(site)
+    return Placed(site=site, entry=entry, make=partial(_local_access, site, folder, idle_seconds))
+
+
+def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
+    from pilotage.adapters.settings.tokens import token_file
+    from pilotage.adapters.sites.local import LocalSettings, LocalSite
+    from pilotage.adapters.sites.zipapp import build_in
+    from pilotage.service.announcement import SERVICE_FILE
+    from pilotage.service.server import SOCKET_FILE
+
+    return LocalSite(
+        LocalSettings(
+            site=site.name,
+            state=folder,
+            agent=build_in(folder),
+            server=f"unix:{folder / SOCKET_FILE}",
+            announcement=folder / SERVICE_FILE,
+            token_file=token_file(folder),
+            capacity=site.capacity,
+            idle_seconds=idle_seconds,
+            wall_seconds=site.wall_seconds,
+        )
+    )
+
+
+def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
+    """What has sites probed from time to time, as far as the settings want it."""
+    from pilotage.service.sites.pool import Prober, probes_under_way, sites_to_probe
+
+    def probe(site: str) -> None:
+        runner.operate_site("probe", site).result()
+
+    prober = Prober(probe, at_once=patience.probes, every_seconds=patience.probe_seconds, clock=time.monotonic)
+
+    def look() -> None:
+        if patience.probes:
+            prober.look(runner.ask(sites_to_probe).result(), under_way=runner.ask(probes_under_way).result())
+
+    return look
+
+
+def engine_settings(settings: Settings) -> EngineSettings:
+    """What the engine is told of the settings; all the rest is as it thinks best."""
+    from pilotage.model.settings.engine import EngineSettings, RestartSettings
+
+    patience = settings.engine
+    restart = RestartSettings(
+        attempts_max=patience.attempts_max,
+        pilot_kills_max=patience.pilot_kills_max,
+        delay_seconds=patience.delay_seconds,
+    )
+    return EngineSettings(
+        interval_seconds=patience.interval_seconds,
+        lease_intervals=patience.lease_intervals,
+        dead_start_seconds=patience.dead_start_seconds,
+        dead_starts_max=patience.dead_starts_max,
+        probe_timeout_seconds=patience.probe_timeout_seconds,
+        skew_seconds=settings.book.skew_seconds,
+        fairness=patience.fairness,
+        waiting_seconds_max=patience.waiting_seconds_max,
+        owner_running_max=patience.owner_running_max,
+        owner_packages_max=patience.owner_packages_max,
+        flood_packages=patience.flood_packages,
+        restart=restart,
+        selection=settings.selection,
+    )
+
+
+def local_site(slots: int, folder: Path) -> Site:
+    """The computer that we are on as a site, with so many slots, all of its memory, and the room where it keeps its state."""
+    # Free space changes all the time: as a part of the capacity it would make every pilot one of another site.
+    capacity = Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=AMOUNT_UNKNOWN)
+    return Site(
+        name=LOCAL,
+        kind="local",
+        capacity=capacity,
+        pilots_max=1,
+        data_handling=LOCAL_DATA_HANDLING,
+        scratch_bytes=scratch_here(folder),
+    )
+
+
+def cores_here() -> int:
+    """How many cores this process may use."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def memory_here() -> int:
+    """How much memory this computer has, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def scratch_here(folder: Path) -> int:
+    """How much room there is for the folders of packages, in bytes."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+# What of a job goes on at other sites when the service that was started for its run is stopped.
+
+_LOOKED_AT = 1000
+
+
+def goes_on_elsewhere(server: Server, job: str) -> str:
+    """How many packages of a job run at sites that stopping does not end, in words; empty where nobody knows of any."""
+    found: Counter[str] = Counter()
+    with suppress(PilotageError):  # who does not answer is stopped all the same
+        asked: Parameters = {"query": f"job={job} and state in (SCHEDULED, RUNNING)", "limit": _LOOKED_AT}
+        for package in server.get(path_of("packages"), asked)["packages"]:
+            if package["site"] not in (None, "", LOCAL):
+                found[package["site"]] += 1
+    told = ", ".join(f"{count} at {site}" for site, count in sorted(found.items()))
+    return f"what runs elsewhere goes on and is kept: {told}" if told else ""

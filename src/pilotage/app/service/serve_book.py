@@ -1,0 +1,117 @@
+"""A service of the book put together: its journal, tokens, certificates and port, with or without what runs jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pilotage.adapters.settings.settings_files import state_folder
+from pilotage.app.state_folder import SystemClock, local_user, log, open_journal
+from pilotage.model.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from pilotage.ports import Journal
+    from pilotage.reading.access import Principal
+    from pilotage.service.announcement import Announcement as Announcement  # noqa: PLC0414 # offered on
+    from pilotage.service.http.services import MakeRunning
+    from pilotage.service.notifications.notifications import MakeNotifications
+
+
+def serve_book(
+    settings: Settings, *, started: Callable[[Announcement], None], other_ports: Sequence[int] = ()
+) -> int | None:
+    """Serve the book alone over HTTP until a signal comes, which is returned; `other_ports` where its own is taken."""
+    return serve_settings(settings, started=started, other_ports=other_ports)
+
+
+def serve_settings(
+    settings: Settings,
+    *,
+    started: Callable[[Announcement], None],
+    make_running: MakeRunning | None = None,
+    idle_seconds: float | None = None,
+    other_ports: Sequence[int] = (),
+) -> int | None:
+    """Serve what the settings name until a signal comes, which is returned; with `make_running`, jobs are run.
+
+    Where the port of the settings is taken, the `other_ports` are tried, one after the other; 0 is any free one.
+    """
+    from pilotage.adapters.journals.sqlite.locations import BOOK
+    from pilotage.adapters.settings.tokens import ensure_token, token_file
+    from pilotage.app.service.credentials import tls_files, tokens_of
+    from pilotage.model.errors import part
+    from pilotage.reading.access import Access, digest_of, local_principal
+    from pilotage.service.announcement import last_port
+    from pilotage.service.server import refuse_open_folder, serve
+
+    folder = state_folder(settings, folder=Path.cwd())
+    if folder.exists():
+        refuse_open_folder(folder)  # before a token is put there
+
+    def known() -> dict[str, Principal]:
+        return {digest_of(ensure_token(folder)): local_principal(local_user())}
+
+    access = Access(known(), tokens=tokens_of(folder, settings))
+
+    def look_after() -> None:
+        if not token_file(folder).exists():  # removed so that there is another one, or by mistake
+            access.renew(known())
+            log.warning("%s was removed: there is another token now, and the one before is not taken any more", folder)
+
+    def serve_at(port: int) -> int | None:
+        chosen = msgspec.structs.replace(settings, service=msgspec.structs.replace(settings.service, port=port))
+        return serve(
+            settings=chosen,
+            state_folder=folder,
+            open_journal=lambda: open_journal(settings),
+            access=access,
+            token_file=token_file(folder).absolute(),
+            clock=SystemClock(),
+            make_notifications=_notifications_for(settings),
+            make_running=make_running,
+            tls=tls_files(settings, folder),
+            idle_seconds=idle_seconds,
+            started=started,
+            own_files=[folder.absolute() / BOOK] if settings.journal.address.kind == "sqlite" else [],
+            look_after=look_after,
+        )
+
+    ports = [settings.service.port, *other_ports]
+    if 0 in ports and (port := last_port(folder)):
+        # Any free one will do, so the one that it had: what was logged meanwhile waits for that address.
+        ports.insert(ports.index(0), port)
+    if len(ports) > 1:
+        with part(purpose="to serve the book over HTTP"):
+            from pilotage.service.http.listener import CannotListen
+
+        for port in ports[:-1]:
+            with suppress(CannotListen):
+                return serve_at(port)
+    return serve_at(ports[-1])
+
+
+def _notifications_for(settings: Settings) -> MakeNotifications:
+    """What makes the notifications of a service, with the transports that the settings name."""
+    from pilotage.adapters.notifiers.registry import make_transports, owner_addresses
+    from pilotage.service.notifications.notifications import Notifications
+
+    clock = SystemClock()
+    transports = make_transports(settings.notifications, clock=clock)
+    addresses = owner_addresses(settings.notifications.owner_addresses)
+
+    def make(journal: Journal, *, base_url: str) -> Notifications:
+        return Notifications(
+            journal,
+            clock=clock,
+            settings=settings.notifications,
+            base_url=base_url,
+            notifiers=transports.notifiers,
+            mailer=transports.mailer,
+            address_of=addresses,
+        )
+
+    return make

@@ -1,0 +1,1 @@
+"""A new site: discovered, written to its file, and tested."""

@@ -1,0 +1,1 @@
+"""The sites of a folder: their entries, and a connection to each."""

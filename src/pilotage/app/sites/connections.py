@@ -1,0 +1,303 @@
+"""Sites put together: for each entry of a file of sites, the way to it that the service uses."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from pilotage.adapters.settings.settings_files import mark_of
+from pilotage.agent.link.connect import announced
+from pilotage.app.sites.entries import known_sites
+from pilotage.model.errors import DocumentError, PilotageError
+from pilotage.model.settings.settings import Settings
+from pilotage.model.site import Site
+from pilotage.model.sites.entry import SiteEntry, site_of
+from pilotage.ports import SiteUnreachable, SubmissionRefused
+from pilotage.service.sites.config_watch import Placed
+
+if TYPE_CHECKING:
+    from pilotage.adapters.settings.settings_files import Mark
+    from pilotage.adapters.sites.commands import Caller
+    from pilotage.agent.batch import Dialect
+    from pilotage.ports import SiteAccess
+    from pilotage.service.sites.agent_worker import AgentSettings, Tends
+    from pilotage.service.sites.pool import Way
+    from pilotage.service.tokens import Tokens
+
+SITES_STATE = "sites"
+"""In the state folder: what is kept of sites; a folder for each further one of the kind `local`."""
+EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+class UnknownKind(PilotageError):
+    """The kind of a site is no batch system that is known here."""
+
+
+def access_for(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteAccess:
+    """The way to one site. Raises `UnknownKind`."""
+    if entry.kind == "local":
+        return _local(entry, state=state)
+    from pilotage.adapters.sites.batch import BatchSettings, BatchSite
+    from pilotage.adapters.sites.install import site_prefix
+
+    known = refuse_unknown_kind(entry)
+    prefix = site_prefix(state, entry.name)
+    return BatchSite(
+        BatchSettings(
+            entry=entry,
+            prefix=prefix,
+            server=partial(server_for, entry, state=state, settings=settings),
+            token=partial(tokens.for_pilot, entry.name),
+            ca_file=partial(ca_file_of, state),
+            notes=state / SITES_STATE / f"{entry.name}.asked",
+        ),
+        known[entry.kind](prefix),
+        caller_for(entry, state=state),
+    )
+
+
+def refuse_unknown_kind(entry: SiteEntry) -> dict[str, type[Dialect]]:
+    """The dialects there are, by name; raises `UnknownKind` where the entry's is none of them."""
+    from pilotage.agent.batch import dialects
+
+    known = dialects()
+    if entry.kind not in known and entry.kind != "local":
+        raise UnknownKind(
+            "no batch system of this kind is known",
+            subject=entry.name,
+            expected=", ".join(["local", *known]),
+            got=entry.kind,
+            next_step="a dialect of your own is added by: pilotage site pack FILE.py",
+        )
+    return known
+
+
+def caller_for(entry: SiteEntry, *, state: Path) -> Caller:
+    """How commands are run at a site: here, or over ssh where it has an address."""
+    from pilotage.adapters.sites.commands import Here, Ssh
+
+    return Ssh(entry.address, state=state) if entry.address else Here()
+
+
+def server_for(entry: SiteEntry, *, state: Path, settings: Settings) -> str:
+    """The address by which pilots of a site reach the service of a state folder, as it announced it."""
+    from pilotage.service.announcement import SERVICE_FILE
+
+    if settings.service.address:
+        return settings.service.address.rstrip("/")
+    url = announced(str(state / SERVICE_FILE)).url
+    if not url:
+        raise SiteUnreachable("the service has not said yet where it answers", subject=entry.name)
+    parts = urlsplit(url)
+    if settings.service.host in EVERYWHERE:
+        return f"{parts.scheme}://{socket.getfqdn()}:{parts.port}"
+    if entry.address and is_loopback(parts.hostname or "") and not is_loopback(urlsplit(entry.address).hostname or ""):
+        raise SubmissionRefused(
+            f"the service listens only on this computer, at {url}: pilots of this site could not reach it",
+            reason="unreachable-server",
+            subject=entry.name,
+            next_step="start it with --host and a name that the site knows, or let a site agent start its pilots",
+        )
+    return url
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is the computer that asks."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def ca_file_of(state: Path) -> Path | None:
+    """The authority that clients of a service believe, as it announced it; None where there is none of its own."""
+    from pilotage.service.announcement import SERVICE_FILE
+
+    file = announced(str(state / SERVICE_FILE)).ca_file
+    return Path(file) if file else None
+
+
+def _local(entry: SiteEntry, *, state: Path) -> SiteAccess:
+    from pilotage.adapters.settings.tokens import token_file
+    from pilotage.adapters.sites.local import LocalSettings, LocalSite
+    from pilotage.adapters.sites.zipapp import build_in
+    from pilotage.model.sites.entry import site_of
+    from pilotage.service.announcement import SERVICE_FILE
+    from pilotage.service.server import SOCKET_FILE
+
+    return LocalSite(
+        LocalSettings(
+            site=entry.name,
+            state=state / SITES_STATE / entry.name,
+            agent=build_in(state),
+            server=f"unix:{state / SOCKET_FILE}",
+            announcement=state / SERVICE_FILE,
+            token_file=token_file(state),
+            capacity=site_of(entry).capacity,
+            idle_seconds=entry.idle_seconds,
+            wall_seconds=entry.wall_time_seconds or 0.0,
+        )
+    )
+
+
+# Sites with an agent of their own, put together: what the service tells each, and the ssh connections that it opens
+# to some.
+
+OUTPOSTS = "outposts"
+"""In the state folder: the sockets of connections to login nodes."""
+
+
+def agent_sites_for(entries: Iterable[SiteEntry], *, state: Path, tokens: Tokens) -> dict[str, AgentSettings]:
+    """How the service deals with each site whose own agent submits there, by name; nothing is opened yet."""
+    from pilotage.adapters.sites.install import site_prefix
+    from pilotage.service.sites.agent_worker import AgentSettings
+
+    return {
+        entry.name: AgentSettings(
+            entry=entry,
+            prefix=site_prefix(state, entry.name),
+            make_token=partial(tokens.for_pilot, entry.name),
+            outpost=_outpost(entry, state=state, tokens=tokens) if entry.address else None,
+        )
+        for entry in entries
+        if entry.started_by == "agent"
+    }
+
+
+def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> Tends:
+    """Who starts the agent of a site that has an address, and opens its way to us."""
+    from pilotage.adapters.sites.commands import Ssh
+    from pilotage.adapters.sites.install import site_prefix
+    from pilotage.adapters.sites.ssh_agent import Outpost, OutpostSettings
+    from pilotage.service.server import SOCKET_FILE
+
+    settings = OutpostSettings(
+        entry=entry,
+        prefix=site_prefix(state, entry.name),
+        socket=state / SOCKET_FILE,
+        token=partial(tokens.for_site_agent, entry.name),
+    )
+    # A connection of its own: it is held for as long as the service runs.
+    return Outpost(settings, Ssh(entry.address, state=state / OUTPOSTS / entry.name))
+
+
+# The sites of a service, from its file: this computer and those that are written down, each with what makes a way
+# to it.
+
+Here = Callable[[SiteEntry | None], Placed | None]
+"""This computer as a site, by its own entry where it has one; None where nothing is run here."""
+
+
+class SitesReader:
+    """Looks at the file that holds now: that of the project may come and go, and then the user's own does."""
+
+    def __init__(self, find: Callable[[], Path], arrange: Callable[[Sequence[SiteEntry]], Sequence[Placed]]) -> None:
+        """Take what finds the file, and what makes sites of its entries."""
+        self._find = find
+        self._arrange = arrange
+        self._seen: Mark | tuple[()] | None = ()  # nothing was looked at yet
+        self._missed = False
+        self.file = ""
+
+    def changed(self) -> Sequence[Placed] | None:
+        """All sites, where anything has changed since they were last told. Raises `DocumentError`, once for each change.
+
+        Whatever else keeps us from it may be over when we are asked again, and the file is read again then.
+        """
+        file = self._find()
+        mark = mark_of(file)
+        first = self._seen == ()
+        if mark == self._seen:
+            self._missed = False
+            return None
+        if not first and (mark is None or str(file) != self.file) and not self._missed:
+            self._missed = True  # editors replace a file, and for a moment there is none
+            return None
+        self._missed = False
+        self.file = str(file)
+        try:
+            placed = self._arrange(known_sites(file).entries)
+        except DocumentError:
+            self._seen = mark
+            raise
+        self._seen = mark
+        return placed
+
+
+class GivenSites:
+    """Sites that nothing changes."""
+
+    file = ""
+
+    def __init__(self, placed: Sequence[Placed]) -> None:
+        """Take them."""
+        self._placed: Sequence[Placed] | None = placed
+
+    def changed(self) -> Sequence[Placed] | None:
+        """All of them, once."""
+        placed, self._placed = self._placed, None
+        return placed
+
+
+def arranged(
+    entries: Iterable[SiteEntry], *, here: Here, state: Path, settings: Settings, tokens: Tokens
+) -> list[Placed]:
+    """The computer that we are on, and every site of some entries; nothing is made or called yet. Raises `UnknownKind`."""
+    from pilotage.app.sites.entries import LOCAL
+
+    entries = list(entries)
+    own = here(next((each for each in entries if each.name == LOCAL), None))
+    placed = [own] if own is not None else []
+    for entry, site in other_sites(entries):
+        make = partial(_way, entry, state=state, settings=settings, tokens=tokens)
+        placed.append(Placed(site=site, entry=entry, make=make))
+    return placed
+
+
+def other_sites(entries: Iterable[SiteEntry]) -> list[tuple[SiteEntry, Site]]:
+    """The sites of some entries besides this computer. Raises `UnknownKind`."""
+    from pilotage.app.sites.entries import LOCAL
+
+    others = [entry for entry in entries if entry.name != LOCAL]
+    return [(entry, _site(entry, refuse_unknown_kind(entry))) for entry in others]
+
+
+def _site(entry: SiteEntry, known: Mapping[str, type[Dialect]]) -> Site:
+    """What the engine knows of a site, with what only its batch system, or this computer, can tell."""
+    site = site_of(entry)
+    if entry.kind == "local":
+        return with_own_name(site)
+    return msgspec.structs.replace(site, places_nodes=known[entry.kind].places)
+
+
+def with_own_name(site: Site) -> Site:
+    """A site that is this computer: its one node is called as it calls itself, and its platform is its own.
+
+    Unless it is said otherwise; a platform is told in the words that `site add` finds for others: `x86_64-linux`.
+    """
+    about = os.uname()
+    return msgspec.structs.replace(
+        site,
+        node_names=site.node_names or (about.nodename,),
+        platform=site.platform or f"{about.machine}-{about.sysname.lower()}",
+    )
+
+
+def _way(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> Way:
+
+    if entry.started_by == "agent":
+        return agent_sites_for([entry], state=state, tokens=tokens)[entry.name]
+    return access_for(entry, state=state, settings=settings, tokens=tokens)
+
+
+def slots_of(sites: Iterable[Site]) -> int:
+    """How many packages of one core may run at once at some sites, at most."""
+    return max(1, sum(each.pilots_max * each.capacity.cores_hundredths // 100 for each in sites))

@@ -1,0 +1,143 @@
+"""The book, put together: which settings hold, where its service is, and the journal itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from pilotage.adapters.settings.settings_files import SETTINGS_FILE, STATE_FOLDER, is_said, load_settings, state_folder
+from pilotage.client.finding import StateFolder
+from pilotage.model.errors import PilotageError
+from pilotage.model.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from pilotage.ports import Journal
+
+log = logging.getLogger(__name__)
+
+TLS_FOLDER = "tls"
+"""In the state folder: its authority and the certificate of the service, where it has them."""
+JOURNAL_VARIABLE = "PILOTAGE_JOURNAL_URL"
+
+
+class NoFolder(PilotageError):
+    """The journal is named by something that is no folder."""
+
+
+class SystemClock:
+    """What time it is, by the clock of this computer."""
+
+    def now(self) -> float:
+        """Seconds since 1970, UTC."""
+        return time.time()
+
+
+def settings_here(flags: Mapping[str, object] | None = None) -> Settings:
+    """The settings for a command in the current folder; flags that are None were not given."""
+    settings = load_settings(environment=os.environ, folder=Path.cwd(), flags=flags or {})
+    address = settings.journal.address
+    if address.kind == "sqlite" and Path(address.folder).is_file():
+        raise NoFolder(
+            "a book is a folder, and this is a file",
+            subject=str(address),
+            expected="sqlite:DIR",
+            next_step=f"name the folder: sqlite:{Path(address.folder).parent}"
+            if Path(address.folder).name == "book.sqlite"
+            else "",
+        )
+    return settings
+
+
+def other_ports(settings: Settings, *, folder: Path, flags: Mapping[str, object]) -> tuple[int, ...]:
+    """What a service may listen on where its port is taken: any, unless somebody said which, or comes from elsewhere.
+
+    Commands on this computer find it by its folder; whoever comes from another one knows the port, and must find it there.
+    """
+    service = settings.service
+    if not service.port or service.address or service.host not in ("127.0.0.1", "::1", "localhost"):
+        return ()
+    said = is_said("service.port", environment=os.environ, folder=folder, flags=flags)
+    return () if said else (0,)
+
+
+def state_folders(*, environment: Mapping[str, str], folder: Path) -> Iterator[StateFolder]:
+    """Where a service that concerns a folder may have said its address: its own first, then those of the folders above."""
+    yield _told_by_settings(environment, folder)
+    for place in folder.parents:
+        if (place / SETTINGS_FILE).is_file() or (place / STATE_FOLDER).is_dir():
+            # What is wrong with the settings of a folder above is for those who work there.
+            with suppress(PilotageError):
+                yield _told_by_settings(environment, place)
+
+
+def _told_by_settings(environment: Mapping[str, str], folder: Path) -> StateFolder:
+    settings = load_settings(environment=environment, folder=folder, flags={})
+    host, port = settings.service.host, settings.service.port
+    if host in ("0.0.0.0", "::", ""):
+        host = "127.0.0.1"
+    shown = f"[{host}]" if ":" in host else host
+    state = state_folder(settings, folder=folder).absolute()
+    scheme = "https" if settings.service.tls_certificate or (state / TLS_FOLDER).is_dir() else "http"
+    return StateFolder(path=state, usual_url=f"{scheme}://{shown}:{port}" if port else "")
+
+
+def open_journal(settings: Settings) -> Journal:
+    """The journal that the settings name, opened for writing; raises `JournalBusy` where another process writes it."""
+    address = settings.journal.address
+    if address.kind == "sqlite":
+        from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+
+        return SqliteJournal(Path(address.folder), indexed=indexed_of(settings))
+    from pilotage.model.errors import extra
+
+    with extra("postgres", purpose="to keep the book in PostgreSQL"):
+        from pilotage.adapters.journals.postgres.journal import PostgresJournal
+
+    return PostgresJournal(address.url, indexed=indexed_of(settings))
+
+
+def open_reader(settings: Settings) -> Journal | None:
+    """The book that the settings name, to be asked and dumped beside whoever writes it; it can do nothing else of a journal.
+
+    None where it was written by an older version, and must be brought up to date before it can be read.
+    """
+    address = settings.journal.address
+    if address.kind == "sqlite":
+        from pilotage.adapters.journals.sqlite.locations import BOOK
+        from pilotage.adapters.journals.sqlite.reader import SqliteReader
+        from pilotage.adapters.journals.sqlite.schema import is_current
+
+        folder = Path(address.folder)
+        if not is_current(folder / BOOK):
+            return None
+        return cast("Journal", SqliteReader(folder, indexed=indexed_of(settings)))
+    from pilotage.model.errors import extra
+
+    with extra("postgres", purpose="to read the book in PostgreSQL"):
+        from pilotage.adapters.journals.postgres.journal import PostgresReader
+
+    return cast("Journal", PostgresReader(address.url, indexed=indexed_of(settings)))
+
+
+def indexed_of(settings: Settings) -> frozenset[str]:
+    """The attributes by which the book of these settings is indexed."""
+    from pilotage.adapters.journals.queries import DEFAULT_INDEXED
+    from pilotage.book.query import indexed_names
+
+    return indexed_names(settings.query.indexed) or DEFAULT_INDEXED
+
+
+def local_user() -> str:
+    """Who this process belongs to, by the system's account and not by what the environment claims."""
+    import pwd
+
+    identity = os.geteuid()
+    try:
+        return pwd.getpwuid(identity).pw_name
+    except KeyError:
+        return f"uid-{identity}"

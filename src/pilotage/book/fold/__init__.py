@@ -1,0 +1,1 @@
+"""Events are folded into rows: each once, in any order, with the same result."""

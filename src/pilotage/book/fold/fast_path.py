@@ -1,0 +1,240 @@
+"""Short lives: packages of which nothing is told but that they were begun once, and that they ended well.
+
+Most packages are so, and their row follows from their two or three events at a glance: each register is set once, nothing
+competes for it, and there is only one state that it can be. So the row is made of them at once, without what all others
+need: registers that are compared, facts that are added one by one, and a state that is settled from them. Whatever else is
+told of a package, before, beside or after, goes that longer way, which comes to the same row. A property test holds the
+two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from sys import intern
+
+from pilotage.book.codec import Checked
+from pilotage.book.rows import shapes
+from pilotage.book.rows.derived_states import DONE, RUNNING, default_state
+from pilotage.book.rows.fast_rows import Begun, Ended, Lives
+from pilotage.book.rows.ledger import PackageKey
+from pilotage.book.rows.rows import Counted, JobRow, Keys, StageRow, keys_of
+from pilotage.book.rows.shapes import Shape, shape_of
+from pilotage.book.rows.sketches import NEVER
+from pilotage.model.events.events import SOURCE_RANKS
+from pilotage.model.events.payloads import AttemptCreated, AttemptFinished, CommitGranted
+from pilotage.model.states import ExitCodeGasw
+
+# A stage while a batch is joined: its shape, and its histogram and that of its job, which change with its packages.
+
+_RUNS: shapes.Standing = (RUNNING, 0, 1, 0)
+_DONE: shapes.Standing = (DONE, 0, 1, 1)
+
+
+class StageWork:
+    """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
+
+    __slots__ = ("began", "granted", "job", "keys", "known", "moves", "new", "row", "shape")
+
+    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
+        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
+        self.row = row
+        self.job = job
+        self.new = new
+        self.keys: Keys = keys_of(row)
+        self.moves: dict[tuple[shapes.Standing | None, shapes.Standing | None], int] = {}
+        self.known = known_of(job)
+        self.began: list[Begun | Ended] = []  # the short lives of this stage that did in this batch,
+        self.granted: list[Ended] = []  # and those that ended in it
+        self.shape: Shape = shape_of(row.shape, stage=row.stage)  # the packages it has
+        self.count((default_state(job_before), 0, 0, 0), -shapes.untouched(row))
+
+    def count(self, what: shapes.Standing, by: int) -> None:
+        """Count packages in the stage and in its job."""
+        shapes.count(self.row, what, by)
+        shapes.count(self.job, what, by)
+
+    def expect(self, text: str) -> None:
+        """Give the stage another shape."""
+        before, late_before = self.row.expected, self.row.late
+        self.row.shape = text
+        shape = self.shape = shape_of(text, stage=self.row.stage)
+        self.row.expected, self.row.late = shape.count, int(shape.late)
+        self.job.expected += shape.count - before
+        self.job.late += self.row.late - late_before
+
+    def touch(self, by: int) -> None:
+        """Count a package of the shape as heard of."""
+        self.row.touched += by
+        self.job.touched += by
+
+    @property
+    def is_rumour(self) -> bool:
+        """Whether nothing is known of it: no shape, and no package that counts."""
+        return self.new and not self.keys and not any(getattr(self.row, name) for name in Counted.__struct_fields__)
+
+    def close(self) -> None:
+        """Count the packages that moved, and put the untouched ones where the job says they stand."""
+        for (before, after), count in self.moves.items():
+            if before is not None:
+                self.count(before, -count)
+            if after is not None:
+                self.count(after, count)
+        self.moves.clear()
+        if self.began or self.granted:
+            self.count(_RUNS, len(self.began) - len(self.granted))
+            self.count(_DONE, len(self.granted))
+            self.touch(len(self.began))
+        self.count((default_state(self.job), 0, 0, 0), shapes.untouched(self.row))
+
+
+def known_of(job: JobRow) -> tuple[float, float]:
+    """When a job was submitted and accepted, as statistics take it; no batch with short lives changes that."""
+    return job.submitted_at or NEVER, job.accepted_at or NEVER
+
+
+def short_lives(stages: Iterable[StageWork]) -> Iterator[tuple[JobRow, Lives]]:
+    """The short lives of each job, gathered from its stages."""
+    jobs: dict[int, tuple[JobRow, list[Begun | Ended], list[Ended]]] = {}
+    for stage in stages:
+        if stage.began or stage.granted:
+            _, began, granted = jobs.setdefault(stage.row.job_id, (stage.job, [], []))
+            began += stage.began
+            granted += stage.granted
+    return ((job, Lives(began, granted)) for job, began, granted in jobs.values())
+
+
+def tell_of_lives(job: JobRow, lives: Lives) -> None:
+    """Tell a job of short lives: when it was heard of, when it first ran and when it last ended something."""
+    began, finished, granted = lives.began, lives.finished, lives.granted
+    told = [*began, *finished, *granted]
+    first, last = min(told), max(told)
+    job.updated_at = max(job.updated_at, last)
+    job.started_at = first if job.started_at is None else min(job.started_at, first)
+    if granted:
+        last = max(granted)
+        job.finished_at = last if job.finished_at is None else max(job.finished_at, last)
+
+
+_SUCCESS = ExitCodeGasw.SUCCESS
+
+Told = Mapping[PackageKey, int | list[int]]
+"""For each package, which of the fresh events are about it, or which one is."""
+Others = dict[PackageKey, int | list[int]]
+Stages = Mapping[tuple[int, int], StageWork]
+
+
+class ShortLives:
+    """The packages of one batch whose life is short, as far as it has come.
+
+    What runs here runs for most packages there are, so it takes as few steps as possible.
+    """
+
+    __slots__ = ("_first", "_fresh", "begun", "ended", "lived")
+
+    def __init__(self, fresh: Sequence[Checked], *, first: int) -> None:
+        """Look at fresh events, which are stored from the position `first` on; without any, no life is taken for short."""
+        self._fresh = fresh
+        self._first = first
+        self.begun: dict[PackageKey, Begun] = {}  # of packages that had no row, and whose life has not ended yet
+        self.lived: dict[PackageKey, Ended] = {}  # of packages that had none, and lived their whole life in this batch
+        self.ended: dict[PackageKey, Ended] = {}  # of packages that had one, since they were begun
+
+    def end(self, told: Told, begun: Mapping[PackageKey, Begun], stages: Stages) -> Others:
+        """Take the two events that end a short life which was begun; the packages of which something else is told."""
+        if not self._fresh:
+            return dict(told)
+        others: Others = {}
+        ended, end = self.ended, self._end
+        job_id = stage_number = 0
+        stage: StageWork | None = None
+        for key, events in told.items():
+            if isinstance(events, int) or len(events) != 2 or (before := begun.get(key)) is None:
+                others[key] = events
+                continue
+            if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
+                job_id, stage_number = key[:2]
+                stage = stages[job_id, stage_number]
+            life = end(before, events[0], events[1]) if before.counted_with == stage.known else None
+            if life is None:
+                others[key] = events
+            else:
+                ended[key] = life
+                stage.granted.append(life)
+        return others
+
+    def begin(self, told: Told, stages: Stages) -> Others:
+        """Take what is told of packages without a row, where it is a short life or its beginning; those where it is not."""
+        if not self._fresh:
+            return dict(told)
+        others: Others = {}
+        fresh, first, begun, lived, ranks = self._fresh, self._first, self.begun, self.lived, SOURCE_RANKS
+        job_id = stage_number = 0
+        stage: StageWork | None = None
+        for key, events in told.items():
+            at = events if isinstance(events, int) else events[0]
+            one = fresh[at]
+            event, data = one.event, one.data
+            if (
+                type(data) is not AttemptCreated
+                or event.epoch != 1
+                or not event.time  # which statistics take for a time that nobody knows
+                or data.lease_seconds is None
+                or data.replaces is not None
+                or data.replica
+                or data.memory_bytes is not None
+                or data.wall_seconds is not None
+                or data.drop_revision
+            ):  # it does not begin with a lease, or with something out of the ordinary
+                others[key] = events
+                continue
+            if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
+                job_id, stage_number = key[:2]
+                stage = stages[job_id, stage_number]
+            activity, number, site, pilot = stage.shape.activity(key[2], key[3]), event.attempt, data.site, data.pilot
+            if activity is None or number is None:
+                others[key] = events
+                continue
+            if at is events:  # of those that are remembered many have the same few names
+                site, pilot = intern(site), pilot if pilot is None else intern(pilot)
+            life = Begun(
+                number, site, activity, pilot, data.lease_seconds, data.remaining_seconds, event.time, first + at,
+                stage.known, event.seen, ranks[event.source], event.n, event.stream,
+            )  # fmt: skip
+            if isinstance(events, int):
+                begun[key] = life
+                stage.began.append(life)
+                continue
+            over = self._end(life, events[1], events[2]) if len(events) == 3 else None
+            if over is None:
+                others[key] = events
+            else:
+                lived[key] = over
+                stage.began.append(over)
+                stage.granted.append(over)
+        return others
+
+    def _end(self, before: Begun, last: int, granted: int) -> Ended | None:
+        """A life with the end and the grant of its attempt, which counts; None where the two are something else."""
+        first, number, end, grant = self._first, before.attempt, self._fresh[last], self._fresh[granted]
+        data, event, grant_event = end.data, end.event, grant.event
+        if (
+            type(data) is not AttemptFinished
+            or type(grant.data) is not CommitGranted
+            or event.attempt != number
+            or grant_event.attempt != number
+            or event.epoch != 1
+            or grant_event.epoch != 1
+            or data.exit_code is not _SUCCESS
+            or data.exit_message
+            or data.reason is not None
+            or data.signal is not None
+            or not grant_event.time
+        ):
+            return None
+        return Ended(
+            number, before.site, before.activity, before.pilot, before.lease_seconds, before.remaining_seconds,
+            before.created_at, before.position, before.counted_with, data.node, data.manifest is not None, event.time,
+            first + last, grant_event.time, first + granted, data.exit_status, data.peak_memory_bytes,
+            data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
+            data.read_bytes, data.written_bytes,
+        )  # fmt: skip

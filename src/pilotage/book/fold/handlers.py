@@ -1,0 +1,148 @@
+"""Which function joins which event: one row per type, grouped by what the event is about and whether its epoch counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pilotage.book.codec import Checked
+from pilotage.book.fold import facts
+from pilotage.book.rows.ledger import Changes, Ledger
+from pilotage.book.rows.registers import Register, takes
+from pilotage.book.rows.rows import Keys, NodeRow, PilotRow, SiteRow, StoredKey, keys_of, with_keys
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+
+ATTEMPT_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
+    payloads.AttemptCreated: facts.on_attempt_created,
+    payloads.AttemptQueued: facts.on_attempt_queued,
+    payloads.AttemptStarted: facts.on_attempt_started,
+    payloads.AttemptSuspected: facts.on_attempt_suspected,
+    payloads.AttemptRecovered: facts.on_attempt_recovered,
+    payloads.AttemptLost: facts.on_attempt_lost,
+    payloads.PhaseEntered: facts.on_phase_entered,
+    payloads.OutputsStaged: facts.on_outputs_staged,
+    payloads.AttemptFinished: facts.on_attempt_finished,
+    payloads.CommitGranted: facts.on_commit_granted,
+}
+PACKAGE_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
+    # These count in their epoch only.
+    payloads.Bound: facts.on_bound,
+    payloads.Unbound: facts.on_unbound,
+    payloads.CancelAccepted: facts.on_cancel_accepted,
+    payloads.Aborted: facts.on_aborted,
+    payloads.Cleared: facts.on_cleared,
+    payloads.Restarted: facts.on_restarted,
+    payloads.ReplicaWanted: facts.on_replica_wanted,
+}
+STANDING_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
+    # These hold whatever the epoch.
+    payloads.PackageRegistered: facts.on_package_registered,
+    payloads.Held: facts.on_held,
+    payloads.Released: facts.on_held,
+    payloads.Dropped: facts.on_dropped,
+    payloads.Restored: facts.on_dropped,
+}
+JOB_EPOCH_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
+    payloads.CancelAccepted: facts.on_job_cancelled,
+    payloads.Aborted: facts.on_job_aborted,
+    payloads.Cleared: facts.on_job_cleared,
+    payloads.Restarted: facts.on_job_restarted,
+}
+JOB_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
+    payloads.JobRegistered: facts.on_job_registered,
+    payloads.JobAccepted: facts.on_job_accepted,
+    payloads.OwnerSet: facts.on_owner_set,
+    payloads.AccessSet: facts.on_access_set,
+    payloads.Held: facts.on_job_held,
+    payloads.Released: facts.on_job_held,
+}
+
+
+# What events say of a site: what it is, how it stands, what was learned of it, and what came of the latest probe.
+
+Stands = payloads.SiteHibernated | payloads.SiteWoken | payloads.SiteStanding
+
+
+def on_site(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Payload) -> None:
+    """Whatever is said of a site; its row is touched by all of it."""
+    row.updated_at = max(row.updated_at, event.time)
+    if isinstance(data, payloads.SiteDescribed):
+        _on_described(row, keys, key, event, data)
+    elif isinstance(data, Stands):
+        _on_stands(row, keys, key, event, data)
+    elif isinstance(data, payloads.SiteProbed) and takes(keys, Register.PROBED, key):
+        told = f"a pilot came after {data.seconds:.0f} s" if data.passed else data.message or "no pilot came"
+        row.probed_at, row.probe = event.time, told
+
+
+def _on_described(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloads.SiteDescribed) -> None:
+    if takes(keys, Register.DESCRIBED, key):
+        row.kind = data.kind
+    if takes(keys, Register.STANDING, key):
+        row.status, row.score, row.learned = data.status, None, ""
+    if takes(keys, Register.STATUS, key):
+        row.message, row.reason, row.since = data.message, "", event.time
+
+
+def _on_stands(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: Stands) -> None:
+    """The latest word, and what was learned by then; what is told now and then leaves the reason where it was."""
+    if takes(keys, Register.STANDING, key):
+        row.score, row.learned = data.score, data.learned
+        if isinstance(data, payloads.SiteStanding):
+            row.status = data.status
+        else:
+            row.status = "hibernated" if isinstance(data, payloads.SiteHibernated) else "candidate"
+    if not isinstance(data, payloads.SiteStanding) and takes(keys, Register.STATUS, key):
+        row.message, row.reason, row.since = data.message, data.reason, event.time
+
+
+# What a batch tells of pilots, nodes and sites: loaded, joined and given back as the rows of jobs are.
+
+
+class Elsewhere:
+    """The rows of pilots, nodes and sites that a batch touches."""
+
+    def __init__(self, ledger: Ledger, others: Sequence[Checked]) -> None:
+        """Load what events are about that are about no package, or tell of a computer too."""
+        pilots = {one.event.pilot for one in others if one.event.pilot is not None}
+        sites = {one.event.site for one in others if one.event.site is not None}
+        nodes = {one.data.node for one in others if isinstance(one.data, payloads.NodeDescribed)}
+        self._pilots: dict[str, tuple[PilotRow, Keys]] = {}
+        self._nodes: dict[str, tuple[NodeRow, Keys]] = {}
+        self._sites: dict[str, tuple[SiteRow, Keys]] = {}
+        if pilots:
+            self._pilots = {row.pilot: (row, keys_of(row)) for row in ledger.pilots(pilots)}
+        if sites:
+            self._sites = {row.site: (row, keys_of(row)) for row in ledger.sites(sites)}
+        if nodes:
+            self._nodes = {row.node: (row, keys_of(row)) for row in ledger.nodes(nodes)}
+
+    def on_other(self, kind: str, event: Event, data: payloads.Payload, key: StoredKey) -> None:
+        """An event that is about no job."""
+        if kind == "pilot":
+            assert event.pilot is not None
+            known = self._pilots.get(event.pilot)
+            if known is None:
+                known = self._pilots[event.pilot] = (PilotRow(pilot=event.pilot), {})
+            pilot, keys = known
+            if event.time > pilot.updated_at:
+                pilot.updated_at = event.time
+            facts.on_pilot(pilot, keys, key, event, data)
+        elif kind == "site":
+            assert event.site is not None
+            site, keys = self._sites.setdefault(event.site, (SiteRow(site=event.site), {}))
+            on_site(site, keys, key, event, data)
+        if isinstance(data, payloads.NodeDescribed):
+            self.on_node(event, key, data)
+
+    def on_node(self, event: Event, key: StoredKey, data: payloads.NodeDescribed) -> None:
+        """A computer described itself, whatever else the event is about."""
+        row, keys = self._nodes.setdefault(data.node, (NodeRow(node=data.node), {}))
+        row.updated_at = max(row.updated_at, event.time)
+        facts.on_node_described(row, keys, key, event, data)
+
+    def tell(self, changes: Changes) -> None:
+        """Put the rows among those to be written."""
+        changes.pilots = [with_keys(row, keys) for row, keys in self._pilots.values()]
+        changes.nodes = [with_keys(row, keys) for row, keys in self._nodes.values()]
+        changes.sites = [with_keys(row, keys) for row, keys in self._sites.values()]

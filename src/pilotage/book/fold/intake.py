@@ -1,0 +1,421 @@
+"""Which events of a batch are new, and the row of each: repeats are told from conflicts, what nobody can place is parked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import inf
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
+from pilotage.book.rows.ledger import Ledger, OfStreams, PackageKey, PlainEvents, Sought
+from pilotage.book.rows.rows import EventRow, JobRow, ParkedRow, StreamRow
+from pilotage.book.rows.streams import NO_RANGES, Heard
+from pilotage.model.events import payloads
+from pilotage.model.events.events import JUMP_MAX, SOURCE_RANKS, Event
+
+# How far a batch is heard on each stream: most count on from where they were, and need nothing but a number.
+
+Name = tuple[str, str]
+"""The source and the stream of an event."""
+OUT_OF_TURN = -1
+"""In place of how far a stream was heard: nothing counts on from there."""
+
+
+class Hearing:
+    """The streams of one batch. Whoever goes through its events may look at `heard` and write into `counted` itself."""
+
+    __slots__ = ("_checked", "_ledger", "_out_of_turn", "_rows", "counted", "heard", "ids")
+
+    def __init__(self, ledger: Ledger, checked: Sequence[Checked]) -> None:
+        """Look at the streams that the ledger has at hand; if it has none, those of the batch are loaded."""
+        self._ledger = ledger
+        self._checked = checked
+        self._rows: dict[Name, StreamRow] = {}  # of the whole batch, or none
+        self._out_of_turn: dict[Name, Heard] = {}
+        self.ids: OfStreams = {}
+        self.heard: OfStreams = {}  # how far before this batch, of those of which nothing was heard out of turn,
+        self.counted: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}  # and with it
+        at_hand = ledger.streams_at_hand()
+        if at_hand is None:
+            self._load()
+        else:
+            self.ids, self.heard = at_hand
+
+    def _load(self) -> None:
+        """Load the streams of the whole batch; those that are heard of for the first time are made."""
+        names: set[Name] = {(event.source, event.stream) for event in [one.event for one in self._checked]}
+        self._rows = rows = {(row.source, row.stream): row for row in self._ledger.streams(names)}
+        for source, stream in sorted(names - rows.keys()):
+            row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
+            rows[source, stream] = row
+        ids: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
+        heard: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
+        for (source, stream), row in rows.items():
+            ids[source][stream] = row.stream_id
+            if row.ahead == NO_RANGES:
+                heard[source][stream] = row.watermark
+        self.ids, self.heard = ids, heard
+
+    def id_of(self, event: Event) -> int:
+        """The number that the stream of an event has."""
+        if event.stream not in self.ids[event.source]:
+            self._load()
+        return self.ids[event.source][event.stream]
+
+    def hear(self, event: Event) -> bool:
+        """Whether an event is new; from now on it is not."""
+        self.id_of(event)
+        mine, stream = self.counted[event.source], event.stream
+        before = mine.get(stream)
+        if before is None:
+            before = self.heard[event.source].get(stream, OUT_OF_TURN)
+        if event.n == before + 1:
+            mine[stream] = event.n
+            return True
+        return self._heard_of(event).add(event.n)
+
+    def jumps(self, event: Event) -> bool:
+        """Whether an event is so far beyond all others of its stream that it cannot be of it."""
+        return event.n > JUMP_MAX and event.n > self._heard_of(event).reach
+
+    def forget(self, event: Event) -> None:
+        """Count an event as heard, though nothing is kept of it."""
+        self._heard_of(event).forget(event.n)
+
+    def _heard_of(self, event: Event) -> Heard:
+        """What was heard of a stream of which something may come out of turn."""
+        name = event.source, event.stream
+        heard = self._out_of_turn.get(name)
+        if heard is None:
+            if name not in self._rows:
+                self._load()
+            row, mine = self._rows[name], self.counted[event.source]
+            heard = Heard(replace(row, watermark=mine.get(event.stream, row.watermark)))
+            self._out_of_turn[name] = heard
+            mine[event.stream] = OUT_OF_TURN
+        return heard
+
+    @property
+    def forgotten(self) -> int:
+        """How many numbers count as heard of which nothing is kept."""
+        return sum(heard.forgotten for heard in self._out_of_turn.values())
+
+    def result(self) -> tuple[list[StreamRow], OfStreams]:
+        """The rows of streams that were heard further; those that only counted on may be told without one."""
+        changed: list[StreamRow] = []
+        for (source, stream), heard in self._out_of_turn.items():
+            before, row = self._rows[source, stream], heard.packed()
+            if (before.watermark, before.ahead) != (row.watermark, row.ahead):
+                changed.append(row)
+            del self.counted[source][stream]
+        if not self._rows:
+            return changed, self.counted
+        for source, counted in self.counted.items():
+            for stream, n in counted.items():
+                changed.append(row := self._rows[source, stream])
+                row.watermark = n
+        return changed, {}
+
+
+# The text of an event that waits for its job: the event as it came, and whether a wrong clock sent it.
+
+
+class ParkedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """An event that waits."""
+
+    skewed: bool = False
+
+
+_decoder = msgspec.json.Decoder(ParkedEvent)
+_encode = msgspec.json.Encoder().encode
+
+
+def parked_text(event: Event, *, skewed: bool) -> str:
+    """An event as it is stored while it waits; what is not skewed reads as it does on the wire."""
+    text = _encode(event).decode()
+    return f'{{"skewed":true,{text[1:]}' if skewed else text
+
+
+def read_parked(text: str) -> ParkedEvent:
+    """The event of such a text."""
+    return _decoder.decode(text)
+
+
+Told = dict[PackageKey, int | list[int]]
+"""For each package, which of the fresh events are about it: of most there is one."""
+
+
+class JobsSealed(Exception):
+    """Events came for jobs that have left the live book: bring them back and try again."""
+
+    def __init__(self, jobs: Sequence[str]) -> None:
+        """Name the jobs."""
+        super().__init__(", ".join(jobs))
+        self.jobs = tuple(jobs)
+
+
+class Intake:
+    """One batch, sorted: what is fresh, parked, repeated and refused, and the jobs it is about."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        checked: Sequence[Checked],
+        *,
+        received: float,
+        codec: Codec,
+        skew_seconds: float,
+        skewed: Collection[tuple[str, str]] = (),
+    ) -> None:
+        """Sort a batch; nothing is written. `skewed` are the (source, stream) whose senders have wrong clocks."""
+        self._ledger = ledger
+        self._received = received
+        self._skew_seconds = skew_seconds
+        self._skewed = frozenset(skewed)
+        self.first = ledger.position() + 1
+        self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
+        self.rows: list[tuple[Any, ...]] = []  # of those fresh events that have unusual values, as EventRow has them
+        self.refused: list[Refusal] = []
+        self.parked: list[ParkedRow] = []
+        self.unparked: list[str] = []
+        self.repeated = 0
+        self.touched: Told = {}
+        self.apart: list[int] = []  # which of the fresh events are about no package
+        self.jobs: dict[str, JobRow] = {}
+        self._job_ids: dict[str | None, int] = {}  # of those jobs whose events are kept
+        self._repeats: list[Checked] = []
+        self._load_jobs(checked)
+        self.hearing = Hearing(ledger, checked)
+        self._sort(checked)
+        self.parked_now = len(self.parked)
+        self._unpark(codec)
+
+    @property
+    def position(self) -> int:
+        """The position of the last event."""
+        return self.first + len(self.fresh) - 1
+
+    @property
+    def plain(self) -> PlainEvents:
+        """The fresh events that have the usual values."""
+        others = {row[0] for row in self.rows}
+        return PlainEvents(self.fresh, first=self.first, but=others, stream_ids=self.hearing.ids, job_ids=self._job_ids)
+
+    def told(self, package: PackageKey) -> Sequence[int]:
+        """Which of the fresh events are about a package."""
+        found = self.touched[package]
+        return (found,) if isinstance(found, int) else found
+
+    def _load_jobs(self, checked: Sequence[Checked]) -> None:
+        jobs = {job for job in {one.event.job for one in checked} if job is not None}
+        self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
+        sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
+        if sealed:
+            raise JobsSealed(sealed)
+        self._job_ids = {row.job: row.job_id for row in self.jobs.values() if row.place != "purged"}
+        self._is_known = len(self.jobs) == len(jobs)
+
+    def _sort(self, checked: Sequence[Checked]) -> None:
+        """Every event, once. This runs for each event there is, so it is written flat."""
+        said = checked
+        if not self._is_known:
+            # Registrations first: an event of a job that is registered beside it need not be parked.
+            said = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
+        job_ids, fresh, touched, hearing = self._job_ids, self.fresh, self.touched, self.hearing
+        heard, counted = hearing.heard, hearing.counted
+        # Where somebody's clock is wrong, each is looked at by itself.
+        latest = self._received + self._skew_seconds if not self._skewed else -inf
+        at = len(fresh)
+        source, stream, n, mine = "", "", OUT_OF_TURN, counted["service"]
+        for one in said:
+            event, place = one.event, one.place
+            job_id = job_ids.get(event.job)
+            if job_id is None or place is None:
+                self._sort_other(one)
+                at, stream = len(fresh), ""
+                continue
+            if (
+                event.stream is stream and event.source is source and event.n == n + 1
+            ):  # many in a row are of one stream
+                mine[stream] = n = event.n
+            else:
+                n, source, stream = event.n, event.source, event.stream
+                mine = counted[source]
+                before = mine.get(stream)
+                if before is None:
+                    before = heard[source].get(stream, OUT_OF_TURN)
+                if n == before + 1:  # what `Hearing` does, for one that counts on
+                    mine[stream] = n
+                else:
+                    stream = ""  # whatever comes next is looked up
+                    if not self._is_new(one):
+                        continue
+            stage, line, number = place
+            told = touched.setdefault(key := (job_id, stage, line, number), at)
+            if told is at:
+                pass  # as most often: it is the first of its package
+            elif isinstance(told, int):
+                touched[key] = [told, at]
+            else:
+                told.append(at)
+            fresh.append(one)
+            at += 1
+            if event.epoch != 1 or event.version != 1 or event.time > latest:
+                self._store(one, hearing.id_of(event), self._received, key, skewed=self._is_skewed(event))
+        if self._repeats:
+            self._compare(self._repeats)
+
+    def _sort_other(self, one: Checked) -> None:
+        """An event that is about no package, or about a job whose events are not simply kept."""
+        event, received = one.event, self._received
+        name = event.job
+        if name is not None and name in self.jobs and name not in self._job_ids:
+            self.hearing.forget(event)
+            self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
+            return
+        if not self._is_new(one):
+            return
+        stream_id = self.hearing.id_of(event)
+        if name is None or name in self.jobs or isinstance(one.data, payloads.JobRegistered):
+            if name is not None and name not in self.jobs:
+                self._register(name)
+            self._take(one, stream_id, received, skewed=self._is_skewed(event))
+            return
+        text = parked_text(event, skewed=self._is_skewed(event))
+        self.parked.append(ParkedRow(job=name, stream_id=stream_id, n=event.n, received=received, event=text))
+
+    def _is_new(self, one: Checked) -> bool:
+        """Whether an event was not heard before; one whose number is out of all reach is refused."""
+        event = one.event
+        if event.n > JUMP_MAX and self.hearing.jumps(event):
+            source, stream = event.source, event.stream
+            self._refuse(
+                one, "jumped", f"{event.n} is far beyond all that was heard of {source} {stream}: count on by one"
+            )
+            return False
+        if not self.hearing.hear(event):
+            self._repeats.append(one)
+            return False
+        return True
+
+    def _is_skewed(self, event: Event) -> bool:
+        """Whether the clock is wrong of who sent an event that came just now."""
+        return event.time > self._received + self._skew_seconds or (event.source, event.stream) in self._skewed
+
+    def _register(self, name: str) -> None:
+        """A job comes into being: whatever speaks of it knows it from now on."""
+        self.jobs[name] = row = JobRow(job_id=self._ledger.next_job_id(), job=name)
+        self._job_ids[name] = row.job_id
+        self.unparked.append(name)
+
+    def _take(self, one: Checked, stream_id: int, received: float, *, skewed: bool) -> None:
+        """A fresh event of any kind."""
+        key = self._key(one)
+        if key is None:
+            self.apart.append(len(self.fresh))
+        elif key in self.touched:
+            self.touched[key] = [*self.told(key), len(self.fresh)]
+        else:
+            self.touched[key] = len(self.fresh)
+        self.fresh.append(one)
+        self._store(one, stream_id, received, key, skewed=skewed)
+
+    def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None, *, skewed: bool) -> None:
+        """Make the row of the last of the fresh events, whatever its values are; `skewed`: its sender's clock is wrong."""
+        event = one.event
+        job = self.jobs[event.job] if event.job is not None else None
+        stage, line, number = key[1:] if key is not None else (0, 0, 0)
+        self.rows.append((
+            # in the order of the columns of EventRow
+            self.position, stream_id, event.n, event.type, event.version, event.time, received,
+            int(skewed or event.time > received + self._skew_seconds), event.epoch, event.seen,
+            job.job_id if job is not None else None, stage, line, number, event.attempt or 0, event.pilot, event.site,
+            _encode(event.data).decode(),
+        ))  # fmt: skip
+
+    def _compare(self, repeats: Sequence[Checked]) -> None:
+        """A repeat with the same content is acknowledged; one with other content is refused."""
+        parked = (read_parked(row.event) for row in self.parked)
+        first = {_identity(event): event for event in (*(one.event for one in self.fresh), *parked)}
+        ids = [self.hearing.id_of(one.event) for one in repeats]
+        wanted = [
+            Sought(stream_id, one.event.n, self._key(one))
+            for one, stream_id in zip(repeats, ids, strict=True)
+            if _identity(one.event) not in first
+        ]
+        stored: dict[tuple[int, int], EventRow | ParkedRow] = {
+            (row.stream_id, row.n): row for row in (self._ledger.stored(wanted) if wanted else ())
+        }
+        for one, stream_id in zip(repeats, ids, strict=True):
+            known, row = first.get(_identity(one.event)), stored.get((stream_id, one.event.n))
+            if known is not None:
+                same = _same(one.event, known)
+            elif isinstance(row, ParkedRow):
+                same = _same(one.event, read_parked(row.event))
+            else:
+                # An event that is not where its subject has its events was about something else.
+                same = row is not None and _same_row(one, row, self.jobs)
+            if same:
+                self.repeated += 1
+            else:
+                source, stream = one.event.source, one.event.stream
+                self._refuse(
+                    one,
+                    "conflict",
+                    f"{source} {stream} {one.event.n} is known with other content, or was heard and is no longer kept",
+                )
+
+    def _key(self, one: Checked) -> PackageKey | None:
+        job = self.jobs.get(one.event.job) if one.event.job is not None else None
+        place = one.place
+        return (job.job_id, *place) if job is not None and place is not None else None
+
+    def _unpark(self, codec: Codec) -> None:
+        rows = [row for job in self.unparked for row in self._ledger.parked(job)]
+        if not rows:
+            return
+        reader = codec.without_limits()  # these were acknowledged
+        for row in rows:
+            parked = read_parked(row.event)
+            found = reader.check(parked)
+            if isinstance(found, Checked):
+                self._take(found, row.stream_id, row.received, skewed=parked.skewed)
+            else:
+                self.parked.append(row)  # written by a newer version: it waits for one
+
+    def _refuse(self, one: Checked, code: RefusalCode, message: str) -> None:
+        self.refused.append(Refusal(index=one.index, code=code, message=message))
+
+
+def _identity(event: Event) -> tuple[str, str, int]:
+    return event.source, event.stream, event.n
+
+
+def _same(one: Event, other: Event) -> bool:
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(event: Event) -> tuple[object, ...]:
+    return (
+        event.type, event.version, event.time, event.epoch, event.seen, event.job, event.package, event.attempt,
+        event.pilot, event.site, msgspec.json.decode(event.data),
+    )  # fmt: skip
+
+
+def _same_row(one: Checked, row: EventRow, jobs: dict[str, JobRow]) -> bool:
+    event = one.event
+    job = jobs.get(event.job) if event.job is not None else None
+    return (
+        event.type == row.type
+        and event.version == row.version
+        and event.time == row.time
+        and (event.epoch, event.seen) == (row.epoch, row.seen)
+        and (job.job_id if job is not None else None) == row.job_id
+        and (one.place or (0, 0, 0)) == (row.stage, row.line, row.number)
+        and (event.attempt or 0) == row.attempt
+        and (event.pilot, event.site) == (row.pilot, row.site)
+        and msgspec.json.decode(event.data) == msgspec.json.decode(row.data)
+    )

@@ -1,0 +1,173 @@
+"""Events that were kept once, joined again in the order of their positions: to take a dumped job in, or to fold a book anew.
+
+Streams are not asked whether they count: of many jobs in one stream only some may come, and leave more holes than
+anybody who counts would.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Iterable
+from math import inf
+from typing import Any, cast
+
+import msgspec
+
+from pilotage.book.codec import Checked, Codec, Limits, Refusal
+from pilotage.book.fold.intake import read_parked
+from pilotage.book.fold.join import join
+from pilotage.book.rows.ledger import AnyRow, Changes, Ledger
+from pilotage.book.rows.rows import EventRow, ParkedRow, StreamRow
+from pilotage.book.rows.streams import heard_by, ranges_of, size, stream_row, united
+from pilotage.model.events.events import Event, Source
+from pilotage.model.jobs.layout import PackageId
+
+GROUP_EVENTS = 5_000
+"""Fewer than the holes that a stream may have, so that no group has more."""
+
+Identity = tuple[str, str, int]
+"""Source, stream and number."""
+
+KEPT_ALREADY = Limits(event_bytes_max=2**40, tag_bytes_max=2**40, line_breaks_in_names=True)
+"""What was taken in once is not refused for its size."""
+
+
+class NotReplayed(Exception):
+    """An event could not be joined again; the message says which and why."""
+
+
+class Replay:
+    """Joins events again within one transaction. Nothing is counted in the statistics: it happened long ago, or elsewhere."""
+
+    def __init__(
+        self, ledger: Ledger, *, codec: Codec | None = None, comes: Callable[[Identity], bool] | None = None
+    ) -> None:
+        """Write to a ledger; `comes` says which events are still to come, and need not be taken from the parked ones."""
+        self._ledger = _ReplayLedger(ledger, comes=comes)
+        self._codec = codec if codec is not None else Codec(limits=KEPT_ALREADY)
+        self._group: list[Checked] = []
+        self._received = 0.0
+        self._skewed = False
+
+    def add(self, event: Event, *, received: float, skewed: bool) -> None:
+        """Join an event, with the time at which it was received then, and whether a wrong clock was found then."""
+        found = self._codec.check(event, len(self._group))
+        if isinstance(found, Refusal):
+            raise NotReplayed(f"{event.source} {event.stream} {event.n}: {found.message}")
+        # A batch puts registrations first: one that stood within a batch begins another.
+        another = (received, skewed) != (self._received, self._skewed)
+        if another or event.type == "JobRegistered" or len(self._group) >= GROUP_EVENTS:
+            self._join()
+            self._received, self._skewed = received, skewed
+        self._group.append(found)
+
+    def _join(self) -> None:
+        if not self._group:
+            return
+        skewed = {(one.event.source, one.event.stream) for one in self._group} if self._skewed else ()
+        ledger = cast("Ledger", self._ledger)
+        # What was flagged then is, and nothing else, whatever the setting is today.
+        joined = join(ledger, self._group, received=self._received, codec=self._codec, skew_seconds=inf, skewed=skewed)
+        if joined.receipt.refused or joined.receipt.repeated or joined.receipt.parked:
+            why = (
+                joined.receipt.refused[0].message
+                if joined.receipt.refused
+                else "an event came twice, or before its job"
+            )
+            raise NotReplayed(why)
+        for one in self._group:
+            self._ledger.heard(one.event)
+        self._ledger.write(joined.changes)
+        self._group.clear()
+
+    def finish(self) -> int:
+        """Join what is left and write what was heard of each stream; the last position is returned."""
+        self._join()
+        return self._ledger.finish()
+
+
+class _ReplayLedger:
+    """A ledger whose streams have heard nothing yet; what they have heard is written at the end."""
+
+    def __init__(self, ledger: Ledger, *, comes: Callable[[Identity], bool] | None) -> None:
+        self._ledger = ledger
+        self._comes = comes
+        self._rows: dict[tuple[str, str], StreamRow] = {}
+        self._numbers: dict[tuple[str, str], array[int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def streams(self, names: Collection[tuple[str, str]]) -> list[StreamRow]:
+        missing = set(names) - self._rows.keys()
+        if missing:
+            self._rows |= {(row.source, row.stream): row for row in self._ledger.streams(missing)}
+        known = [self._rows[name] for name in names if name in self._rows]
+        return [StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream) for row in known]
+
+    def streams_at_hand(self) -> None:
+        return None
+
+    def rows_by_keys(
+        self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
+    ) -> Iterable[AnyRow]:
+        if row is not StreamRow or by != ("stream_id",):
+            return self._ledger.rows_by_keys(row, by=by, keys=keys)
+        # Those that are heard of for the first time are not written yet.
+        here = {(each.stream_id,): each for each in self._rows.values()}
+        others = self._ledger.rows_by_keys(row, by=by, keys=[key for key in keys if key not in here])
+        return [*(cast("AnyRow", here[key]) for key in keys if key in here), *others]
+
+    def parked(self, job: str) -> list[ParkedRow]:
+        rows = self._ledger.parked(job)
+        if self._comes is None:
+            return rows
+        return [row for row in rows if not self._comes(identity_of(row))]
+
+    def heard(self, event: Event) -> None:
+        self._numbers.setdefault((event.source, event.stream), array("q")).append(event.n)
+
+    def write(self, changes: Changes) -> None:
+        for row in changes.streams:
+            new = StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream)
+            self._rows.setdefault((row.source, row.stream), new)
+        changes.streams = []
+        changes.observed = {}
+        changes.forgotten = 0
+        self._ledger.write(changes)
+
+    def finish(self) -> int:
+        rows = []
+        for name, numbers in self._numbers.items():
+            ranges = ranges_of(numbers)
+            if size(ranges) != len(numbers):
+                raise NotReplayed(f"an event of {' '.join(name)} came twice")
+            rows.append(stream_row(self._rows[name], united([*heard_by(self._rows[name]), *ranges])))
+        self._ledger.write(Changes(streams=rows))
+        return self._ledger.position()
+
+
+def wire_event(row: EventRow, *, job: str | None, source: str, stream: str) -> Event:
+    """A stored event as it came."""
+    return Event(
+        source=cast("Source", source),
+        stream=stream,
+        n=row.n,
+        type=row.type,
+        time=row.time,
+        job=job,
+        package=PackageId(row.stage, row.line, row.number).dotted if row.stage else None,
+        attempt=row.attempt or None,
+        pilot=row.pilot,
+        site=row.site,
+        epoch=row.epoch,
+        seen=row.seen,
+        version=row.version,
+        data=msgspec.Raw(row.data.encode()),
+    )
+
+
+def identity_of(row: ParkedRow) -> Identity:
+    """Whose event waits in a row."""
+    event = read_parked(row.event)
+    return event.source, event.stream, event.n

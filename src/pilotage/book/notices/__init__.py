@@ -1,0 +1,1 @@
+"""Who is told of what: subscriptions, notices and digests."""

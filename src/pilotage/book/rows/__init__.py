@@ -1,0 +1,1 @@
+"""The rows of the book: registers, tables and streams, and the states that follow from them."""

@@ -1,0 +1,90 @@
+"""Registers: each holds the value of the event with the greatest key that set it, whatever came first."""
+
+from __future__ import annotations
+
+from pilotage.book.rows.rows import AttemptFacts, AttemptKeys, Keys, StoredKey
+
+
+class Register:
+    """The registers of jobs, stages, packages, attempts, pilots, nodes and sites, by the number they are stored under."""
+
+    # of an attempt
+    CREATED = 1
+    QUEUED = 2
+    STARTED = 3
+    SUSPECTED = 4  # and recovered, and lost: one word of the three stands
+    PHASE = 5
+    STAGED = 6
+    FINISHED = 7
+    GRANTED = 8
+    NODE = 9
+    PILOT = 10
+    # of a job or a package
+    REGISTERED = 20
+    ACCEPTED = 21
+    BOUND = 22
+    CANCELLED = 23
+    ABORTED = 24
+    CLEARED = 25
+    OPENED = 26
+    HOLD = 27
+    DROP = 28
+    OWNER = 29
+    ACCESS = 30
+    REPLICAS = 31
+    # of a stage
+    SHAPE = 40
+    # of a pilot, a node or a site
+    REQUESTED = 50
+    SPOKE = 51
+    ENDED = 52
+    DESCRIBED = 53
+    STANDING = 54
+    STATUS = 55
+    PROBED = 56
+
+
+def takes(keys: Keys, register: int, key: StoredKey) -> bool:
+    """Whether an event sets a register; if it does, the register is its own from now on."""
+    before = keys.get(register)
+    if before is None or before < key:
+        keys[register] = key
+        return True
+    return False
+
+
+def holds(keys: AttemptKeys, register: int, key: StoredKey) -> bool:
+    """As `takes`, for an attempt, where a register may say that the event of another one set it too."""
+    before = keys.get(register)
+    if before is None:
+        keys[register] = key
+        return True
+    if isinstance(before, int):
+        before = _key(keys, before)
+    if before >= key:
+        return False
+    for other, first in keys.items():
+        if first == register:
+            keys[other] = before  # it stays with the event that is no longer this register's
+    keys[register] = key
+    return True
+
+
+def holds_too(keys: AttemptKeys, register: int, key: StoredKey, *, first: int) -> bool:
+    """Whether an event sets a register besides its `first`. If that is its own as well, the key is not kept twice."""
+    before = keys.get(register)
+    if before is not None and (_key(keys, before) if isinstance(before, int) else before) >= key:
+        return False
+    keys[register] = first if keys.get(first) is key else key
+    return True
+
+
+def _key(keys: AttemptKeys, register: int) -> StoredKey:
+    found = keys[register]
+    assert not isinstance(found, int)  # a first register has a key of its own
+    return found
+
+
+def created_by(attempt: AttemptFacts) -> StoredKey | None:
+    """The key of the event that created an attempt, as far as it was seen."""
+    return _key(attempt.keys, Register.CREATED) if Register.CREATED in attempt.keys else None

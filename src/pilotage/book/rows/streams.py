@@ -1,0 +1,147 @@
+"""Which events of a stream were heard: a watermark and the ranges ahead of it. Repeats are found without an index of ids."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+
+import msgspec
+
+from pilotage.book.rows.rows import StreamRow
+from pilotage.model.events.events import JUMP_MAX
+
+RANGES_MAX = 10_000
+"""Of a stream with more holes than this the oldest one is given up; what comes for it after all is a conflict."""
+
+NO_RANGES = "[]"  # most streams count on, and leave none
+
+_NONE: list[int] = []  # of every stream that never had any
+
+_ranges = msgspec.json.Decoder(list[tuple[int, int]])
+
+
+class Heard:
+    """What was heard of one stream."""
+
+    __slots__ = ("_lasts", "changed", "firsts", "forgotten", "row", "stream_id", "watermark")
+
+    def __init__(self, row: StreamRow) -> None:
+        """Unpack a row."""
+        self.row = row
+        self.stream_id = row.stream_id
+        self.changed = False
+        self.forgotten = 0  # numbers that count as heard since then, and of which nothing is kept
+        self.watermark = row.watermark
+        self.firsts = self._lasts = _NONE
+        if row.ahead != NO_RANGES:
+            ranges = _ranges.decode(row.ahead)
+            self.firsts, self._lasts = [first for first, _ in ranges], [last for _, last in ranges]
+
+    @property
+    def reach(self) -> int:
+        """The greatest number that may come next; see `JUMP_MAX`."""
+        return (self._lasts[-1] if self._lasts else self.watermark) + JUMP_MAX
+
+    def add(self, n: int) -> bool:
+        """Whether `n` is new; from now on it is not."""
+        if n == self.watermark + 1 and not self.firsts:
+            self.watermark = n
+            self.changed = True
+            return True
+        if n <= self.watermark:
+            return False
+        if self.firsts is _NONE:
+            self.firsts, self._lasts = [], []
+        at = bisect.bisect_right(self.firsts, n)
+        if at and n <= self._lasts[at - 1]:
+            return False
+        self._insert(at, n)
+        self.changed = True
+        if self.firsts and self.firsts[0] == self.watermark + 1:
+            self.watermark = self._lasts[0]
+            del self.firsts[0], self._lasts[0]
+        return True
+
+    def forget(self, n: int) -> None:
+        """Count `n` as heard, though nothing is kept of it: no hole stays for what will never be."""
+        self.forgotten += self.add(n)
+
+    def _insert(self, at: int, n: int) -> None:
+        joins_before = at > 0 and self._lasts[at - 1] == n - 1
+        joins_after = at < len(self.firsts) and self.firsts[at] == n + 1
+        if joins_before and joins_after:
+            self._lasts[at - 1] = self._lasts[at]
+            del self.firsts[at], self._lasts[at]
+        elif joins_before:
+            self._lasts[at - 1] = n
+        elif joins_after:
+            self.firsts[at] = n
+        else:
+            self.firsts.insert(at, n)
+            self._lasts.insert(at, n)
+            if len(self.firsts) > RANGES_MAX:
+                # The oldest hole is given up: most likely what belongs there was refused, and will not come.
+                self.forgotten += self.firsts[0] - self.watermark - 1
+                self.watermark = self._lasts[0]
+                del self.firsts[0], self._lasts[0]
+
+    def packed(self) -> StreamRow:
+        """The row again."""
+        self.row.watermark = self.watermark
+        ranges = list(zip(self.firsts, self._lasts, strict=True))
+        self.row.ahead = msgspec.json.encode(ranges).decode() if ranges else NO_RANGES
+        return self.row
+
+
+# What a stream has said, as ranges of numbers: several of them as one, and back into the row of the stream.
+
+Range = tuple[int, int]
+"""The first and the last of some numbers that follow each other."""
+
+_decoder = msgspec.json.Decoder(list[tuple[int, int]])
+_encode = msgspec.json.Encoder().encode
+
+
+def heard_by(row: StreamRow) -> list[Range]:
+    """The numbers that the row of a stream says were heard."""
+    ahead = _decoder.decode(row.ahead)
+    return united([(1, row.watermark), *ahead]) if row.watermark else united(ahead)
+
+
+def highest_of(row: StreamRow) -> int:
+    """The highest number that was heard of a stream, wherever there are holes below it; 0 where none was."""
+    return max([row.watermark, *(last for _, last in _decoder.decode(row.ahead))])
+
+
+def united(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges in order, with none that touches the next."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found
+
+
+def ranges_of(numbers: Iterable[int]) -> list[Range]:
+    """Numbers as ranges."""
+    return united((number, number) for number in numbers)
+
+
+def contains(ranges: list[Range], number: int) -> bool:
+    """Whether a number is in one of some ranges that are in order."""
+    at = bisect.bisect_right(ranges, (number, 2**63)) - 1
+    return at >= 0 and ranges[at][0] <= number <= ranges[at][1]
+
+
+def size(ranges: Iterable[Range]) -> int:
+    """How many numbers there are in ranges."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def stream_row(row: StreamRow, ranges: list[Range]) -> StreamRow:
+    """The row of a stream of which these numbers were heard."""
+    watermark = ranges[0][1] if ranges and ranges[0][0] == 1 else 0
+    ahead = ranges[1:] if watermark else ranges
+    return msgspec.structs.replace(row, watermark=watermark, ahead=_encode(ahead).decode())

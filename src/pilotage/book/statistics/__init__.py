@@ -1,0 +1,1 @@
+"""Counts and durations of finished packages, by site and activity."""

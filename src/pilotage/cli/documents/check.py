@@ -1,0 +1,178 @@
+"""`pilotage check`: what is wrong with a document, or what it comes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotage.cli.shared.numpy_loader import import_numpy_quickly
+from pilotage.cli.shared.options import (
+    FORMATS,
+    chosen_format,
+    command_with,
+    document_argument,
+    format_option,
+    load_document,
+    output_option,
+    parameter_options,
+)
+from pilotage.cli.shared.output import columns, duration, emit, plural, say_to_reader, shown, write_files
+from pilotage.model.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pilotage.app import Drawing, SidedLoss, Verdict
+
+
+@click.command()
+@document_argument
+@format_option
+@parameter_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")
+def check(file: str | None, source_format: str, *, parameters: dict[str, str], as_json: bool) -> int:
+    """Check a document and count what it comes to.
+
+    Every error is shown at once. Exit code 0: valid, also with warnings; 2: it has errors.
+    """
+    import_numpy_quickly()
+    from pilotage import app
+    from pilotage.cli.shared.problems import show_problems
+
+    verdict = app.check(file, source_format=chosen_format(source_format), parameters=parameters)
+    if as_json:
+        emit([app.verdict_json(verdict)])
+    else:
+        show_problems(verdict.errors, severity="error")
+        show_problems(verdict.warnings, severity="warning")
+        emit(f"{shown(line)}\n" for line in _summary(verdict, file or verdict.file))
+    return ExitCode.COMPLETE if verdict.valid else ExitCode.BAD_INPUT
+
+
+def _summary(verdict: Verdict, name: str) -> Iterator[str]:
+    source = verdict.file
+    problems = [plural(len(verdict.errors), "error"), plural(len(verdict.warnings), "warning")]
+    if not verdict.valid:
+        yield f"{source}: {', '.join(problems if verdict.warnings else problems[:1])}"
+        return
+    warned = f", {problems[1]}" if verdict.warnings else ""
+    yield f"{source}: valid{warned}"
+    counts = [
+        plural(verdict.stages or 0, "stage"),
+        plural(verdict.lines or 0, "line"),
+        plural(verdict.packages or 0, "package"),
+        plural(verdict.binaries or 0, "binary"),
+        plural(verdict.files or 0, "file"),
+        plural(verdict.edges or 0, "edge"),
+    ]
+    yield f"  {verdict.job}: {', '.join(counts)}"
+    if verdict.critical_path_seconds is not None:
+        known = " of what is known" if verdict.late else ""
+        yield f"  critical path{known}: {duration(verdict.critical_path_seconds)}"
+    for late in verdict.late:
+        yield f"  stage {late.stage} ({late.name}) grows later, over {', '.join(late.patterns)}: it is not counted yet"
+    if verdict.losses:
+        things = f"{verdict.losses:,} thing{'' if verdict.losses == 1 else 's'}"
+        yield f"  {things} in it {'has' if verdict.losses == 1 else 'have'} no meaning here; {command_with('pilotage convert', name)} --to yaml --report FILE lists them"
+
+
+# `pilotage graph`: who waits for whom, as text, SVG, DOT or JSON.
+
+DRAWINGS: tuple[Drawing, ...] = ("text", "dot", "json", "svg")
+
+
+@click.command()
+@document_argument
+@format_option
+@parameter_options
+@click.option(
+    "--format",
+    "word",
+    type=click.Choice(DRAWINGS),
+    help="How to draw it; none: what the ending of OUT says, otherwise text.",
+)
+@output_option
+def graph(file: str | None, source_format: str, word: str | None, output: str, *, parameters: dict[str, str]) -> None:
+    """Draw the graph that a document's files imply.
+
+    text and svg show every package of a small job and the activities of a large one; dot and json have every package
+    and every edge.
+    """
+    from pilotage import app
+
+    drawing = _drawing_for(word or PurePath(output).suffix.removeprefix(".").lower())
+    loaded = load_document(file, source_format, parameters)
+    emit(app.draw(loaded, drawing, columns=columns()), output=output)
+
+
+def _drawing_for(word: str) -> Drawing:
+    """The drawing that a word of `--format` or the ending of a file's name stands for."""
+    if word in ("", "txt"):
+        return "text"
+    found = next((known for known in DRAWINGS if known == word), None)
+    if found is None:
+        raise click.UsageError(f"No drawing ends in .{word}: use .svg, .dot, .json or .txt, or say --format.")
+    return found
+
+
+# `pilotage convert`: a document in another format, and a list of what that format cannot say.
+
+_KEYWORDS_SHOWN_MAX = 6
+
+
+@click.command()
+@document_argument
+@format_option
+@click.option("--to", "target", type=click.Choice(FORMATS), required=True, help="The format to write.")
+@output_option
+@click.option(
+    "--report",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="Write what was lost on the way to this file, as a JSON array.",
+)
+def convert(file: str | None, source_format: str, target: str, output: str, report: str | None) -> None:
+    """Write a document in another format, or in the canonical form of our own.
+
+    DAGMan takes several files: with -o DIR/NAME.dag its submit files go beside NAME.dag; without -o all are printed,
+    each under a line with its name.
+    """
+    from pilotage import app
+
+    loaded = load_document(file, source_format)
+    converted = app.convert(loaded, chosen_format(target) or "yaml")
+    if output == "-":
+        emit(_printed(converted.files))
+    else:
+        write_files(_placed(converted.files, output))
+    if report is not None:
+        emit([app.json_text(converted.losses)], output=report)
+    # From our own form to our own form nothing can be lost, and nobody asks.
+    if converted.losses or (loaded.format, target) != ("yaml", "yaml"):
+        say_to_reader(_conversion_summary(converted.losses, reported=report is not None))
+
+
+def _printed(files: Mapping[str, str]) -> Iterator[str]:
+    for name, text in files.items():
+        if len(files) > 1:
+            yield f"==> {shown(name)} <==\n"
+        yield text
+
+
+def _placed(files: Mapping[str, str], output: str) -> dict[str, Iterable[str]]:
+    """Each file with its place: the main one where it was asked for, the others beside it."""
+    main, *others = files
+    folder = Path(output).parent
+    return {output: [files[main]], **{str(folder / name): [files[name]] for name in others}}
+
+
+def _conversion_summary(losses: tuple[SidedLoss, ...], *, reported: bool) -> str:
+    if not losses:
+        return "nothing was lost"
+    counted = Counter(loss.keyword for loss in losses).most_common()
+    shown = ", ".join(f"{word} ({count:,})" if count > 1 else word for word, count in counted[:_KEYWORDS_SHOWN_MAX])
+    more = ", …" if len(counted) > _KEYWORDS_SHOWN_MAX else ""
+    where = "" if reported else "; --report FILE lists them"
+    return f"{len(losses):,} thing{' was' if len(losses) == 1 else 's were'} lost: {shown}{more}{where}"

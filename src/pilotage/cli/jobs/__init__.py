@@ -1,0 +1,1 @@
+"""Commands that look at jobs and steer them."""

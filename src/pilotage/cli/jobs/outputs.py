@@ -1,0 +1,267 @@
+"""`pilotage outputs`: the results of a job are verified and handed over; of a package, everything it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotage.cli.documents.init import is_interactive
+from pilotage.cli.shared.job_names import looked_at
+from pilotage.cli.shared.numpy_loader import import_numpy_quickly
+from pilotage.cli.shared.options import chosen_format, document_argument, format_option, parameter_options
+from pilotage.cli.shared.output import emit, one_line, plural, say_to_reader, table
+from pilotage.cli.shared.server import Place, json_option, look, server_option
+from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import moment, size_text
+
+if TYPE_CHECKING:
+    from pilotage.app.jobs.results import Taken
+    from pilotage.client.jobs import Jobs
+    from pilotage.model.answers import ObsoleteFiles, PackageOutput
+
+PROBLEMS_SHOWN_MAX = 20
+LOGS = ("standard_output", "standard_error", "application_output", "application_error")
+
+
+@click.command()
+@click.argument("place", metavar="JOB|PACKAGE")
+@click.option(
+    "--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Put them into this folder, too."
+)
+@json_option
+@server_option
+def outputs(place: str, to: Path | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
+    """Verify the outputs of a job or a package, and hand them over.
+
+    Every file is compared with what was granted. Where all of a finished job are well, the book has it that you took
+    them over: the job is CLEARED. Packages that failed or were cancelled are counted, since what they were to make is not
+    among the files. Of a package, its exit code and message and where its logs are is told as well. JOB is
+    an id, or a name: then the newest job of that name is meant.
+    """
+    from pilotage.client.jobs import Jobs
+
+    with look(server, token_file) as connection:
+        where = looked_at(connection, place)
+        jobs = Jobs(connection)
+        if where.package is None:
+            return _job(jobs, where.job, to, as_json=as_json, resting=connection.resting)
+        return _package(jobs, where, where.package, to, as_json=as_json, resting=connection.resting)
+
+
+def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
+    from pilotage.app.jobs.results import take
+    from pilotage.model.states import FINAL_NAMES
+
+    # Asked first: what is granted afterwards is not among the files below.
+    found = jobs.job(job)
+    over = found["state"] in FINAL_NAMES
+    lost = {"failed": found["counts"]["aborted"], "cancelled": found["counts"]["cancelled"]}
+    next_step = f"pilotage status {one_line(job)}" if any(lost.values()) else ""
+    count = size_bytes = 0
+    problems: list[Taken] = []
+    listed: list[dict[str, Any]] = []
+    for taken in take(jobs.outputs(job), to=to):
+        count += 1
+        size_bytes += taken.file.size_bytes
+        if taken.problem:
+            problems.append(taken)
+        if as_json:
+            listed.append(_told(taken))
+    cleared = over and not problems
+    if cleared:
+        jobs.clear(job)
+    if as_json:
+        from pilotage import app
+
+        told = {"job": job, "files": listed, "problems": len(problems), "cleared": cleared}
+        emit([app.json_text(told | lost | {"next_step": next_step})])
+    else:
+        _tell_job(job, count, size_bytes, to, problems)
+        if next_step:
+            say_to_reader(f"{_lost(**lost)}, whose outputs are missing; see why with: {next_step}")
+        if problems:
+            say_to_reader(_cure(jobs, job, problems))
+        elif cleared:
+            say_to_reader("the book has it that you took them over: the job is CLEARED")
+        elif resting:
+            say_to_reader(f"the job is not over, and no service runs it: go on with: pilotage attach {one_line(job)}")
+        else:
+            say_to_reader("the job goes on: ask again when it is over")
+    return ExitCode.FAILED if problems or next_step else ExitCode.COMPLETE
+
+
+def _lost(*, failed: int, cancelled: int) -> str:
+    """How many packages failed and were cancelled, in words; there are some."""
+    if not failed:
+        return f"{plural(cancelled, 'package')} cancelled"
+    return f"{plural(failed, 'package')} failed" + (f", {cancelled:,} cancelled" if cancelled else "")
+
+
+def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[Taken]) -> None:
+    for taken in problems[:PROBLEMS_SHOWN_MAX]:
+        say_to_reader(f"{one_line(taken.path)}: {taken.problem}")
+    if len(problems) > PROBLEMS_SHOWN_MAX:
+        say_to_reader(f"and {plural(len(problems) - PROBLEMS_SHOWN_MAX, 'other file')}")
+    there = f" in {one_line(to)}" if to is not None else ""
+    well = count - len(problems)
+    emit([f"{one_line(job)}: {plural(well, 'file')} verified of {count:,}, {size_text(size_bytes)}{there}\n"])
+
+
+def _cure(jobs: Jobs, job: str, problems: list[Taken]) -> str:
+    """What to do first about files that are not well."""
+    from pilotage.client import ServerRefused
+
+    first = next((each for each in problems if each.kind != "in-the-way"), problems[0])
+    if first.kind == "in-the-way":
+        return f"move {one_line(first.path)} away, or name another folder; then ask again"
+    with suppress(ServerRefused):  # a server that runs no jobs
+        progress = jobs.progress(job)
+        if progress.unpublished and progress.next_step:
+            return f"what was made has not got its names: {one_line(progress.next_step)}"
+    away = f"move {one_line(first.path)} away, then make it anew" if first.kind == "changed" else "make it anew"
+    return f"{away}: pilotage restart {one_line(job)}/{first.file.package}"
+
+
+def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
+    import msgspec
+
+    from pilotage.app.jobs.results import take
+    from pilotage.model.answers import PublishedFile
+
+    output = jobs.output(where.job, package)
+    files = (
+        (output.folder, PublishedFile(name=each.name, size_bytes=each.size_bytes, sha256=each.sha256, package=package))
+        for each in output.outputs
+    )
+    taken = list(take(files, to=to))
+    if as_json:
+        from pilotage import app
+
+        told = {**msgspec.to_builtins(output), "outputs": [_told(each) for each in taken]}
+        for name in LOGS if resting else ():  # nobody serves what they name; `pilotage logs` shows them
+            (told[name] or {}).pop("url", None)
+        emit([app.json_text(told)])
+    else:
+        emit(_package_lines(where, output, taken))
+    return ExitCode.FAILED if any(each.problem for each in taken) else ExitCode.COMPLETE
+
+
+def _told(taken: Taken) -> dict[str, Any]:
+    file = taken.file
+    told = {"name": file.name, "path": taken.path, "size_bytes": file.size_bytes, "sha256": file.sha256}
+    return told | {"package": file.package} | ({"problem": taken.problem} if taken.problem else {})
+
+
+def _package_lines(where: Place, output: PackageOutput, taken: list[Taken]) -> Iterator[str]:
+    yield f"{one_line(where)}: {one_line(output.state)}\n"
+    message = (output.exit_message or "").strip().split("\n", 1)[0]
+    facts = [
+        ("exit", output.exit_code),
+        ("message", message),
+        ("stdout", f"pilotage logs {where} --stdout" if output.standard_output else None),
+        ("stderr", f"pilotage logs {where} --stderr" if output.standard_error else None),
+    ]
+    yield from table([fact for fact in facts if fact[1]], indent="  ")
+    if taken:
+        yield "  outputs\n"
+        rows = [(each.path, each.file.size_bytes, each.problem or each.file.sha256) for each in taken]
+        yield from table(rows, indent="    ")
+
+
+# `pilotage clean`: what earlier runs made and the document no longer makes is shown, and then removed.
+
+KEPT_SHOWN_MAX = 20
+
+
+@click.command()
+@document_argument
+@format_option
+@parameter_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs; nobody is asked.")
+def clean(
+    file: str | None, source_format: str, *, parameters: dict[str, str], yes: bool, dry_run: bool, as_json: bool
+) -> int:
+    """Remove, after showing, what earlier runs made and the document no longer makes.
+
+    FILE is a document; none: the one of the current folder. A file stays where somebody changed it, where a job that is not
+    over makes or reads it, where the document reads it or may make it, and where another document does. Exit code 0: all
+    was removed, or there was nothing; 1: something was not; 2: bad input, or nobody was there to be asked.
+    """
+    if yes and dry_run:
+        raise click.UsageError("--yes and --dry-run exclude each other.")
+    import_numpy_quickly()
+    from pilotage.app.clean import obsolete_files, remove_obsolete
+    from pilotage.app.jobs.submit import document_source
+
+    source = document_source(file, source_format=chosen_format(source_format), parameters=parameters)
+    found = obsolete_files(source)
+    if not as_json:
+        emit(_shown(found))
+    if not found.files or dry_run:
+        return _end(found, as_json=as_json)
+    if not yes:
+        question = f"Remove {plural(len(found.files), 'file')} ({size_text(found.size_bytes)})?"
+        if as_json or not is_interactive():
+            say_to_reader(f"{question} Nobody is there to be asked: say --yes.")
+            return _end(found, as_json=as_json, code=ExitCode.BAD_INPUT)
+        if not click.confirm(question, err=True):
+            say_to_reader("nothing was removed")
+            return ExitCode.FAILED
+    done = remove_obsolete(source, found)
+    failed = len(done.removed) < len(found.files)
+    if not as_json:
+        emit(_outcome(found, done))
+    return _end(done, as_json=as_json, code=ExitCode.FAILED if failed else ExitCode.COMPLETE)
+
+
+def _end(found: ObsoleteFiles, *, as_json: bool, code: ExitCode = ExitCode.COMPLETE) -> ExitCode:
+    if as_json:
+        import msgspec
+
+        from pilotage import app
+
+        plain = {name: msgspec.to_builtins(getattr(found, name)) for name in found.__struct_fields__}
+        emit([app.json_text({**plain, "size_bytes": found.size_bytes})])
+    return code
+
+
+def _shown(found: ObsoleteFiles) -> Iterator[str]:
+    """What can be removed, and what stays and why, for people."""
+    name = one_line(found.job)
+    if not found.files:
+        yield f"{name}: nothing to remove\n"
+    else:
+        count, size = plural(len(found.files), "file"), size_text(found.size_bytes)
+        yield f"{name}: {count}, {size}, that earlier runs made and the document no longer makes\n"
+        rows = ((each.name, size_text(each.size_bytes), moment(each.modified_at), each.job) for each in found.files)
+        yield from table(rows, header=("file", "size", "made", "by"), indent="  ")
+    if found.kept:
+        yield "  kept\n"
+        yield from table(((each.name, each.message) for each in found.kept[:KEPT_SHOWN_MAX]), indent="    ")
+        if len(found.kept) > KEPT_SHOWN_MAX:
+            yield f"    … and {len(found.kept) - KEPT_SHOWN_MAX:,} more, which --json names\n"
+    if found.maybe_made:
+        one = found.maybe_made == 1
+        yield (
+            f"  {plural(found.maybe_made, 'file')} that earlier runs made {'stays' if one else 'stay'}, since the document may"
+            f" make {'it' if one else 'them'}: not all names of its outputs are known before\n"
+        )
+
+
+def _outcome(found: ObsoleteFiles, done: ObsoleteFiles) -> Iterator[str]:
+    """What was removed, and what was not."""
+    removed = {*done.removed}
+    size_bytes = sum(each.size_bytes for each in found.files if each.name in removed)
+    folders = f"; {plural(len(done.folders), 'folder')} left empty, too: {', '.join(map(one_line, done.folders))}"
+    yield f"removed {plural(len(removed), 'file')}, {size_text(size_bytes)}{folders if done.folders else ''}\n"
+    messages = {each.name: each.message for each in done.kept} | {each.name: each.message for each in done.not_removed}
+    for each in found.files:
+        if each.name not in removed:
+            why = messages.get(each.name, "it is not what it was when it was shown")
+            say_to_reader(f"not removed: {one_line(each.name)}: {why}")

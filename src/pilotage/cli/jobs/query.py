@@ -1,0 +1,367 @@
+"""`pilotage query`: jobs, packages or events, of one server or merged from several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotage.cli.shared.errors import show
+from pilotage.cli.shared.job_names import hint_at_ids, looked_at
+from pilotage.cli.shared.options import QueryCommand
+from pilotage.cli.shared.output import cut, duration, emit, fields_of, one_line, plural, room, say_to_reader, table
+from pilotage.cli.shared.server import (
+    Place,
+    addresses_of,
+    follow,
+    json_line,
+    json_option,
+    look,
+    looking_at,
+    server_option,
+    servers_option,
+)
+from pilotage.model.answers import parameters_text
+from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import moment
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+    from pilotage.client.queries import Failure, Found, Question, Target
+
+LIMIT_DEFAULT = 100
+
+
+@click.command(cls=QueryCommand)
+@click.argument("query")
+@click.option("--packages", "target", flag_value="packages", default="packages", help="Find packages. [default]")
+@click.option("--jobs", "target", flag_value="jobs", help="Find jobs.")
+@click.option("--events", "target", flag_value="events", help="Find events.")
+@click.option("--count", "only_count", is_flag=True, help="Only say how many there are.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=LIMIT_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="As many at most.",
+)
+@click.option("--cursor", metavar="TEXT", help="Go on where an answer before ended.")
+@json_option
+@servers_option
+def query(
+    query: str,
+    target: Target,
+    limit: int,
+    cursor: str | None,
+    servers: tuple[str, ...],
+    token_files: tuple[str, ...],
+    *,
+    only_count: bool,
+    as_json: bool,
+) -> int:
+    """Find packages, jobs or events.
+
+    By a QUERY such as "state=RUNNING and site=lyon and tag.study=A12". An answer that does not fit ends with a cursor. Of several servers, one that fails is named, and the exit code is
+    not 0; the others are shown. Packages of which nothing was heard yet, and those of sealed jobs, are found
+    where the query names their job: "job=ID and …".
+    """
+    from pilotage.client import queries
+
+    asked = queries.Question(target=target, query=query, limit=limit, binaries=as_json)
+    connections, failures = _connections(servers, token_files)
+    try:
+        if only_count:
+            failures += _count(connections, asked, as_json=as_json, failed=failures)
+        else:
+            found = queries.find(connections, asked, cursor=cursor)
+            failures += found.failures
+            _show(found, target, failures, as_json=as_json)
+            if not found.items and not failures:
+                hint_at_ids(connections, query)
+    finally:
+        for server in connections:
+            server.close()
+    for failure in failures:
+        told = str(failure.error)
+        say_to_reader(f"error: {told}" if failure.server in told else f"error: {failure.server}: {told}")
+    return max((failure.error.exit_code for failure in failures), default=ExitCode.COMPLETE)
+
+
+def _connections(servers: Sequence[str], token_files: Sequence[str]) -> tuple[list[Server], list[Failure]]:
+    """The servers; of several, one that does not run is a failure like any other, and not the end."""
+    from pilotage.client import ServerError
+    from pilotage.client.queries import Failure
+
+    found: list[Server] = []
+    failures: list[Failure] = []
+    addresses = addresses_of(servers, token_files)
+    for address in addresses:
+        try:
+            found.append(looking_at(address))
+        except ServerError as error:
+            if len(addresses) == 1:
+                raise
+            failures.append(Failure(address.url, error))
+    return found, failures
+
+
+def _count(servers: list[Server], asked: Question, *, as_json: bool, failed: list[Failure]) -> list[Failure]:
+    from pilotage.client.queries import count
+
+    if asked.target == "events":
+        raise click.UsageError("Events are not counted; count jobs or packages.")
+    counted = count(servers, asked)
+    if as_json:
+        from pilotage import app
+
+        told = {"target": asked.target, "query": asked.query, "count": counted.count, "servers": counted.counts}
+        told |= {"sealed_jobs": counted.sealed_jobs, "failures": _told([*failed, *counted.failures])}
+        emit([app.json_text(told)])
+    else:
+        emit([f"{counted.count:,}\n"])
+    _tell_sealed(counted.sealed_jobs)
+    return counted.failures
+
+
+def _show(found: Found, target: Target, failures: list[Failure], *, as_json: bool) -> None:
+    if as_json:
+        from pilotage import app
+
+        told: dict[str, Any] = {target: found.items, "next": found.next, "failures": _told(failures)}
+        if target == "packages":
+            told["sealed_jobs"] = found.sealed_jobs
+        emit([app.json_text(told)])
+        _tell_sealed(found.sealed_jobs)
+        return
+    emit(table(_rows(target, found.items), header=HEADERS[target]))
+    if not found.items and not failures:
+        say_to_reader("nothing found")
+    _tell_sealed(found.sealed_jobs)
+    if found.next is not None:
+        say_to_reader(f"there is more; go on with: --cursor {found.next}")
+
+
+def _tell_sealed(jobs: int) -> None:
+    if jobs:
+        say_to_reader(f"packages of {plural(jobs, 'sealed job')} are not searched; name the job")
+
+
+def _told(failures: list[Failure]) -> list[dict[str, str]]:
+    return [{"server": failure.server, "message": str(failure.error)} for failure in failures]
+
+
+HEADERS: dict[Target, tuple[str, ...]] = {
+    "jobs": ("JOB", "STATE", "NAME", "OWNER", "PACKAGES", "FAILED", "SUBMITTED", "SERVER"),
+    "packages": (
+        "PACKAGE",
+        "NAME",
+        "PARAMETERS",
+        "STATE",
+        "ACTIVITY",
+        "SITE",
+        "NODE",
+        "ATTEMPTS",
+        "EXIT",
+        "REASON",
+        "UPDATED",
+        "SERVER",
+    ),
+    "events": ("POSITION", "TIME", "EVENT", "ABOUT", "DATA", "SERVER"),
+}
+
+
+def _rows(target: Target, items: list[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
+    for item in items:
+        server = item.get("server")
+        if target == "jobs":
+            yield (
+                item["id"], f"{item['state']}{_beside(item)}", item["name"], item["owner"],
+                f"{item['packages']:,}", item["failed"] or None, moment(item["submitted_at"]), server,
+            )  # fmt: skip
+        elif target == "packages":
+            yield (
+                f"{item['job']}/{item['id']}", *_words(item), f"{item['state']}{' (held)' if item['held'] else ''}", item["activity"],
+                item["site"], item["node"], item["attempts"] or None, item["exit_code"],
+                item["reason"] or item["cause"], moment(item["updated_at"]), server,
+            )  # fmt: skip
+        else:
+            yield (
+                item["position"], moment(item["time"]), item["type"], subject_of(item), fields_of(item["data"]), server
+            )  # fmt: skip
+
+
+def _words(package: dict[str, Any]) -> tuple[str, str]:
+    """The name and the parameters of a package, where its server tells of them."""
+    words = package.get("words") or {}
+    return words.get("name", ""), parameters_text(words.get("parameters", {}))
+
+
+def _beside(job: dict[str, Any]) -> str:
+    """What is to be known of a job beside its state."""
+    return " (purged)" if job["place"] == "purged" else " (held)" if job["held"] else ""
+
+
+def subject_of(event: dict[str, Any]) -> str:
+    """What an event is about, as people write it."""
+    if event["job"] is None:
+        return str(event["pilot"] or event["site"] or "")
+    package = f"/{event['package']}" if event["package"] else ""
+    attempt = f" #{event['attempt']}" if event["attempt"] else ""
+    return f"{event['job']}{package}{attempt}"
+
+
+# `pilotage events`: what happened to a job or a package, so far or as it goes on.
+
+
+@click.command()
+@click.argument("place", metavar="[JOB|PACKAGE]", required=False)
+@click.option(
+    "--follow", "-f", "following", is_flag=True, help="Go on with what happens from now on, until interrupted."
+)
+@click.option(
+    "--after", type=click.IntRange(min=0), default=0, metavar="POSITION", help="Only events behind this position."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after as many.")
+@click.option("--query", metavar="QUERY", help='Only some of them, such as "type=AttemptFinished".')
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --follow, one for each event.")
+@server_option
+def events(
+    place: str | None,
+    after: int,
+    limit: int | None,
+    query: str | None,
+    server: str | None,
+    token_file: str | None,
+    *,
+    following: bool,
+    as_json: bool,
+) -> int:
+    """Show what happened to a job or a package, in the order of the book.
+
+    A package is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or a name: then the newest job of that name is
+    meant. Without one it is the last job that is not over, or the last of all. --follow goes on where it was when the server comes back.
+    """
+    with look(server, token_file) as connection:
+        where = looked_at(connection, place)
+        if following:
+            asked: dict[str, str | int | None] = {"query": query, "after": after}
+            line = json_line if as_json else _line
+            return follow(connection, _path(where), asked, mark="position", line=line, limit=limit)
+        found = islice(_pages(connection, where, query, after), limit)
+        if not as_json:
+            emit(map(_line, found))
+            return ExitCode.COMPLETE
+        first = list(islice(found, 1))  # what is refused is refused before anything is printed
+        told = _AsObject(chain(first, found))
+        emit(told)
+    return told.exit_code
+
+
+def _path(where: Place) -> str:
+    from pilotage.client.server import path_of
+
+    if where.package is None:
+        return path_of("jobs", where.job, "events")
+    return path_of("jobs", where.job, "packages", where.package, "events")
+
+
+def _pages(connection: Server, where: Place, query: str | None, after: int) -> Iterator[dict[str, Any]]:
+    more = True
+    while more:
+        page = connection.get(_path(where), {"query": query, "after": after, "limit": 1000})
+        yield from page["events"]
+        after, more = page["after"], page["more"]
+
+
+def _line(event: dict[str, Any]) -> str:
+    skewed = " (clock wrong)" if event["skewed"] else ""
+    about, said = one_line(subject_of(event)), fields_of(event["data"])
+    line = f"{event['position']:>8}  {moment(event['time'])}{skewed}  {event['type']:<17}  {about}  {said}"
+    return f"{cut(line.rstrip(), room())}\n"
+
+
+class _AsObject:
+    """Events as one object, piece by piece; it is whole also where the server goes away in the middle, and says so."""
+
+    def __init__(self, found: Iterator[dict[str, Any]]) -> None:
+        self._found = found
+        self.exit_code: int = ExitCode.COMPLETE
+
+    def __iter__(self) -> Iterator[str]:
+        from pilotage.model.errors import PilotageError
+
+        yield '{"events":['
+        separator = "\n"
+        try:
+            for event in self._found:
+                yield separator + json_line(event).rstrip("\n")
+                separator = ",\n"
+        except PilotageError as error:
+            self.exit_code, told = show(error)
+            yield f'\n],"error":{json_line(told)}}}\n'
+        else:
+            yield "\n]}\n"
+
+
+# `pilotage statistics`: how work flows through the states.
+
+WINDOWS = ("1m", "1h", "1d")
+
+
+@click.command()
+@click.option("--window", type=click.Choice(WINDOWS), default="1h", show_default=True, help="The time before now.")
+@click.option("--site", metavar="NAME", help="Only this site.")
+@click.option("--activity", metavar="NAME", help="Only this activity.")
+@json_option
+@server_option
+def statistics(
+    window: str,
+    site: str | None,
+    activity: str | None,
+    server: str | None,
+    token_file: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Show how work flows through the states.
+
+    For each site and activity: rates into each state, and mean, median and 95th percentile of the time between two.
+    Median and percentile are approximate, within 5 %.
+    """
+    from pilotage.client.server import path_of
+
+    with look(server, token_file) as connection:
+        told = connection.get(path_of("statistics"), {"window": window, "site": site, "activity": activity})
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text(told)])
+        return
+    if not told["flows"]:
+        say_to_reader(f"nothing moved within {window}")
+    emit(line for flow in told["flows"] for line in _flow_lines(flow))
+
+
+def _flow_lines(flow: dict[str, Any]) -> Iterator[str]:
+    yield f"site {one_line(flow['site']) or '-'}, activity {one_line(flow['activity']) or '-'}\n"
+    entries = [
+        (f"into {state}", f"{count:,}", f"{flow['per_second'][state]:.3g}/s")
+        for state, count in flow["entries"].items()
+    ]
+    yield from table(entries, indent="  ")
+    times = [
+        (
+            pair.replace("-", " to "),
+            f"{each['count']:,}",
+            *(_seconds(each[f"{name}_seconds"]) for name in ("mean", "median", "p95")),
+        )
+        for pair, each in flow["intervals"].items()
+    ]
+    yield from table(times, header=("BETWEEN", "COUNT", "MEAN", "MEDIAN", "95 %"), indent="  ")
+
+
+def _seconds(seconds: float) -> str:
+    return duration(float(f"{seconds:.3g}"))

@@ -1,0 +1,436 @@
+"""`pilotage status`: how a job or a package stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotage.cli.shared.job_names import looked_at, looked_at_package
+from pilotage.cli.shared.output import duration, emit, no_service, one_line, plural, table
+from pilotage.cli.shared.progress import called
+from pilotage.cli.shared.server import Place, json_option, look, server_option
+from pilotage.model.answers import parameters_text
+from pilotage.model.states import FINAL_NAMES
+from pilotage.model.texts import moment, size_text
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+    from pilotage.model.answers import Explanation, Why
+
+STAGES_SHOWN_MAX = 50
+REASONS_SHOWN_MAX = 3
+TARGETS_SHOWN_MAX = 10
+_COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "submitted", "aborted", "cancelled")
+
+
+@click.command()
+@click.argument("place", metavar="[JOB|PACKAGE]", required=False)
+@json_option
+@server_option
+def status(place: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> None:
+    """Show how a job or a package stands.
+
+    Of a job, what failed is grouped by its cause, and where nothing can move it is said why. Of a package, every
+    attempt is shown, and of one that failed how, where, its last words, and whether it is tried again. It is written
+    JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or a name: then the newest job of that name is meant.
+    Without one it is the last job that is not over, or the last of all.
+    """
+    from pilotage.client.server import path_of
+
+    with look(server, token_file) as connection:
+        where = looked_at(connection, place)
+        if where.package is None:
+            told = _job(connection, where.job)
+            stages = connection.get(path_of("jobs", where.job, "stages"), {"limit": STAGES_SHOWN_MAX})["stages"]
+            more = _asked(connection, told, where.job, "progress")
+            if connection.resting and more is not None and told["state"] not in FINAL_NAMES:
+                stuck = no_service(connection.ended)
+                more |= {"stuck": stuck, "next_step": f"go on with: pilotage attach {where.job}"}
+            found, lines = {"job": told, "stages": stages}, _job_lines(told, stages, more)
+            found |= {"progress": more} if more is not None else {}
+        else:
+            found = connection.get(path_of("jobs", where.job, "packages", where.package))
+            more = _asked(connection, found["package"], where.job, "packages", where.package, "explain")
+            if connection.resting and more is not None:
+                more = _resting(more, where.job, ended=connection.ended)
+            lines = _package_lines(where, found["package"], found["attempts"], more)
+            found |= {"explanation": more} if more is not None else {}
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text(found)])
+    else:
+        emit(lines)
+
+
+def _job(connection: Server, job: str) -> Any:
+    """A job as the server tells of it; of one that was purged, how to see what is kept."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
+
+    try:
+        return connection.get(path_of("jobs", job))
+    except ServerRefused as error:
+        if error.status == 410:
+            kept = f'its name, owner and counts are kept: pilotage query --jobs "job={job}"'
+            error.next_step = f"{kept}\n  {error.next_step}" if error.next_step else kept
+        raise
+
+
+def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
+    """What is below a job, unless all is well and over; a server that knows no such thing has nothing to say."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
+
+    well = about["state"] in ("DONE", "CLEARED") and not _not_well(about)
+    if well and not about.get("held") and not about.get("targets"):
+        return None
+    try:
+        return connection.get(path_of("jobs", *path))
+    except ServerRefused as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _resting(told: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
+    """An explanation by the book alone, where it is the folder's own service that does not run."""
+    import msgspec
+
+    from pilotage.model.answers import Explanation
+
+    explained: dict[str, Any] = msgspec.to_builtins(
+        without_service(msgspec.convert(told, Explanation), job, ended=ended)
+    )
+    return explained
+
+
+def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any) -> Iterator[str]:
+    # The last attempt so far may have ended long before the job does.
+    finished = ("finished",) if job["state"] in FINAL_NAMES else ()
+    yield f"{one_line(job['id'])}: {_state(job)}\n"
+    facts = [
+        ("name", job["name"]),
+        ("owner", job["owner"]),
+        ("parent", job["parent"]),
+        ("targets", _targets(job.get("targets") or [])),
+        ("packages", _histogram(job)),
+        ("why", job["cause"]),
+        ("cleared", f"by {job['cleared_by']}" if job["cleared_by"] else None),
+        ("epoch", job["epoch"] if job["epoch"] > 1 else None),
+        ("place", job["place"] if job["place"] != "live" else None),
+        *_times(job, ("submitted", "accepted", "started", *finished, "updated")),
+        ("tags", _tags(job["tags"])),
+    ]
+    yield from _facts(facts)
+    if len(stages) > 1:
+        yield "  stages\n"
+        rows = ((stage["stage"], _stage_state(stage), _stage_packages(stage)) for stage in stages)
+        yield from table(rows, indent="    ")
+        if job["stages"] > len(stages):
+            yield f"    … and {job['stages'] - len(stages):,} more\n"
+    yield from _moving_lines(progress)
+    if bad := _not_well(job):
+        words = f"job={job['id']} and state in (ABORTED, CANCELLED)"
+        see = "see it" if bad == 1 else "see them"
+        failed, cancelled = job["counts"]["aborted"], job["counts"]["cancelled"]
+        what = f"{plural(failed or cancelled, 'package')} {'failed' if failed else 'cancelled'}"
+        what += f", {cancelled:,} cancelled" if failed and cancelled else ""
+        yield f'  {what}; {see} with: pilotage query "{one_line(words)}"\n'
+
+
+def _moving_lines(told: Any) -> Iterator[str]:
+    """Why nothing can move, or what keeps it from moving now, and what failed, by its cause."""
+    if told is None:
+        return
+    import msgspec
+
+    from pilotage.cli.shared.progress import failure_lines, unmade_lines
+    from pilotage.model.answers import Progress
+
+    progress = msgspec.convert(told, Progress)
+    if progress.stuck:
+        yield f"  nothing can move: {one_line(progress.stuck)}\n"
+        if progress.next_step:
+            yield f"    next: {one_line(progress.next_step)}\n"
+    if progress.trouble:
+        yield f"  trouble: {one_line(progress.trouble)}\n"
+    yield from (f"  {line}" for line in failure_lines(progress))
+    yield from (f"  {line}" for line in unmade_lines(progress))
+
+
+def _package_lines(
+    where: Place, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
+) -> Iterator[str]:
+    words = package.get("words") or {}
+    yield f"{one_line(where)}: {_state(package)}\n"
+    facts = [
+        ("name", words.get("name")),
+        ("given", parameters_text(words.get("parameters", {}))),
+        ("command", words.get("command")),
+        ("path", package["path"]),
+        ("activity", package["activity"]),
+        ("site", package["site"]),
+        ("node", package["node"]),
+        ("exit", package["exit_code"]),
+        ("message", package["exit_message"]),
+        ("reason", package["reason"]),
+        ("used", ", ".join(_used(next((each for each in attempts if each["attempt"] == package["attempt"]), {})))),
+        ("why", package["cause"] or package["cleared_by"]),
+        ("epoch", package["epoch"] if package["epoch"] > 1 else None),
+        ("heard", None if package["heard"] else "nothing yet"),
+        ("inferred", ", ".join(package["inferred"])),
+        ("conflict", "events that exclude each other stand in the book" if package["conflict"] else None),
+        *_times(package, ("ready", "scheduled", "running", "done", "aborted", "cancelled", "cleared", "updated")),
+        ("tags", _tags(package["tags"])),
+    ]
+    yield from _facts(facts)
+    if attempts:
+        yield "  attempts\n"
+        yield from table(map(_attempt, attempts), indent="    ")
+    yield from _binary_lines(attempts, package["attempt"])
+    yield from _card_lines(where, package, attempts, explanation)
+    # What is run elsewhere is explained there.
+    reasons = [why for why in (explanation or {}).get("reasons", ()) if why["code"] != "elsewhere"]
+    if reasons and package["state"] not in FINAL_NAMES:
+        for why in reasons[:REASONS_SHOWN_MAX]:
+            yield f"  {one_line(why['message'])}\n"
+        yield f"  more: pilotage explain {one_line(where)}\n"
+
+
+def _card_lines(
+    where: Place, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
+) -> Iterator[str]:
+    """The failure of a package as a card, where its last attempt failed or it was given up."""
+    last = attempts[-1] if attempts else {}
+    failed = last.get("exit_code") not in (None, "SUCCESS") or last.get("lost_at") is not None
+    if package["state"] in ("DONE", "CLEARED", "CANCELLED") or not (failed or package["state"] == "ABORTED"):
+        return
+    import msgspec
+
+    from pilotage.cli.shared.progress import card_lines
+    from pilotage.model.answers import FailureCard, PackageWords
+
+    again = package["state"] not in FINAL_NAMES
+    until = next((why["until"] for why in (explanation or {}).get("reasons", ()) if why.get("until")), None)
+    look = f"pilotage logs {where} --attempt {last['attempt']}" if last else f"pilotage explain {where}"
+    card = FailureCard(
+        package=package["id"],
+        path=package["path"],
+        words=msgspec.convert(package.get("words"), PackageWords | None),
+        attempt=last.get("attempt"),
+        cause=package["cause"] or "",
+        reason=last.get("reason") or last.get("lost_reason") or "",
+        exit_code=last.get("exit_code") or "",
+        exit_message=last.get("exit_message") or "",
+        exit_status=last.get("exit_status"),
+        signal=last.get("signal"),
+        peak_memory_bytes=last.get("peak_memory_bytes"),
+        peak_memory_below_bytes=last.get("peak_memory_below_bytes"),
+        site=last.get("site") or "",
+        node=last.get("node") or "",
+        again=again,
+        again_at=until if again else None,
+        next_step=look,
+    )
+    yield "  failure\n"
+    yield from card_lines(where.job, card, indent="    ")
+
+
+def _binary_lines(attempts: list[dict[str, Any]], counted: int | None) -> Iterator[str]:
+    """The binaries of the attempt that counts, where there are several: when each ran, and how it ended."""
+    binaries: list[dict[str, Any]] = next(
+        (each.get("binaries", []) for each in attempts if each["attempt"] == counted), []
+    )
+    if binaries:
+        from pilotage.cli.shared.progress import binary_lines
+
+        yield from binary_lines(counted, binaries)
+
+
+def _used(attempt: dict[str, Any]) -> Iterator[str]:
+    """What an attempt used, as far as anybody told."""
+    from pilotage.cli.shared.progress import peak_texts
+
+    for name in ("user", "system"):
+        if attempt.get(f"cpu_{name}_seconds") is not None:
+            yield f"{duration(round(attempt[f'cpu_{name}_seconds'], 3))} {name}"
+    yield from peak_texts(attempt.get("peak_memory_bytes"), below_bytes=attempt.get("peak_memory_below_bytes"))
+    for name in ("read", "written"):
+        if attempt.get(f"{name}_bytes") is not None:
+            yield f"{size_text(attempt[f'{name}_bytes'])} {name}"
+
+
+def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
+    begun, ended = attempt["started_at"], attempt["finished_at"]
+    took = duration(round(ended - begun, 3)) if begun is not None and ended is not None and ended >= begun else ""
+    doubts = {"lost": attempt["lost_at"], "suspected": attempt["suspected_at"]}
+    doubt = next((word for word, at in doubts.items() if at is not None), "")
+    how = attempt["exit_code"] or doubt or attempt["phase"] or ""
+    return (
+        attempt["attempt"],
+        f"epoch {attempt['epoch']}" if attempt["epoch"] > 1 else None,
+        attempt["site"],
+        attempt["node"],
+        moment(begun if begun is not None else attempt["created_at"]),
+        took,
+        f"{how}{' (granted)' if attempt['granted'] else ''}".strip(),
+        attempt["reason"] if attempt["exit_code"] else attempt["reason"] or attempt["lost_reason"],
+        (attempt["exit_message"] or "").partition("\n")[0],
+    )
+
+
+def _state(told: dict[str, Any]) -> str:
+    flags = [word for word in ("held", "dropped") if told.get(word)]
+    if told.get("held") and told["state"] == "RUNNING" and not told.get("counts", {"running": 1})["running"]:
+        return "held, and nothing of it runs"  # it had begun, which is all that RUNNING says of a job
+    # A job is over, and DONE, also where packages of it failed.
+    if _not_well(told) and told["state"] in FINAL_NAMES:
+        failed, cancelled = told["counts"]["aborted"], told["counts"]["cancelled"]
+        flags += [f"{failed:,} failed"] if failed else []
+        flags += [f"{cancelled:,} cancelled"] if cancelled and told["state"] != "CANCELLED" else []
+    return f"{told['state']} ({', '.join(flags)})" if flags else str(told["state"])
+
+
+def _stage_state(stage: dict[str, Any]) -> str:
+    """The state of a stage; one of which every package was dropped has come to no end of its own."""
+    counts = stage["counts"]
+    gone = counts["dropped"] and not stage["late"] and not any(counts[word] for word in _COUNTED)
+    gone = gone or stage.get("left_out")
+    return "-" if gone else str(stage["state"])
+
+
+def _stage_packages(stage: dict[str, Any]) -> str:
+    if stage.get("left_out"):
+        return "left out: no target needs it"
+    return "not known yet" if stage["late"] else _histogram(stage)
+
+
+def _targets(targets: list[str]) -> str:
+    more = f" and {len(targets) - TARGETS_SHOWN_MAX:,} more" if len(targets) > TARGETS_SHOWN_MAX else ""
+    return f"{', '.join(targets[:TARGETS_SHOWN_MAX])}{more}"
+
+
+def _not_well(told: dict[str, Any]) -> int:
+    """How many packages of a job failed or were cancelled; none of what is no job."""
+    counts: dict[str, int] = told.get("counts") or {}
+    return (told.get("failed") or 0) + counts.get("cancelled", 0)
+
+
+def _histogram(told: dict[str, Any]) -> str:
+    counts = told["counts"]
+    parts = [f"{counts[word]:,} {word.upper()}" for word in _COUNTED if counts[word]]
+    dropped = f"; {counts['dropped']:,} dropped" if counts["dropped"] else ""
+    total = sum(counts[word] for word in _COUNTED)
+    return (f"{total:,}: {', '.join(parts)}" if parts else "none") + dropped
+
+
+def _times(told: dict[str, Any], names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((name, moment(told[f"{name}_at"])) for name in names)
+
+
+def _tags(tags: dict[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(tags.items()))
+
+
+def _facts(facts: Iterable[tuple[str, object]]) -> Iterator[str]:
+    return table([fact for fact in facts if fact[1] not in (None, "")], indent="  ")
+
+
+# `pilotage explain`: why a package is where it is.
+
+_NAMED_MAX = 5
+_ABLE = ("site-unknown", "site-hibernated", "site-avoided", "site-closed", "site-full", "next")
+
+
+@click.command()
+@click.argument("package", metavar="[PACKAGE]", required=False)
+@json_option
+@server_option
+def explain(package: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> None:
+    """Say why a package is where it is: why it does not run, above all.
+
+    It is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME, with the id of its job or its name, which means the newest job of that
+    name; 1.2.1 alone is one of the last job. Of a job with a single package, the job is enough. The reason that matters
+    most stands first.
+    """
+    from pilotage.client.jobs import Jobs
+
+    with look(server, token_file) as connection:
+        where, dotted = looked_at_package(connection, package)
+        told = Jobs(connection).explain(where.job, dotted)
+        if connection.resting:
+            told = without_service(told, where.job, ended=connection.ended)
+    if as_json:
+        import msgspec
+
+        from pilotage import app
+
+        emit([app.json_text(msgspec.to_builtins(told))])
+    else:
+        emit(explanation_lines(where, told))
+
+
+def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:
+    """An explanation by the book alone, which takes the job for somebody else's; but it is only that no service runs."""
+    import msgspec
+
+    known = {"message": f"{no_service(ended)}: nothing of it begins", "code": "no-service"}
+    step = f"go on with: pilotage attach {job}"
+    reasons = (
+        msgspec.structs.replace(why, **known, next_step=step) if why.code == "elsewhere" else why
+        for why in told.reasons
+    )
+    return msgspec.structs.replace(told, reasons=tuple(reasons))
+
+
+def explanation_lines(where: Place, told: Explanation) -> Iterator[str]:
+    """An explanation in words, the first reason first."""
+    import msgspec
+
+    epoch = f", epoch {told.epoch}" if told.epoch > 1 else ""
+    yield f"{one_line(called(where.job, told.package, told.words))}: {one_line(told.standing)}{epoch}\n"
+    if told.words is not None and told.words.command:
+        yield f"  $ {one_line(told.words.command)}\n"
+    for why in _in_order(told.reasons):
+        yield f"  {one_line(_reason(why))}\n"
+        if why.next_step:
+            yield f"    next: {one_line(why.next_step)}\n"
+    if told.binaries:
+        from pilotage.cli.shared.progress import binary_lines
+
+        yield from binary_lines(told.ended, [msgspec.to_builtins(each) for each in told.binaries])
+
+
+def _in_order(reasons: Sequence[Why]) -> list[Why]:
+    """The reasons, those of sites that could never run it behind those that could, and what is alike of them in one line."""
+    import msgspec
+
+    unable: dict[str, list[str]] = {}
+    for why in reasons:
+        if why.code == "site-unable":
+            unable.setdefault(why.message, []).append(why.subject)
+    places = [at for at, why in enumerate(reasons) if why.code == "site-unable" or why.code in _ABLE]
+    told: list[Why] = []
+    for at, why in enumerate(reasons):
+        if why.code != "site-unable":
+            told.append(why)
+        if unable and at == places[-1]:
+            first = next(each for each in reasons if each.code == "site-unable")
+            for message, names in unable.items():
+                told.append(msgspec.structs.replace(first, message=f"{_listed(names)}: {message}", subject=names[0]))
+    return told
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
+
+
+def _reason(why: Why) -> str:
+    times = [f"{word} {moment(at)}" for word, at in (("since", why.since), ("until", why.until)) if at is not None]
+    more = [f"{why.count:,} such in all"] if why.code == "waits-for-package" and why.count > 1 else []
+    beside = ", ".join([*times, *more])
+    return f"{why.message} ({beside})" if beside else why.message

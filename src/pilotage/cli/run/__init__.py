@@ -1,0 +1,1 @@
+"""Commands that run, submit and simulate documents."""

@@ -1,0 +1,242 @@
+"""`pilotage run`: a document from its definition to its results, with progress, and a summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotage.cli.shared.job_run import end_options, run_options
+from pilotage.cli.shared.numpy_loader import import_numpy_quickly
+from pilotage.cli.shared.options import chosen_format, format_option, parameter_options, target_arguments
+from pilotage.cli.shared.output import duration, emit, one_line, plural, table
+
+if TYPE_CHECKING:
+    from pilotage.app import LoadedJob
+    from pilotage.app.jobs.submit import HowToRun, Source
+    from pilotage.model.jobs.submission import RunPlan, StagePlan
+
+
+@click.command()
+@target_arguments
+@format_option
+@parameter_options
+@run_options
+@end_options
+def run(
+    words: tuple[str, ...],
+    source_format: str,
+    *,
+    parameters: dict[str, str],
+    how: HowToRun,
+    detach: bool,
+    as_json: bool,
+) -> int:
+    """Run a document here, or only what some of its outputs need, and wait for its end.
+
+    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
+    What an earlier run has made is not made again. Ctrl-C stops in good order, and the same command goes on; a closed
+    terminal ends nothing. Exit code 0: complete; 1: packages failed, or a TARGET was not made; 2: bad input; 3: stopped;
+    130: interrupted twice.
+    """
+    from pilotage.app.jobs.targets import source_for
+    from pilotage.cli.shared.job_run import carry_out
+
+    source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
+    return carry_out(source, how, before_load=import_numpy_quickly, detach=detach, as_json=as_json)
+
+
+# `pilotage map`: one command over many files or values, without a document.
+
+
+@click.command(name="map")
+@click.argument("words", nargs=-1, metavar="COMMAND ITEM…")
+@click.option(
+    "--each-line",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="The items are the lines of a file; without COMMAND each line is a command. - is standard input.",
+)
+@click.option(
+    "--output", "outputs", multiple=True, metavar="NAME", help="A file that each makes, such as {/.}.png; none: all."
+)
+@click.option("--shell", is_flag=True, help="Give each command to /bin/sh, for pipes and redirection.")
+@click.option("--print", "prints", is_flag=True, help="Print what each command wrote, in the order of the items.")
+@click.option("--job", metavar="NAME", help="What to call the job, instead of what the command is called.")
+@run_options
+@end_options
+def map_command(
+    words: tuple[str, ...],
+    each_line: str | None,
+    outputs: tuple[str, ...],
+    job: str | None,
+    *,
+    shell: bool,
+    prints: bool,
+    how: HowToRun,
+    detach: bool,
+    as_json: bool,
+) -> int:
+    """Run one command for each of many files or values, without a document.
+
+    An example: pilotage map 'convert {} {/.}.png' *.tif.
+
+    In COMMAND and in --output, {} is the item, {.} the item without its ending, {/} its name without its folder, {//}
+    its folder, {/.} its name without either, and {#} its number. Without any of them the item comes last. Items that
+    are files lie in the folder of their package; files that appear there are put beside the items afterwards. Of
+    --each-line, lines without anything in them are no items. The rest is as for `pilotage run`.
+    """
+    if prints and (as_json or detach):
+        raise click.UsageError("--print goes with neither --json nor --detach.")
+    items = words[1:] if each_line is None else (*words[1:], *_lines(each_line))
+    if not words:  # what a shell would do with such a line is nothing
+        items = tuple(line for line in items if not line.lstrip().startswith("#"))
+    if not items:
+        raise click.UsageError("Say what to run, and for what: pilotage map 'convert {} {/.}.png' *.tif.")
+    import_numpy_quickly()
+    from pilotage.app.documents.map import Asked, mapped
+    from pilotage.app.jobs.submit import Source
+    from pilotage.cli.jobs.logs import print_logs
+    from pilotage.cli.shared.job_run import carry_out
+
+    command = words[0] if words else None
+    asked = Asked(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
+    folder = Path.cwd()
+    source = Source(folder=folder, document="", load=lambda: mapped(asked, folder=folder))
+    at_end = print_logs if prints else None
+    return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json, at_end=at_end)
+
+
+def _lines(name: str) -> tuple[str, ...]:
+    from pilotage import app
+
+    text = app.read_source(name).decode("utf-8", "surrogateescape")
+    return tuple(line for line in text.split("\n") if line.strip())
+
+
+# `pilotage plan`: what a run would do, and what it would cost; nothing is spent.
+
+SHOWN_MAX = 20
+
+
+@click.command()
+@target_arguments
+@format_option
+@parameter_options
+@click.option(
+    "--slots", type=click.IntRange(1, 100_000), metavar="N", help="Packages at once; none: one for each core."
+)
+@click.option("--fresh", is_flag=True, help="As if nothing had been made by an earlier run.")
+@click.option("--all", "all_packages", is_flag=True, help=f"Name every package, and not only the first {SHOWN_MAX}.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")
+def plan(
+    words: tuple[str, ...],
+    source_format: str,
+    slots: int | None,
+    *,
+    parameters: dict[str, str],
+    fresh: bool,
+    all_packages: bool,
+    as_json: bool,
+) -> None:
+    """Say what a run would do, why, and what it would cost; nothing is run.
+
+    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such:
+    only what it needs is looked at. It tells what would run, what is there already, the core-hours and the time. Nothing is written.
+    """
+    import_numpy_quickly()
+    from pilotage.app.jobs.submit import HowToRun
+    from pilotage.app.jobs.targets import source_for
+    from pilotage.app.preview import plan_run
+
+    source = _telling_warnings(source_for(words, source_format=chosen_format(source_format), parameters=parameters))
+    found = plan_run(source, HowToRun(slots=slots, fresh=fresh))
+    if as_json:
+        import msgspec
+
+        from pilotage import app
+
+        plain = {name: msgspec.to_builtins(getattr(found, name)) for name in found.__struct_fields__}
+        emit([app.json_text(plain)])
+    else:
+        emit(plan_lines(found, shown_max=None if all_packages else SHOWN_MAX))
+
+
+def _telling_warnings(source: Source) -> Source:
+    """The same document, whose warnings are shown when it is read."""
+    import msgspec
+
+    from pilotage.cli.shared.problems import show_problems
+
+    def load() -> LoadedJob:
+        loaded = source.load()
+        show_problems(loaded.warnings, severity="warning")
+        return loaded
+
+    return msgspec.structs.replace(source, load=load)
+
+
+def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
+    """A plan, for people."""
+    if not found.would_run and not any(stage.late for stage in found.stages):
+        yield f"{one_line(found.job)}: nothing would run: {plural(found.there, 'package')} there already\n"
+        return
+    there = f", {found.there:,} there already" if found.there else ""
+    left_out = f", {found.left_out:,} left out" if found.left_out else ""
+    yield f"{one_line(found.job)}: {found.would_run:,} of {plural(found.packages, 'package')} would run{there}{left_out}\n"
+    yield from _about(found)
+    header = ("stage", "name", "packages", "would run", "there", "core-hours")
+    yield from table(map(_stage_row, found.stages), header=header, indent="  ")
+    yield from _costs(found)
+    yield from _why(found, shown_max=shown_max)
+    yield from (f"  note: {one_line(note)}\n" for note in found.notes)
+
+
+def _about(found: RunPlan) -> Iterator[str]:
+    """What the document says of itself, and of the software that it uses."""
+    if found.description or found.created:
+        made = f"made {found.created}" if found.created else ""
+        yield f"  {one_line('; '.join(filter(None, (found.description, made))))}\n"
+    for name, description in found.software.items():
+        yield f"  {one_line(name)}: {one_line(description)}\n"
+    for each in found.parameters:
+        notes = "; ".join(filter(None, ("" if each.chosen else "default", each.description)))
+        yield f"  {one_line(each.name)} = {one_line(each.value)}{f' ({one_line(notes)})' if notes else ''}\n"
+
+
+def _why(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
+    """What changed, package by package; where it is the same for all, once."""
+    if len(found.changed) == 1 and len({each.changed for each in found.listed}) == 1:
+        yield f"  why: {one_line(found.listed[0].changed)}\n"
+        return
+    listed = found.listed if shown_max is None else found.listed[:shown_max]
+    yield "  why\n"
+    yield from table(((each.package, each.name, each.changed) for each in listed), indent="    ")
+    if found.would_run > len(listed):
+        kinds = ", ".join(f"{count:,} for {kind}" for kind, count in found.changed.items())
+        yield f"    … and {found.would_run - len(listed):,} more; in all {one_line(kinds)}\n"
+
+
+def _stage_row(stage: StagePlan) -> tuple[object, ...]:
+    if stage.late and not stage.packages:
+        return (stage.stage, stage.name, "not known yet", "", "", "")
+    return (
+        stage.stage,
+        stage.name,
+        f"{stage.packages:,}",
+        f"{stage.would_run:,}",
+        f"{stage.there:,}",
+        "" if stage.core_hours is None else f"{stage.core_hours:.3g}",
+    )
+
+
+def _costs(found: RunPlan) -> Iterator[str]:
+    if found.core_hours is None or found.seconds is None:
+        yield "  how long it takes is not known: no run_time is given, and none of it was run before\n"
+        return
+    slots = plural(found.slots, "slot")
+    part = f", without {plural(found.unknown, 'package')} of which nothing is known" if found.unknown else ""
+    took = duration(round(found.seconds, 1 if found.seconds < 60 else 0))
+    yield f"  {found.core_hours:.3g} core-hours, {took} with {slots}{part}\n"

@@ -1,0 +1,145 @@
+"""`pilotage submit`: a document is handed to a service, and nobody waits for it."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotage.cli.shared.job_run import job_options
+from pilotage.cli.shared.numpy_loader import import_numpy_quickly
+from pilotage.cli.shared.options import chosen_format, format_option, parameter_options, target_arguments
+from pilotage.cli.shared.output import emit, one_line, plural, say_to_reader
+from pilotage.cli.shared.server import connect, json_option, server_option
+from pilotage.model.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pilotage.app.jobs.submit import HowToRun
+    from pilotage.client import Server
+
+
+@click.command()
+@target_arguments
+@format_option
+@parameter_options
+@job_options
+@json_option
+@server_option
+def submit(
+    words: tuple[str, ...],
+    source_format: str,
+    server: str | None,
+    token_file: str | None,
+    *,
+    parameters: dict[str, str],
+    how: HowToRun,
+    as_json: bool,
+) -> None:
+    """Have a document run by a service, or only what some of its outputs need, and do not wait for it.
+
+    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
+    Prints the id of the job. Its results appear in the folder of the document, which the service must see.
+    """
+    import_numpy_quickly()
+    from pilotage.app.jobs.submit import bring
+    from pilotage.app.jobs.targets import source_for
+
+    with connect(server, token_file) as connection:
+        source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
+        answer = bring(source, source.load(), connection, how).answer
+    if as_json:
+        import msgspec
+
+        from pilotage import app
+
+        told = {"job": "", "packages": 0, "adopted": 0, "resumed": False, **msgspec.to_builtins(answer)}
+        emit([app.json_text(told)])
+        return
+    if not answer.job:
+        say_to_reader("nothing to do: everything is there already; run it all the same with --fresh")
+        return
+    emit([f"{one_line(answer.job)}\n"])
+    there = f", {answer.adopted:,} of them there already" if answer.adopted else ""
+    goes_on = "it was submitted before, and goes on; " if answer.resumed else ""
+    say_to_reader(f"{goes_on}{plural(answer.packages, 'package')}{there}; see: pilotage watch {one_line(answer.job)}")
+
+
+# `pilotage attach`: back to a job that goes on without anybody, as if its `run` had never been left.
+
+
+@click.command()
+@click.argument("job", required=False)
+@json_option
+def attach(job: str | None, *, as_json: bool) -> int:
+    """Come back to a job that goes on without a terminal.
+
+    It is shown until it is over, as `pilotage run` does. JOB is an id, or a name: then the newest job of that name is meant. Without one it is the last job that is not over. Where nothing runs the job any more, it goes on; Ctrl-C stops it as
+    it stops `pilotage run`.
+    """
+    gc.enable()
+    from pilotage.app.jobs.watch import Following, is_over
+    from pilotage.app.service.offline import look_at
+    from pilotage.app.service.session import Session, home_of, nearest_address
+    from pilotage.cli.shared.job_run import follow_job, signals_raised, watch_to_end
+    from pilotage.client import NoServer
+
+    with signals_raised():
+        folder, address = Path.cwd(), nearest_address(Path.cwd())
+        if address is None:
+            raise NoServer
+        if not address.runs:
+            folder = home_of(Path(address.origin))
+            # The book says whether there is anything to go on with: nothing is started for what is over or unknown.
+            with look_at(address) as book:
+                if book.resting:
+                    following = Following(lambda: book, _chosen(book, job))
+                    if is_over(following.progress()):
+                        return watch_to_end(following, as_json=as_json)
+        session = Session(folder)
+        session.join()
+        with session.server() as server:
+            chosen = _chosen(server, job)
+        session.go_on(chosen)
+        return follow_job(chosen, session, as_json=as_json)
+
+
+def _chosen(server: Server, job: str | None) -> str:
+    from pilotage.cli.shared.job_names import last_job, looked_at_job
+
+    return looked_at_job(server, job) if job else last_job(server)
+
+
+# `pilotage watch`: how far a job is, until it is over.
+
+
+@click.command()
+@click.argument("job", required=False)
+@json_option
+@server_option
+def watch(job: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
+    """Show how far a job is, until it is over.
+
+    JOB is an id, or a name: then the newest job of that name is meant. Without one it is the last job that is not over. Ctrl-C ends the watching, and not the job. The exit code is that of the job: 0 complete, 1 packages failed.
+    """
+    gc.enable()
+    from pilotage.app.jobs.watch import Following
+    from pilotage.cli.shared.job_names import last_job, looked_at_job
+    from pilotage.cli.shared.job_run import watch_to_end
+    from pilotage.cli.shared.server import connect, look
+    from pilotage.client.jobs import Jobs
+    from pilotage.model.states import FINAL_NAMES
+
+    with look(server, token_file) as connection:
+        chosen = looked_at_job(connection, job) if job else last_job(connection)
+        # What is over is told from the book; there is nothing to wait for where nobody runs what is not.
+        if connection.resting and Jobs(connection).progress(chosen).state not in FINAL_NAMES:
+            connect(server, token_file).close()
+    following = Following(lambda: look(server, token_file), chosen)
+    try:
+        return watch_to_end(following, as_json=as_json)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    finally:
+        following.close()

@@ -1,0 +1,149 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilotage.cli.shared.numpy_loader import import_numpy_quickly
+
+if TYPE_CHECKING:
+    from pilotage.app import Format, LoadedJob
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+FORMATS: tuple[Format, ...] = ("yaml", "dagman", "wfformat")
+
+
+class QueryCommand(click.Command):
+    """A command that takes a query: says what is wrong where its quotes are missing, or it is asked for two things."""
+
+    targets = ("--packages", "--jobs", "--events")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        said = [word for word in self.targets if word in args]
+        if len(said) > 1:
+            raise click.UsageError(f"{' and '.join(said)} exclude each other.", ctx=ctx)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as fault:
+            if "extra argument" not in fault.message:
+                raise
+            told = f'{fault.message} Put the query in quotes: "state=RUNNING and site=lyon".'
+            raise click.UsageError(told, ctx=ctx) from None
+
+
+def document_argument(command: Decorated) -> Decorated:
+    """FILE, which may be `-` for standard input or left out for the document of the current folder."""
+    return click.argument("file", required=False, type=click.Path(allow_dash=True))(command)
+
+
+def target_arguments(command: Decorated) -> Decorated:
+    """FILE as above, and files that it makes."""
+    return click.argument("words", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE] [TARGET]...")(command)
+
+
+def format_option(command: Decorated) -> Decorated:
+    """`--from`: the format of FILE."""
+    return click.option(
+        "--from",
+        "source_format",
+        type=click.Choice(["auto", *FORMATS]),
+        default="auto",
+        show_default=True,
+        help="The format of FILE; auto: found out from its name and its first words.",
+    )(command)
+
+
+def parameter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--set` and `--parameters`: the command is given what they choose, as `parameters`."""
+
+    @functools.wraps(command)
+    def with_parameters(*words: Any, settings: tuple[str, ...], parameters_file: str | None, **more: Any) -> Any:
+        from pilotage.app.documents.parameters import chosen_parameters
+
+        return command(*words, parameters=chosen_parameters(settings, parameters_file), **more)
+
+    by_file = click.option(
+        "--parameters",
+        "parameters_file",
+        type=click.Path(),
+        metavar="FILE",
+        help="Choose parameters of the document by a file: YAML, JSON or TOML, names with values.",
+    )
+    one = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Choose a parameter of the document; may be said several times, and goes before --parameters.",
+    )
+    return one(by_file(with_parameters))
+
+
+def output_option(command: Decorated) -> Decorated:
+    """`-o`: where the output goes."""
+    return click.option(
+        "-o",
+        "--output",
+        default="-",
+        type=click.Path(allow_dash=True),
+        metavar="OUT",
+        help="Write to this file instead of standard output; it appears whole or not at all.",
+    )(command)
+
+
+def chosen_format(word: str) -> Format | None:
+    """The format that a word of `--from` or `--to` stands for; None for `auto`."""
+    return next((known for known in FORMATS if known == word), None)
+
+
+def load_document(file: str | None, source_format: str, parameters: Mapping[str, str] | None = None) -> LoadedJob:
+    """Load FILE or the document of the current folder; its warnings are counted, `check` shows them."""
+    import_numpy_quickly()
+    from pilotage import app
+
+    source = app.find_document() if file is None else file
+    loaded = app.load(source, source_format=chosen_format(source_format), parameters=parameters)
+    say_warnings(loaded, source)
+    return loaded
+
+
+def say_warnings(loaded: LoadedJob, source: str) -> None:
+    """Say how many warnings there are; not of undeclared outputs, of which a run tells at its end, by their names."""
+    from pilotage.cli.shared.output import say_to_reader
+
+    count = sum(warning.code != "no-outputs" for warning in loaded.warnings)
+    if count:
+        seen = "1 warning; see it" if count == 1 else f"{count:,} warnings; see them"
+        say_to_reader(f"{seen} with: {command_with('pilotage check', source)}")
+
+
+def command_with(command: str, name: str) -> str:
+    """A command with a file's name, as it can be given to a shell."""
+    import shlex
+
+    return f"{command} {shlex.quote(name)}"
+
+
+# Groups of commands whose help says of each command all that it says of itself in a line.
+
+_LINE_MAX = 1000  # as good as none: what does not fit is wrapped
+
+
+class WholeHelp(click.Group):
+    """A group that cuts nothing off in the list of its commands."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands into the help text, each with its whole first sentence."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, each.get_short_help_str(_LINE_MAX)) for name, each in found if each is not None and not each.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)

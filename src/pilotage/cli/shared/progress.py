@@ -1,0 +1,458 @@
+"""How far a job is, as it is drawn: bars that stay in place on a terminal, now and then a line where there is none.
+
+Nothing here looks at a clock or asks a server: who follows a job hands in what was told and when.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from pilotage.cli.shared.output import (
+    COLUMNS_DEFAULT,
+    columns,
+    cut,
+    duration,
+    is_coloured,
+    one_line,
+    plural,
+    say_to_reader,
+    shown,
+    table,
+    text_width,
+)
+from pilotage.model.answers import FailureGroup, Progress, StageProgress, parameters_text
+from pilotage.model.texts import moment, size_text
+
+if TYPE_CHECKING:
+    from pilotage.model.answers import FailureCard, PackageWords
+
+
+# A failure as a card: the cause, how it ended, what it took, where, its last words, what to do, and whether it goes
+# on.
+
+STDERR_LINES_MAX = 10
+UNMADE_SHOWN_MAX = 20
+
+
+def peak_texts(peak_bytes: int | None, *, below_bytes: int | None) -> Iterator[str]:
+    """How much memory was used at once, or below what that was; nothing where neither is known."""
+    if peak_bytes is not None:
+        yield f"peak memory {size_text(peak_bytes)}"
+    elif below_bytes is not None:
+        yield f"peak memory below {size_text(below_bytes)}"
+
+
+def unmade_lines(progress: Progress) -> Iterator[str]:
+    """What a job was run for and has not made."""
+    for each in progress.unmade[:UNMADE_SHOWN_MAX]:
+        why_not = f": {each.why}" if each.why else ""
+        yield f"{one_line(f'{each.target} was asked for and was not made{why_not}')}\n"
+    if len(progress.unmade) > UNMADE_SHOWN_MAX:
+        yield f"… and {len(progress.unmade) - UNMADE_SHOWN_MAX:,} more that were asked for and were not made\n"
+
+
+def headline(job: str, group: FailureGroup) -> str:
+    """One line on a kind of failure, for those who watch."""
+    card = group.card
+    others = f" and {plural(group.count - 1, 'other')}" if group.count > 1 else ""
+    said = first_line(card.exit_message)
+    told = f": {said}" if said else ""
+    again = "; tried again" if card.again else ""
+    return one_line(f"{called(job, card.package, card.words)}{others} failed ({why(card)}){told}{again}")
+
+
+def why(card: FailureCard) -> str:
+    """The cause in a word or two: why the attempt failed, and why the package was given up, if it was."""
+    parts = [part for part in (card.reason or card.exit_code, card.cause) if part]
+    return ", ".join(dict.fromkeys(parts)) or "unknown"
+
+
+def first_line(text: str) -> str:
+    """What a message says to people; below it stand the last lines of the program."""
+    return text.strip().split("\n", 1)[0]
+
+
+def card_lines(job: str, card: FailureCard, *, count: int = 1, indent: str = "  ") -> Iterator[str]:
+    """The lines of a card, each with its end."""
+    inner = f"{indent}  "
+    yield f"{indent}{plural(count, 'package')}: {one_line(why(card))}\n"
+    place = called(job, card.package, card.words)
+    if card.words is None and card.path:
+        place += f" ({card.path})"
+    tried = f", attempt {card.attempt}" if card.attempt else ""
+    where = " at ".join(part for part in ("", card.site) if part or card.site)
+    host = f" on {card.node}" if card.node else ""
+    such = "such as " if count > 1 else ""
+    yield f"{inner}{such}{one_line(place + tried + where + host)}\n"
+    if card.words is not None and card.words.command:
+        yield f"{inner}$ {one_line(card.words.command)}\n"
+    if ended := ", ".join(_endings(card)):
+        yield f"{inner}{one_line(ended)}\n"
+    yield from _message(card.exit_message, inner)
+    yield f"{inner}{_future(card)}\n"
+    look = card.next_step or f"pilotage logs {job}/{card.package}"
+    yield f"{inner}look further: {one_line(look)}\n"
+
+
+def _endings(card: FailureCard) -> Iterator[str]:
+    if card.exit_code:
+        yield card.exit_code
+    if card.signal is not None:
+        yield f"signal {card.signal}{_signal_name(card.signal)}"
+    elif card.exit_status is not None:
+        yield f"exit status {card.exit_status}"
+    yield from peak_texts(card.peak_memory_bytes, below_bytes=card.peak_memory_below_bytes)
+
+
+def _signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:
+        return ""
+
+
+def _message(message: str, indent: str) -> Iterator[str]:
+    lines = [line.rstrip() for line in shown(message).strip().split("\n")]
+    if not lines[0]:
+        return
+    yield f"{indent}{lines[0]}\n"
+    for line in lines[1:][-STDERR_LINES_MAX:]:
+        yield f"{indent}  | {line}\n"
+
+
+def _future(card: FailureCard) -> str:
+    if card.again:
+        return f"it will be tried again{f' at {moment(card.again_at)}' if card.again_at is not None else ''}"
+    if card.cause == "upstream":
+        return "it was not run: what it needs was not made"
+    return "it will not be tried again by itself"
+
+
+def undeclared_lines(progress: Progress) -> Iterator[str]:
+    """What packages left behind that no output declares, and what would keep it."""
+    if progress.undeclared:
+        yield "left behind, and gone\n"
+    for each in progress.undeclared:
+        yield f"  {one_line(called(progress.job, each.package, each.words))}: {one_line(each.message)}\n"
+        if each.keep:
+            yield f"    to keep such files: {one_line(each.keep)}\n"
+            if "{tag}" in each.keep:
+                yield "    and let the command write them so: {tag} gives each package a name of its own\n"
+
+
+def called(job: str, package: str, words: PackageWords | None) -> str:
+    """A package as its owner knows it: by its name and its parameters, where anybody knows them, and by its place."""
+    known = f"{words.name} {parameters_text(words.parameters)}".strip() if words is not None else ""
+    return f"{job}/{package}" + (f" ({known})" if known else "")
+
+
+def failure_lines(progress: Progress) -> Iterator[str]:
+    """Every failure of a job, grouped by cause, and what to do about them."""
+    if not progress.failures:
+        return
+    yield "failures\n"
+    for group in progress.failures:
+        yield from card_lines(progress.job, group.card, count=group.count)
+    told = sum(group.count for group in progress.failures)
+    if told < progress.failed:
+        words = f"job={progress.job} and state=ABORTED"
+        yield f'  and {plural(progress.failed - told, "other")}; see them with: pilotage query "{one_line(words)}"\n'
+
+
+def binary_lines(attempt: int | None, binaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The binaries that ran in an attempt: when each began, how long it ran, and how it ended."""
+    yield f"  binaries of attempt {attempt}\n"
+    yield from table(map(_binary, binaries), indent="    ")
+
+
+def _binary(binary: Mapping[str, Any]) -> tuple[object, ...]:
+    ended = f"signal {binary['signal']}" if binary.get("signal") else f"exit code {binary.get('exit_status')}"
+    said = ended if binary.get("signal") or binary.get("exit_status") is not None else ""
+    took = duration(round(binary["seconds"], 3))
+    return binary["number"], binary.get("name"), moment(binary["started_at"]), took, said, binary.get("reason")
+
+
+LINE_SECONDS = 5.0
+"""Where there is no terminal, at most one line in this time."""
+WINDOW_SECONDS = 60.0
+"""The rate is that of the last minute."""
+NAME_CELLS_MAX = 24
+BAR_CELLS_MAX = 40
+LINES_DEFAULT = 24
+_LINES_BESIDE_STAGES = 4
+_UP, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[{}A", "\r\x1b[2K", "\x1b[J"
+
+
+class Meter:
+    """How fast packages end, from when how many had."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, progress: Progress, *, now: float) -> None:
+        """See how many are over now."""
+        self._seen.append((now, over(progress) - progress.adopted))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
+            self._seen.popleft()
+
+    @property
+    def per_second(self) -> float:
+        """Packages in a second; 0 while nothing can be said."""
+        if len(self._seen) < 2:
+            return 0.0
+        (begin, before), (end, after) = self._seen[0], self._seen[-1]
+        return max(0, after - before) / (end - begin) if end > begin else 0.0
+
+    def left_seconds(self, progress: Progress) -> float | None:
+        """How long what is left will take at this rate; None where nobody can say."""
+        rate = self.per_second
+        late = any(stage.late for stage in progress.stages)
+        return None if rate <= 0 or late else (progress.packages - over(progress)) / rate
+
+
+def over(progress: Progress | StageProgress) -> int:
+    """How many packages are over, well or not."""
+    return progress.done + progress.failed + progress.cancelled
+
+
+def counts_line(progress: Progress, meter: Meter | None = None) -> str:
+    """The counts in one line, and with a meter the rate and the time that is left."""
+    parts = [f"{progress.done:,} of {plural(progress.packages, 'package')} done"]
+    named = {
+        "running": progress.running,
+        "failed": progress.failed,
+        "cancelled": progress.cancelled,
+        "retrying": progress.retrying,
+        "healed": progress.healed,
+        "adopted": progress.adopted,
+        "dropped": progress.dropped,
+    }
+    parts += [f"{count:,} {word}" for word, count in named.items() if count]
+    if meter is not None and meter.per_second:
+        parts.append(rate_text(meter.per_second))
+        left = meter.left_seconds(progress)
+        if left:
+            parts.append(f"{duration(_rough(left))} left")
+    trouble = f"; {one_line(progress.trouble)}" if progress.trouble else ""
+    return ", ".join(parts) + (" (held)" if progress.held else "") + trouble
+
+
+def rate_text(per_second: float) -> str:
+    """A rate in the unit that gives it a number of a sensible size."""
+    for factor, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        if per_second * factor >= 1 or unit == "h":
+            value = per_second * factor
+            return f"{value:,.0f}/{unit}" if value >= 10 else f"{value:.1f}/{unit}"
+    return ""
+
+
+def _rough(seconds: float) -> float:
+    """A time nobody knows better than that."""
+    step = 1 if seconds < 60 else 5 if seconds < 600 else 60
+    return max(step, round(seconds / step) * step)
+
+
+class Shown(Protocol):
+    """Something that shows how far a job is."""
+
+    def show(self, progress: Progress, *, now: float) -> None:
+        """Show it as it is now."""
+        ...
+
+    def close(self) -> None:
+        """Show nothing more; what was drawn last stays."""
+        ...
+
+
+class Silent:
+    """Shows nothing but what keeps a job from moving, for programs that want one object at the end."""
+
+    def __init__(self) -> None:
+        """Begin with nothing said."""
+        self._said = ""
+
+    def show(self, progress: Progress, *, now: float) -> None:
+        """Say what is wrong, once."""
+        if progress.trouble and progress.trouble != self._said:
+            say_to_reader(f"{progress.job}: {one_line(progress.trouble)}")
+        self._said = progress.trouble
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def shown_here() -> Shown:
+    """What shows a job to the reader here: bars on a terminal that can draw them, lines otherwise."""
+    drawn = sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    return Bars() if drawn else Lines()
+
+
+class _Failures:
+    """Which kinds of failures were told already: each is told once."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str, str]] = set()
+
+    def new(self, groups: Iterable[FailureGroup]) -> list[FailureGroup]:
+        found = []
+        for group in groups:
+            kind = (group.card.cause, group.card.reason, group.card.exit_code)
+            if kind not in self._told and group.card.cause != "upstream":
+                self._told.add(kind)
+                found.append(group)
+        return found
+
+
+class Lines:
+    """A line now and then, and one for each kind of failure."""
+
+    def __init__(self) -> None:
+        """Begin with nothing said."""
+        self._meter = Meter()
+        self._failures = _Failures()
+        self._said_at: float | None = None
+        self._said = ""
+        self._trouble = ""
+
+    def show(self, progress: Progress, *, now: float) -> None:
+        """Say what is new, if it is time."""
+        self._meter.note(progress, now=now)
+        for group in self._failures.new(progress.failures):
+            say_to_reader(headline(progress.job, group))
+        if self._said_at is None:
+            self._said_at = now  # the first line comes when there is something to tell
+        elif now - self._said_at >= LINE_SECONDS or (progress.trouble and progress.trouble != self._trouble):
+            line = counts_line(progress, self._meter)
+            if line != self._said:
+                say_to_reader(f"{progress.job}: {line}")
+            self._said_at, self._said = now, line
+        self._trouble = progress.trouble
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+class Bars:
+    """A bar for each stage and a line of counts, drawn again in their place."""
+
+    def __init__(self) -> None:
+        """Begin with nothing drawn."""
+        self._meter = Meter()
+        self._failures = _Failures()
+        self._drawn = 0  # lines
+
+    def show(self, progress: Progress, *, now: float) -> None:
+        """Draw it over what was drawn before."""
+        self._meter.note(progress, now=now)
+        above = [headline(progress.job, group) for group in self._failures.new(progress.failures)]
+        width, height = _terminal()
+        lines = [cut(shown(line), width - 1) for line in above]
+        board = board_lines(progress, self._meter, width=width - 1, height=height, style=_style())
+        self._write([*lines, *board])
+        self._drawn = len(board)
+
+    def close(self) -> None:
+        """What was drawn last stays."""
+        self._drawn = 0
+
+    def _write(self, lines: Sequence[str]) -> None:
+        up = _UP.format(self._drawn) if self._drawn else ""
+        text = up + "".join(f"{_CLEAR_LINE}{line}\n" for line in lines) + _CLEAR_BELOW
+        encoding = sys.stderr.encoding or "ascii"
+        # It is a terminal, and whether there are colours was decided before.
+        click.echo(text.encode(encoding, "replace").decode(encoding), err=True, nl=False, color=True)
+
+
+class Style:
+    """The signs of a bar, and whether they are coloured."""
+
+    def __init__(self, *, encoding: str, coloured: bool) -> None:
+        """Choose signs that the encoding can write."""
+        try:
+            "━─".encode(encoding)
+            self.done, self.failed, self.rest = "━", "━" if coloured else "x", "─"
+        except (UnicodeEncodeError, LookupError):
+            self.done, self.failed, self.rest = "#", "x", "-"
+        self.coloured = coloured
+
+    def paint(self, text: str, **colours: object) -> str:
+        """A text in colours, if there are any."""
+        return click.style(text, **colours) if self.coloured and text else text  # type: ignore[arg-type]
+
+
+def _style() -> Style:
+    return Style(encoding=sys.stderr.encoding or "ascii", coloured=is_coloured())
+
+
+def _terminal() -> tuple[int, int]:
+    """The width and the height of the terminal that is drawn on, which need not be that of standard output."""
+    try:
+        size = os.get_terminal_size(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return columns(), LINES_DEFAULT
+    said = os.environ.get("COLUMNS", "")
+    width = int(said) if said.isdigit() and int(said) else size.columns or COLUMNS_DEFAULT
+    return max(width, 20), max(size.lines or LINES_DEFAULT, 6)  # one that says nothing of its size has the usual one
+
+
+def board_lines(progress: Progress, meter: Meter, *, width: int, height: int, style: Style) -> list[str]:
+    """The whole drawing: its stages, as many as there is room for, and the counts of the job."""
+    stages = [stage for stage in progress.stages if stage.packages or stage.late]
+    room = max(1, height - _LINES_BESIDE_STAGES)
+    hidden = max(0, len(stages) - room)
+    if hidden:
+        # What is over is the least interesting, then what has not begun.
+        first = next((at for at, stage in enumerate(stages) if over(stage) < stage.packages or stage.late), 0)
+        first = min(first, hidden)
+        stages = stages[first : first + room]
+    names = max((text_width(_name(stage)) for stage in stages), default=0)
+    lines = [_stage_line(stage, names=names, width=width, style=style) for stage in stages]
+    if hidden:
+        lines.append(cut(f"  … and {plural(hidden, 'more stage')}", width))
+    lines.append(cut(f"{shown(progress.job)}: {counts_line(progress, meter)}", width))
+    return lines
+
+
+def _name(stage: StageProgress) -> str:
+    return cut(shown(stage.name or f"stage {stage.stage}").replace("\n", " "), NAME_CELLS_MAX)
+
+
+def _stage_line(stage: StageProgress, *, names: int, width: int, style: Style) -> str:
+    name = _name(stage)
+    head = f"  {name}{' ' * (names - text_width(name))}  "
+    if stage.late and not stage.packages:
+        return cut(f"{head}not known yet", width)
+    tail = f"  {over(stage):,}/{stage.packages:,}"
+    if stage.running:
+        tail += f"  {stage.running:,} running"
+    failed = f"  {stage.failed + stage.cancelled:,} failed" if stage.failed + stage.cancelled else ""
+    room = min(BAR_CELLS_MAX, width - text_width(head) - len(tail) - len(failed))
+    if room < 4:
+        return cut(f"{head}{tail.strip()}{failed}", width)
+    return head + _bar(stage, room, style) + tail + style.paint(failed, fg="red")
+
+
+def _bar(stage: StageProgress, room: int, style: Style) -> str:
+    total = max(1, stage.packages)
+    bad = stage.failed + stage.cancelled
+    # A single failure among a million must show, and a bar is full only when all is over.
+    bad_cells = min(room, max(1, round(bad * room / total))) if bad else 0
+    filled = over(stage) * room // total
+    done_cells = max(0, filled - bad_cells)
+    if stage.done == stage.packages:
+        done_cells = room
+    rest = room - done_cells - bad_cells
+    return (
+        style.paint(style.done * done_cells, fg="green")
+        + style.paint(style.failed * bad_cells, fg="red")
+        + style.paint(style.rest * rest, dim=True)
+    )

@@ -1,0 +1,218 @@
+"""Questions to one book or to several: pages read as far as asked for, and the answers of many merged in key order."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from pilotage.client.server import Server, ServerError, ServerRefused, path_of
+from pilotage.model.errors import PilotageError
+
+Target = Literal["jobs", "packages", "events"]
+Item = dict[str, Any]
+OwnKey = tuple[str | int, ...]
+Key = tuple[str | int | float, ...]
+CURSOR_LENGTH_MAX = 65_536
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for: a query over jobs, packages or events, and how many of them at most."""
+
+    target: Target
+    query: str
+    limit: int
+    binaries: bool = False  # whether packages are told with the record of each of their binaries
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A server that did not answer, and why."""
+
+    server: str
+    error: PilotageError
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, in key order; the cursor where there is more; and the servers that did not answer."""
+
+    items: list[Item]
+    next: str | None
+    failures: list[Failure]
+    sealed_jobs: int = 0  # whose packages were not searched
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """How many there are, in all and at each server; and the servers that did not answer."""
+
+    count: int
+    counts: dict[str, int]
+    failures: list[Failure]
+    sealed_jobs: int = 0  # whose packages were not counted
+
+
+class BadCursor(PilotageError):
+    """A text that is no cursor of these servers: ask again without one."""
+
+
+def find(servers: Sequence[Server], question: Question, *, cursor: str | None = None) -> Found:
+    """Ask one server, or several: then every item says which it is from, and who does not answer is named."""
+    if len(servers) == 1:
+        return _find_at_one(servers[0], question, cursor)
+    return _find_at_many(servers, question, cursor)
+
+
+def count(servers: Sequence[Server], question: Question) -> Counted:
+    """How many there are; at one server its failure is raised, at several it is named."""
+    counts: dict[str, int] = {}
+    failures: list[Failure] = []
+    sealed: dict[str, int] = {}
+    for server in servers:
+        try:
+            told = server.get(path_of("counts", question.target), {"query": question.query})
+            counts[server.url] = told["count"]
+            sealed[server.url] = _sealed(told)
+        except ServerError as error:
+            if len(servers) == 1:
+                raise
+            failures.append(Failure(server.url, error))
+    return Counted(count=sum(counts.values()), counts=counts, failures=failures, sealed_jobs=sum(sealed.values()))
+
+
+def _sealed(told: Any) -> int:
+    """How many jobs a server left out because they are sealed; one that does not say so left out none."""
+    count: int = told.get("sealed_jobs", 0)
+    return count
+
+
+def _find_at_one(server: Server, question: Question, cursor: str | None) -> Found:
+    items: list[Item] = []
+    while True:
+        page = _page(server, question, cursor, limit=question.limit - len(items))
+        items += page[question.target]
+        cursor = page["next"]
+        if cursor is None or len(items) >= question.limit:
+            return Found(items=items, next=cursor, failures=[], sealed_jobs=_sealed(page))
+
+
+def _page(server: Server, question: Question, cursor: str | None, *, limit: int) -> Any:
+    asked: dict[str, str | int | None] = {"query": question.query, "cursor": cursor, "limit": min(limit, 1000)}
+    if question.target == "packages":
+        asked["words"] = 1
+        if question.binaries:
+            asked["binaries"] = 1
+    return server.get(path_of(question.target), asked)
+
+
+# --- several servers --------------------------------------------------------------------------------------------------
+
+
+class _Place(msgspec.Struct, frozen=True, array_like=True):
+    """How far the answer of one server was shown: behind a key, on the page that a cursor begets."""
+
+    key: list[str | int] = []
+    cursor: str | None = None
+
+
+class _Continued(msgspec.Struct, frozen=True, array_like=True):
+    """Where an answer of several servers goes on, at each of them."""
+
+    servers: list[str]
+    places: list[_Place]
+
+
+class _Source:
+    """The items of one server, page by page, behind what was shown before."""
+
+    def __init__(self, server: Server, question: Question, *, place: _Place) -> None:
+        self.server = server
+        self.place = place  # moved by whoever shows an item
+        self.failure: Failure | None = None
+        self.sealed_jobs = 0
+        self._question = question
+
+    def items(self, *, number: int) -> Iterator[tuple[Key, int, Item, _Place]]:
+        """Items with the key they are merged by, the number of this source, and the place behind each."""
+        target = self._question.target
+        cursor, shown = self.place.cursor, tuple(self.place.key)
+        try:
+            while True:
+                page = _page(self.server, self._question, cursor, limit=self._question.limit)
+                self.sealed_jobs = _sealed(page)
+                keyed = [(_OWN_KEYS[target](item), item) for item in page[target]]
+                # Each book has an order of its own: what was shown of a page ends at the item that was shown last.
+                begin = next((at + 1 for at, (own, _) in enumerate(keyed) if own == shown), 0)
+                for own, item in keyed[begin:]:
+                    # Positions count anew in every book: among several, what was received first comes first.
+                    key = (item["received"], *own) if target == "events" else own
+                    yield key, number, {"server": self.server.url, **item}, _Place(list(own), cursor)
+                cursor = page["next"]
+                if cursor is None:
+                    return
+        except ServerRefused as error:
+            if error.status in (400, 422):
+                raise  # the question is wrong, at every server alike
+            self.failure = Failure(self.server.url, error)
+        except ServerError as error:
+            self.failure = Failure(self.server.url, error)
+
+
+def _find_at_many(servers: Sequence[Server], question: Question, cursor: str | None) -> Found:
+    urls = [server.url for server in servers]
+    begin = _read_cursor(cursor, urls) if cursor else _Continued(urls, [_Place()] * len(urls))
+    sources = [_Source(server, question, place=place) for server, place in zip(servers, begin.places, strict=True)]
+    answers = [source.items(number=number) for number, source in enumerate(sources)]
+    items: list[Item] = []
+    following = None
+    for _, number, item, place in heapq.merge(*answers, key=lambda found: found[:2]):
+        if len(items) == question.limit:
+            following = _write_cursor(_Continued(urls, [source.place for source in sources]))
+            break
+        items.append(item)
+        sources[number].place = place
+    failures = [source.failure for source in sources if source.failure is not None]
+    sealed_jobs = sum(source.sealed_jobs for source in sources)
+    return Found(items=items, next=following, failures=failures, sealed_jobs=sealed_jobs)
+
+
+def _job_key(item: Item) -> OwnKey:
+    return (item["id"],)
+
+
+def _package_key(item: Item) -> OwnKey:
+    return (item["job"], *(int(part) for part in item["id"].split(".")))
+
+
+def _event_key(item: Item) -> OwnKey:
+    return (item["position"],)
+
+
+_OWN_KEYS: Mapping[Target, Callable[[Item], OwnKey]] = {
+    "jobs": _job_key,
+    "packages": _package_key,
+    "events": _event_key,
+}
+"""The key by which an item is known at its server, and by which answers of several are merged."""
+
+
+def _write_cursor(continued: _Continued) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(continued)).decode().rstrip("=")
+
+
+def _read_cursor(text: str, urls: Sequence[str]) -> _Continued:
+    try:
+        if len(text) > CURSOR_LENGTH_MAX:
+            raise ValueError(text)
+        content = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        found = msgspec.json.decode(content, type=_Continued)
+    except ValueError:  # of base64 and of msgspec alike
+        raise BadCursor("this is no cursor of several servers", next_step="ask again without --cursor") from None
+    if found.servers != list(urls) or len(found.places) != len(urls):
+        raise BadCursor(
+            "this cursor is of other servers",
+            expected=" ".join(f"--server {url}" for url in found.servers),
+            next_step="name the same servers in the same order, or ask again without --cursor",
+        )
+    return found

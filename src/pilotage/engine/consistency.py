@@ -1,0 +1,396 @@
+"""Whether the whole state of an engine makes sense, and what of it must survive a restart."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.engine.decisions.provisioning import spare
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.state.job_queries import closes, ends, is_under_way
+from pilotage.engine.state.jobs import FINAL, STANDINGS, JobState, PackageWork, QueueClass, Standing
+from pilotage.engine.state.sites import AttemptState, SiteState
+from pilotage.engine.transitions.queue_classes import queue_of
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.jobs.graph import EdgeKind, Graph
+from pilotage.model.resources import slots_for
+
+
+class Insane(Exception):
+    """The engine contradicts itself: a bug of its own, told with what it is about."""
+
+    def __init__(self, what: str, *about: object) -> None:
+        """What does not hold, and of what."""
+        super().__init__(f"{what}: {about}")
+
+
+# A world looks at everything after each of its steps. So there is one pass over what is being worked on, what is wrong is only
+# put into words where something is, and what follows from a few values alone is looked at once for the same values.
+
+
+def sanity_check(state: EngineState) -> None:
+    """Look at everything, slowly; raises `Insane`."""
+    seen = _Seen()
+    for job in state.jobs.by_id.values():
+        _check_job(state, job, seen)
+    seen.count_attempts()
+    for site in state.sites.by_name.values():
+        _check_site(state, site, seen)
+        _check_pilots(state, site)
+    _check_active(state, seen)
+    owners = seen.owners
+    for owner, count in state.jobs.busy_by_owner.items():
+        if owners[owner] != count:
+            raise Insane("packages of an owner under way", owner, owners[owner], count)
+    quota = state.settings.owner_running_max
+    if quota and any(count > quota for count in owners.values()):
+        raise Insane("the quota of an owner", dict(owners))
+
+
+class _Seen:
+    """What the packages of all jobs come to, for what others say of them."""
+
+    __slots__ = ("counted", "live", "owners", "ready", "running", "used")
+
+    def __init__(self) -> None:
+        self.owners: dict[str, int] = defaultdict(int)  # packages under way
+        self.ready: list[QueueClass] = []  # classes with ready packages
+        self.counted: list[AttemptState] = []  # attempts that take room
+        self.used: dict[tuple[str, int], int] = defaultdict(int)  # by the name of a site, and shape
+        self.live: dict[SiteState, int] = defaultdict(int)
+        self.running: dict[SiteState, int] = defaultdict(int)
+
+    def count_attempts(self) -> None:
+        """Sum up where the attempts are that take room."""
+        for (site, shape, leased), count in Counter(map(_room, self.counted)).items():
+            self.used[site.name, shape] += count
+            self.live[site] += count
+            if leased:
+                self.running[site] += count
+
+
+_room = attrgetter("site", "shape", "leased")  # what an attempt takes
+
+
+def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
+    reserved = sum([each.count for each in job.reservations.values()])
+    if reserved != job.counts[Standing.RESERVED]:
+        raise Insane("reservations of a job", job.id, reserved)
+    if reserved and not job.open:
+        raise Insane("reserved in a job that is not open", job.id)
+    if job.special and job.accepted and job.ending != ends(job):
+        raise Insane("whether everything but what runs last is over", job.id)
+    late_waits = job.plan.late_waits
+    _check_packages(
+        _Packages(
+            job=job.id,
+            graph=job.plan.graph,
+            standing=bytes(job.standing),
+            counts=tuple(job.counts),
+            satisfied=bytes(job.satisfied),
+            granted=job.granted.tobytes(),
+            waits=job.waits.tobytes(),
+            dropped=tuple([number for number, work in job.work.items() if work.dropped]),
+            accepted=job.accepted,
+            late_waits=tuple(late_waits.items()),
+            kinds=job.plan.template_of.tobytes() if late_waits else b"",
+            ending=job.ending,
+            finals=job.finals,
+            finals_left=job.finals_left,
+            finals_made=job.finals_made,
+        )
+    )
+    seen.owners[job.owner] += sum(job.busy)
+    _check_queues(state, job, seen)
+    for number, work in job.work.items():
+        _check_work(job, number, work)
+        if work.bound is not None:
+            queue = queue_of(state, job, number)
+            if number not in state.queues.at[work.bound].reserved.get(queue, ()):
+                raise Insane("a reservation at its site", job.id, number)
+            seen.used[work.bound.name, queue.shape] += 1
+    attempts = [attempt for work in job.work.values() for attempt in work.attempts.values()]
+    if attempts:
+        _check_attempts(state, attempts)
+        seen.counted += [attempt for attempt in attempts if attempt.counted]
+
+
+def _check_queues(state: EngineState, job: JobState, seen: _Seen) -> None:
+    ready: dict[QueueClass, int] = {}
+    queued: dict[QueueClass, set[int]] = {}
+    number = job.standing.find(Standing.READY)
+    while number >= 0:
+        queue = queue_of(state, job, number)
+        if queue not in queued:
+            queued[queue] = set(queue.queue)
+            ready[queue] = 0
+        ready[queue] += 1
+        if number not in queued[queue]:
+            raise Insane("a ready package is in its queue", job.id, number)
+        number = job.standing.find(Standing.READY, number + 1)
+    said = {queue: queue.ready for queue in job.classes.values() if queue.ready}
+    if said != ready:
+        raise Insane(
+            "ready packages of classes", job.id, *({each.index: of[each] for each in of} for of in (said, ready))
+        )
+    seen.ready += ready
+
+
+def _check_active(state: EngineState, seen: _Seen) -> None:
+    """Each class with ready packages of a job that is open is looked at, or waits for room, and no other class does."""
+    active, stuck, wanted = state.queues.ready, state.queues.waiting, 0
+    for queue in seen.ready:
+        if queue.job.open:
+            wanted += 1
+            if (queue in active) == (queue in stuck):
+                raise Insane("a class is looked at", queue.job.id, queue.index)
+    if wanted != len(active) + len(stuck):
+        raise Insane("a class is looked at in vain", wanted, len(active), len(stuck))
+
+
+def _check_work(job: JobState, number: int, work: PackageWork) -> None:
+    standing = job.standing[number]
+    if not work.attempts and work.idle:
+        raise Insane("work with nothing to remember", job.id, number)
+    if (standing == Standing.RESERVED) != (work.bound is not None):
+        raise Insane("reserved is bound", job.id, number)
+    if standing >= FINAL:
+        if work.attempts or work.candidates:
+            raise Insane("attempts of what is over", job.id, number)
+    elif (standing == Standing.LIVE) != (not work.dropped and not work.refused and is_under_way(work)):
+        raise Insane("live is under way", job.id, number, STANDINGS[standing])
+
+
+def _check_attempts(state: EngineState, attempts: Iterable[AttemptState]) -> None:
+    pilots = state.pilots.by_name
+    for attempt in attempts:
+        key, counted = attempt.key, attempt.counted
+        if counted == attempt.lost:
+            raise Insane("a lost attempt takes nothing", attempt.ref)
+        if (attempt.site.bound.get(key) is attempt) != (counted and key != ""):
+            raise Insane("a batch job of its own", attempt.ref)
+        if counted:
+            pilot = pilots.get(attempt.pilot)
+            if pilot is not None and pilot.assigned.get(attempt.ref) is not attempt:
+                raise Insane("an attempt is with its pilot", attempt.ref)
+
+
+class _Packages(NamedTuple):
+    """What is known of all packages of a job, none of which can change."""
+
+    job: str
+    graph: Graph
+    standing: bytes
+    counts: tuple[int, ...]  # by standing
+    satisfied: bytes
+    granted: bytes
+    waits: bytes
+    dropped: tuple[int, ...]
+    accepted: bool  # else nothing is waited for yet
+    late_waits: tuple[tuple[int, tuple[int, ...]], ...]  # the late stages that packages of a template wait for
+    kinds: bytes  # by package, its template, where one of them waits for a late stage
+    ending: bool
+    finals: tuple[int, ...]
+    finals_left: int
+    finals_made: int
+
+
+@functools.lru_cache(maxsize=16)
+def _check_packages(known: _Packages) -> None:
+    """What holds for each package by itself, for all of them at once: a world looks at this thousands of times.
+
+    All that it looks at is its argument: what held of it once holds of it again, and what does not is not remembered.
+    """
+    job, standing = known.job, known.standing
+    counts = tuple(standing.count(each) for each in range(len(STANDINGS)))
+    if counts != known.counts:
+        raise Insane("counts of standings", job, counts, known.counts)
+    if known.finals_left != sum(standing[number] < Standing.DROPPED for number in known.finals):
+        raise Insane("what runs last and is not over", job, known.finals_left)
+    if known.finals_made != sum(standing[number] in (Standing.DONE, Standing.ABORTED) for number in known.finals):
+        raise Insane("what runs last and has run", job, known.finals_made)
+    stands = np.frombuffer(standing, np.uint8)
+    done = np.frombuffer(known.satisfied, np.uint8)
+    is_granted = np.frombuffer(known.granted, np.intc) != 0
+    waiting = np.frombuffer(known.waits, np.intc)
+    is_dropped = np.zeros(len(standing), np.bool_)
+    is_dropped[list(known.dropped)] = True
+    _must_all(done == (is_dropped | is_granted), "satisfied", job)
+    _must_all((stands == Standing.DONE) == is_granted, "done is granted", job)
+    if known.accepted:
+        missing = _missing(known, done)
+        _must_all(waiting == missing, "what a package waits for", job, missing, waiting)
+    free = (stands == Standing.READY) | (stands == Standing.RESERVED) | (stands == Standing.DELAYED)
+    _must_all(~free | (waiting == 0), "ready with something missing", job)
+
+
+def _missing(known: _Packages, done: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """How many things each package of a job waits for: producers, late stages, and what runs last for all the others."""
+    consumers, producers = _awaited_edges(known.graph)
+    missing = np.bincount(consumers[done[producers] == 0], minlength=len(known.standing))
+    for template, stages in known.late_waits:
+        missing[np.frombuffer(known.kinds, np.uint32) == template] += len(stages)
+    if not known.ending:
+        missing[list(known.finals)] += 1
+    return missing
+
+
+@functools.lru_cache(maxsize=64)
+def _awaited_edges(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Who waits and for whom, over all edges that must be waited for; a graph never changes."""
+    edges = [(consumer, producer) for producer, consumer, kind in graph.edges() if EdgeKind.AWAITED in kind]
+    consumers, producers = np.array(edges, np.int32).reshape(-1, 2).T
+    return consumers, producers
+
+
+def _must_all(holds: NDArray[np.bool_], what: str, job: str, *about: NDArray[Any]) -> None:
+    if not holds.all():
+        number = int(np.flatnonzero(~holds)[0])
+        raise Insane(what, job, number, *(int(each[number]) for each in about))
+
+
+def _check_site(state: EngineState, site: SiteState, seen: _Seen) -> None:
+    place, removed = site.place, site.removed
+    if state.queues.at[site].reserved and (removed or site.asleep):
+        raise Insane("something is reserved where nothing goes", site.name)
+    settings = state.settings.selection
+    if not settings.score_floor <= place.score.value <= settings.score_ceiling:
+        raise Insane("the score of a site", site.name, place.score.value)
+    if not removed:
+        _check_place(state, site, seen)
+    for shape, count in site.used.items():
+        if count != seen.used[site.name, shape]:
+            raise Insane("what is used of a site", site.name, shape, count)
+    for queue, numbers in state.queues.at[site].reserved.items():
+        if not numbers:
+            raise Insane("an empty reservation", site.name)
+        for number in numbers:
+            work = queue.job.work.get(number)
+            if work is None or work.bound is not site:
+                raise Insane("a reservation of a package bound here", site.name, number)
+    for attempt in site.bound.values():
+        if not attempt.counted or attempt.site is not site:
+            raise Insane("a bound attempt of its site", site.name, attempt.ref)
+
+
+def _check_place(state: EngineState, site: SiteState, seen: _Seen) -> None:
+    """What is known of a site where something may go."""
+    place = site.place
+    if not state.pending.site_changes and (site.status == "hibernated") != site.asleep:
+        raise Insane("how a site stands is written down", site.name, site.status)
+    if place.answers != site.known:
+        raise Insane("whether a site can be reached", site.name)
+    if place.live != seen.live[site]:
+        raise Insane("attempts that the choice of sites knows", site.name, place.live)
+    if place.ends.running != seen.running[site]:
+        raise Insane("those of them that run", site.name)
+
+
+def _check_pilots(state: EngineState, site: SiteState) -> None:
+    if site.full and spare(site) > 0:
+        raise Insane("a site that is full of pilots", site.name)
+    if site.expected != sum([not each.spoke for each in site.requests.values()]):
+        raise Insane("pilots expected", site.name)
+    _check_slots(state, site)
+    for pilot in site.pilots.values():
+        if state.pilots.by_name.get(pilot.name) is not pilot:
+            raise Insane("a pilot of its site", pilot.name)
+        whole = pilot.capacity
+        cores, memory, gpus, scratch = whole.cores_hundredths, whole.memory_bytes, whole.gpus, whole.scratch_bytes
+        for attempt in pilot.assigned.values():
+            demand = attempt.demand
+            cores -= demand.cores_hundredths
+            memory -= demand.memory_bytes
+            gpus -= demand.gpus
+            scratch -= demand.scratch_bytes
+        if (
+            cores != pilot.free_cores_hundredths
+            or memory != pilot.free_memory_bytes
+            or gpus != pilot.free_gpus
+            or scratch != pilot.free_scratch_bytes
+        ):
+            raise Insane("what is left of a pilot", pilot.name, cores, memory, gpus, scratch)
+
+
+def _check_slots(state: EngineState, site: SiteState) -> None:
+    """How many of each shape the pilots of a site hold at once, and what waits with them beyond that."""
+    slots = dict.fromkeys(state.shapes.by_number, 0)
+    for pilot in site.pilots.values():
+        for shape, demand in state.shapes.by_number.items():
+            if shape not in pilot.barred:
+                slots[shape] += slots_for(demand, pilot.capacity)
+    if not site.removed and site.slots != slots:
+        raise Insane("slots of the pilots of a site", site.name, dict(site.slots), slots)
+    backlog = sum([pilot.backlog for pilot in site.pilots.values()])
+    if site.place.backlog != backlog:
+        raise Insane("what the pilots of a site let wait", site.name, site.place.backlog, backlog)
+
+
+def still_acting(state: EngineState) -> dict[AttemptRef, str]:
+    """What nobody waits for and may still act on the outside, with its pilot: nothing begins beside it.
+
+    That something stopped may be known from an exchange alone. So an engine that starts from the book may know of more of them
+    than the one before it, and of no more than the events tell.
+    """
+    return {ref: pilot for pilot, acting in state.abandoned.by_pilot.items() for ref in acting}
+
+
+def durable_state(state: EngineState) -> dict[str, Any]:
+    """Everything that follows from events alone, as plain values: two engines that know the same are equal in it."""
+    return {
+        "next": state.log.next_number,
+        "jobs": {job.id: _durable_job(job) for job in state.jobs.by_id.values() if not closes(job)},
+        "pilots": sorted(
+            (each.name, each.site.name, each.request, each.node) for each in state.pilots.by_name.values()
+        ),
+        "sites": sorted((site.name, site.status) for site in state.sites.by_name.values() if not site.removed),
+        "requests": sorted(
+            (each.key, each.site.name, each.native_id, each.spoke) for each in state.pilots.requests.values()
+        ),
+    }
+
+
+def _durable_job(job: JobState) -> dict[str, Any]:
+    flags = (job.owner, job.epoch, job.accepted, job.held, job.cancelled, job.aborted, job.cleared)
+    return {
+        "flags": flags,
+        "packages": job.count,
+        "late": sorted(job.late),
+        "enders": sorted(job.enders),
+        "held_why": job.held_why,
+        "over": [(n, s, job.granted[n]) for n, s in enumerate(job.standing) if s >= FINAL],
+        "waits": job.waits.tolist() if job.accepted else [],
+        "attempts": job.last_attempt.tolist(),
+        "epochs": sorted(job.epochs.items()),
+        "alike": sorted(job.failed_alike.items()),
+        "work": [_durable_work(number, job) for number, work in sorted(job.work.items()) if work.durable],
+    }
+
+
+def _durable_work(number: int, job: JobState) -> tuple[Any, ...]:
+    work = job.work[number]
+    attempts = sorted(
+        (
+            each.ref.attempt,
+            each.site.name,
+            each.pilot,
+            each.key,
+            each.leased,
+            each.queued,
+            each.suspect,
+            each.lost,
+            each.lost_reason,
+            each.drop_revision,
+            msgspec.to_builtins(each.demand),
+        )
+        for each in work.attempts.values()
+    )
+    failures = [msgspec.to_builtins(work.failures[each]) for each in sorted(work.failures)]
+    return number, work.held, work.dropped, work.replicas, work.replicated, sorted(work.candidates), attempts, failures

@@ -1,0 +1,1 @@
+"""What the engine decides, one module for each kind of decision."""

@@ -1,0 +1,157 @@
+"""Work meets slots in two steps: a ready package is reserved for a site with room, and a pilot that asks is given one.
+
+Binding goes by rank: the job's priority, then whoever is expected to be slowed down most (`fairness`), and within a job the
+package's priority, restarts, the longest first. Higher priority displaces reservations that nobody pulled. A reservation is
+no attempt: it is given back when its site cannot use it.
+"""
+
+from __future__ import annotations
+
+from pilotage.engine.decisions.lost_pilots import lose
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.placement import remaining
+from pilotage.engine.retry.policy import OUTRUN
+from pilotage.engine.selection.candidates import SelectionSnapshot
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.job_queries import live_attempts
+from pilotage.engine.state.jobs import FINAL, JobState, PackageWork, template_of
+from pilotage.engine.state.sites import AttemptState, PilotState, SiteState
+from pilotage.engine.transitions.queue_classes import queue_of
+from pilotage.engine.transitions.site_observations import submitting, watch_queue
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import SubmitAttempt
+from pilotage.model.resources import Demand
+
+# What is queued at a site for long is queued elsewhere as well, and the first to start ends the others.
+#
+# In pilot mode there is no need for it: a reservation that no pilot pulls is given back
+# (`releasing.release_unfit`).
+
+
+def watch_race(state: EngineState, attempt: AttemptState) -> None:
+    """Look at a bound attempt when it is queued for so long that another may be made."""
+    if state.settings.selection.replication_limit:
+        after = attempt.created_at + state.selection.replicate_after_seconds(attempt.site.name) - state.clock.wall_time
+        state.clock.timers.at(state.clock.now + max(1.0, after), Due.REPLICA, attempt.key)
+
+
+def race(state: EngineState, attempt: AttemptState) -> None:
+    """Have one more attempt made elsewhere where one is queued for long, unless that would be too many, or nowhere."""
+    job = state.jobs.by_id[attempt.ref.job]
+    work = job.work.get(attempt.number)
+    if work is None or not attempt.counted or attempt.leased or job.standing[attempt.number] >= FINAL:
+        return
+    if template_of(job, attempt.number).side_effects:
+        return  # never twice at once
+    after = state.selection.replicate_after_seconds(attempt.site.name)
+    if state.clock.wall_time - attempt.created_at >= after and _may_race(state, job, work):
+        wanted = payloads.ReplicaWanted(replicas=work.replicas + 1, cause="queue")
+        state.log.write(wanted, job=job, number=attempt.number, epoch=attempt.epoch)
+    state.clock.timers.at(state.clock.now + after, Due.REPLICA, attempt.key)
+
+
+def replicas_max(state: EngineState, job: JobState, number: int) -> int:
+    """How many live attempts a package may have: as its document says, else as the settings do."""
+    own = template_of(job, number).replicas_max
+    return state.settings.selection.max_replicas if own is None else own
+
+
+def _may_race(state: EngineState, job: JobState, work: PackageWork) -> bool:
+    if work.held or work.dropped or not job.open or any(each.leased for each in work.attempts.values()):
+        return False
+    if work.replicas > work.replicated or work.failures:
+        return False  # one is on its way; or what failed must be answered first
+    most = replicas_max(state, job, work.number)
+    if not state.selection.may_replicate(queue_replicas=work.replicas, live=live_attempts(work), most=most):
+        return False
+    there = {each.site for each in work.attempts.values()}
+    queue = queue_of(state, job, work.number)
+    return any(site not in there and not site.asleep for site in state.placement.possible_sites(queue))
+
+
+def end_race(state: EngineState, job: JobState, started: AttemptState) -> None:
+    """The first to start ends the others that are still queued."""
+    work = job.work.get(started.number)
+    if work is None or not work.races:
+        return
+    others = [each for each in work.attempts.values() if each is not started and not each.leased and not each.lost]
+    waited = [(each.site.name, state.clock.wall_time - each.created_at) for each in others]
+    queued = started.began_at - started.created_at
+    state.pending.site_changes += state.selection.replica_won(queued, others=waited, at=state.clock.wall_time)
+    for each in others:
+        lose(state, each, reason=OUTRUN, message=f"attempt {started.ref.attempt} at {started.site.name} began first")
+
+
+def leave_if_full(site: SiteState, pilot: PilotState) -> None:
+    """A pilot that can take nothing more asks in vain: nobody looks at it until it has something free again."""
+    if pilot.free_cores_hundredths <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
+        site.waiting.pop(pilot.name, None)
+
+
+def create(
+    state: EngineState,
+    job: JobState,
+    number: int,
+    demand: Demand,
+    site: SiteState,
+    pilot: PilotState | None,
+    choice: SelectionSnapshot | None,
+) -> None:
+    """Write an attempt down: with a lease for a pilot, or for the batch system of the site."""
+    work = job.work.get(number)
+    declared = job.plan.templates[job.kinds[number]].demand
+    beside = work.attempts if work is not None else None
+    if pilot is not None and pilot.ends_at is None and demand is declared and not beside:  # as most are
+        created, text = pilot.created(state.lease_seconds, job.drop_revision)
+    else:
+        created, text = _created(state, job, work, demand, site, pilot, declared), None
+    attempt = job.last_attempt[number] + 1
+    if state.fairness.shares:
+        state.fairness.note_started(job)
+    epoch = job.epoch_of(number) if job.epochs else 1
+    state.log.write_of(created, job, number, attempt, epoch, text)
+    begun = (work or job.work[number]).attempts[attempt]
+    begun.choice = choice
+    if pilot is not None:
+        if work is not None and work.races:
+            end_race(state, job, begun)  # with a lease it has started
+        return
+    submit(state, begun)
+    watch_queue(state, begun.key, begun.created_at)
+    state.queues.just_submitted.append(begun)
+
+
+def _created(
+    state: EngineState,
+    job: JobState,
+    work: PackageWork | None,
+    demand: Demand,
+    site: SiteState,
+    pilot: PilotState | None,
+    declared: Demand,
+) -> payloads.AttemptCreated:
+    """What is written of an attempt: whom it follows or runs beside, and where it may take another amount than declared."""
+    over: list[int] = []
+    replica = False
+    if work is not None and work.attempts:
+        over = [n for n, attempt in work.attempts.items() if attempt.lost]
+        replica = work.replicas > work.replicated and any(each.trusted for each in work.attempts.values())
+    return payloads.AttemptCreated(
+        site=site.name,
+        pilot=pilot.name if pilot is not None else None,
+        lease_seconds=state.lease_seconds if pilot is not None else None,
+        replaces=over[-1] if over else None,
+        replica=replica,
+        memory_bytes=demand.memory_bytes if demand.memory_bytes != declared.memory_bytes else None,
+        wall_seconds=demand.wall_seconds if demand.wall_seconds != declared.wall_seconds else None,
+        remaining_seconds=remaining(site, pilot, demand, state.clock.now),
+        drop_revision=job.drop_revision,
+    )
+
+
+def submit(state: EngineState, attempt: AttemptState) -> None:
+    """Have a bound attempt submitted, and look again if nothing is heard of it."""
+    site, key = attempt.site, attempt.key
+    state.log.effects.append(SubmitAttempt(site=site.name, key=key, ref=attempt.ref, demand=attempt.demand))
+    submitting(state, site, attempt)
+    state.clock.timers.at(state.clock.now + state.settings.submit_again_seconds, Due.REQUEST, key)

@@ -1,0 +1,313 @@
+"""Work meets slots in two steps: a ready package is reserved for a site with room, and a pilot that asks is given one.
+
+Binding goes by rank: the job's priority, then whoever is expected to be slowed down most (`fairness`), and within a job the
+package's priority, restarts, the longest first. Higher priority displaces reservations that nobody pulled. A reservation is
+no attempt: it is given back when its site cannot use it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from pilotage.engine.decisions.attempts import create, leave_if_full
+from pilotage.engine.decisions.site_status import see_to_sites
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.placement import could_take, is_bound, takes, unmet
+from pilotage.engine.selection.candidates import How, Pool
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.jobs import JobState, QueueClass, Standing
+from pilotage.engine.state.queues import any_below
+from pilotage.engine.state.sites import SiteState
+from pilotage.engine.transitions.queue_classes import noted, queue_of
+from pilotage.engine.transitions.readiness import move, reserve
+from pilotage.model.events import payloads
+
+# One round of binding among jobs: who gets no room leaves it, and with them all who ask for the same.
+#
+# Thousands of jobs may wait for one slot that has become free. When it is taken, all of them are told at once.
+
+Kind = tuple[int, str, float] | Pool
+"""A shape, whose, and how long it is expected to take; of classes that not every site would do for, their sites."""
+
+
+class Round:
+    """The classes of a round, by job. Those that could displace what is reserved stay in it, whatever is full."""
+
+    __slots__ = ("_alike", "_full", "_left", "_private", "_state", "waiting")
+
+    def __init__(self, state: EngineState, queues: Sequence[QueueClass]) -> None:
+        """Begin with all of them."""
+        self._state = state
+        self.waiting: dict[JobState, list[QueueClass]] = {}
+        self._left = dict.fromkeys(queues)
+        self._full: set[Kind] = set()
+        self._private = any(site.site.users for site in state.sites.by_name.values())
+        self._alike: dict[Kind, list[QueueClass]] = {}
+        waiting, alike = self.waiting, self._alike
+        for queue in queues:
+            waiting.setdefault(queue.job, []).append(queue)
+            if (kind := self._kind(queue)) is not None:
+                alike.setdefault(kind, []).append(queue)
+
+    def _kind(self, queue: QueueClass) -> Kind | None:
+        """What a class asks for; None where it is alone with that."""
+        if queue.prefer or queue.avoid or queue.unfit:
+            return None
+        if queue.narrow:
+            return self._state.placement.pool(queue)
+        # Where sites are everybody's, none has room for one who asks for the same.
+        return (queue.shape, queue.job.owner if self._private else "", queue.asked.run_seconds)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether anybody is left in it."""
+        return bool(self._left)
+
+    def own(self, job: JobState) -> list[QueueClass]:
+        """The classes of a job that are left in it."""
+        return [queue for queue in self.waiting[job] if queue in self._left]
+
+    def leave(self, queue: QueueClass) -> None:
+        """A class gets nothing."""
+        self._left.pop(queue, None)
+
+    def is_full(self, queue: QueueClass) -> bool:
+        """Whether there is no room for what a class asks."""
+        return self._kind(queue) in self._full
+
+    def leave_all_full(self) -> None:
+        """Whoever asks where every site has as much as it may leaves before anybody's turn comes."""
+        openings = self._state.placement
+        for alike in [each for each in self._alike.values() if openings.is_full(each[0])]:
+            self.fill(alike[0])
+
+    def fill(self, queue: QueueClass) -> None:
+        """No site has room for what a class asks: nor has any for those that ask for the same."""
+        kind, state, left = self._kind(queue), self._state, self._left
+        if kind is None or kind in self._full:
+            return
+        self._full.add(kind)
+        below: dict[int, bool] = {}  # by priority of the job: all of them have one shape
+        for each in self._alike.get(kind, ()):
+            if each not in left:
+                continue
+            shape, level, job = each.shape, each.level, each.job
+            if level[0] not in below:
+                below[level[0]] = any_below(state.queues.reserved_counts, shape, level[0])
+            if below[level[0]] or (len(job.reservations) > 1 and any_below(job.reservations, shape, level)):
+                continue
+            del left[each]
+            if each.narrow and each.ready and job.open:
+                state.placement.stick(each)
+
+
+_READY = Standing.READY  # an attribute of a class is slow to look up
+
+
+def bind(state: EngineState) -> None:
+    """Reserve ready packages for sites as long as there is room, unless nothing has changed for who found none."""
+    stirred, state.queues.may_bind = state.queues.may_bind, False
+    if not stirred or not state.queues.ready:
+        return
+    queues = list(state.queues.ready)
+    if len(queues) > 1:
+        if state.fairness.by_slowdown:
+            job = queues[0].job
+            if any(queue.job is not job for queue in queues):
+                _bind_fairly(state, queues)
+                return
+        queues = state.fairness.ordered(queues)
+    placement = state.placement
+    first = placement.first
+    for queue in queues:
+        limited = is_limited(state, queue)
+        if not limited:
+            _fill(state, queue)
+        while queue.ready and (not limited or may_start(state, queue)):
+            site = first(queue) or displace(state, queue)
+            if placement.woken:
+                _carry_out_wakes(state)
+            if site is None:
+                if _no_site(state, queue):
+                    continue
+                break
+            number = _take(state, queue)
+            if number is None:
+                break
+            _bind(state, queue, number, site, bound=is_bound(site, queue))
+
+
+def _fill(state: EngineState, queue: QueueClass) -> None:
+    """Where more is ready than all candidates have room for, each is given what it has room for: there is nothing to choose."""
+    for site, free in state.placement.all_of(queue, queue.ready):
+        bound = is_bound(site, queue)
+        for _ in range(free):
+            if bound and not site.place.has_room(queue.shape):
+                break  # what was submitted there has left less of it
+            number = _take(state, queue)
+            if number is None:
+                return
+            _bind(state, queue, number, site, bound=bound, how="filled")
+
+
+def _bind_fairly(state: EngineState, queues: list[QueueClass]) -> None:
+    """The same among jobs: one at a time for whoever's turn it is, since each that a job gets makes its turn come later."""
+    fairness = state.fairness
+    fairness.look()
+    turn = Round(state, queues)
+    fairness.meet(turn.waiting)
+    turn.leave_all_full()
+    if not turn.goes_on:
+        return
+    turns = [(key, job) for job, key in fairness.keys(turn.waiting).items()]  # no two keys are alike
+    heapq.heapify(turns)
+    while turn.goes_on:
+        key, job = turns[0]
+        own = turn.own(job)
+        if not own:
+            heapq.heappop(turns)
+            continue
+        again = fairness.key(job)
+        if again > key:  # others of its user got something meanwhile
+            heapq.heapreplace(turns, (again, job))
+            continue
+        if len(own) > 1:
+            own.sort(key=_rank_in_job)
+        for queue in own:
+            if _bind_one(state, queue, turn):
+                heapq.heapreplace(turns, (fairness.key(job), job))
+                break
+            turn.leave(queue)
+        else:
+            heapq.heappop(turns)
+
+
+def _bind_one(state: EngineState, queue: QueueClass, turn: Round) -> bool:
+    """Reserve the next package of a class; whether that could be done."""
+    if not queue.ready or not may_start(state, queue):
+        return False
+    known = turn.is_full(queue)
+    site = None if known else state.placement.first(queue)
+    if state.placement.woken:
+        _carry_out_wakes(state)
+    if site is None:
+        site = displace(state, queue)
+    if site is None:
+        if not known:
+            if _no_site(state, queue):
+                return _bind_one(state, queue, turn)
+            if queue.ready:  # else it was given up
+                turn.fill(queue)
+        return False
+    number = _take(state, queue)
+    if number is None:
+        return False
+    _bind(state, queue, number, site, bound=is_bound(site, queue))
+    return True
+
+
+def _carry_out_wakes(state: EngineState) -> None:
+    """Record the sites that the latest choice has woken."""
+    state.pending.site_changes += state.placement.woken
+    state.placement.woken.clear()
+    see_to_sites(state)
+
+
+def _no_site(state: EngineState, queue: QueueClass) -> bool:
+    """What becomes of a class for which no site was found; whether to look again at once."""
+    if state.placement.is_impossible(queue):
+        if state.placement.forget_estimate(queue):
+            return True
+        _give_up(state, queue)
+    elif not queue.ordinary:
+        state.placement.stick(queue)
+    return False
+
+
+def _give_up(state: EngineState, queue: QueueClass) -> None:
+    """No site there is could ever run what a stage that was laid out late asks for: it is given up, and said why."""
+    job = queue.job
+    lacks = [text for site in state.sites.by_name.values() for text in unmet(site, queue.demand)]
+    message = f"no site can run it: {'; '.join(lacks[:3])}" if lacks else "no site may run it"
+    while (number := _take(state, queue)) is not None:
+        aborted = payloads.Aborted(cause="permanent-failure", message=message)
+        state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
+
+
+def _rank_in_job(queue: QueueClass) -> tuple[int, int, float, int]:
+    return queue.rank_in_job
+
+
+def is_limited(state: EngineState, queue: QueueClass) -> bool:
+    """Whether one more that is bound may be the last of a class that may start."""
+    job = queue.job
+    return not job.open or bool(state.settings.owner_running_max) or queue.category in job.plan.limits
+
+
+def may_start(state: EngineState, queue: QueueClass) -> bool:
+    """Whether the job, its category and its owner may have one more under way."""
+    job = queue.job
+    if not job.open:
+        return False
+    limit = job.plan.limits.get(queue.category)
+    if limit is not None and job.running_in.get(queue.category, 0) >= limit:
+        return False
+    quota = state.settings.owner_running_max
+    return not quota or state.jobs.busy_by_owner.get(job.owner, 0) < quota
+
+
+def _take(state: EngineState, queue: QueueClass) -> int | None:
+    """The next package of a class that still counts."""
+    job, numbers = queue.job, queue.queue
+    standing = job.standing
+    while numbers.size:
+        number = numbers.pop()
+        if standing[number] == _READY and queue_of(state, job, number) is queue:
+            return number
+    return None
+
+
+def _bind(
+    state: EngineState, queue: QueueClass, number: int, site: SiteState, *, bound: bool, how: How = "chosen"
+) -> None:
+    """Give a package to a site; `bound` tells whether it gets a batch job of its own there."""
+    job = queue.job
+    if state.fairness.shares:
+        state.fairness.note_bound(job)
+    choice = queue.notes.get(how)
+    if choice is None or state.clock.now >= choice.until:
+        choice = noted(state, queue, how)
+    if bound:
+        create(state, job, number, queue.demand, site, None, choice)
+        return
+    reserved = state.queues.at[site].reserved
+    if not reserved:
+        # Nothing is before it here: where a pilot is asking, the reservation would be used at once.
+        pilot = next((each for each in site.waiting.values() if takes(each, queue, state.clock.now)), None)
+        if pilot is not None:
+            create(state, job, number, queue.demand, site, pilot, choice)
+            leave_if_full(site, pilot)
+            return
+    if queue not in reserved and not could_take(site, queue, state.clock.now):
+        state.clock.timers.at(state.clock.now + state.settings.unfit_seconds, Due.UNFIT, site.name)
+    reserve(state, queue, number, site, choice)
+    state.queues.sites_to_serve[site] = None
+
+
+def displace(state: EngineState, queue: QueueClass) -> SiteState | None:
+    """Make room by giving back a reservation of lower rank that nobody pulled."""
+    job, shape, level = queue.job, queue.shape, queue.level
+    if not any_below(state.queues.reserved_counts, shape, level[0]) and not any_below(job.reservations, shape, level):
+        return None
+    for site in state.placement.open_sites(queue):
+        if not site.known or site.asleep or site.place.canary:
+            continue
+        # What a job prefers of its own is no matter of others; and a slowdown changes with every reservation.
+        alike = (other for other in state.queues.at[site].reserved if other.shape == shape)
+        below = [each for each in alike if each.level > level and (each.job is job or each.level[0] > level[0])]
+        if below:
+            last = state.fairness.ordered(below)[-1]
+            move(state, last.job, state.queues.at[site].reserved[last][-1], Standing.READY)
+            return site
+    return None

@@ -1,0 +1,206 @@
+"""What follows from the ends of attempts: grants, restarts, giving up, and what that does to those who waited."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.engine.decisions.job_lifecycle import end_by_failure, end_others, ends_the_job
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.retry.policy import UNHEARD, Failure, Verdict, failure_of, signature, verdict
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.job_queries import is_under_way, lost_stages
+from pilotage.engine.state.jobs import FINAL, JobState, PackageWork, Standing, template_of
+from pilotage.engine.state.sites import AttemptState
+from pilotage.engine.transitions.queue_classes import class_for
+from pilotage.engine.transitions.readiness import move, reconsider
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.texts import clipped
+
+_SIGNATURES_MAX = 1000  # of a job: of more different failures than that, the latest
+_GRANTED = payloads.CommitGranted()  # it says nothing but that it is so
+
+
+def grant_what_succeeded(state: EngineState) -> None:
+    """One grant for each package and epoch: the only commit point."""
+    grants = state.pending.to_commit
+    while grants:
+        job, number = grants.popleft()
+        work = job.work.get(number)
+        if work is None or work.dropped or job.cancelled or job.aborted or job.standing[number] >= FINAL:
+            continue
+        candidates = work.candidates
+        if not candidates:
+            continue
+        first = candidates[0] if len(candidates) == 1 else min(candidates)
+        if state.output_guard.contested and _is_refused(state, job, work, first):
+            continue
+        epoch = job.epoch_of(number) if job.epochs else 1
+        state.log.write_of(_GRANTED, job, number, first, epoch)
+        if job.special and ends_the_job(job, number, 0):
+            end_others(state, job, number, 0)
+
+
+def _is_refused(state: EngineState, job: JobState, work: PackageWork, attempt: int) -> bool:
+    """Whether the files of an attempt must not get their names: its package is held, and asked about when it is released."""
+    if job.id not in state.output_guard.contested:
+        return False
+    number = work.number
+    work.refused = state.output_guard.refusal(AttemptRef(job.id, job.dotted(number), attempt))
+    if work.refused and not work.held:
+        held = payloads.Held(operation=state.log.next_number, message=clipped(work.refused))
+        state.log.write(held, job=job, number=number, epoch=job.epoch_of(number))
+    reconsider(state, job, number)
+    return bool(work.refused)
+
+
+def answer_failures(state: EngineState) -> None:
+    """What the restart rules say to each package that failed; the same history gives the same answer."""
+    while state.pending.to_judge:
+        job, number = next(iter(state.pending.to_judge))
+        del state.pending.to_judge[job, number]
+        work = job.work.get(number)
+        if work is None or job.is_final(number):
+            continue
+        if job.special and end_by_failure(state, job, work):
+            continue
+        answer = work.verdict = judge(state, job, work)
+        if answer is None or work.dropped or job.cancelled or job.aborted or is_under_way(work):
+            _requeue(state, job, work)
+            continue
+        _carry_out(state, job, work, answer)
+
+
+def judge(state: EngineState, job: JobState, work: PackageWork) -> Verdict | None:
+    """What follows from the failures of a package so far; None where there are none."""
+    failures = dict(work.failures)
+    for number, attempt in work.attempts.items():
+        if not attempt.trusted and (loss := _loss(attempt)) is not None:
+            failures[number] = loss
+    if not failures:
+        return None
+    template = template_of(job, work.number)
+    history = [failures[number] for number in sorted(failures)]
+    return verdict(history, retry=template.retry, demand=template.demand, settings=state.settings.restart)
+
+
+def _loss(attempt: AttemptState) -> Failure | None:
+    return failure_of(
+        attempt.ref.attempt,
+        site=attempt.site.name,
+        demand=attempt.demand,
+        remaining_seconds=attempt.remaining_seconds,
+        lost_reason=attempt.lost_reason or UNHEARD,
+    )
+
+
+def _carry_out(state: EngineState, job: JobState, work: PackageWork, answer: Verdict) -> None:
+    number = work.number
+    if answer.action != "give-up" and (why := _impossible(state, job, work)):
+        answer = msgspec.structs.replace(answer, action="give-up", cause="retries-exhausted", message=why)
+    match answer.action:
+        case "give-up":
+            failed = work.failures[max(work.failures)] if work.failures else None  # which are forgotten when it is over
+            aborted = payloads.Aborted(cause=answer.cause or "retries-exhausted", message=answer.message)
+            state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
+            _stop_flood(state, job, failed, answer, number)
+            return
+        case "hold-job" if not job.held:
+            state.log.write(payloads.Held(operation=state.log.next_number, message=answer.message), job=job)
+        case "park" if not work.held:
+            held = payloads.Held(operation=state.log.next_number, message=answer.message)
+            state.log.write(held, job=job, number=number, epoch=job.epoch_of(number))
+    if answer.delay_seconds:
+        work.delayed_until = state.clock.now + answer.delay_seconds
+        state.clock.timers.at(work.delayed_until, Due.RESTART, job.id, number)
+    _requeue(state, job, work)
+
+
+def _impossible(state: EngineState, job: JobState, work: PackageWork) -> str:
+    """Why no site there is could run the package as its failures ask for it; empty where one could."""
+    queue, openings = class_for(state, job, work), state.placement
+    if queue is None or not state.sites.by_name or openings.possible_sites(queue):
+        return ""
+    if openings.forget_estimate(queue) and openings.possible_sites(queue):
+        return ""  # it was tried in spite of its estimate, and may be again
+    asked = f"{queue.demand.memory_bytes:,} bytes of memory" if queue.demand.memory_bytes else "what it asks for"
+    if queue.more_wall_than:
+        asked += f" and more than {queue.more_wall_than:.0f} s"
+    return f"after its failures it needs {asked}, which no site gives"
+
+
+def _stop_flood(state: EngineState, job: JobState, failed: Failure | None, answer: Verdict, number: int) -> None:
+    """Hold the job when packages of one activity keep failing: at the bound, then at twice, four times the bound.
+
+    Counted are those that failed for good, for whatever reason; and those whose last failures were equal, also where there is
+    no second site to prove that they would fail anywhere.
+    """
+    activity, bound = template_of(job, number).activity, state.settings.flood_packages
+    alike = _count_alike(job, activity, failed) if failed is not None else 0
+    if job.held or job.cancelled or not bound or not (job.unfinished or job.late):
+        return
+    how = ""
+    if answer.cause == "permanent-failure" and _is_flood(job.failed_alike.get(activity, 0), bound):
+        how = f"{job.failed_alike[activity]} packages of {activity} failed for good"
+    if failed is not None and _is_flood(alike, bound):
+        how = f"{alike} packages of {activity} failed in the same way ({failed.message or failed.reason})"
+    if how:
+        message = f"{how}; mend it and run the job again, or release the job to go on with the others"
+        state.log.write(payloads.Held(operation=state.log.next_number, message=clipped(message)), job=job)
+
+
+def _is_flood(count: int, bound: int) -> bool:
+    times, rest = divmod(count, bound)
+    return bool(times) and not rest and not times & (times - 1)
+
+
+def _count_alike(job: JobState, activity: str, failed: Failure) -> int:
+    """How many packages of an activity were given up after a failure that equals this one, as far as this engine has seen."""
+    key = (activity, signature(failed))
+    count = job.floods.pop(key, 0) + 1
+    job.floods[key] = count
+    while len(job.floods) > _SIGNATURES_MAX:
+        del job.floods[next(iter(job.floods))]
+    return count
+
+
+def _requeue(state: EngineState, job: JobState, work: PackageWork) -> None:
+    """Put a package in the queue that its history asks for now."""
+    number = work.number
+    if job.standing[number] in (Standing.READY, Standing.RESERVED) and work.queue is not class_for(state, job, work):
+        move(state, job, number, Standing.BLOCKED)
+    reconsider(state, job, number)
+    job.forget_idle(number)
+
+
+def give_up_consumers(state: EngineState) -> None:
+    """A package that will make nothing takes those who wait for it along, all the way down."""
+    while state.pending.to_abort_consumers:
+        job, number = state.pending.to_abort_consumers.popleft()
+        if not job.is_dead(number) or job.cancelled:
+            continue
+        cause = job.dotted(number)
+        for other in job.awaiting(number):
+            if not job.is_final(other) and job.standing[other] != Standing.DROPPED:
+                aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
+                state.log.write(aborted, job=job, number=other, epoch=job.epoch_of(other))
+        if job.feeds_late[number]:
+            state.pending.to_expand[job] = None
+
+
+def revive_consumers(state: EngineState) -> None:
+    """Packages that were given up because of a producer begin anew once none of their producers stands in the way."""
+    while state.pending.to_revive:
+        job, number = next(iter(state.pending.to_revive))
+        del state.pending.to_revive[job, number]
+        if job.standing[number] != Standing.UPSTREAM or job.cancelled:
+            continue
+        if any(job.is_dead(other) for other in job.awaited(number)) or _waits_in_vain(job, number):
+            continue
+        restarted = payloads.Restarted(cause="revived", message="what it waits for began anew, or was dropped")
+        state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+
+
+def _waits_in_vain(job: JobState, number: int) -> bool:
+    stages = job.plan.late_waits.get(int(job.plan.template_of[number]), ()) if job.dead_feeders else ()
+    return bool(stages) and not lost_stages(job).keys().isdisjoint(stages)

@@ -1,0 +1,141 @@
+"""What is done when the time of something has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilotage.engine.decisions.attempts import race, submit, watch_race
+from pilotage.engine.decisions.lost_pilots import check_lease
+from pilotage.engine.decisions.provisioning import submit_pilot
+from pilotage.engine.decisions.site_status import end_probe
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.job_queries import bound_attempt
+from pilotage.engine.state.jobs import JobState, QueueClass, Standing
+from pilotage.engine.transitions.occupancy import exorcise
+from pilotage.engine.transitions.queue_classes import queue_of
+from pilotage.engine.transitions.readiness import reconsider, release_unfit
+from pilotage.engine.transitions.site_observations import check_queue, write_standing
+from pilotage.model.events import payloads
+
+
+def wake(state: EngineState) -> None:
+    """See to everything that is due."""
+    while (found := state.clock.timers.pop(state.clock.now)) is not None:
+        due, name, number = found
+        if (see_to := _DUE.get(due)) is not None:  # else whoever looks at the time of it looks anyway
+            see_to(state, name, number)
+
+
+def _release_unfit(state: EngineState, name: str) -> None:
+    if (site := state.sites.by_name.get(name)) is not None:
+        release_unfit(state, site)
+
+
+def _race(state: EngineState, key: str) -> None:
+    if (attempt := bound_attempt(state.jobs, key)) is not None:
+        race(state, attempt)
+
+
+def _choose_again(state: EngineState) -> None:
+    state.placement.ask_again()
+
+
+def _grow(state: EngineState, name: str) -> None:
+    if (job := state.jobs.by_id.get(name)) is not None:
+        state.pending.to_expand[job] = None
+
+
+def _restart(state: EngineState, name: str, number: int) -> None:
+    job = state.jobs.by_id.get(name)
+    work = job.work.get(number) if job is not None else None
+    if job is not None and work is not None and 0 < work.delayed_until <= state.clock.now:
+        work.delayed_until = 0.0
+        reconsider(state, job, number)
+
+
+def _ask_again(state: EngineState, key: str) -> None:
+    """A submission that nothing was heard of is asked for again: its key keeps it from being done twice."""
+    request = state.pilots.requests.get(key)
+    if request is not None:
+        if not request.native_id and not request.spoke:
+            submit_pilot(state, request.site, key)
+        return
+    attempt = bound_attempt(state.jobs, key)
+    if attempt is not None and not attempt.leased and not attempt.queued and not attempt.lost:
+        submit(state, attempt)
+
+
+def _check_queue(state: EngineState, key: str) -> None:
+    """What was submitted to a site is there for long: it may be still in its queue."""
+    request = state.pilots.requests.get(key)
+    if request is not None:
+        if not request.spoke:
+            check_queue(state, request.site, key, request.requested_at)
+        return
+    attempt = bound_attempt(state.jobs, key)
+    if attempt is not None and attempt.counted and not attempt.leased:
+        check_queue(state, attempt.site, key, attempt.created_at)
+
+
+# --- waiting limits -------------------------------------------------------------------------------------------------
+
+
+def watch_waiting(state: EngineState) -> None:
+    """See that somebody looks at every class whose packages may wait too long, and at every attempt that may queue so."""
+    while state.queues.just_submitted:
+        watch_race(state, state.queues.just_submitted.pop())
+    limit = state.settings.waiting_seconds_max
+    if limit:
+        for queue in (*state.queues.ready, *state.queues.waiting):
+            if not queue.watched:
+                queue.watched = True
+                state.clock.timers.at(state.clock.now + limit, Due.WAITING, queue.job.id, queue.index)
+
+
+def _check_waiting(state: EngineState, name: str, index: int) -> None:
+    """Give up packages that were ready for too long and that no site took; look again when the next may be."""
+    job = state.jobs.by_id.get(name)
+    queue = next((each for each in job.classes.values() if each.index == index), None) if job is not None else None
+    if job is None or queue is None:
+        return  # it was let go of meanwhile
+    queue.watched = False
+    limit = state.settings.waiting_seconds_max
+    if not job.open:
+        if queue.ready:
+            queue.watched = True
+            state.clock.timers.at(state.clock.now + limit, Due.WAITING, name, index)
+        return
+    while queue.queue:
+        number, since = queue.queue.first()
+        since = max(since, job.released_at, job.ready_since.get(number, 0.0))
+        counts = job.standing[number] == Standing.READY and queue_of(state, job, number) is queue
+        if counts and state.clock.now < since + limit:
+            queue.watched = True
+            state.clock.timers.at(since + limit, Due.WAITING, name, index)
+            return
+        queue.queue.pop()
+        if counts:
+            _give_up(state, job, queue, number, state.clock.now - since)
+
+
+def _give_up(state: EngineState, job: JobState, queue: QueueClass, number: int, seconds: float) -> None:
+    message = f"ready for {seconds:.0f} s, and no site had room for {queue.demand.cores_hundredths / 100:g} cores"
+    aborted = payloads.Aborted(cause="waited-too-long", message=message)
+    state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
+
+
+_DUE: dict[int, Callable[[EngineState, str, int], None]] = {
+    Due.LEASE: lambda state, name, _: check_lease(state, name),
+    Due.RESTART: _restart,
+    Due.UNFIT: lambda state, name, _: _release_unfit(state, name),
+    Due.REQUEST: lambda state, name, _: _ask_again(state, name),
+    Due.EXPANSION: lambda state, name, _: _grow(state, name),
+    Due.WAITING: _check_waiting,
+    Due.ACTING: lambda state, name, _: exorcise(state, name),
+    Due.CHOICE: lambda state, _, __: _choose_again(state),
+    Due.STANDING: lambda state, name, _: write_standing(state, name),
+    Due.REPLICA: lambda state, name, _: _race(state, name),
+    Due.PROBE: lambda state, name, _: end_probe(state, name),
+    Due.QUEUED: lambda state, name, _: _check_queue(state, name),
+}

@@ -1,0 +1,227 @@
+"""How a job ends: what runs last begins when everything else is over, and some exit statuses end everything else.
+
+A package that runs last waits for one thing more than the others: that all of them are over, whatever came of them, and no
+stage is still to come. That follows from where they stand, and is looked at after every event. When one of them begins
+anew, what ran last does so too, and waits again.
+
+An exit status that a package has in `abort_on` ends the job: every other package that is not over is cancelled in the same
+turn, but not those that run last. What the package has done by that is not tried again by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.job_queries import closes, lost_stages
+from pilotage.engine.state.jobs import JobState, LateState, PackageWork, Standing, template_of
+from pilotage.engine.transitions.occupancy import stop_acting
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import ExpandStage
+
+# Late stages: laid out when everything they are made of is there, given up when it never will be.
+
+
+def grow_jobs(state: EngineState) -> None:
+    """Ask for the expansion of what can be expanded; give up what waits for a stage that cannot."""
+    while state.pending.to_expand:
+        job = next(iter(state.pending.to_expand))
+        del state.pending.to_expand[job]
+        if not job.late or job.cancelled or job.aborted or job.enders:
+            continue
+        for late in list(job.late.values()):
+            if not late.pending and not any(stage in job.late for stage in late.stages):
+                _ask(state, job, late)
+        if job.dead_feeders:
+            _give_up(state, job)
+
+
+def _ask(state: EngineState, job: JobState, late: LateState) -> None:
+    wait = state.settings.submit_again_seconds
+    if late.asked_at is None or state.clock.now >= late.asked_at + wait:
+        late.asked_at = state.clock.now
+        state.log.effects.append(ExpandStage(job=job.id, stage=late.stage, revision=late.revision))
+        state.clock.timers.at(state.clock.now + wait, Due.EXPANSION, job.id)
+
+
+def _give_up(state: EngineState, job: JobState) -> None:
+    """A late stage with a dead producer is never laid out: those who wait for it are given up, and in the end the job."""
+    lost = lost_stages(job)
+    if lost != job.given_up:
+        job.given_up = lost
+        _give_up_all_waiting(state, job, lost)
+    if lost and not job.unfinished and all(stage in lost for stage in job.late):
+        cause = job.dotted(next(iter(lost.values())))
+        message = f"stages that are made of what {cause} makes will never be known"
+        state.log.write(payloads.Aborted(cause="upstream", message=message, upstream=cause), job=job, epoch=job.epoch)
+
+
+def _give_up_all_waiting(state: EngineState, job: JobState, lost: dict[int, int]) -> None:
+    for template, stages in job.plan.late_waits.items():
+        blamed = next((lost[stage] for stage in stages if stage in lost), None)
+        if blamed is not None:
+            _give_up_waiting(state, job, template, blamed)
+
+
+def _give_up_waiting(state: EngineState, job: JobState, template: int, producer: int) -> None:
+    cause = job.dotted(producer)
+    for number in (job.plan.template_of == template).nonzero()[0].tolist():
+        if not job.is_final(number) and job.standing[number] != Standing.DROPPED:
+            aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
+            state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
+
+
+_AGAIN = "its job goes on, and it runs last"
+
+
+def see_to_ends(state: EngineState) -> None:
+    """What ran last and runs again; a job that a package has ended, and of which stages will never be known."""
+    while state.pending.ending_jobs:
+        job = next(iter(state.pending.ending_jobs))
+        del state.pending.ending_jobs[job]
+        if job.cancelled or job.aborted:
+            continue
+        if not job.ending:
+            _run_again(state, job)
+        elif job.enders and job.late and not job.unfinished:
+            cause = job.dotted(min(job.enders))
+            message = f"stages that were not known yet are left out: {why_it_ended(job)}"
+            state.log.write(
+                payloads.Aborted(cause="abort-on", message=message, upstream=cause), job=job, epoch=job.epoch
+            )
+
+
+def stop_what_fails(state: EngineState) -> None:
+    """Kill a job of which as many packages have failed for good as whoever submitted it allows for."""
+    while state.pending.failing_jobs:
+        job = next(iter(state.pending.failing_jobs))
+        del state.pending.failing_jobs[job]
+        failed, most = job.counts[Standing.ABORTED], job.failures_max
+        if failed >= most and not (job.cancelled or job.aborted) and (job.unfinished or job.late):
+            kill(state, job, f"{failed} failed, and the job was to end when {most} had (--max-failures {most})")
+
+
+def kill(state: EngineState, job: JobState, message: str) -> None:
+    """Cancel everything of a job that is not over."""
+    cancelled = payloads.CancelAccepted(message=message)
+    state.log.write(cancelled, job=job, epoch=job.epoch)
+    # What was tried and is not over is cancelled by itself, so that nothing of it can be granted in a later turn.
+    for number in [number for number, work in job.work.items() if work.attempts or work.candidates]:
+        if not job.is_final(number):
+            state.log.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
+
+
+def _run_again(state: EngineState, job: JobState) -> None:
+    """What ran last, or was made by an earlier run, has not seen what is still to come."""
+    for number in job.finals:
+        work = job.work.get(number)
+        if job.standing[number] in (Standing.DONE, Standing.ABORTED) and not (work is not None and work.dropped):
+            restarted = payloads.Restarted(cause="revived", message=_AGAIN)
+            state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+
+
+def ends_the_job(job: JobState, number: int, status: int) -> bool:
+    """Whether a package ends its job by ending with a status."""
+    template = template_of(job, number)
+    return template.abort_on is not None and template.abort_on.exit_code == status and not template.final
+
+
+def end_by_failure(state: EngineState, job: JobState, work: PackageWork) -> bool:
+    """Give a package up, and end its job, if an attempt failed with the status that says so; whether one did."""
+    number = work.number
+    abort_on = template_of(job, number).abort_on
+    if abort_on is None or not abort_on.exit_code or work.dropped or job.cancelled or job.aborted:
+        return False
+    status = abort_on.exit_code
+    found = [each.attempt for each in work.failures.values() if status in (each.exit_status, -(each.signal or 0))]
+    if not found or not ends_the_job(job, number, status):
+        return False
+    message = f"attempt {min(found)} ended with exit status {status}, which ends the job"
+    state.log.write(
+        payloads.Aborted(cause="abort-on", message=message), job=job, number=number, epoch=job.epoch_of(number)
+    )
+    end_others(state, job, number, status)
+    return True
+
+
+def end_others(state: EngineState, job: JobState, number: int, status: int) -> None:
+    """Cancel every other package that is not over, but not those that run last."""
+    cancelled = payloads.CancelAccepted(message=_ended_by(job, number, status))
+    templates, kinds = job.plan.templates, job.kinds
+    for other in range(job.count):
+        if job.standing[other] < Standing.DROPPED and not templates[kinds[other]].final:
+            state.log.write(cancelled, job=job, number=other, epoch=job.epoch_of(other))
+
+
+def why_it_ended(job: JobState) -> str:
+    """Which package has ended a job, and by which status."""
+    number = min(job.enders)
+    abort_on = template_of(job, number).abort_on
+    return _ended_by(job, number, abort_on.exit_code if abort_on is not None else 0)
+
+
+def _ended_by(job: JobState, number: int, status: int) -> str:
+    return f"{job.dotted(number)} ended with exit status {status}, which ends the job"
+
+
+def result_of(job: JobState) -> int | None:
+    """The exit code of a job that a package has ended, as that package's `abort_on` says; None where none has."""
+    if any(job.standing[number] not in (Standing.DONE, Standing.DROPPED) for number in job.finals):
+        return None  # what ran last has failed
+    ended_by = min(job.enders) if job.enders else None
+    if ended_by is None and job.special and job.counts[Standing.CANCELLED] and not job.cancelled:
+        done = (number for number in range(job.count) if job.standing[number] == Standing.DONE)
+        ended_by = next((number for number in done if ends_the_job(job, number, 0)), None)
+    abort_on = template_of(job, ended_by).abort_on if ended_by is not None else None
+    if abort_on is None:
+        return None
+    return abort_on.result if abort_on.result is not None else abort_on.exit_code
+
+
+# Jobs that are over leave the engine when they are cleared or put away, and come back when somebody wants more of
+# them.
+#
+# A job that is over costs a few bytes for each package and its plan, as long as somebody may ask about it or
+# restart it. When its outputs were handed over or removed it goes: the engine knows it no longer, as an engine that
+# starts from the book would not. Whatever is said of it then is noted and believed by nobody. To restart it, it is
+# laid out again from the book first (`restore.restore_job`). Its id stays taken: the book has it, and the latest
+# that left are remembered here for what is not yet in the book.
+
+LEFT_MAX = 10_000
+"""Ids of jobs that left which are remembered; those before them are surely in the book."""
+
+
+def let_go_of_cleared(state: EngineState) -> None:
+    """Every job that can go goes; the others are looked at again."""
+    for job in [job for job in state.jobs.retirable if closes(job)]:
+        let_go_of(state, job)
+
+
+def let_go_of(state: EngineState, job: JobState) -> None:
+    """Know a job no longer. What may still act of it is known again when it comes back."""
+    for pilot, ref in [
+        (pilot, ref) for pilot, refs in state.abandoned.by_pilot.items() for ref in refs if ref.job == job.id
+    ]:
+        stop_acting(state, pilot, ref)
+    for queue in job.classes.values():
+        state.queues.ready.pop(queue, None)
+        state.queues.waiting.pop(queue, None)
+        for site_queues in state.queues.at.values():
+            site_queues.waiting.pop(queue, None)
+            site_queues.unfit.pop(queue, None)
+        state.placement.leave_pool(queue)
+    state.pending.to_expand.pop(job, None)
+    state.pending.ending_jobs.pop(job, None)
+    state.pending.to_commit = deque(each for each in state.pending.to_commit if each[0] is not job)
+    state.pending.to_abort_consumers = deque(each for each in state.pending.to_abort_consumers if each[0] is not job)
+    for waiting in (state.pending.to_judge, state.pending.to_revive):
+        for each in [each for each in waiting if each[0] is job]:
+            del waiting[each]
+    state.jobs.retirable.pop(job, None)
+    state.fairness.forget(job)
+    state.jobs.plans.pop(job.id, None)
+    del state.jobs.by_id[job.id]
+    state.jobs.retired[job.id] = None
+    while len(state.jobs.retired) > LEFT_MAX:
+        del state.jobs.retired[next(iter(state.jobs.retired))]

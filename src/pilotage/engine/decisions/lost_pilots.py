@@ -1,0 +1,80 @@
+"""Leases end: what a silent pilot holds is suspected, and given up when the silence lasts."""
+
+from __future__ import annotations
+
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.folds.on_sites import is_excused
+from pilotage.engine.retry.policy import PILOT_KILLED, UNHEARD
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.sites import AttemptState
+from pilotage.model.events import payloads
+from pilotage.model.states import LossReason
+
+
+def check_lease(state: EngineState, name: str) -> None:
+    """Suspect what a silent pilot holds, and count it as lost when the silence lasts; look again when that may be."""
+    pilot = state.pilots.by_name.get(name)
+    if pilot is None:
+        return
+    lease = state.settings.lease_seconds
+    silent = state.clock.now - pilot.heard_at
+    if silent < lease:
+        state.clock.timers.at(pilot.heard_at + lease, Due.LEASE, name)
+        return
+    if not pilot.suspect:
+        pilot.suspect = True
+        pilot.site.waiting.pop(name, None)
+        pilot.waiting = False
+        for attempt in list(pilot.assigned.values()):
+            _suspect(state, attempt, f"its pilot {name} was not heard for {silent:.0f} s")
+    if pilot.gone or silent >= lease * state.settings.lost_after_leases:
+        reason = pilot.gone or UNHEARD
+        state.log.write(payloads.PilotEnded(reason=reason), pilot=name)
+        return
+    state.clock.timers.at(pilot.heard_at + lease * state.settings.lost_after_leases, Due.LEASE, name)
+
+
+def _suspect(state: EngineState, attempt: AttemptState, message: str) -> None:
+    job = state.jobs.by_id[attempt.ref.job]
+    work = job.work.get(attempt.number)
+    if work is not None and work.attempts.get(attempt.ref.attempt) is attempt and not attempt.suspect:
+        suspected = payloads.AttemptSuspected(message=message)
+        state.log.write(suspected, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)
+
+
+LOSSES: dict[str, LossReason] = {
+    **dict.fromkeys(("failed", "killed", "out-of-memory", "signal"), PILOT_KILLED),
+    "preempted": "preempted",
+    "wall-time": "wall-time",
+    UNHEARD: UNHEARD,
+}
+"""Why a pilot ended → why what it held is lost; any other is a platform failure."""
+
+
+def bury(state: EngineState) -> None:
+    """Attempts whose pilot is gone are lost, for the reason that is known of the pilot; what may act no more is noted."""
+    while state.pending.reported_ends:
+        name = next(iter(state.pending.reported_ends))
+        state.log.write(payloads.PilotEnded(reason=state.pending.reported_ends.pop(name)), pilot=name)
+    while state.pending.lost_pilots:
+        name = next(iter(state.pending.lost_pilots))
+        reason, attempts, running = state.pending.lost_pilots.pop(name)
+        state.pilots.loss_excused = bool(attempts) and is_excused(state, attempts[0].site, reason)
+        for position, attempt in enumerate(attempts):
+            why = LOSSES.get(reason, "platform-failure")
+            if why == PILOT_KILLED and position >= running:
+                why = "platform-failure"  # it only waited there: whatever killed the pilot, it was another
+            lose(state, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
+        state.pilots.loss_excused = False
+
+
+def lose(state: EngineState, attempt: AttemptState, *, reason: LossReason, message: str) -> None:
+    """Write down that nobody waits for an attempt any more."""
+    job = state.jobs.by_id[attempt.ref.job]
+    work = job.work.get(attempt.number)
+    if work is None or work.attempts.get(attempt.ref.attempt) is not attempt:
+        return
+    if attempt.lost:
+        return
+    lost = payloads.AttemptLost(reason=reason, message=message)
+    state.log.write(lost, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)

@@ -1,0 +1,130 @@
+"""Work meets slots in two steps: a ready package is reserved for a site with room, and a pilot that asks is given one.
+
+Binding goes by rank: the job's priority, then whoever is expected to be slowed down most (`fairness`), and within a job the
+package's priority, restarts, the longest first. Higher priority displaces reservations that nobody pulled. A reservation is
+no attempt: it is given back when its site cannot use it.
+"""
+
+from __future__ import annotations
+
+from pilotage.engine.decisions.attempts import create, leave_if_full
+from pilotage.engine.decisions.binding import _take, bind
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.placement import emptiest, is_in_the_way, lasts, takes
+from pilotage.engine.selection.candidates import SelectionSnapshot
+from pilotage.engine.state.jobs import QueueClass, Standing
+from pilotage.engine.state.queues import any_reserved
+from pilotage.engine.state.sites import PilotState, SiteState
+from pilotage.engine.transitions.queue_classes import snapshot
+from pilotage.engine.transitions.readiness import move, reserve
+from pilotage.engine.transitions.site_observations import drain
+from pilotage.model.resources import Demand
+
+_FETCH_SECONDS = 1.0  # so often at most a site whose pilots are idle looks for what is reserved elsewhere
+
+
+def pull(state: EngineState) -> None:
+    """Give what is reserved at a site to the pilots there that ask."""
+    asking = state.pilots.with_free_slots
+    while asking or state.queues.sites_to_serve:
+        # One that asks anew is served by itself: the others that wait were looked at when they asked.
+        for pilot in list(asking):
+            del asking[pilot]
+            if not pilot.waiting:
+                continue
+            if state.queues.at[pilot.site].reserved:
+                _serve(state, pilot.site, pilot)
+            elif not state.queues.ready and not pilot.assigned:
+                _fetch(state, pilot.site)
+        if asking or not state.queues.sites_to_serve:
+            continue
+        site = next(iter(state.queues.sites_to_serve))
+        del state.queues.sites_to_serve[site]
+        for pilot in list(site.waiting.values()):
+            if not state.queues.at[site].reserved:
+                break
+            _serve(state, site, pilot)
+
+
+def _fetch(state: EngineState, site: SiteState) -> None:
+    """What is reserved elsewhere and cannot begin there is begun by the pilots of a site that have nothing to do."""
+    if state.clock.now < site.fetched_at + _FETCH_SECONDS or site.place.canary or site.asleep or site.removed:
+        return
+    if not any_reserved(state.queues.reserved_counts):
+        return
+    before, site.fetched_at = site.fetched_at, state.clock.now
+    idle = [pilot for pilot in site.waiting.values() if not pilot.assigned]
+    for other in state.sites.by_name.values():
+        if (
+            other is site
+            or not state.queues.at[other].reserved
+            or any(pilot.free_cores_hundredths > 0 for pilot in other.waiting.values())
+        ):
+            continue
+        for queue in [each for each in state.queues.at[other].reserved if would_do(state, site, each)]:
+            choice: SelectionSnapshot | None = None
+            for pilot in idle:
+                while (
+                    queue in state.queues.at[other].reserved
+                    and pilot.fits(queue.demand)
+                    and takes(pilot, queue, state.clock.now)
+                ):
+                    if not state.placement.has_room(site, queue.shape):
+                        return
+                    move(state, queue.job, state.queues.at[other].reserved[queue][-1], Standing.READY)
+                    number = _take(state, queue)
+                    if number is None:
+                        return
+                    choice = choice or snapshot(state, queue, "idle")
+                    reserve(state, queue, number, site, choice)
+                    _serve(state, site, pilot)
+                    if site.site.kind == "local":
+                        site.fetched_at = before  # there may be more, and this computer waits for nobody
+
+
+def would_do(state: EngineState, site: SiteState, queue: QueueClass) -> bool:
+    """Whether the pilots of a site may fetch what is reserved of a class elsewhere."""
+    return site.name not in queue.avoid and site.index not in queue.unfit and state.placement.able(site, queue)
+
+
+def _serve(state: EngineState, site: SiteState, pilot: PilotState) -> None:
+    served = False
+    reserved = state.queues.at[site].reserved
+    while reserved:
+        if len(reserved) > 1:
+            first = first_taken(state, site, pilot)
+            if first is None:
+                break
+            queue = first
+        else:
+            queue = next(iter(reserved))
+            if not takes(pilot, queue, state.clock.now):
+                break
+        job, number = queue.job, reserved[queue][0]
+        create(state, job, number, queue.demand, site, pilot, job.work[number].choice)
+        served = True
+        if pilot.free_cores_hundredths <= 0 and not pilot.backlog:
+            break  # whatever is reserved takes some of its cores
+    leave_if_full(site, pilot)
+    if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
+        fits_nothing = not any(lasts(pilot, queue, state.clock.now) for queue in state.queues.at[site].reserved)
+        if fits_nothing:
+            drain(state, pilot, "the time it has left is too short for what waits")
+    if served and state.queues.may_bind:
+        bind(state)  # what was pulled left room behind it, or is wanted once more
+
+
+def first_taken(state: EngineState, site: SiteState, pilot: PilotState) -> QueueClass | None:
+    """The class of the highest rank among those reserved at a site of which a pilot can take one.
+
+    Where one is overdue that needs more at once than is free, nothing of lower rank gets what it lacks of one pilot.
+    """
+    now, fairness = state.clock.now, state.fairness
+    overdue: list[Demand] = []
+    for queue in fairness.ordered(state.queues.at[site].reserved, counted="running"):
+        if takes(pilot, queue, now):
+            if not any(is_in_the_way(queue.demand, each, pilot) for each in overdue):
+                return queue
+        elif fairness.is_overdue(queue.job) and pilot is emptiest(site, queue, now):
+            overdue.append(queue.demand)
+    return None

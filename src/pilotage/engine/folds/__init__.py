@@ -1,0 +1,1 @@
+"""What events mean to the state: one function for each type."""

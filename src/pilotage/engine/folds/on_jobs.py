@@ -1,0 +1,114 @@
+"""What events about jobs and packages mean to the engine: one function for each."""
+
+from __future__ import annotations
+
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.state.job_queries import ends
+from pilotage.engine.state.jobs import JobState, Standing
+from pilotage.engine.transitions.readiness import lay_out, move, reconsider, reopen
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+
+
+def on_job_registered(state: EngineState, job: JobState | None, event: Event, data: payloads.JobRegistered) -> None:
+    """A job exists; one without a plan is somebody else's, and is not for this engine."""
+    plans = state.jobs.plans.get(event.job or "")
+    if job is not None or not plans or event.job is None:
+        return
+    since = event.time - (state.clock.wall_time - state.clock.now)  # the clock may have been set meanwhile
+    job = JobState(event.job, owner=data.owner, plan=plans.popleft(), order=state.jobs.next_order(), since=since)
+    state.jobs.by_id[job.id] = job
+
+
+def on_job_accepted(state: EngineState, job: JobState | None, event: Event, data: payloads.JobAccepted) -> None:
+    """Its packages may be worked on."""
+    if job is not None and not job.accepted:
+        job.accepted = True
+        lay_out(state, job)
+
+
+def on_stage_expanded(state: EngineState, job: JobState | None, event: Event, data: payloads.StageExpanded) -> None:
+    """A late stage is known: its packages are there, and nobody waits for its list any more."""
+    plans = state.jobs.plans.get(event.job or "")
+    if job is None or data.stage not in job.late or not plans:
+        return
+    job.take_plan(plans.popleft())
+    lay_out(state, job)
+    # What it brought may wait for packages that were given up before.
+    state.pending.to_abort_consumers.extend((job, number) for number in range(job.count) if job.is_dead(number))
+
+
+def on_held(state: EngineState, job: JobState | None, event: Event, data: payloads.Held | payloads.Released) -> None:
+    """Nothing of the job is started until it is released."""
+    if job is None:
+        return
+    held, job.held = job.held, isinstance(data, payloads.Held)
+    job.held_why = data.message if isinstance(data, payloads.Held) else ""
+    at = event.time - (state.clock.wall_time - state.clock.now)
+    if job.held:
+        if not held:
+            job.held_since = at
+        release_all(state, job)
+    else:
+        job.released_at = at
+        if held:  # before it was opened again it was not waited for anyway
+            job.since += max(0.0, at - max(job.since, job.held_since))
+    reopen(state, job)
+
+
+def release_all(state: EngineState, job: JobState) -> None:
+    """Give every reservation of a job back; its packages are ready as before."""
+    for number, work in list(job.work.items()):
+        if work.bound is not None:
+            move(state, job, number, Standing.READY)
+
+
+def on_job_cancelled(state: EngineState, job: JobState | None, event: Event, data: payloads.CancelAccepted) -> None:
+    """Nothing of the job is started or granted any more."""
+    if job is not None and event.epoch == job.epoch:
+        job.cancelled = True
+        release_all(state, job)
+        reopen(state, job)
+
+
+def on_job_aborted(state: EngineState, job: JobState | None, event: Event, data: payloads.Aborted) -> None:
+    """The rest of the job was given up."""
+    if job is not None and event.epoch == job.epoch:
+        job.aborted = True
+        release_all(state, job)
+        reopen(state, job)
+
+
+def on_job_restarted(state: EngineState, job: JobState | None, event: Event, data: payloads.Restarted) -> None:
+    """The job goes on: what was not over is worked on again."""
+    if job is not None and event.epoch > job.epoch:
+        job.epoch = event.epoch
+        job.cancelled = job.aborted = job.cleared = False
+        job.since = event.time - (state.clock.wall_time - state.clock.now)
+        reopen(state, job)
+        state.pending.to_expand[job] = None
+        # Nobody looked at those who wait for what was given up meanwhile.
+        state.pending.to_abort_consumers.extend((job, number) for number in range(job.count) if job.is_dead(number))
+        state.pending.to_commit.extend((job, number) for number, work in job.work.items() if work.candidates)
+        state.pending.to_judge.update(((job, number), None) for number, work in job.work.items() if work.failures)
+
+
+def on_job_cleared(state: EngineState, job: JobState | None, event: Event, data: payloads.Cleared) -> None:
+    """Its outputs were handed over, or removed: it goes as soon as it is over."""
+    if job is not None and event.epoch == job.epoch:
+        job.cleared = True
+        state.jobs.retirable[job] = None
+
+
+def look_at_end(state: EngineState, job: JobState) -> None:
+    """See whether everything but what runs last is over, after something has changed."""
+    if not job.accepted:
+        return
+    ending = ends(job)
+    if ending != job.ending:
+        job.ending = ending
+        for number in job.finals:
+            job.waits[number] += -1 if ending else 1
+            reconsider(state, job, number)
+    if (job.finals_made and not ending) or (job.enders and job.late and not job.unfinished):
+        state.pending.ending_jobs[job] = None

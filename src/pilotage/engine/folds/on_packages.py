@@ -1,0 +1,175 @@
+"""What events about jobs and packages mean to the engine: one function for each."""
+
+from __future__ import annotations
+
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.state.jobs import JobState, Standing
+from pilotage.engine.transitions.occupancy import let_go
+from pilotage.engine.transitions.readiness import move, reconsider, satisfy, unsatisfy
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+
+
+def revive_waiting(state: EngineState, job: JobState) -> None:
+    """Look again at packages that were given up because of a stage that may have a future again."""
+    for template in job.plan.late_waits:
+        for number in (job.plan.template_of == template).nonzero()[0].tolist():
+            if job.standing[number] == Standing.UPSTREAM:
+                state.pending.to_revive[job, number] = None
+
+
+def on_package_held(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.Held | payloads.Released
+) -> None:
+    """No further attempt of the package until it is released."""
+    work = job.work_of(number)
+    work.held = isinstance(data, payloads.Held)
+    if work.refused and not work.held:
+        work.refused = ""
+        state.pending.to_commit.append((job, number))
+    reconsider(state, job, number)
+    job.forget_idle(number)
+
+
+def on_package_cancelled(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.CancelAccepted
+) -> None:
+    """The package will not be done in this epoch."""
+    end_package(state, job, number, event, Standing.CANCELLED)
+
+
+def on_package_aborted(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Aborted) -> None:
+    """The package was given up in this epoch."""
+    standing = Standing.UPSTREAM if data.cause == "upstream" else Standing.ABORTED
+    if end_package(state, job, number, event, standing):
+        job.note_cause(number, data.cause)
+        if job.failures_max and standing == Standing.ABORTED:
+            state.pending.failing_jobs[job] = None
+
+
+def on_package_cleared(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Cleared) -> None:
+    """The same for one package, which is over with that; a job goes with its last."""
+    if event.epoch != job.epoch_of(number):
+        return
+    if not job.is_final(number):
+        end_package(state, job, number, event, Standing.CANCELLED)
+    job.cleared_packages.add(number)
+    state.jobs.retirable[job] = None
+
+
+def end_package(state: EngineState, job: JobState, number: int, event: Event, standing: int) -> bool:
+    """Nothing more is done of a package in this epoch; whether that is new."""
+    if event.epoch != job.epoch_of(number) or job.is_final(number):
+        return False
+    move(state, job, number, standing)
+    forget_epoch(state, job, number)
+    state.pending.to_abort_consumers.append((job, number))
+    return True
+
+
+def forget_epoch(state: EngineState, job: JobState, number: int) -> None:
+    """Nothing more comes of the attempts of the epoch: their pilots are told to stop them."""
+    work = job.work.get(number)
+    if work is None:
+        return
+    if not (work.attempts or work.bound or work.held or work.dropped):
+        del job.work[number]  # nothing of it is to be remembered
+        return
+    if work.attempts:
+        for attempt in list(work.attempts.values()):
+            let_go(state, attempt)
+    work.forget()
+    work.refused = ""
+    work.verdict = work.queue = None
+    work.delayed_until = 0.0
+    work.replicas = work.replicated = 0
+    work.races = False
+    job.forget_idle(number)
+
+
+def on_package_restarted(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.Restarted
+) -> None:
+    """A new epoch of the package begins: what earlier ones made does not count, and nothing of them may win."""
+    if event.epoch <= job.epoch_of(number):
+        return
+    if job.standing[number] in (Standing.READY, Standing.RESERVED):
+        # Its history says in which queue it is: it must leave that before it is forgotten.
+        move(state, job, number, Standing.BLOCKED)
+    forget_epoch(state, job, number)
+    fed_late = number in job.dead_feeders
+    job.epochs[number] = event.epoch
+    job.granted[number] = 0
+    job.cleared_packages.discard(number)
+    if number in job.enders:
+        del job.enders[number]
+        state.pending.to_expand[job] = None
+    if number in job.failed_for_good:
+        job.count_for_good(number, -1)
+    move(state, job, number, Standing.BLOCKED)
+    work = job.work.get(number)
+    if work is None or not work.dropped:
+        unsatisfy(state, job, number)
+    reconsider(state, job, number)
+    _revive(state, job, number, fed_late=fed_late)
+    _meet_the_dead(state, job, number)
+    if job.dead_feeders:
+        job.given_up = {}  # it may wait for a stage that was given up before
+        state.pending.to_expand[job] = None
+
+
+def _revive(state: EngineState, job: JobState, number: int, *, fed_late: bool) -> None:
+    for other in job.awaiting(number):
+        if job.standing[other] == Standing.UPSTREAM:
+            state.pending.to_revive[job, other] = None
+    if fed_late:
+        job.given_up = {}  # those who wait for its stages have hope again, and may lose it again
+        revive_waiting(state, job)
+        state.pending.to_expand[job] = None
+
+
+def on_dropped(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Dropped) -> None:
+    """The package is left out: nobody waits for it, and nothing of it is started or granted. Its attempts were lost before."""
+    job.drop_revision = max(job.drop_revision, data.operation)
+    job.work_of(number).dropped = data.operation
+    fed_late = number in job.dead_feeders
+    reconsider(state, job, number)
+    satisfy(state, job, number)
+    _revive(state, job, number, fed_late=fed_late)
+
+
+def on_restored(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Restored) -> None:
+    """The package is back."""
+    job.drop_revision = max(job.drop_revision, data.operation)
+    work = job.work_of(number)
+    work.dropped = 0
+    if not job.granted[number]:
+        unsatisfy(state, job, number)
+    if work.candidates:
+        state.pending.to_commit.append((job, number))
+    if work.failures or work.attempts:
+        state.pending.to_judge[job, number] = None  # what failed while it was dropped was not judged
+    reconsider(state, job, number)
+    _meet_the_dead(state, job, number)
+    if job.is_dead(number):
+        if job.feeds_late[number]:
+            job.dead_feeders.add(number)
+        state.pending.to_abort_consumers.append((job, number))
+    job.forget_idle(number)
+
+
+def _meet_the_dead(state: EngineState, job: JobState, number: int) -> None:
+    """Who waits again may wait for somebody who died meanwhile: they are looked at once more."""
+    if not job.is_final(number):
+        state.pending.to_abort_consumers.extend((job, other) for other in job.awaited(number) if job.is_dead(other))
+
+
+def on_replica_wanted(
+    state: EngineState, job: JobState, number: int, event: Event, data: payloads.ReplicaWanted
+) -> None:
+    """Further attempts are to run beside the one that does."""
+    if event.epoch == job.epoch_of(number) and not job.is_final(number):
+        work = job.work_of(number)
+        work.replicas = data.replicas
+        work.races |= data.cause == "queue"
+        reconsider(state, job, number)

@@ -1,0 +1,139 @@
+"""What events about pilots mean to the engine: one function for each; and what becomes of what a pilot held that is gone."""
+
+from __future__ import annotations
+
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.retry.policy import UNHEARD
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.sites import PilotRequest, PilotState, SiteState
+from pilotage.engine.transitions.occupancy import haunt, owe, stop_all_but
+from pilotage.engine.transitions.site_observations import SITE_GONE, drain, is_to_show, not_submitting, watch_queue
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+
+
+def on_site_described(state: EngineState, event: Event, data: payloads.SiteDescribed) -> None:
+    """It is written down what a site is, or that nothing more goes there."""
+    site = state.sites.by_name.get(event.site or "")
+    if site is not None and event.source == "service":
+        site.described = True
+        site.removed = data.status == "removed"
+
+
+def on_site_stands(
+    state: EngineState, event: Event, data: payloads.SiteHibernated | payloads.SiteWoken | payloads.SiteStanding
+) -> None:
+    """It is written down how a site stands."""
+    site = state.sites.by_name.get(event.site or "")
+    if site is None:
+        return
+    match data:
+        case payloads.SiteHibernated():
+            site.status, site.standings = "hibernated", 0
+        case payloads.SiteWoken():
+            site.status, site.standings = "candidate", 0
+        case payloads.SiteStanding():
+            site.status = data.status
+            site.standings += 1
+    site.restless = False
+    site.standing_at = state.clock.now
+
+
+_REMOVED = ("killed", "cancelled")
+_TOGETHER_SECONDS = 60.0  # what is gone within such a time was removed by one command
+_REMOVALS_SECONDS = 1800.0  # one that follows sooner than this is no coincidence
+
+
+def on_pilot_requested(state: EngineState, event: Event, data: payloads.PilotRequested) -> None:
+    """A pilot was asked for."""
+    site = state.sites.by_name.get(data.site)
+    key = event.pilot or ""
+    if site is None:
+        return
+    if key not in site.requests:
+        request = state.pilots.requests[key] = site.requests[key] = PilotRequest(key, site)
+        request.requested_at = event.time
+        site.expected += 1
+        watch_queue(state, key, event.time)
+    if data.native_id is not None and key in site.requests:
+        site.requests[key].native_id = data.native_id
+
+
+def on_pilot_started(state: EngineState, event: Event, data: payloads.PilotStarted) -> None:
+    """A pilot speaks: what was asked for has come."""
+    name, site = event.pilot or "", state.sites.by_name.get(data.site)
+    if site is None or name in state.pilots.by_name:
+        return
+    if event.source == "agent" and event.stream != name:
+        return
+    pilot = PilotState(name, site, request=data.request or "", heard_at=state.clock.now)
+    pilot.node = data.node or ""
+    state.pilots.by_name[name] = pilot
+    site.add_pilot(pilot)
+    site.dead_starts = 0
+    site.quiet_until = 0.0
+    request = state.pilots.requests.get(pilot.request)
+    if request is not None and request.site is site and not request.spoke:
+        request.spoke = True
+        request.site.expected -= 1
+        queued = max(0.0, state.clock.wall_time - request.requested_at)
+        not_submitting(state, site, request)
+        state.pending.site_changes += state.selection.pilot_began(site.name, queued_seconds=queued)
+        if is_to_show(request.key, site=request.site.name):
+            state.pending.arrived_probes[name] = queued
+    if site.removed:
+        drain(state, pilot, SITE_GONE)  # it was in the queue when its site went
+    state.placement.tell_all(site)
+    state.clock.timers.at(state.clock.now + state.settings.lease_seconds, Due.LEASE, name)
+
+
+def on_pilot_ended(state: EngineState, event: Event, data: payloads.PilotEnded) -> None:
+    """A pilot, or a request that never came to be one, is gone. What it held is lost, which is decided next."""
+    name = event.pilot or ""
+    if event.source == "agent" and event.stream != name:
+        return
+    if event.source == "agent" and name in state.abandoned.by_pilot:
+        state.pending.reported_ends[name] = data.reason  # written down again: the word of the engine stands in the book
+    elif data.reason != UNHEARD:
+        stop_all_but(state, name)
+    request = state.pilots.requests.pop(name, None)
+    if request is not None:
+        del request.site.requests[name]
+        request.site.expected -= not request.spoke
+        request.site.full = False
+        not_submitting(state, request.site, request)
+        state.placement.tell_all(request.site)
+    pilot = state.pilots.by_name.pop(name, None)
+    if pilot is None:
+        return
+    if event.source != "agent":
+        owe(state, name, pilot.owed | {ref: attempt.epoch for ref, attempt in pilot.assigned.items()})
+    site = pilot.site
+    site.remove_pilot(pilot)
+    state.selection.pilot_gone(site.name, name)
+    state.pilots.ended.append(name)
+    if name in state.abandoned.by_pilot and name not in state.pending.reported_ends:
+        haunt(state, name)
+    pilot.waiting = False
+    state.pilots.with_free_slots.pop(pilot, None)
+    state.placement.slots_changed(site, pilot, -1)
+    state.placement.backlog_changed(site, -pilot.backlog)
+    if state.queues.at[site].reserved:
+        state.clock.timers.at(state.clock.now + state.settings.unfit_seconds, Due.UNFIT, site.name)
+    # Who only found it dead does not know why; its batch system may have said that it was its wall time.
+    reason = pilot.gone if event.source == "agent" and data.reason == "killed" and pilot.gone else data.reason
+    state.pending.lost_pilots[name] = (reason, list(pilot.assigned.values()), pilot.count_running())
+
+
+def is_excused(state: EngineState, site: SiteState, reason: str) -> bool:
+    """Whether a batch job that is gone says nothing of its site: somebody removed it, or it was killed, once.
+
+    A batch system may not tell the two apart. Those that go together are one case; another one soon after is the site's.
+    """
+    if reason not in _REMOVED:
+        return False
+    before = site.removal_at
+    since = state.clock.now - before
+    if since > _TOGETHER_SECONDS:
+        site.removal_at = state.clock.now
+    return since <= _TOGETHER_SECONDS or since > _REMOVALS_SECONDS

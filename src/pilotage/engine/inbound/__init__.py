@@ -1,0 +1,1 @@
+"""What comes in: exchanges of pilots, reports of batch systems, operations of people, new jobs."""

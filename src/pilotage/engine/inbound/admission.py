@@ -1,0 +1,93 @@
+"""Whether a job may come in: nothing in it may be impossible at every site there is, nor more than its owner may have."""
+
+from __future__ import annotations
+
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.placement import unmet
+from pilotage.engine.selection.filters import Asked, asked_of, execution, refusals, wall_time
+from pilotage.engine.state.sites import SiteState
+from pilotage.model.errors import near_name
+from pilotage.model.events.events import JOB_ID
+from pilotage.model.exchange.operations import Refused
+from pilotage.model.jobs.plan import JobPlan, Template
+
+
+def admit(state: EngineState, job: str, plan: JobPlan, *, owner: str, taken: bool = False) -> Refused | None:
+    """Why a job is not taken, or None; `taken` says that the book has a job of this id."""
+    if JOB_ID.fullmatch(job) is None:
+        return Refused(code="bad-id", message=f"{job[:80]!r} is no id of a job", subject=job[:80])
+    if taken or job in state.jobs.by_id or job in state.jobs.retired:
+        return Refused(code="known-job", message=f"a job {job!r} exists already", subject=job)
+    if over_quota(state, owner, plan.count):
+        quota = state.settings.owner_packages_max
+        message = f"{plan.count} packages more would be over the {quota:,} that {owner} may have at once"
+        return Refused(
+            code="quota", message=message, subject=job, next_step="wait for others to end, or make it smaller"
+        )
+    return impossible(state, plan, owner=owner)
+
+
+def impossible(state: EngineState, plan: JobPlan, *, owner: str) -> Refused | None:
+    """Why no site there is could run something of a job, or None."""
+    if all(site.removed for site in state.sites.by_name.values()):
+        return None  # a site may come; until then `explain` says that there is none
+    for template in plan.templates:
+        refused = _satisfiable(state, template, owner)
+        if refused is not None:
+            return refused
+    return None
+
+
+def consider(state: EngineState, plan: JobPlan, *, owner: str) -> Refused | tuple[str, ...]:
+    """Why no site could run something of a job; where all of it can be run, which sites are passed over for their software."""
+    refused = impossible(state, plan, owner=owner)
+    if refused is not None:
+        return refused
+    told: dict[str, None] = {}
+    for template in plan.templates:
+        for site in state.sites.by_name.values() if template.starts else ():
+            about = asked_of(owner, template, demand=template.demand)
+            if not site.removed and (why := execution(site.place.description, about)):
+                told[f"{site.name} is passed over for {template.activity}: {why}"] = None
+    return tuple(told)
+
+
+def over_quota(state: EngineState, owner: str, packages: int) -> bool:
+    """Whether so many packages more would be too many for an owner."""
+    quota = state.settings.owner_packages_max
+    if not quota:
+        return False
+    jobs = [job for job in state.jobs.by_id.values() if job.owner == owner and not (job.cancelled or job.aborted)]
+    return packages + sum(job.unfinished for job in jobs) > quota
+
+
+def _satisfiable(state: EngineState, template: Template, owner: str) -> Refused | None:
+    there = [site for site in state.sites.by_name.values() if not site.removed]
+    named = [site for site in there if template.executor in ("", site.name, site.site.kind)]
+    if not named:
+        names = sorted(site.name for site in there)
+        near = near_name(template.executor, names)
+        hint = f"there is: {', '.join(names)}" + (f"; did you mean {near!r}?" if near else "")
+        message = f"{template.activity} asks for the site or kind of site {template.executor!r}"
+        return Refused(code="unknown-site", message=message, subject=template.executor, next_step=hint)
+    lacks = {site.name: unmet(site, template.demand) or _refused(site, template, owner) for site in named}
+    if any(not each for each in lacks.values()):
+        return None
+    # An estimate alone refuses nobody; but what would not last so long is further away.
+    for site in named:
+        lacks[site.name] += _too_short(site, template)
+    nearest = min(lacks, key=lambda name: (len(lacks[name]), name))
+    message = f"no site can run {template.activity}: " + "; ".join(lacks[nearest])
+    next_step = f"the nearest is {nearest}: ask for what it has, or name another site"
+    return Refused(code="unsatisfiable", message=message, subject=template.activity, next_step=next_step)
+
+
+def _too_short(site: SiteState, template: Template) -> list[str]:
+    """That a site does not last as long as a package is expected to take there."""
+    told = wall_time(site.place.description, Asked(demand=template.demand, run_seconds=template.run_seconds))
+    return [told] if told and not wall_time(site.place.description, Asked(demand=template.demand)) else []
+
+
+def _refused(site: SiteState, template: Template, owner: str) -> list[str]:
+    asked = asked_of(owner, template, demand=template.demand)
+    return [each.message for each in refusals(site.place.description, asked)]

@@ -1,0 +1,140 @@
+"""What the engine hears of sites from their batch systems, which only corroborates what agents say themselves."""
+
+from __future__ import annotations
+
+from pilotage.engine.decisions.lost_pilots import LOSSES, lose
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.folds.on_sites import is_excused
+from pilotage.engine.retry.policy import PILOT_KILLED
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.job_queries import bound_attempt
+from pilotage.engine.state.sites import AttemptState, SiteState, notice
+from pilotage.engine.transitions.readiness import release_site
+from pilotage.engine.transitions.site_observations import is_probe, is_to_show, not_reached, probed, submitted
+from pilotage.model.events import payloads
+from pilotage.model.exchange.reports import AnyReport, Gone, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.texts import NAME_MAX, REASON_MAX, clipped, named
+
+DIED, REFUSED = "pilots in a row ended before they spoke", "submissions in a row were refused"
+_DOUBLINGS_MAX = 60  # of a wait that is capped long before
+
+
+def on_report(state: EngineState, report: AnyReport) -> None:
+    """What a batch system says. It only corroborates: a lease that holds is believed before it."""
+    site = state.sites.by_name.get(report.site)
+    if site is None:
+        return
+    match report:
+        case SiteSeen():
+            _seen(state, site, report)
+        case Submitted():
+            _submitted(state, site, report)
+        case SubmissionFailed():
+            what = site.requests.get(report.key) or _bound_at(state, site, report.key)
+            if what is not None:
+                submitted(state, site, what, seconds=report.seconds, trouble=report.trouble)
+            # What follows its first line is what to do about it.
+            message = clipped(report.message.strip().partition("\n")[0])
+            _never_came(state, site, report.key, reason=_reason(report.reason), message=message, what=REFUSED)
+        case Gone():
+            _gone(state, site, report)
+        case SiteNoticed():
+            notice(site, report)
+
+
+def _seen(state: EngineState, site: SiteState, report: SiteSeen) -> None:
+    was_known, site.answers = site.known, report.answers
+    if not report.answers and report.trouble is not None:
+        not_reached(state, site, report.trouble)
+    if site.known != was_known:
+        state.placement.tell_all(site)
+        if was_known:
+            release_site(state, site)
+
+
+def _submitted(state: EngineState, site: SiteState, report: Submitted) -> None:
+    native_id = clipped(report.native_id, NAME_MAX)
+    request = site.requests.get(report.key)
+    if request is not None:
+        submitted(state, site, request, seconds=report.seconds)
+        if native_id and request.native_id != native_id:
+            requested = payloads.PilotRequested(site=site.name, slots=1, native_id=native_id)
+            state.log.write(requested, pilot=report.key)
+        return
+    attempt = _bound_at(state, site, report.key)
+    if attempt is not None:
+        submitted(state, site, attempt, seconds=report.seconds)
+    if attempt is not None and not attempt.queued:
+        job = state.jobs.by_id[attempt.ref.job]
+        queued = payloads.AttemptQueued(native_id=native_id or None)
+        state.log.write(queued, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)
+
+
+def _bound_at(state: EngineState, site: SiteState, key: str) -> AttemptState | None:
+    """The same where it is the reporting site's: no site speaks of what is another's."""
+    found = bound_attempt(state.jobs, key)
+    return found if found is not None and found.site is site else None
+
+
+def _reason(text: str) -> str:
+    return named(text, most=REASON_MAX, otherwise="ended")
+
+
+def _gone(state: EngineState, site: SiteState, report: Gone) -> None:
+    reason, stderr = _reason(report.reason), clipped(report.stderr)
+    for name, where in list(state.abandoned.pilots_by_request.get(report.key, {}).items()):
+        if where == site.name and name not in state.pilots.by_name:
+            state.log.write(payloads.PilotEnded(reason=reason), pilot=name)
+    speaking = list(site.by_request.get(report.key, {}).values())
+    for pilot in speaking:
+        pilot.gone = reason
+        if pilot.suspect:
+            state.log.write(payloads.PilotEnded(reason=reason, stderr=stderr), pilot=pilot.name)
+    if not speaking:
+        _never_came(state, site, report.key, reason=reason, message=stderr)
+    elif report.key in site.requests:
+        state.log.write(payloads.PilotEnded(reason=reason, stderr=stderr), pilot=report.key)
+
+
+def _never_came(state: EngineState, site: SiteState, key: str, *, reason: str, message: str, what: str = DIED) -> None:
+    request = site.requests.get(key)
+    if request is not None:
+        state.log.write(payloads.PilotEnded(reason=reason, stderr=message), pilot=key)
+        if request.spoke:
+            return
+        if is_probe(key, site=site.name):
+            waited = state.clock.wall_time - request.requested_at
+            probed(state, site, passed=False, seconds=waited, message=message or f"no pilot came: {reason}")
+        elif not is_to_show(key, site=site.name):
+            leave_alone(state, site, message or reason, what=what)
+        return
+    attempt = _bound_at(state, site, key)
+    if attempt is not None and not attempt.leased:
+        told = LOSSES.get(reason, "platform-failure")
+        if told == PILOT_KILLED:
+            told = "platform-failure"  # it never ran
+        state.pilots.loss_excused = is_excused(state, site, reason)
+        lose(state, attempt, reason=told, message=message or f"its batch job is gone: {reason}")
+        state.pilots.loss_excused = False
+
+
+def leave_alone(state: EngineState, site: SiteState, message: str, *, what: str = DIED) -> None:
+    """After a pilot that never spoke a site is left alone for a while, longer with each that follows; in the end it sleeps."""
+    settings = state.settings
+    if state.clock.now < site.quiet_until:
+        return  # it was asked for before the one that counts: those that die together are no row
+    wait = min(
+        settings.dead_start_seconds * 2.0 ** min(site.dead_starts, _DOUBLINGS_MAX), settings.dead_start_seconds_max
+    )
+    site.dead_starts += 1
+    site.quiet_until = state.clock.now + wait
+    state.clock.timers.at(site.quiet_until, Due.SITE, site.name)
+    if 0 < settings.dead_starts_max <= site.dead_starts:
+        told = message.strip().splitlines()
+        state.pending.site_changes += state.selection.died_at_start(
+            site.name,
+            count=site.dead_starts,
+            message=clipped(told[-1] if told else "", 200),
+            at=state.clock.wall_time,
+            what=what,
+        )

@@ -1,0 +1,137 @@
+"""What the engine hears of pilots from themselves: that they speak, what they may take, and what they may say of attempts."""
+
+from __future__ import annotations
+
+from pilotage.book.codec import Checked
+from pilotage.engine.decisions.attempts import end_race
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.folds.on_attempts import attempt_key
+from pilotage.engine.state.job_queries import find_attempt
+from pilotage.engine.state.sites import PilotState
+from pilotage.engine.transitions.occupancy import stop_all_but
+from pilotage.engine.transitions.site_observations import SITE_CHANGED, drain
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import AttemptRef, Exchange
+from pilotage.model.resources import Capacity
+from pilotage.model.site import AMOUNT_UNKNOWN, Site
+from pilotage.model.texts import NAME_MAX, amount, clipped
+
+_OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no agent says of an attempt
+_OWED_MAX = 64  # ends that a pilot may owe of what it does not hold until somebody looks
+
+
+def hear(state: EngineState, pilot: PilotState, exchange: Exchange) -> None:
+    """A pilot speaks, and this is its newest exchange: its lease goes on, and it may take more.
+
+    Its events were applied before; what it holds and should not is found when the answer is written.
+    """
+    pilot.sequence = exchange.sequence
+    pilot.heard_at = state.clock.now
+    pilot.leaving = exchange.leaving
+    if pilot.backlog != exchange.backlog:
+        state.placement.backlog_changed(pilot.site, exchange.backlog - pilot.backlog)
+        pilot.backlog = exchange.backlog
+    pilot.ends_at = None
+    if exchange.remaining_seconds is not None and (left := amount(exchange.remaining_seconds)) is not None:
+        pilot.ends_at = state.clock.now + left
+    if pilot.capacity is not exchange.capacity and pilot.capacity != exchange.capacity:
+        state.placement.slots_changed(pilot.site, pilot, -1)
+        pilot.offers(exchange.capacity)
+        state.placement.slots_changed(pilot.site, pilot, 1)
+    if pilot.taken_over:
+        _take_over(state, pilot, exchange)
+    if pilot.suspect:
+        pilot.suspect = False
+        for ref in list(pilot.assigned):
+            _recover(state, pilot, ref)
+    if state.abandoned.by_pilot and exchange.seen >= state.log.start_position:
+        # What it said before it was told anything by this engine may be older than what it was given last.
+        stop_all_but(state, pilot.name, exchange.held)
+    if pilot.owed and len(pilot.owed) > len(exchange.held) + _OWED_MAX:
+        # It holds everything of which it has not told the end: the rest it forgot, as it was told.
+        held = set(exchange.held)
+        pilot.owed = {ref: epoch for ref, epoch in pilot.owed.items() if ref in held}
+    if exchange.serves is not None:
+        _lease(state, pilot, exchange.serves, exchange.node)
+    site = pilot.site
+    pilot.waiting = not pilot.leaving and exchange.serves is None
+    if pilot.waiting:
+        site.waiting[pilot.name] = pilot
+        state.pilots.with_free_slots[pilot] = None
+    else:
+        site.waiting.pop(pilot.name, None)
+
+
+def _take_over(state: EngineState, pilot: PilotState, exchange: Exchange) -> None:
+    """A pilot of an engine that is gone speaks for the first time.
+
+    That it was to leave because its site had changed is in no event, and its site may have changed meanwhile: both follow
+    from what the pilot has.
+    """
+    pilot.taken_over = False
+    if exchange.serves is None and not pilot.draining and not _is_of(pilot.site.site, exchange.capacity):
+        drain(state, pilot, SITE_CHANGED)
+
+
+def _is_of(site: Site, capacity: Capacity) -> bool:
+    """Whether pilots that a site is asked for today would have this capacity; what is not written they find out themselves."""
+    wanted = site.capacity
+    told = (capacity.cores_hundredths, capacity.gpus) == (wanted.cores_hundredths, wanted.gpus)
+    memory = wanted.memory_bytes in (AMOUNT_UNKNOWN, capacity.memory_bytes)
+    scratch = wanted.scratch_bytes in (AMOUNT_UNKNOWN, capacity.scratch_bytes)
+    return site.mode == "pilots" and told and memory and scratch
+
+
+def _recover(state: EngineState, pilot: PilotState, ref: AttemptRef) -> None:
+    """An attempt that was suspected because its pilot was silent goes on."""
+    found = pilot.assigned.get(ref)
+    if found is not None and found.suspect:
+        job = state.jobs.by_id[ref.job]
+        recovered = payloads.AttemptRecovered()
+        state.log.write(recovered, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+
+
+def may_say(state: EngineState, pilot: str, one: Checked, *, site: str) -> int | None:
+    """Of which package an agent says something; None where it may not: of an attempt that it neither has nor owes the end of.
+
+    Whatever it says of another would be in the book, and an engine that starts from the book would believe it. It says
+    itself at which `site` it is, and was let in for that one.
+    """
+    event, place = one.event, one.place
+    if type(one.data) in _OF_THE_ENGINE:
+        return None
+    speaker = state.pilots.by_name.get(pilot)
+    if speaker is not None and (held := speaker.holds(event)) is not None:
+        return held.number
+    ref = AttemptRef(event.job or "", event.package or "", event.attempt or 0)
+    job = state.jobs.by_id.get(ref.job)
+    number = job.number(place) if job is not None and place is not None else None
+    if job is None or number is None:
+        return None
+    work = job.work.get(number)
+    found = work.attempts.get(ref.attempt) if work is not None else None
+    if found is not None:
+        ours = (found.pilot, found.site.name, found.epoch) == (pilot, site, event.epoch)
+        return number if ours else None
+    epoch = (speaker.owed if speaker is not None else state.pilots.unreported.get(pilot, {})).get(ref)
+    if epoch is None and ref in state.abandoned.by_pilot.get(pilot, ()):
+        epoch = 0
+    if epoch is None:
+        return None
+    return number if (event.epoch == epoch if epoch else event.epoch <= job.epoch_of(number)) else None
+
+
+def _lease(state: EngineState, pilot: PilotState, ref: AttemptRef, node: str) -> None:
+    """The first agent of its site that asks for a bound attempt has its lease."""
+    found = find_attempt(state.jobs, ref)
+    if found is None or found.leased or found.lost or found.site is not pilot.site or found.key != attempt_key(ref):
+        return
+    started = payloads.AttemptStarted(pilot=pilot.name, node=clipped(node, NAME_MAX) or None)
+    job = state.jobs.by_id[ref.job]
+    state.log.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+    end_race(state, job, found)
+
+
+def unwanted(pilot: PilotState, exchange: Exchange) -> list[AttemptRef]:
+    """What a pilot holds and should not."""
+    return [ref for ref in exchange.held if ref not in pilot.assigned]

@@ -1,0 +1,261 @@
+"""Sites come, change and go while the engine runs, and people put them to sleep, wake them and have them probed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from pilotage.engine.decisions.lost_pilots import lose
+from pilotage.engine.decisions.provisioning import submit_pilot, withdraw
+from pilotage.engine.decisions.site_status import see_to_sites, write_off
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.selection import Underway
+from pilotage.engine.selection.filters import described
+from pilotage.engine.selection.scores import Operation
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.sites import SiteState
+from pilotage.engine.transitions.readiness import release_estimated, release_site
+from pilotage.engine.transitions.site_observations import (
+    SITE_CHANGED,
+    SITE_GONE,
+    drain,
+    is_probe,
+    probe_key,
+    trial_key,
+    write_down,
+)
+from pilotage.model.errors import did_you_mean
+from pilotage.model.events import payloads
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnySiteOperation,
+    CancelSubmitted,
+    HibernateSite,
+    ProbeSite,
+    Refused,
+    TrySite,
+    WakeSite,
+)
+from pilotage.model.site import AMOUNT_UNKNOWN, Site
+from pilotage.model.texts import clipped
+
+
+def change_sites(
+    state: EngineState, sites: Sequence[Site], *, rewritten: Collection[str] = (), renewed: Collection[str] = ()
+) -> None:
+    """Have these sites from now on: new ones are added, others described anew, and those that are missing are drained.
+
+    Of those that are `rewritten` something is said anew that the engine need not know, such as how pilots are started.
+    What was started before is drained at those that are `renewed`.
+    """
+    _forget_removed(state)
+    for site in sites:
+        known = state.sites.by_name.get(site.name)
+        if known is None:
+            known = state.add_site(site)
+        elif known.removed:
+            _bring_back(state, known, site)
+        elif known.site != site:
+            if (known.site.capacity, known.site.mode) != (site.capacity, site.mode):
+                _renew(state, known)
+            known.site = site
+            known.full = False
+            state.selection.add(described(site))
+            state.placement.tell_all(known)
+            release_site(state, known)  # what it can no longer run must go elsewhere
+        elif known.described:
+            continue
+        release_estimated(state, known)
+        state.placement.offer(known)
+        _describe(state, known)
+    _begin_anew(state, rewritten=rewritten, renewed=renewed)
+    see_to_sites(state)
+    names = {site.name for site in sites}
+    for name, known in list(state.sites.by_name.items()):
+        if name not in names and not known.removed:
+            _remove(state, known)
+        elif name not in names and known in state.sites.unmanaged:
+            write_off(state, known)
+
+
+def _begin_anew(state: EngineState, *, rewritten: Collection[str], renewed: Collection[str]) -> None:
+    """Drain what was started as earlier entries said, and give those a new chance at which pilots did not come up."""
+    for known in [known for known in state.sites.by_name.values() if not known.removed]:
+        if known.name in renewed:
+            _renew(state, known)
+        if known.name in rewritten and _could_not_start(known):
+            _wake(state, known, "what is written of it has changed")
+
+
+def _could_not_start(site: SiteState) -> bool:
+    """Whether a site is left alone because pilots do not come up there, and not because somebody wants it so."""
+    sleep = site.place.sleep
+    return bool(site.dead_starts) if sleep is None else sleep.reason in ("dead-starts", "probe-failed")
+
+
+def _describe(state: EngineState, site: SiteState) -> None:
+    about = site.site
+    memory = about.capacity.memory_bytes
+    site.described = True
+    state.log.write(
+        payloads.SiteDescribed(
+            kind=about.kind,
+            status=site.status,
+            mode=about.mode,
+            platform=clipped(about.platform),
+            cores=about.capacity.cores_hundredths // 100,
+            memory_bytes=None if memory == AMOUNT_UNKNOWN else memory,
+            wall_seconds=about.wall_seconds or None,
+            pilots_max=about.pilots_max,
+        ),
+        site=site.name,
+    )
+    write_down(state, site)
+
+
+def _remove(state: EngineState, site: SiteState) -> None:
+    """Nothing more goes there: what runs goes on, what waits there goes elsewhere, and pilots leave when they are idle."""
+    site.removed = True
+    release_site(state, site)
+    state.selection.remove(site.name)
+    state.placement.remove_site(site)
+    for pilot in site.pilots.values():
+        drain(state, pilot, pilot.draining or SITE_GONE)
+    for request in site.requests.values():
+        if not request.spoke:
+            state.log.effects.append(CancelSubmitted(site=site.name, key=request.key))
+    for attempt in list(site.bound.values()):
+        if not attempt.leased:  # what waits in its queue may wait there for ever
+            lose(state, attempt, reason="rescheduled", message=SITE_GONE)
+    gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
+    state.log.write(gone, site=site.name)
+
+
+def _renew(state: EngineState, site: SiteState) -> None:
+    """Its pilots are not what they should be any more: what runs goes on, and others come in their place."""
+    for pilot in site.pilots.values():
+        if not pilot.draining:
+            drain(state, pilot, SITE_CHANGED)
+    withdraw(state, site)
+    for attempt in list(site.bound.values()):
+        if not attempt.leased:  # it waits for what is not asked for any more
+            lose(state, attempt, reason="rescheduled", message=SITE_CHANGED)
+
+
+def _bring_back(state: EngineState, known: SiteState, site: Site) -> None:
+    sleep = known.place.sleep
+    known.site = site
+    known.full = False
+    known.removed = False
+    state.sites.unmanaged.pop(known, None)
+    known.status = "candidate"
+    state.selection.add(described(site))
+    known.move_to(state.selection.place(site.name))
+    _recount(state, known)
+    state.placement.add_site(known)
+    for pilot in known.pilots.values():
+        if pilot.draining == SITE_GONE:
+            pilot.draining = ""
+    if sleep is not None and sleep.reason == "by-hand":  # whoever put it to sleep has not woken it
+        state.pending.site_changes += state.selection.hibernate(known.name, at=sleep.since, message=sleep.message)
+
+
+def _recount(state: EngineState, site: SiteState) -> None:
+    """Tell the choice of sites what is under way at one that it knows anew."""
+    jobs = state.jobs.by_id.values()
+    attempts = [each for job in jobs for _, each in job.attempts() if each.counted and each.site is site]
+    operations: Counter[Operation] = Counter(each.operation for each in attempts if each.operation is not None)
+    submitting = sum(each.submitting for each in attempts) + sum(each.submitting for each in site.requests.values())
+    operations["submission"] += submitting
+    state.selection.recount(
+        site.name,
+        attempts=[
+            Underway(
+                activity=each.activity,
+                created_at=each.created_at,
+                began_at=each.began_at if each.leased else None,
+            )
+            for each in attempts
+        ],
+        used=dict(site.used),
+        operations=operations,
+    )
+
+
+def _forget_removed(state: EngineState) -> None:
+    for name, site in list(state.sites.by_name.items()):
+        sleep = site.place.sleep
+        if sleep is not None and sleep.reason == "by-hand":
+            continue  # it is still so when it comes back
+        if site.removed and not site.pilots and not site.requests and not any(site.used.values()):
+            del state.sites.by_name[name]
+            del state.queues.at[site]
+            state.sites.unmanaged.pop(site, None)
+
+
+def stop_asking(state: EngineState) -> Accepted:
+    """The service ends: pilots that have not come are withdrawn, no more are asked for, and what was learned is written down."""
+    first, state.provisioning.stopping = state.log.next_number, True
+    for site in state.sites.by_name.values():
+        withdraw(state, site)
+        if site.restless and not site.removed:
+            write_down(state, site)
+    return Accepted(operation=first, events=state.log.next_number - first)
+
+
+# --- what people ask --------------------------------------------------------------------------------------------------
+
+
+def operate_site(state: EngineState, operation: AnySiteOperation) -> Accepted | Refused:
+    """Do what was asked of a site, as decisions, or say why not."""
+    first, name = state.log.next_number, operation.site
+    site = state.sites.by_name.get(name)
+    if site is None or site.removed:
+        known = [each.name for each in state.sites.by_name.values() if not each.removed]
+        hint = did_you_mean(name, known) or f"there is: {', '.join(sorted(known)) or 'none'}"
+        return Refused(code="unknown-site", message=f"no site is called {name!r}", subject=name, next_step=hint)
+    match operation:
+        case HibernateSite():
+            sleep = site.place.sleep
+            if sleep is not None and sleep.reason == "by-hand":
+                message, hint = f"{name} sleeps already: {sleep.message}", f"wake it: pilotage site wake {name}"
+                return Refused(code="hibernated", message=message, subject=name, next_step=hint)
+            message = clipped(operation.message)
+            state.pending.site_changes += state.selection.hibernate(name, at=state.clock.wall_time, message=message)
+        case WakeSite():
+            cleared = state.selection.clear(name)
+            if not site.asleep and not site.dead_starts and not cleared:
+                message = f"{name} does not sleep, and nothing is held against it"
+                hint = f"see how it stands: pilotage site explain {name}"
+                return Refused(code="not-hibernated", message=message, subject=name, next_step=hint)
+            _wake(state, site, clipped(operation.message))
+        case ProbeSite():
+            if any(is_probe(key, site=name) for key in site.requests):
+                message, hint = f"{name} is being probed", f"see whether its pilot comes: pilotage site show {name}"
+                return Refused(code="probing", message=message, subject=name, next_step=hint)
+            _show(state, site, probe_key(name, first))
+        case TrySite():
+            if site.site.mode != "pilots":
+                return Refused(
+                    code="no-pilots", message=f"{name} has no pilots: each package is a batch job", subject=name
+                )
+            _show(state, site, trial_key(name, first))
+    see_to_sites(state)
+    return Accepted(operation=first, events=state.log.next_number - first)
+
+
+def _wake(state: EngineState, site: SiteState, message: str) -> None:
+    """Give a site a new chance that sleeps, has a bad score, or is left alone because pilots could not start there."""
+    if site.asleep:
+        state.pending.site_changes += state.selection.wake(site.name, message=message)
+        return
+    site.dead_starts, site.quiet_until = 0, 0.0
+    state.placement.tell_all(site)
+    write_down(state, site)
+
+
+def _show(state: EngineState, site: SiteState, key: str) -> None:
+    """Ask for one pilot, whatever else is there: whether it comes is the answer."""
+    state.log.write(payloads.PilotRequested(site=site.name), pilot=key)
+    submit_pilot(state, site, key)
+    state.clock.timers.at(state.clock.now + state.settings.probe_timeout_seconds, Due.PROBE, key)

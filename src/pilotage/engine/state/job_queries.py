@@ -1,0 +1,171 @@
+"""Late stages: laid out when everything they are made of is there, given up when it never will be."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.engine.state.jobs import JobState, PackageWork, QueueClass, Standing, template_of
+from pilotage.engine.state.sites import AttemptState
+from pilotage.engine.state.tables import JobTable
+from pilotage.model.events.events import parse_dotted
+from pilotage.model.events.payloads import PhaseTimes
+from pilotage.model.exchange.exchange import AttemptRef
+
+
+def lost_stages(job: JobState) -> dict[int, int]:
+    """The late stages that will never be laid out as things stand, each with a package that is to blame."""
+    lost: dict[int, int] = {}
+    for number in sorted(job.dead_feeders):
+        for late in job.late.values():
+            if late.stage not in lost and late.holds(number):
+                lost[late.stage] = number
+    while lost:
+        further = [each for each in job.late.values() if each.stage not in lost and set(each.stages) & set(lost)]
+        if not further:
+            break
+        for each in further:
+            lost[each.stage] = next(lost[stage] for stage in each.stages if stage in lost)
+    return lost
+
+
+def ends(job: JobState) -> bool:
+    """Whether everything is over but what runs last: every other package, and no stage is still to come."""
+    if job.others:
+        return False
+    if not job.late or job.enders:  # what a package has ended grows no more
+        return True
+    lost = lost_stages(job) if job.dead_feeders else {}
+    return all(stage in lost for stage in job.late)
+
+
+def is_over(job: JobState) -> bool:
+    """Whether nothing of a job is under way or will be, unless somebody restarts it."""
+    if not (job.cancelled or job.aborted) and (job.unfinished or job.late):
+        return False
+    return not any(
+        (work.candidates and not work.dropped) or any(not attempt.lost for attempt in work.attempts.values())
+        for work in job.work.values()
+    )
+
+
+def standing_of(job: JobState, number: int) -> int:
+    """Where a package is; with a job that was killed or given up is over what is not under way, as the book has it."""
+    standing = job.standing[number]
+    if standing >= Standing.DROPPED or not (job.cancelled or job.aborted):
+        return standing
+    work = job.work.get(number)
+    if work is not None and (work.candidates or any(not attempt.lost for attempt in work.attempts.values())):
+        return standing
+    return Standing.CANCELLED if job.cancelled else Standing.ABORTED
+
+
+def closes(job: JobState) -> bool:
+    """Whether a job is cleared as a whole, or in all that is not dropped, and over."""
+    if not job.cleared:
+        if not job.cleared_packages or len(job.cleared_packages) < job.count - job.counts[Standing.DROPPED]:
+            return False
+        kept = (number for number in range(job.count) if job.standing[number] != Standing.DROPPED)
+        if not all(number in job.cleared_packages for number in kept):
+            return False
+    return is_over(job)
+
+
+def may_act(job: JobState, work: PackageWork) -> bool:
+    """Whether an attempt of a package with side effects may still act: no other must start beside it."""
+    if work.number in job.acting:
+        return True
+    return template_of(job, work.number).side_effects and any(each.suspect for each in work.attempts.values())
+
+
+def is_under_way(work: PackageWork) -> bool:
+    """Whether a package needs no further attempt: one is believed in, or one succeeded and waits for its grant."""
+    if work.candidates:
+        return True
+    if not work.attempts:
+        return False
+    if work.replicas > work.replicated and not is_spent(work):
+        return False
+    for attempt in work.attempts.values():  # noqa: SIM110 # a generator costs more than there are attempts
+        if not (attempt.suspect or attempt.lost):
+            return True
+    return False
+
+
+def is_spent(work: PackageWork) -> bool:
+    """Whether its failures allow for no further attempt: what runs is the last of it."""
+    return work.verdict is not None and work.verdict.action == "give-up"
+
+
+def live_attempts(work: PackageWork) -> int:
+    """Attempts of a package that somebody waits for, and further ones that are wanted."""
+    return sum(not each.lost for each in work.attempts.values()) + max(0, work.replicas - work.replicated)
+
+
+Seconds = NDArray[np.float64]
+
+LEARNED_MIN = 5
+"""So many packages of a kind are believed more than the document."""
+LEARNED_MAX = 256
+"""After so many of a kind its mean is known."""
+
+
+def learn(job: JobState, attempt: AttemptState, phases: tuple[PhaseTimes, ...], now: float) -> None:
+    """A package is done: how long it took counts for its kind."""
+    kind = job.kinds[attempt.number]
+    known = job.took.get(kind)
+    if known is None:
+        known = job.took[kind] = [0.0, 0.0]
+    elif known[0] >= LEARNED_MAX:
+        return
+    seconds = 0.0
+    for each in phases:
+        seconds += each.seconds
+    known[0] += 1.0
+    known[1] += seconds if phases else max(0.0, now - attempt.began_at)
+
+
+def usual_seconds(queue: QueueClass) -> float:
+    """How long a package of a class takes; 0 where nobody knows."""
+    known = queue.job.took.get(queue.kind)
+    if known is None or (known[0] < LEARNED_MIN and queue.run_seconds):
+        return queue.run_seconds
+    return known[1] / known[0]
+
+
+def learned_seconds(queue: QueueClass) -> float:
+    """How long packages of a class took, on average; 0 where few of them are done yet."""
+    known = queue.job.took.get(queue.kind)
+    return 0.0 if known is None or known[0] < LEARNED_MIN else known[1] / known[0]
+
+
+def seconds_of(job: JobState) -> Seconds:
+    """How long a package of each kind takes; nan where nobody knows."""
+    found = np.array([each.run_seconds or np.nan for each in job.plan.templates], np.float64)
+    for kind, (count, seconds) in job.took.items():
+        if count >= LEARNED_MIN or np.isnan(found[kind]):
+            found[kind] = max(seconds / count, 1e-3)
+    return found
+
+
+def find_attempt(jobs: JobTable, ref: AttemptRef) -> AttemptState | None:
+    """An attempt that is not over."""
+    job, place = jobs.by_id.get(ref.job), parse_dotted(ref.package)
+    if job is None or place is None:
+        return None
+    number = job.number((place.stage, place.line, place.number))
+    work = job.work.get(number) if number is not None else None
+    return work.attempts.get(ref.attempt) if work is not None else None
+
+
+_ATTEMPT = re.compile("[1-9][0-9]{0,8}")
+
+
+def bound_attempt(jobs: JobTable, key: str) -> AttemptState | None:
+    """The bound attempt that was submitted under a key."""
+    parts = key.rsplit(":", 2)
+    if len(parts) != 3 or not _ATTEMPT.fullmatch(parts[2]) or parts[1].count(".") != 2:
+        return None
+    return find_attempt(jobs, AttemptRef(parts[0], parts[1], int(parts[2])))

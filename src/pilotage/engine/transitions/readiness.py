@@ -1,0 +1,420 @@
+"""Where each package stands and why it moves: what it waits for, and the queues it goes through.
+
+Every fold changes facts and then asks `reconsider`, the one place that says which standing follows from them.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.placement import could_take, is_bound
+from pilotage.engine.retry.policy import lacked_input
+from pilotage.engine.state.clock import Due
+from pilotage.engine.state.job_queries import ends, is_under_way, may_act
+from pilotage.engine.state.jobs import FINAL, JobState, LateState, PackageWork, QueueClass, Standing, template_of
+from pilotage.engine.state.sites import SiteState
+from pilotage.engine.transitions.queue_classes import class_for, plain_queue_of, queue_of
+from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.jobs.plan import LatePlan
+
+if TYPE_CHECKING:
+    from pilotage.engine.selection.candidates import SelectionSnapshot
+
+_STALE_MAX = 64  # so many entries of a queue that no longer count are nobody's business
+# As names of this module: an attribute of a class is slow to look up, and this is where the engine spends its time.
+_BLOCKED, _READY, _RESERVED, _LIVE, _DONE = (
+    Standing.BLOCKED,
+    Standing.READY,
+    Standing.RESERVED,
+    Standing.LIVE,
+    Standing.DONE,
+)
+_BUSY = (_RESERVED, _LIVE)
+
+
+def reconsider(state: EngineState, job: JobState, number: int) -> None:
+    """Put a package where its facts say it stands."""
+    before = job.standing[number]
+    if before >= FINAL:
+        return
+    work = job.work.get(number)
+    after = _standing(job, number, work)
+    if after != before:
+        move(state, job, number, after)
+    elif work is not None:
+        count_busy(state, job, number)
+
+
+def _unblock(state: EngineState, job: JobState, number: int) -> None:
+    """Nothing is waited for any more by a package without work: what `reconsider` finds then, mostly without asking."""
+    if job.standing[number] != _BLOCKED or job.finals or job.dead_feeders or job.acting or job.busy[number]:
+        reconsider(state, job, number)
+        return
+    job.standing[number] = _READY
+    job.counts[_BLOCKED] -= 1
+    job.counts[_READY] += 1
+    queue = job.template_classes[job.last_attempt[number] > 0][job.kinds[number]]
+    _put_into(state, queue if queue is not None else plain_queue_of(state, job, number), number)
+
+
+def _standing(job: JobState, number: int, work: PackageWork | None) -> int:
+    if work is None:
+        return _BLOCKED if job.waits[number] or number in job.acting else _READY
+    if work.dropped:
+        return Standing.DROPPED
+    if is_under_way(work):
+        return Standing.HELD if work.refused else _LIVE
+    if work.held:
+        return Standing.HELD
+    if job.waits[number] or ((job.acting or work.attempts) and may_act(job, work)):
+        return _BLOCKED
+    if work.delayed_until:
+        return Standing.DELAYED
+    return _RESERVED if work.bound is not None else _READY
+
+
+def move(state: EngineState, job: JobState, number: int, after: int) -> None:
+    """Change the standing of a package, with the queues and counters that follow it."""
+    standing, counts = job.standing, job.counts
+    before = standing[number]
+    if before == _READY:
+        _dequeue(state, queue_of(state, job, number), number)
+    elif before == _RESERVED and job.work[number].bound is not None:
+        release(state, job, number)
+    standing[number] = after
+    counts[before] -= 1
+    counts[after] += 1
+    if job.finals and template_of(job, number).final:
+        job.count_final(before, after)
+    if after > FINAL or job.dead_feeders:
+        _note_feeder(state, job, number, after)
+    if after in _BUSY:  # of these there is something to remember
+        if not job.busy[number]:
+            count_busy(state, job, number)
+        return
+    known = number in job.work
+    if known or job.busy[number]:
+        count_busy(state, job, number)
+    if after == _READY:
+        work = job.work.get(number)
+        queue = None
+        if work is not None:
+            queue = work.queue = class_for(state, job, work)
+        _put_into(state, queue if queue is not None else plain_queue_of(state, job, number), number)
+    if known:
+        job.forget_idle(number)
+
+
+def _note_feeder(state: EngineState, job: JobState, number: int, after: int) -> None:
+    """Whom a late stage waits for may have died, or live again; where nobody is left, its end is to be looked at."""
+    if after < FINAL:
+        job.dead_feeders.discard(number)
+    elif after > FINAL and job.feeds_late[number] and not job.satisfied[number]:
+        job.dead_feeders.add(number)
+        state.pending.to_expand[job] = None
+    elif job.dead_feeders and not job.unfinished:
+        state.pending.to_expand[job] = None
+
+
+def _dequeue(state: EngineState, queue: QueueClass, number: int) -> None:
+    """A package is ready no longer; its number stays in the queue until somebody comes across it."""
+    queue.ready -= 1
+    if queue.job.ready_since:
+        queue.job.ready_since.pop(number, None)
+    if not queue.ready:
+        state.queues.ready.pop(queue, None)
+        state.queues.waiting.pop(queue, None)
+        queue.queue.clear()  # nothing in it counts any more
+
+
+def count_busy(state: EngineState, job: JobState, number: int) -> None:
+    """Count a package against the limits of its category and its owner: reserved, under way, or silent and not yet lost."""
+    standing = job.standing[number]
+    busy = standing in _BUSY
+    if not busy and standing < FINAL and (work := job.work.get(number)) is not None and work.attempts:
+        busy = any(not attempt.lost for attempt in work.attempts.values())
+    if busy != job.busy[number]:
+        _set_busy(state, job, number, busy)
+
+
+def _set_busy(state: EngineState, job: JobState, number: int, busy: int) -> None:
+    job.busy[number] = busy
+    owner, owners = job.owner, state.jobs.busy_by_owner
+    if busy:
+        owners[owner] = owners.get(owner, 0) + 1
+    else:
+        owners[owner] -= 1
+        state.queues.may_bind = True
+    if job.plan.limits and (category := template_of(job, number).category) in job.plan.limits:
+        job.running_in[category] = job.running_in.get(category, 0) + (1 if busy else -1)
+
+
+def _put_into(state: EngineState, queue: QueueClass, number: int) -> None:
+    numbers = queue.queue
+    numbers.push(number, state.clock.now)
+    if state.settings.waiting_seconds_max:
+        queue.job.ready_since[number] = state.clock.now
+    ready = queue.ready = queue.ready + 1
+    if numbers.size > 2 * ready + _STALE_MAX:
+        _keep_ready(state, queue)
+    if not state.queues.may_bind or queue not in state.queues.ready:
+        look_at(state, queue)
+
+
+def _keep_ready(state: EngineState, queue: QueueClass) -> None:
+    """Let go of what no longer counts in the queue of a class."""
+    job, standing = queue.job, queue.job.standing
+    queue.queue.keep(lambda other: standing[other] == Standing.READY and queue_of(state, job, other) is queue)
+
+
+def look_at(state: EngineState, queue: QueueClass) -> None:
+    """Have a class with ready packages looked at, unless nothing of its job may start, or it waits for a site to say so."""
+    if queue.ready and queue.job.open and queue not in state.queues.waiting:
+        state.queues.ready[queue] = None
+        state.queues.may_bind = True
+
+
+def reopen(state: EngineState, job: JobState) -> None:
+    """A job was opened or closed: its classes are looked at, or no longer."""
+    for queue in job.classes.values():
+        if job.open:
+            look_at(state, queue)
+        else:
+            state.queues.ready.pop(queue, None)
+            state.queues.waiting.pop(queue, None)
+
+
+def release(state: EngineState, job: JobState, number: int) -> None:
+    """Give a reservation back."""
+    state.placement.free(*unreserve(state, job.work[number]))
+
+
+def unreserve(state: EngineState, work: PackageWork) -> tuple[SiteState, int]:
+    """End a reservation; the site and the shape that it still takes room of."""
+    site, queue, number = work.bound, work.bound_as, work.number
+    assert site is not None
+    assert queue is not None
+    reserved = state.queues.at[site].reserved
+    numbers = reserved[queue]
+    if numbers[0] == number:
+        numbers.popleft()
+    else:
+        numbers.remove(number)
+    if not numbers:
+        del reserved[queue]
+    work.bound = work.bound_as = None
+    queue.reservations.count -= 1
+    queue.kin.count -= 1
+    return site, queue.shape
+
+
+def reserve(
+    state: EngineState, queue: QueueClass, number: int, site: SiteState, choice: SelectionSnapshot | None
+) -> None:
+    """Bind a ready package of a class to a site; `choice` tells how the sites stood."""
+    job = queue.job
+    work = job.work.get(number)
+    if work is None:
+        job.work[number] = PackageWork(job, number, site, queue, state.clock.now, choice)
+    else:
+        work.bound = site
+        work.bound_as = queue
+        work.bound_at = state.clock.now
+        work.choice = choice
+    state.selection.sites.use(site.place, queue.shape)
+    queue.reservations.count += 1
+    queue.kin.count += 1
+    reserved = state.queues.at[site].reserved
+    numbers = reserved.get(queue)
+    if numbers is None:
+        numbers = reserved[queue] = deque()
+    numbers.append(number)
+    if job.ready_since or queue.ready == 1:
+        _dequeue(state, queue, number)
+    else:
+        queue.ready -= 1
+    job.standing[number] = _RESERVED
+    counts = job.counts
+    counts[_READY] -= 1
+    counts[_RESERVED] += 1
+    if not job.busy[number]:
+        _set_busy(state, job, number, 1)
+
+
+def begin(state: EngineState, job: JobState, number: int, work: PackageWork) -> None:
+    """An attempt of a package that was reserved has begun: what `reconsider` finds then, mostly without asking."""
+    unclear = work.dropped or work.refused or work.replicas or job.finals or job.dead_feeders
+    if unclear or job.standing[number] != _RESERVED:
+        reconsider(state, job, number)
+        return
+    job.standing[number] = _LIVE
+    job.counts[_RESERVED] -= 1
+    job.counts[_LIVE] += 1
+
+
+def finish(state: EngineState, job: JobState, number: int) -> None:
+    """Move a package to where it is done."""
+    if job.standing[number] != _LIVE or job.finals or job.dead_feeders:
+        move(state, job, number, _DONE)
+        return
+    job.standing[number] = _DONE
+    job.counts[_LIVE] -= 1
+    job.counts[_DONE] += 1
+    if job.busy[number]:
+        _set_busy(state, job, number, 0)
+
+
+# --- what is waited for ---------------------------------------------------------------------------------------------
+
+
+def satisfy(state: EngineState, job: JobState, number: int) -> None:
+    """A package was granted or dropped: nobody waits for it any more."""
+    if job.satisfied[number]:
+        return
+    job.satisfied[number] = 1
+    if job.dead_feeders:
+        job.dead_feeders.discard(number)
+    waits = job.waits
+    for other in job.awaiting(number):
+        left = waits[other] = waits[other] - 1
+        if not left:
+            work = job.work.get(other)
+            if work is None:
+                _unblock(state, job, other)
+                continue
+            if work.delayed_until and lacked_input(work.failures):
+                work.delayed_until = 0.0  # what it lacked was made again
+            reconsider(state, job, other)
+    if job.feeds_late[number]:
+        _count_late(state, job, number, -1)
+
+
+def unsatisfy(state: EngineState, job: JobState, number: int) -> None:
+    """A package is waited for again: it was restored, or begins anew."""
+    if not job.satisfied[number]:
+        return
+    job.satisfied[number] = 0
+    waits = job.waits
+    for other in job.awaiting(number):
+        waits[other] += 1
+        if waits[other] == 1:
+            reconsider(state, job, other)
+    if job.feeds_late[number]:
+        _count_late(state, job, number, 1)
+
+
+def _count_late(state: EngineState, job: JobState, number: int, sign: int) -> None:
+    for late in job.late.values():
+        if late.holds(number):
+            late.pending += sign
+            late.revision += 1
+            late.asked_at = None
+            if not late.pending:
+                state.pending.to_expand[job] = None
+
+
+def lay_out(state: EngineState, job: JobState) -> None:
+    """Count what every package waits for, after a job or one more of its stages became known, and queue what is ready."""
+    plan = job.plan
+    satisfied = np.frombuffer(bytes(job.satisfied), np.uint8)
+    waits = np.zeros(plan.count, np.int32)
+    for segment in plan.graph.segments:
+        rows = segment.predecessors
+        waiting = (segment.kinds & EdgeKind.AWAITED != 0) & (satisfied[rows.others] == 0)
+        counted = np.concatenate(([0], np.cumsum(waiting)))
+        waits[rows.first : rows.first + len(rows.indptr) - 1] += np.diff(counted[rows.indptr]).astype(np.int32)
+    for template, stages in plan.late_waits.items():
+        waits[plan.template_of == template] += len(stages)
+    job.given_up = {}
+    before, job.late = job.late, {each.stage: _late(job, each) for each in plan.late}
+    job.ending = ends(job)
+    if job.finals and not job.ending:
+        waits[list(job.finals)] += 1
+    job.waits = array("i", waits.tobytes())
+    for each in job.late.values():
+        if (known := before.get(each.stage)) is not None:
+            each.revision, each.asked_at = known.revision, known.asked_at
+    standing = np.frombuffer(bytes(job.standing), np.uint8)
+    ready = np.flatnonzero((waits == 0) & (standing == Standing.BLOCKED))
+    if job.acting:  # what may still act keeps its package where it is
+        ready = ready[~np.isin(ready, np.fromiter(job.acting, np.int64, len(job.acting)))]
+    _queue_all(state, job, ready)
+    for number in (*job.work, *job.finals):
+        reconsider(state, job, number)
+    state.pending.to_expand[job] = None
+
+
+def _late(job: JobState, about: LatePlan) -> LateState:
+    late = LateState(about.stage, members=np.unique(np.array(about.packages, np.int32)), stages=about.stages)
+    for number in about.packages:
+        job.feeds_late[number] = 1
+        late.pending += not job.satisfied[number]
+    return late
+
+
+def _queue_all(state: EngineState, job: JobState, numbers: NDArray[np.int64]) -> None:
+    """Many packages at once become ready; those with a history are looked at one by one by the caller."""
+    plain = numbers if not job.work else numbers[~np.isin(numbers, np.fromiter(job.work, np.int64, len(job.work)))]
+    if not len(plain):
+        return
+    tried = np.frombuffer(job.last_attempt, np.int32)[plain] > 0
+    kinds = job.plan.template_of[plain].astype(np.int64) * 2 + tried
+    for kind in np.flatnonzero(np.bincount(kinds)).tolist():  # np.unique imports numpy.ma
+        chosen = plain[kinds == kind]
+        queue = queue_of(state, job, int(chosen[0]))
+        queue.queue.extend(chosen.astype(np.int32).tolist(), state.clock.now)
+        queue.ready += len(chosen)
+        look_at(state, queue)
+    view = np.frombuffer(job.standing, np.uint8)
+    view[plain] = Standing.READY
+    del view
+    job.counts[Standing.BLOCKED] -= len(plain)
+    job.counts[Standing.READY] += len(plain)
+
+
+# Reservations are given back: where no pilot could run them for long enough, and where a site cannot be reached.
+
+
+def release_unfit(state: EngineState, site: SiteState) -> None:
+    """Give back what was reserved at a site for long enough and no pilot there could run; nothing more until one comes."""
+    again = math.inf
+    for queue, numbers in list(state.queues.at[site].reserved.items()):
+        if could_take(site, queue, state.clock.now):
+            continue
+        oldest = queue.job.work[numbers[0]].bound_at
+        if state.clock.now < oldest + state.settings.unfit_seconds:
+            again = min(again, oldest + state.settings.unfit_seconds)
+            continue
+        if not is_bound(site, queue):
+            state.placement.close(site, queue)
+        for number in list(numbers):
+            move(state, queue.job, number, Standing.READY)
+    if again < math.inf:
+        # One for all of them: each would otherwise bring the others along.
+        state.clock.timers.at(again, Due.UNFIT, site.name)
+
+
+def release_estimated(state: EngineState, site: SiteState) -> None:
+    """A site came, or is another than it was: what waits where no pilot lasts so long goes elsewhere, if this one does."""
+    for job in state.jobs.by_id.values():
+        for queue in list(job.classes.values()):  # what is given back may be of another class since, and a new one
+            if not state.placement.recall_estimate(queue, site):
+                continue
+            for other in state.sites.by_name.values():
+                if queue in state.queues.at[other].reserved and not state.placement.able(other, queue):
+                    for number in list(state.queues.at[other].reserved[queue]):
+                        move(state, job, number, Standing.READY)
+
+
+def release_site(state: EngineState, site: SiteState) -> None:
+    """Give back everything that is reserved at a site that cannot be reached."""
+    for queue, numbers in list(state.queues.at[site].reserved.items()):
+        for number in list(numbers):
+            move(state, queue.job, number, Standing.READY)

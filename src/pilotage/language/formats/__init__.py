@@ -1,0 +1,1 @@
+"""Formats of other systems, read and written: DAGMan and WfFormat."""

@@ -1,0 +1,360 @@
+"""An instance whose tree has the right shape, as values: tasks that know their files, and every reference looked up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from pilotage.language.formats.wfformat.schema import LossTally, Shape, number_of
+from pilotage.language.text.names import STATE_FOLDER, FreeNames, is_url, tidy_name, why_outside, without_scheme
+from pilotage.language.text.patterns import is_pattern
+from pilotage.language.text.tree import Listing, Mark, Node, Scalar, Table
+from pilotage.model.errors import did_you_mean
+
+# Names on both sides: ids that WfFormat allows, and files inside the job's tree.
+
+OWN_SYSTEM = "pilotage"
+
+_TASK_CHARACTERS = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.")
+_FILE_CHARACTERS = _TASK_CHARACTERS | frozenset("/:")
+_CODED = re.compile(r"(?:#[0-9a-f]{2})+")
+_COUNTER = re.compile(r"(?<=.)_(?:ID)?[0-9]+\Z")
+_UP = "up"
+
+
+def task_id(name: str) -> str:
+    """A package's name in the characters that WfFormat allows for ids; others as `#` and their UTF-8 bytes."""
+    return _coded(name, _TASK_CHARACTERS)
+
+
+def file_id(name: str) -> str:
+    """A file's name in the characters that WfFormat allows for ids of files."""
+    return _coded(name, _FILE_CHARACTERS)
+
+
+def _coded(name: str, allowed: frozenset[str]) -> str:
+    if allowed.issuperset(name):
+        return name
+    return "".join(
+        c if c in allowed else "".join(f"#{byte:02x}" for byte in c.encode("utf-8", "surrogatepass")) for c in name
+    )
+
+
+def decoded(written: str) -> str:
+    """The name that `task_id` or `file_id` wrote; a text that neither can have written stays as it is."""
+    if "#" not in written:
+        return written
+    try:
+        return _CODED.sub(
+            lambda found: bytes.fromhex(found[0].replace("#", "")).decode("utf-8", "surrogatepass"), written
+        )
+    except UnicodeDecodeError:
+        return written
+
+
+def name_in_tree(name: str) -> str:
+    """A file's name inside the job's tree: as it is where it can be, else without its root and with `up` for `..`.
+
+    Empty where it names no file at all.
+    """
+    parts = [part for part in without_scheme(name).split("/") if part not in ("", ".")]
+    inside = tidy_name("/".join(parts)) if parts else ""
+    if inside == ".." or inside.startswith("../"):
+        inside = "/".join(_UP if part == ".." else part for part in inside.split("/"))
+    if inside == STATE_FOLDER or inside.startswith(f"{STATE_FOLDER}/"):
+        inside = inside[1:]
+    return "" if inside == "." else inside
+
+
+def without_counter(name: str) -> str:
+    """A task's name without the number that tells it from others of its kind: `mProject_ID0000007` is an `mProject`."""
+    return _COUNTER.sub("", name)
+
+
+_HINTS_MAX = 5
+_HINT_NAMES_MAX = 2000
+
+Nodes = dict[str, Node]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A text and where it stands; in our own exports ids are decoded."""
+
+    text: str
+    mark: Mark
+
+
+class Quantity(msgspec.Struct, frozen=True):
+    """A number and where it stands."""
+
+    value: int | float
+    mark: Mark
+
+
+class Executed(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told about the execution of one task."""
+
+    program: Said | None
+    arguments: tuple[str, ...]
+    numbers: dict[str, Quantity]
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One task: who it is, which tasks it says it follows, and the ids of its files."""
+
+    id: Said
+    name: str
+    parents: tuple[str, ...]
+    inputs: tuple[Said, ...]
+    outputs: tuple[Said, ...]
+    executed: Executed | None
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole instance."""
+
+    name: Said
+    description: str
+    created: Said | None
+    own: bool  # written by pilotage itself
+    tasks: tuple[Task, ...]
+    sizes: dict[str, Quantity]  # by the id of the file
+    one_sided: tuple[tuple[str, str], ...]  # edges that only one of `parents` and `children` has
+
+
+def read_instance(tree: Table, shape: Shape) -> Instance:
+    """The instance of a tree that has the right shape; every reference to nothing is noted."""
+    return _InstanceReader(tree, shape).read()
+
+
+class _InstanceReader:
+    """Looks up every reference of one instance."""
+
+    def __init__(self, tree: Table, shape: Shape) -> None:
+        self._shape = shape
+        self._top = _nodes(tree)
+        system = self._top.get("runtimeSystem")
+        name = system.get("name") if isinstance(system, Table) else None
+        self._own = isinstance(name, Scalar) and name.text == OWN_SYSTEM
+        self._hints = 0
+
+    def read(self) -> Instance:
+        """Everything, in the order in which faults should be read."""
+        workflow = _nodes(self._top["workflow"])
+        specification = _nodes(workflow["specification"])
+        tables = [_nodes(item) for item in _items(specification["tasks"])]
+        ids = self._unique([self._id(table["id"]) for table in tables], noun="task")
+        sizes = self._sizes(specification.get("files"))
+        executions = self._executions(workflow.get("execution"), ids)
+        parents = [self._references(table["parents"], ids, code="unknown-parent") for table in tables]
+        children = [self._references(table["children"], ids, code="unknown-child") for table in tables]
+        joined, one_sided = _joined([*ids], parents, children) if len(ids) == len(tables) else ({}, ())
+        tasks = []
+        for table in tables:
+            said = self._id(table["id"])
+            tasks.append(
+                Task(
+                    id=said,
+                    name=_text(table["name"]),
+                    parents=tuple(joined.get(said.text, ())),
+                    inputs=self._files(table.get("inputFiles"), sizes),
+                    outputs=self._files(table.get("outputFiles"), sizes),
+                    executed=executions.get(said.text),
+                )
+            )
+        created = self._top.get("createdAt")
+        description = self._top.get("description")
+        return Instance(
+            name=_said(self._top["name"]),
+            description=_text(description) if description else "",
+            created=_said(created) if created else None,
+            own=self._own,
+            tasks=tuple(tasks),
+            sizes=sizes or {},
+            one_sided=one_sided,
+        )
+
+    def _id(self, node: Node) -> Said:
+        text = _text(node)
+        return Said(decoded(text) if self._own else text, node.mark)
+
+    def _unique(self, ids: Iterable[Said], *, noun: str) -> dict[str, Said]:
+        found: dict[str, Said] = {}
+        for said in ids:
+            first = found.setdefault(said.text, said)
+            if first is not said:
+                message = f"two {noun}s have the id {said.text[:200]!r}: the first stands at line {first.mark.line}"
+                self._shape.fault("duplicate-id", message, Scalar("", plain=False, mark=said.mark))
+        return found
+
+    def _sizes(self, node: Node | None) -> dict[str, Quantity] | None:
+        """The size of every listed file; None where no list is given at all."""
+        if node is None:
+            return None
+        tables = [_nodes(item) for item in _items(node)]
+        self._unique([self._id(table["id"]) for table in tables], noun="file")
+        return {self._id(table["id"]).text: _quantity(table["sizeInBytes"]) for table in tables}
+
+    def _files(self, node: Node | None, sizes: dict[str, Quantity] | None) -> tuple[Said, ...]:
+        found: dict[str, Said] = {}
+        for item in _items(node):
+            said = self._id(item)
+            found.setdefault(said.text, said)
+            if sizes is not None and said.text not in sizes:
+                message = f"the file {said.text[:200]!r} is not among 'workflow.specification.files'"
+                self._shape.fault("unknown-file", message, item, hint=self._hint(said.text, sizes))
+        return tuple(found.values())
+
+    def _references(self, node: Node, ids: dict[str, Said], *, code: str) -> list[str]:
+        found: dict[str, None] = {}
+        for item in _items(node):
+            said = self._id(item)
+            if said.text in ids:
+                found.setdefault(said.text)
+            else:
+                message = f"no task has the id {said.text[:200]!r}"
+                self._shape.fault(code, message, item, hint=self._hint(said.text, ids))
+        return list(found)
+
+    def _executions(self, node: Node | None, ids: dict[str, Said]) -> dict[str, Executed]:
+        if node is None:
+            return {}
+        tables = [_nodes(item) for item in _items(_nodes(node)["tasks"])]
+        saids = [self._id(table["id"]) for table in tables]
+        self._unique(saids, noun="executed task")
+        found: dict[str, Executed] = {}
+        for said, table in zip(saids, tables, strict=True):
+            if said.text not in ids:
+                message = f"no task of the specification has the id {said.text[:200]!r}"
+                where = Scalar("", plain=False, mark=said.mark)
+                self._shape.fault("unknown-task", message, where, hint=self._hint(said.text, ids))
+            command = _nodes(table["command"]) if "command" in table else {}
+            found[said.text] = Executed(
+                program=_said(command["program"]) if "program" in command else None,
+                arguments=tuple(_text(item) for item in _items(command.get("arguments"))),
+                numbers={name: _quantity(value) for name, value in table.items() if name in _NUMBERS},
+            )
+        return found
+
+    def _hint(self, name: str, known: Iterable[str]) -> str:
+        """A near name, for the first few faults: looking for one among thousands takes its time."""
+        self._hints += 1
+        if self._hints > _HINTS_MAX:
+            return ""
+        return did_you_mean(name[:200], [text for text, _ in zip(known, range(_HINT_NAMES_MAX), strict=False)])
+
+
+_NUMBERS = frozenset({"runtimeInSeconds", "coreCount", "avgCPU", "memoryInBytes", "priority"})
+
+
+def _joined(
+    ids: list[str], parents: list[list[str]], children: list[list[str]]
+) -> tuple[dict[str, dict[str, None]], tuple[tuple[str, str], ...]]:
+    """Each task's parents by what either side says, and the edges that one side does not know."""
+    from_parents = {(parent, task) for task, named in zip(ids, parents, strict=True) for parent in named}
+    joined = {task: dict.fromkeys(named) for task, named in zip(ids, parents, strict=True)}
+    from_children = [(task, child) for task, named in zip(ids, children, strict=True) for child in named]
+    for parent, child in from_children:
+        joined[child].setdefault(parent)
+    one_sided = from_parents.symmetric_difference(from_children)
+    return joined, tuple(sorted(one_sided))
+
+
+def _nodes(node: Node) -> Nodes:
+    return {key.text: value for key, value in node.entries} if isinstance(node, Table) else {}
+
+
+def _items(node: Node | None) -> tuple[Node, ...]:
+    return node.items if isinstance(node, Listing) else ()
+
+
+def _text(node: Node) -> str:
+    return node.text if isinstance(node, Scalar) else ""
+
+
+def _said(node: Node) -> Said:
+    return Said(_text(node), node.mark)
+
+
+def _quantity(node: Node) -> Quantity:
+    return Quantity(number_of(node) or 0, node.mark)
+
+
+# The files of an instance, each with its one name inside the job's tree, its size, and who makes it.
+
+KEYWORD = "workflow.specification.files.id"
+
+
+class Files:
+    """Knows every file of an instance."""
+
+    def __init__(self, instance: Instance, shape: Shape, tally: LossTally) -> None:
+        """Give each file its name; those that cannot have one, and those with two makers, are noted as faults."""
+        self._shape = shape
+        self._tally = tally
+        self._names: dict[str, str] = {}
+        self._sizes = instance.sizes
+        self._own = instance.own
+        self._name_all(list(_mentioned(instance)))
+        self.makers: dict[str, int] = {}
+        for number, task in enumerate(instance.tasks):
+            for said in task.outputs:
+                self._note_maker(said, number, instance)
+
+    def name(self, said: Said) -> str:
+        """The file's name in the job's tree."""
+        return self._names.get(said.text, said.text)
+
+    def size_bytes(self, said: Said) -> int | None:
+        """The file's size; our own exports write 0 where it is not known."""
+        size = self._sizes.get(said.text)
+        return None if size is None or (self._own and not size.value) else int(size.value)
+
+    def locator(self, said: Said) -> str:
+        """Where a file from outside was said to be, if its name here does not tell any more."""
+        return said.text if self.name(said) != tidy_name(said.text) else ""
+
+    def _name_all(self, mentioned: list[Said]) -> None:
+        free = FreeNames()
+        elsewhere: list[Said] = []
+        for said in mentioned:
+            if is_pattern(said.text) or "\0" in said.text or not name_in_tree(said.text):
+                message = f"{said.text[:200]!r} cannot name a file: it is a pattern, a folder, or holds a NUL character"
+                self._shape.fault("bad-file-name", message, Scalar("", plain=False, mark=said.mark))
+            elif is_url(said.text) or why_outside(said.text):
+                elsewhere.append(said)
+            else:
+                self._names[said.text] = tidy_name(said.text)
+                free.reserve(self._names[said.text])
+        for said in elsewhere:
+            self._names[said.text] = free.take(name_in_tree(said.text))
+        if elsewhere:
+            first = elsewhere[0]
+            reason = (
+                f"a job's files lie in its tree: {len(elsewhere):,} names that lead elsewhere became names in it, "
+                f"such as {self._names[first.text][:200]!r} for {first.text[:200]!r}"
+            )
+            self._tally.add(KEYWORD, reason, first.mark)
+
+    def _note_maker(self, said: Said, number: int, instance: Instance) -> None:
+        name = self.name(said)
+        first = self.makers.setdefault(name, number)
+        if first != number:
+            one, two = instance.tasks[first].id.text[:200], instance.tasks[number].id.text[:200]
+            message = f"two tasks make {name[:200]!r}: {one!r} and {two!r}"
+            self._shape.fault("two-makers", message, Scalar("", plain=False, mark=said.mark))
+
+
+def _mentioned(instance: Instance) -> Iterator[Said]:
+    """Every file once: the listed ones first, then those that only tasks name."""
+    seen: set[str] = set()
+    for text, size in instance.sizes.items():
+        seen.add(text)
+        yield Said(text, size.mark)
+    for task in instance.tasks:
+        for said in (*task.inputs, *task.outputs):
+            if said.text not in seen:
+                seen.add(said.text)
+                yield said

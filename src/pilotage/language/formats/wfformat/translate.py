@@ -1,0 +1,253 @@
+"""An instance becomes a definition: one line with one package for each task, in stages by depth."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+from pilotage.language.folder import Folder
+from pilotage.language.formats.wfformat.instance import Executed, Files, Instance, Quantity, Said, Task, without_counter
+from pilotage.language.formats.wfformat.schema import LossTally
+from pilotage.language.text.names import job_name_like, plural
+from pilotage.language.text.templates import escape_braces
+from pilotage.language.text.tree import Report
+from pilotage.model.jobs.definition import Binary, Definition, InputFile, Line, OutputFile, Package, Resources, Stage
+from pilotage.model.jobs.graph import depths, followers
+
+_EXECUTED = "workflow.execution.tasks"
+_SHOWN_MAX = 3
+
+Edges = list[list[int]]  # for each task, the tasks it follows
+
+
+def translate(instance: Instance, files: Files, *, folder: Folder, report: Report, tally: LossTally) -> Definition:
+    """The definition that says what the instance says."""
+    translation = _Translation(instance, files, folder=folder, report=report, tally=tally)
+    return translation.definition()
+
+
+class _Translation:
+    """One translation in the making."""
+
+    def __init__(self, instance: Instance, files: Files, *, folder: Folder, report: Report, tally: LossTally) -> None:
+        self._instance = instance
+        self._files = files
+        self._folder = folder
+        self._report = report
+        self._tally = tally
+        self._outside: dict[str, Said] = {}
+
+    def definition(self) -> Definition:
+        """The whole job; warnings are summed up at the end."""
+        instance = self._instance
+        by_files = [self._makers_of(number, task) for number, task in enumerate(instance.tasks)]
+        numbers = {task.id.text: number for number, task in enumerate(instance.tasks)}
+        declared = [[numbers[parent] for parent in task.parents] for task in instance.tasks]
+        packages = [self._package(n, self._after(n, by_files, declared)) for n in range(len(instance.tasks))]
+        edges = {(p, n) for side in (by_files, declared) for n, parents in enumerate(side) for p in parents}
+        # Those in a cycle keep what is known of their depth; the expansion will refuse them.
+        deep = depths(followers(len(packages), edges))
+        lines: dict[int, list[Line]] = {}
+        for depth, package in zip(deep, packages, strict=True):
+            lines.setdefault(depth, []).append(Line(packages=(package,)))
+        self._note_unused_files()
+        self._warn(by_files, declared)
+        return Definition(
+            job=self._job_name(),
+            created=self._created(),
+            description=instance.description,
+            stages=tuple(Stage(lines=tuple(lines[depth])) for depth in sorted(lines)),
+        )
+
+    # --- the head ---------------------------------------------------------------------------------------------------
+
+    def _job_name(self) -> str:
+        said = self._instance.name
+        name = job_name_like(said.text, otherwise="workflow")
+        if name != said.text:
+            reason = f"a job cannot be called {said.text[:200]!r}; it is called {name!r}"
+            self._tally.add("name", reason, said.mark)
+        return name
+
+    def _created(self) -> str:
+        said = self._instance.created
+        if said is None:
+            return ""
+        try:
+            zone = datetime.fromisoformat(said.text).tzinfo
+        except ValueError:
+            self._tally.add("createdAt", f"{said.text[:60]!r} is no ISO 8601 time", said.mark)
+            return ""
+        if zone is None:
+            self._tally.add("createdAt", f"{said.text!r} has no zone, so that nobody knows when it was", said.mark)
+            return ""
+        return said.text
+
+    # --- edges ------------------------------------------------------------------------------------------------------
+
+    def _makers_of(self, number: int, task: Task) -> list[int]:
+        """The tasks that make what a task takes, itself left out."""
+        found = (self._files.makers.get(self._files.name(said)) for said in task.inputs)
+        return list(dict.fromkeys(maker for maker in found if maker is not None and maker != number))
+
+    def _after(self, number: int, by_files: Edges, declared: Edges) -> tuple[str, ...]:
+        """The names of the packages that a task follows without taking a file from them."""
+        known = set(by_files[number])
+        return tuple(escape_braces(self._instance.tasks[p].id.text) for p in declared[number] if p not in known)
+
+    # --- packages ---------------------------------------------------------------------------------------------------
+
+    def _package(self, number: int, after: tuple[str, ...]) -> Package:
+        task = self._instance.tasks[number]
+        executed = task.executed or Executed(program=None, arguments=(), numbers={})
+        activity = self._activity(task, executed)
+        return Package(
+            name=escape_braces(task.id.text),
+            activity=activity,
+            resources=Resources(cores=self._cores(executed), memory_bytes=self._memory(executed)),
+            priority=self._priority(executed),
+            after=after,
+            binaries=(self._binary(number, executed, activity),),
+        )
+
+    def _activity(self, task: Task, executed: Executed) -> str:
+        """What the task has in common with others: its name, unless that is only its id once more."""
+        if self._instance.own or task.name != task.id.text:
+            return task.name
+        program = executed.program.text if executed.program else ""
+        if program and not _is_script(program, executed.arguments):
+            return program.rstrip("/").rpartition("/")[2] or program
+        return without_counter(task.name)
+
+    def _binary(self, number: int, executed: Executed, activity: str) -> Binary:
+        task = self._instance.tasks[number]
+        run: tuple[str, ...] = ()
+        shell = ""
+        program = executed.program
+        if program is None:
+            run = (activity, *executed.arguments)
+            reason = "no program is given: the name of the task stands in its place"
+            self._tally.add(f"{_EXECUTED}.command.program", reason, task.id.mark)
+        elif not self._instance.own and _is_script(program.text, executed.arguments):
+            shell = escape_braces(program.text)
+        else:
+            run = (program.text, *executed.arguments)
+        return Binary(
+            run=tuple(map(escape_braces, run)),
+            shell=shell,
+            inputs=self._inputs(number),
+            outputs=self._outputs(task),
+            cpu_percent=self._cpu_percent(executed),
+            run_time_seconds=self._run_time(executed),
+        )
+
+    def _inputs(self, number: int) -> tuple[InputFile, ...]:
+        found: dict[str, InputFile] = {}
+        for said in self._instance.tasks[number].inputs:
+            name = self._files.name(said)
+            # A task that changes a file takes it from somewhere else first.
+            made = self._files.makers.get(name, number) != number
+            here = made or self._folder.exists(name)
+            if not here:
+                self._outside.setdefault(name, said)
+            found.setdefault(
+                name,
+                InputFile(
+                    name=escape_braces(name),
+                    locator="" if here else escape_braces(self._files.locator(said)),
+                    size_bytes=self._files.size_bytes(said),
+                    acquisition="none" if here else "self",
+                ),
+            )
+        return tuple(found.values())
+
+    def _outputs(self, task: Task) -> tuple[OutputFile, ...]:
+        found: dict[str, OutputFile] = {}
+        for said in task.outputs:
+            name = self._files.name(said)
+            size = self._files.size_bytes(said)
+            found.setdefault(name, OutputFile(name=escape_braces(name), size_bytes=size))
+        return tuple(found.values())
+
+    # --- numbers ----------------------------------------------------------------------------------------------------
+
+    def _cores(self, executed: Executed) -> float:
+        given = executed.numbers.get("coreCount")
+        return given.value if given else 1
+
+    def _memory(self, executed: Executed) -> int | None:
+        given = self._not_negative(executed, "memoryInBytes")
+        return math.ceil(given.value) if given else None
+
+    def _run_time(self, executed: Executed) -> float | None:
+        given = self._not_negative(executed, "runtimeInSeconds")
+        if given is None or (self._instance.own and not given.value):  # our own exports write 0 for "not known"
+            return None
+        return float(given.value)
+
+    def _cpu_percent(self, executed: Executed) -> float | None:
+        given = self._not_negative(executed, "avgCPU")
+        if given is None:
+            return None
+        if given.value > 100:
+            reason = "it used more than one CPU, and here a share is at most 100 percent: cut to that"
+            self._tally.add(f"{_EXECUTED}.avgCPU", reason, given.mark)
+        return min(100.0, float(given.value))
+
+    def _priority(self, executed: Executed) -> int | None:
+        given = executed.numbers.get("priority")
+        if given is None:
+            return None
+        if given.value != int(given.value):
+            self._tally.add(f"{_EXECUTED}.priority", "a priority is a whole number here", given.mark)
+            return None
+        return int(given.value)
+
+    def _not_negative(self, executed: Executed, word: str) -> Quantity | None:
+        given = executed.numbers.get(word)
+        if given is not None and given.value < 0:
+            self._tally.add(f"{_EXECUTED}.{word}", "it is negative, which means nothing", given.mark)
+            return None
+        return given
+
+    # --- what is said in the end ------------------------------------------------------------------------------------
+
+    def _note_unused_files(self) -> None:
+        used = {said.text for task in self._instance.tasks for said in (*task.inputs, *task.outputs)}
+        for text, size in self._instance.sizes.items():
+            if text not in used:
+                self._tally.add("workflow.specification.files", "no task takes or makes the file", size.mark)
+
+    def _warn(self, by_files: Edges, declared: Edges) -> None:
+        tasks = self._instance.tasks
+        if self._outside:
+            message = (
+                f"{_counted(len(self._outside), 'input')} made by no other task and not in the folder: "
+                f"{_first_of(list(self._outside))}; acquisition is self, the program has to find them"
+            )
+            self._report.warn("input-from-outside", message, next(iter(self._outside.values())).mark)
+        said = [set(parents) for parents in declared]
+        silent = [(m, n) for n, makers in enumerate(by_files) for m in makers if m not in said[n]]
+        if silent:
+            pairs = [f"{tasks[maker].id.text} → {tasks[number].id.text}" for maker, number in silent[:_SHOWN_MAX]]
+            message = f"{_counted(len(silent), 'edge')} implied by files and not among 'parents': {_first_of(pairs, len(silent))}"
+            self._report.warn("edge-not-declared", message, tasks[silent[0][1]].id.mark)
+        one_sided = self._instance.one_sided
+        if one_sided:
+            pairs = [f"{parent} → {child}" for parent, child in one_sided[:_SHOWN_MAX]]
+            message = f"{_counted(len(one_sided), 'edge')} in only one of 'parents' and 'children': {_first_of(pairs, len(one_sided))}"
+            self._report.warn("one-sided-edge", message)
+
+
+def _is_script(program: str, arguments: tuple[str, ...]) -> bool:
+    """Whether a program is really a piece of shell, as tracers of Nextflow write it."""
+    return not arguments and any(character.isspace() for character in program)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{plural(count, noun)} {'is' if count == 1 else 'are'}"
+
+
+def _first_of(names: list[str], count: int | None = None) -> str:
+    shown = ", ".join(name[:200] for name in names[:_SHOWN_MAX])
+    return f"{shown}, …" if (count or len(names)) > _SHOWN_MAX else shown

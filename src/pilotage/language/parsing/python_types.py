@@ -1,0 +1,271 @@
+"""The document's fields as Python types, for jobs that are built in code: what a document may say, these may.
+
+Every mapping here has the fields of its record in `model.definition`, the short names included, and of the levels that
+may be left out below it; a test holds the two against each other. The records themselves may stand for mappings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from pilotage.model.jobs import definition
+from pilotage.model.jobs.definition import Acquisition, ContainerEngine, Disposition, ParameterType, Retention, Role
+from pilotage.model.states import Action, Reason
+
+Size = int | str  # bytes, or a text with a unit
+Duration = float | str  # seconds, or a text with a unit
+Text = str | int | float
+
+
+class SpokenEnvironment(TypedDict, total=False):
+    """Variables of both types."""
+
+    exported: Mapping[str, Text]
+    setting: Mapping[str, Text]
+
+
+class SpokenInput(TypedDict, total=False):
+    """An input file."""
+
+    name: str
+    locator: str
+    size: Size
+    size_bytes: Size
+    acquisition: Acquisition
+    disposition: Retention
+
+
+class SpokenOutput(TypedDict, total=False):
+    """An output file."""
+
+    name: str
+    expression: str
+    folder: str
+    locator: str
+    replicas: int
+    size: Size
+    size_bytes: Size
+    dispositions: Sequence[Disposition] | Disposition
+
+
+class SpokenContainer(TypedDict, total=False):
+    """A container image."""
+
+    image: str
+    engine: ContainerEngine
+
+
+class SpokenRetryRule(TypedDict, total=False):
+    """A retry rule."""
+
+    reason: Reason
+    exit_code: int
+    pattern: str
+    action: Action
+    times: int
+    memory_factor: float
+    time_factor: float
+
+
+class SpokenRetry(TypedDict, total=False):
+    """How failures are answered."""
+
+    attempts_max: int
+    rules: Sequence[SpokenRetryRule | definition.RetryRule]
+
+
+class SpokenFailurePattern(TypedDict, total=False):
+    """A text in a log that means failure."""
+
+    pattern: str
+    file: str
+    reason: str
+
+
+class SpokenProgress(TypedDict, total=False):
+    """How to see that a package gets somewhere."""
+
+    files: Sequence[str] | str
+    stalled_after: Duration
+    stalled_after_seconds: Duration
+
+
+class SpokenScript(TypedDict, total=False):
+    """A command beside a package."""
+
+    run: str | Sequence[Text]
+    defer_exit_code: int
+    defer: Duration
+    defer_seconds: Duration
+
+
+class SpokenScripts(TypedDict, total=False):
+    """The commands around a package."""
+
+    pre: SpokenScript | str
+    post: SpokenScript | str
+    hold: SpokenScript | str
+    skip_exit_code: int
+
+
+class SpokenAbortOn(TypedDict, total=False):
+    """An exit code that ends the job."""
+
+    exit_code: int
+    result: int
+
+
+class SpokenResources(TypedDict, total=False):
+    """What a package takes of a node."""
+
+    cores: float
+    memory: Size
+    memory_bytes: Size
+    gpus: int
+    nodes: int
+    wall_time: Duration
+    wall_time_seconds: Duration
+    scratch: Size
+    scratch_bytes: Size
+
+
+class SpokenSource(TypedDict, total=False):
+    """A list to iterate over."""
+
+    variable: str
+    values: Sequence[Text]
+    range: str
+    files: str
+    csv: str
+    column: str
+    lines: str
+    stage: str
+    job: str
+    group: int
+
+
+SpokenIteration = (
+    Mapping[str, Any] | SpokenSource | definition.Source | definition.Combination
+)  # {variable: values, range, text or SpokenSource}, or {operator: operands}
+
+
+class SpokenBinary(TypedDict, total=False):
+    """A binary."""
+
+    name: str
+    run: str | Sequence[Text]
+    shell: str
+    software: str
+    version: Text
+    invoking_script: str
+    parameters: Mapping[str, Any]
+    arguments: Sequence[Text] | Text
+    inputs: Sequence[SpokenInput | definition.InputFile | str] | SpokenInput | definition.InputFile | str
+    outputs: Sequence[SpokenOutput | definition.OutputFile | str] | SpokenOutput | definition.OutputFile | str
+    stdin: str
+    stdout: str
+    stderr: str
+    data_handling: bool
+    cpu_percent: float
+    work: Size
+    work_bytes: Size
+    run_time: Duration
+    run_time_seconds: Duration
+    environment: SpokenEnvironment | definition.Environment | Mapping[str, Text]
+
+
+class SpokenPackage(SpokenBinary, SpokenResources, total=False):
+    """A package; without `binaries` it is its only binary too."""
+
+    activity: str
+    startup_script: str
+    startup_parameters: Sequence[Text] | Text
+    node_restriction: Sequence[str] | str
+    platform: str
+    executor: str
+    job_type: str
+    resources: SpokenResources | definition.Resources
+    container: SpokenContainer | definition.Container | str
+    retry: SpokenRetry | definition.Retry
+    failure_patterns: Sequence[SpokenFailurePattern | definition.FailurePattern | str] | str
+    progress: SpokenProgress | definition.Progress | Duration
+    side_effects: bool
+    priority: int
+    category: str
+    role: Role
+    scripts: SpokenScripts | definition.Scripts
+    abort_on: SpokenAbortOn | definition.AbortOn | int
+    noop: bool
+    done: bool
+    subjob: str
+    after: Sequence[str] | str
+    binaries: Sequence[SpokenBinary | definition.Binary]
+
+
+class SpokenLine(SpokenPackage, total=False):
+    """A line; without `packages` it is its only package too."""
+
+    each: SpokenIteration
+    early_start: bool
+    packages: Sequence[SpokenPackage | definition.Package]
+
+
+class SpokenStage(SpokenLine, total=False):
+    """A stage; without `lines` it is its only line too."""
+
+    lines: Sequence[SpokenLine | definition.Line]
+
+
+class SpokenExecution(TypedDict, total=False):
+    """How a software is started for one type of job."""
+
+    job_type: str
+    run: str | Sequence[Text]
+    shell: str
+    invoking_script: str
+    environment: SpokenEnvironment | definition.Environment | Mapping[str, Text]
+
+
+class SpokenInfrastructure(SpokenExecution, total=False):
+    """How a software is started on one kind of computers; without `executions` it is its only one too."""
+
+    name: str
+    platform: str
+    executions: Sequence[SpokenExecution]
+
+
+class SpokenSoftware(SpokenInfrastructure, total=False):
+    """A software; without `infrastructures` it is its only one too."""
+
+    id: str
+    version: Text
+    description: str
+    infrastructures: Sequence[SpokenInfrastructure]
+    boutiques: str | Mapping[str, Any]
+
+
+class SpokenParameter(TypedDict, total=False):
+    """A value that is chosen for each run."""
+
+    type: ParameterType
+    default: Text
+    description: str
+    value: Text
+
+
+class SpokenJob(TypedDict, total=False):
+    """The head of a document."""
+
+    id: str
+    owner: str
+    created: str
+    description: str
+    priority: int
+    hold: bool
+    parameters: Mapping[str, SpokenParameter | definition.Parameter | Text]
+    variables: Mapping[str, Text]
+    limits: Mapping[str, int]
+    environment: SpokenEnvironment | definition.Environment | Mapping[str, Text]
+    software: Sequence[SpokenSoftware | definition.Software]
+    catalogue: Sequence[str] | str

@@ -1,8 +1,0 @@
-"""WfFormat 1.5, the JSON of WfCommons: instances to definitions and back, with a list of what was lost on the way."""
-
-from __future__ import annotations
-
-from pilotage.language.wfformat.reader import read_wfformat
-from pilotage.language.wfformat.writer import write_wfformat
-
-__all__ = ["read_wfformat", "write_wfformat"]

@@ -1,0 +1,1 @@
+"""Events and their payloads, as the book stores them."""

@@ -1,0 +1,441 @@
+"""What each type of event carries. A change of a payload raises its version in `events.py` and brings an upcaster.
+
+The class docstring is the line of the reference page; fields are refused when unknown, so that a misspelt one is told.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pilotage.model.states import AbortCause, ClearedBy, ExitCodeGasw, KeptReason, LossReason, Phase, RestartCause
+from pilotage.model.texts import NAME_MAX, REASON_MAX, REPLICAS_MAX, TEXT_MAX, check_sha256
+
+Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+Position = Annotated[int, Meta(ge=1, le=999_999_999)]  # a stage, a line, a package, an attempt
+Amount = Annotated[float, Meta(ge=0)]
+Status = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+SiteName = Annotated[str, Meta(min_length=1, max_length=128)]
+ReasonName = Annotated[str, Meta(min_length=1, max_length=REASON_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
+Learned = Annotated[str, Meta(max_length=1_000_000)]  # the value of the choice of sites as JSON
+Sha256 = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]  # who has one calls `check_sha256`
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """What an event says beyond its type, subject and time."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A value inside a payload."""
+
+
+class TemplateShape(Part, frozen=True, kw_only=True):
+    """A line template of a stage: lines for each item of the stage, and the activity of each package of such a line."""
+
+    lines: Annotated[int, Meta(ge=0, le=20_000_000)]
+    activities: Annotated[tuple[Name, ...], Meta(max_length=100_000)]
+
+
+class StageShape(Part, frozen=True, kw_only=True):
+    """How many packages a stage has and where; a late one is not known before its producers are committed."""
+
+    items: Annotated[int, Meta(ge=0, le=20_000_000)] = 1
+    templates: Annotated[tuple[TemplateShape, ...], Meta(max_length=100_000)] = ()
+    late: bool = False
+
+    @property
+    def lines(self) -> int:
+        """How many lines there are."""
+        return self.items * sum(each.lines for each in self.templates)
+
+    @property
+    def packages(self) -> int:
+        """How many packages there are."""
+        return self.items * sum(each.lines * len(each.activities) for each in self.templates)
+
+
+class OutputFile(Part, frozen=True, kw_only=True):
+    """One file that an attempt staged."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=4096)]
+    size_bytes: Count
+    sha256: Sha256
+
+    def __post_init__(self) -> None:
+        """Check what its type only says."""
+        check_sha256(self.sha256)
+
+
+Manifest = Annotated[tuple[OutputFile, ...], Meta(max_length=100_000)]
+
+
+FileNames = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...], Meta(max_length=100_000)]
+
+
+class PhaseTimes(Part, frozen=True, kw_only=True):
+    """When a phase began and how long it took."""
+
+    phase: Phase
+    started_at: Amount
+    seconds: Amount
+
+
+BINARIES_MAX = 1000
+"""So many binaries of one package have a record."""
+
+
+class BinaryEnd(Part, frozen=True, kw_only=True):
+    """When a binary of a package began, how long it ran, and how it ended; without a reason it did what it should."""
+
+    number: Annotated[int, Meta(ge=1, le=2**53 - 1)]
+    name: Name | None = None  # where the document gives it one
+    started_at: Amount
+    seconds: Amount
+    exit_status: Status | None = None
+    signal: Status | None = None
+    reason: ReasonName | None = None
+
+
+class JobRegistered(Payload, frozen=True, kw_only=True):
+    """A job exists: who owns it and which packages it has. Its definition and lists are named by their content."""
+
+    owner: Name
+    name: Name
+    stages: Annotated[tuple[StageShape, ...], Meta(max_length=100_000)] = ()
+    definition: Sha256 | None = None
+    lists: dict[str, Sha256] = {}
+    growth: tuple[Position, ...] = ()
+    expander_version: Count = 0
+    parent: Name | None = None
+    tags: dict[TagName, str] = {}
+
+    def __post_init__(self) -> None:
+        """Check what its types only say."""
+        for named in (*self.lists.values(), *([] if self.definition is None else [self.definition])):
+            check_sha256(named)
+
+
+class JobAccepted(Payload, frozen=True, kw_only=True):
+    """The job was checked and is waited on: its packages are WAITING."""
+
+
+class StageExpanded(Payload, frozen=True, kw_only=True):
+    """A late stage is known now."""
+
+    stage: Position
+    shape: StageShape
+    lists: dict[str, Sha256] = {}
+
+    def __post_init__(self) -> None:
+        """Check what its types only say."""
+        for named in self.lists.values():
+            check_sha256(named)
+
+
+class OwnerSet(Payload, frozen=True, kw_only=True):
+    """The job has another owner."""
+
+    owner: Name
+
+
+class AccessRule(Part, frozen=True, kw_only=True):
+    """Who may do what beside the owner: a user or a group, and `read`, `modify` or `cancel`."""
+
+    principal: Name
+    rights: tuple[Annotated[str, Meta(pattern="^(read|modify|cancel)$")], ...]
+
+
+class AccessSet(Payload, frozen=True, kw_only=True):
+    """The access list of the job, as a whole."""
+
+    rules: Annotated[tuple[AccessRule, ...], Meta(max_length=1000)]
+
+
+class Held(Payload, frozen=True, kw_only=True):
+    """Nothing more of this is started until it is released; `operation` was stamped on acceptance."""
+
+    operation: Count
+    message: Text = ""
+
+
+class Released(Payload, frozen=True, kw_only=True):
+    """It may go on."""
+
+    operation: Count
+
+
+class CancelAccepted(Payload, frozen=True, kw_only=True):
+    """It will not be done: accepted once, and never beside a grant of the same epoch."""
+
+    message: Text = ""
+
+
+class Aborted(Payload, frozen=True, kw_only=True):
+    """It was given up, for a cause."""
+
+    cause: AbortCause
+    message: Text = ""
+    upstream: Name | None = None  # the package whose failure this follows from
+
+
+class Cleared(Payload, frozen=True, kw_only=True):
+    """Outputs were handed over to the user, or removed after their time."""
+
+    by: ClearedBy
+
+
+class Restarted(Payload, frozen=True, kw_only=True):
+    """A new epoch begins: the event's own."""
+
+    cause: RestartCause
+    message: Text = ""
+
+
+class Tagged(Payload, frozen=True, kw_only=True):
+    """The user's own name and value, before, during or after the run."""
+
+    name: TagName
+    value: str
+
+
+class Noted(Payload, frozen=True, kw_only=True):
+    """Something worth a line in the book that changes no state."""
+
+    text: Text
+
+
+class PackageRegistered(Payload, frozen=True, kw_only=True):
+    """A package exists that the shape of its job does not tell of."""
+
+    activity: Annotated[str, Meta(max_length=256)] = ""
+
+
+class Bound(Payload, frozen=True, kw_only=True):
+    """Reserved for a site."""
+
+    site: SiteName
+
+
+class Unbound(Payload, frozen=True, kw_only=True):
+    """The reservation was released."""
+
+
+class Dropped(Payload, frozen=True, kw_only=True):
+    """Left out of the totals. Who drops a line drops each of its packages."""
+
+    operation: Count
+
+
+class Restored(Payload, frozen=True, kw_only=True):
+    """Back in the totals."""
+
+    operation: Count
+
+
+class RemovalOrdered(Payload, frozen=True, kw_only=True):
+    """What a granted attempt made is to be removed, since its line was dropped so; it counts no longer."""
+
+    by: Annotated[str, Meta(max_length=256)] = ""
+
+
+class KeptFile(Part, frozen=True, kw_only=True):
+    """A file that stays though its removal was asked for, and why."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=4096)]
+    reason: KeptReason
+    message: Text = ""
+
+
+class FilesRemoved(Payload, frozen=True, kw_only=True):
+    """What became of the files whose removal was ordered; those that are `gone` were not there any more."""
+
+    by: Annotated[str, Meta(max_length=256)] = ""
+    removed: FileNames = ()
+    gone: FileNames = ()
+    kept: Annotated[tuple[KeptFile, ...], Meta(max_length=100_000)] = ()
+    more: bool = False  # the rest is told by the next of these
+
+
+class ReplicaWanted(Payload, frozen=True, kw_only=True):
+    """So many further attempts were asked for in this epoch, each to be made once beside one that runs."""
+
+    replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
+    cause: Literal["by-hand", "queue"] = "by-hand"
+
+
+class AttemptCreated(Payload, frozen=True, kw_only=True):
+    """A try at a site; with a lease it is running from now on. `replaces` names an attempt that is over."""
+
+    site: SiteName
+    pilot: SiteName | None = None
+    lease_seconds: Amount | None = None
+    replaces: Position | None = None
+    replica: bool = False  # beside one that runs, because it was asked for
+    memory_bytes: Count | None = None  # what it may take, where a failure before it made that more than was asked for
+    wall_seconds: Amount | None = None  # likewise
+    remaining_seconds: Amount | None = None  # of the wall time of its pilot, or of its batch job, as far as known
+    drop_revision: Count = 0  # no operation that dropped or restored anything of its job before it was later than this
+
+
+class AttemptQueued(Payload, frozen=True, kw_only=True):
+    """Submitted to the batch system of its site, or offered to its pilots."""
+
+    native_id: Name | None = None
+
+
+class AttemptStarted(Payload, frozen=True, kw_only=True):
+    """It holds a lease: it runs."""
+
+    node: Name | None = None
+    pilot: SiteName | None = None
+
+
+class AttemptSuspected(Payload, frozen=True, kw_only=True):
+    """Its lease was lost; it may still win."""
+
+    message: Text = ""
+
+
+class AttemptRecovered(Payload, frozen=True, kw_only=True):
+    """Its pilot spoke again: it holds its lease as before."""
+
+
+class AttemptLost(Payload, frozen=True, kw_only=True):
+    """Nobody waits for it any more and it counts as failed, for a reason; should it come back, it may still win."""
+
+    reason: LossReason = "platform-failure"
+    message: Text = ""
+
+
+class PhaseEntered(Payload, frozen=True, kw_only=True):
+    """A long phase has begun."""
+
+    phase: Phase
+
+
+class OutputsStaged(Payload, frozen=True, kw_only=True):
+    """Its outputs lie under a key of its own and wait for a grant."""
+
+    manifest: Manifest
+
+
+class AttemptFinished(Payload, frozen=True, kw_only=True):
+    """It is over: GASW's exit code, a message, our reason, and what was measured."""
+
+    exit_code: ExitCodeGasw
+    exit_message: Text = ""
+    reason: ReasonName | None = None
+    exit_status: Status | None = None
+    signal: Status | None = None
+    node: Name | None = None
+    phases: Annotated[tuple[PhaseTimes, ...], Meta(max_length=16)] = ()
+    binaries: Annotated[tuple[BinaryEnd, ...], Meta(max_length=BINARIES_MAX)] = ()  # that ran, of several
+    manifest: Manifest | None = None
+    peak_memory_bytes: Count | None = None
+    peak_memory_below_bytes: Count | None = None  # where no more is known than that it was less
+    cpu_seconds: Amount | None = None
+    cpu_user_seconds: Amount | None = None
+    cpu_system_seconds: Amount | None = None
+    read_bytes: Count | None = None
+    written_bytes: Count | None = None
+
+
+class CommitGranted(Payload, frozen=True, kw_only=True):
+    """The outputs of this attempt are those of the package, for this epoch."""
+
+
+class PilotRequested(Payload, frozen=True, kw_only=True):
+    """A pilot was asked for at a site."""
+
+    site: SiteName
+    slots: Count = 1
+    native_id: Name | None = None
+
+
+class PilotStarted(Payload, frozen=True, kw_only=True):
+    """A pilot speaks. Where a request was started more than once, each of the pilots names it."""
+
+    site: SiteName
+    node: Name | None = None
+    slots: Count = 1
+    request: SiteName | None = None
+
+
+class PilotEnded(Payload, frozen=True, kw_only=True):
+    """A pilot is gone, with the last lines it wrote."""
+
+    reason: ReasonName
+    stderr: Text = ""
+
+
+class NodeDescribed(Payload, frozen=True, kw_only=True):
+    """A computer at a site, said once and referred to by name."""
+
+    node: Name
+    site: SiteName | None = None
+    cores: Count = 0
+    memory_bytes: Count = 0
+    system: Text = ""
+    software: dict[Name, Text] = {}
+    environment: dict[Name, Text] = {}
+
+
+class SiteDescribed(Payload, frozen=True, kw_only=True):
+    """A place that runs attempts, and how it stands; `removed` when nothing more goes there."""
+
+    kind: Name
+    status: Name = "candidate"
+    message: Text = ""
+    mode: Name = "pilots"
+    platform: Text = ""
+    cores: Count = 0
+    memory_bytes: Count | None = None
+    wall_seconds: Amount | None = None
+    pilots_max: Count | None = None
+
+
+class SiteHibernated(Payload, frozen=True, kw_only=True):
+    """A site was put to sleep: nothing more goes there until it is woken. `learned` is what is known of how it behaves."""
+
+    reason: Name
+    message: Text = ""
+    score: float = 0.0
+    learned: Learned = ""
+
+
+class SiteWoken(Payload, frozen=True, kw_only=True):
+    """A site may be chosen again, for a reason."""
+
+    reason: Name
+    message: Text = ""
+    score: float = 0.0
+    learned: Learned = ""
+
+
+class SiteStanding(Payload, frozen=True, kw_only=True):
+    """How a site stands, as it is written down now and then: an engine that starts goes on from there."""
+
+    status: Name
+    score: float = 0.0
+    learned: Learned = ""
+
+
+class SiteDrained(Payload, frozen=True, kw_only=True):
+    """A pilot or a node of a site gets nothing more: too much failed there in a row."""
+
+    kind: Literal["pilot", "node"]
+    name: Name
+    message: Text = ""
+
+
+class SiteProbed(Payload, frozen=True, kw_only=True):
+    """A pilot was started at a site to see whether it comes: it did after so long, or it did not, and why."""
+
+    passed: bool
+    seconds: Amount = 0.0
+    message: Text = ""

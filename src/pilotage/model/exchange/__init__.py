@@ -1,0 +1,1 @@
+"""What agents, sites and people say to the service, and what it answers."""

@@ -1,0 +1,1 @@
+"""What a job is: its definition, submission, plan, graph and layout."""

@@ -1,0 +1,380 @@
+"""What a researcher asks for: the definition of a job, in its one canonical form.
+
+job → stages → lines → packages → binaries, as in the DØ job definition, with the fields that GASW's input adds. These
+classes are the table of the language: the reader, the JSON Schema and the reference page are all derived from their
+fields, types and descriptions. Run-time facts (status, failure history, chosen node) are not here; they live in the book.
+
+A text marked `TEMPLATE` may hold placeholders such as `{seed}`. Quantities end in their unit: a field `memory_bytes`
+may be written `memory: 2 GiB` in a document, a field `wall_time_seconds` as `wall_time: 2h`.
+"""
+
+from functools import cache
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pilotage.model.states import Action
+
+LANGUAGE_VERSION = 1
+
+TEMPLATE = Meta(extra={"template": True})
+PATH = Meta(extra={"path": True})
+EXPRESSION = Meta(extra={"expression": True})
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+Acquisition = Literal["none", "self", "prefetch"]
+Retention = Literal["", "retain-indefinitely", "retain-temporarily", "deletable"]
+Disposition = Literal["forward", "store", "retain-indefinitely", "retain-temporarily", "deletable"]
+Operator = Literal["dot", "cross", "flat-cross", "match"]
+ContainerEngine = Literal["any", "apptainer", "podman", "docker"]
+ParameterType = Literal["text", "integer", "number", "yes-no"]
+Role = Literal["work", "final", "provisioner", "service"]
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The base of every part of a definition: frozen, and written without what has its default."""
+
+
+class Environment(Value, frozen=True, kw_only=True):
+    """Variables of two types: those the application sees, and those that set pilotage itself for one package."""
+
+    exported: Annotated[dict[str, Annotated[str, TEMPLATE]], _doc("Set for the application; an inner level wins.")] = {}
+    setting: Annotated[dict[str, str], _doc("Override a documented setting of pilotage for this package.")] = {}
+
+
+class InputFile(Value, frozen=True, kw_only=True):
+    """A file, or a pattern of files, that a binary needs."""
+
+    name: Annotated[str, TEMPLATE, PATH, _doc("The file's name in the job's tree, or a pattern with `*`, `?`, `[…]`.")]
+    locator: Annotated[str, TEMPLATE, _doc("Where the file exists at run time: a URL, or a folder.")] = ""
+    size_bytes: Annotated[Count | None, _doc("Its size, estimated if need be.")] = None
+    acquisition: Annotated[
+        Acquisition,
+        _doc("`none`: it is there; `self`: the binary fetches it; `prefetch`: fetched to the site before the start."),
+    ] = "none"
+    disposition: Annotated[
+        Retention, _doc("What becomes of it afterwards; so far everything is kept, and the others are refused.")
+    ] = ""
+
+
+class OutputFile(Value, frozen=True, kw_only=True):
+    """A file, a pattern, or a regular expression of files, that a binary makes."""
+
+    name: Annotated[str, TEMPLATE, PATH, _doc("The file's name in the job's tree, or a pattern of names.")] = ""
+    expression: Annotated[str, EXPRESSION, _doc("Instead of a name: a regular expression matched against names.")] = ""
+    folder: Annotated[str, TEMPLATE, PATH, _doc("Where files that match the expression are put.")] = ""
+    locator: Annotated[str, TEMPLATE, _doc("Where the file is uploaded to: a URL, or a folder.")] = ""
+    replicas: Annotated[Positive, _doc("How many copies the upload keeps.")] = 1
+    size_bytes: Annotated[Count | None, _doc("Its estimated size.")] = None
+    dispositions: Annotated[
+        tuple[Disposition, ...],
+        _doc(
+            "What is done with it; only one of retain and deletable. So far all is kept here, and what says otherwise refused."
+        ),
+    ] = (
+        "forward",
+        "retain-indefinitely",
+    )
+
+
+class Binary(Value, frozen=True, kw_only=True):
+    """One executable with its arguments. Exactly one of `run`, `shell`, `software` and `invoking_script` starts it."""
+
+    name: Annotated[str, _doc("What to call it.")] = ""
+    run: Annotated[tuple[Annotated[str, TEMPLATE], ...], _doc("The command as arguments; never given to a shell.")] = ()
+    shell: Annotated[str, TEMPLATE, _doc("A script for `/bin/sh`, for pipes and redirection.")] = ""
+    software: Annotated[str, _doc("The id of a software description.")] = ""
+    version: Annotated[str, _doc("The version of that software; none: the first one that its site has.")] = ""
+    invoking_script: Annotated[str, TEMPLATE, PATH, _doc("A script file that starts the binary.")] = ""
+    parameters: Annotated[dict[str, Any], _doc("Named values for the software's command line.")] = {}
+    arguments: Annotated[
+        tuple[Annotated[str, TEMPLATE], ...], _doc("Arguments put at `{arguments}`, or at the end of the command.")
+    ] = ()
+    inputs: Annotated[tuple[InputFile, ...], _doc("The files it needs.")] = ()
+    outputs: Annotated[tuple[OutputFile, ...], _doc("The files it makes.")] = ()
+    stdin: Annotated[str, TEMPLATE, PATH, _doc("A file read as standard input.")] = ""
+    stdout: Annotated[str, TEMPLATE, PATH, _doc("A file that gets the standard output.")] = ""
+    stderr: Annotated[str, TEMPLATE, PATH, _doc("A file that gets the standard error.")] = ""
+    data_handling: Annotated[bool, _doc("Needs a data-handling service at its site.")] = False
+    cpu_percent: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None,
+        _doc("How much of its cores it uses, in percent: packages share a core by it."),
+    ] = None
+    work_bytes: Annotated[Count | None, _doc("Estimated size of its work files.")] = None
+    run_time_seconds: Annotated[Seconds | None, _doc("Estimated run time on the standard platform.")] = None
+    environment: Annotated[Environment, _doc("Variables of this binary alone.")] = Environment()
+
+
+class Resources(Value, frozen=True, kw_only=True):
+    """What a package takes of a node."""
+
+    cores: Annotated[Annotated[float, Meta(gt=0)], _doc("Cores; hundredths are possible.")] = 1
+    memory_bytes: Annotated[Count | None, _doc("Memory.")] = None
+    gpus: Annotated[Count, _doc("Graphics processors.")] = 0
+    nodes: Annotated[Positive, _doc("Nodes; more than one is an MPI job.")] = 1
+    wall_time_seconds: Annotated[Seconds | None, _doc("The time after which it is ended.")] = None
+    scratch_bytes: Annotated[Count | None, _doc("Scratch space.")] = None
+
+
+class Container(Value, frozen=True, kw_only=True):
+    """The image a package runs in."""
+
+    image: Annotated[str, TEMPLATE, _doc("The image's name or file.")]
+    engine: Annotated[ContainerEngine, _doc("What starts it; `any`: whichever the site has.")] = "any"
+
+
+class RetryRule(Value, frozen=True, kw_only=True):
+    """What to do after one kind of failure. One of `reason`, `exit_code` and `pattern` says which."""
+
+    reason: Annotated[str, _doc("A failure reason, or one that a failure pattern of the package names.")] = ""
+    exit_code: Annotated[int | None, _doc("An exit code of the application.")] = None
+    pattern: Annotated[str, EXPRESSION, _doc("A regular expression found in the log.")] = ""
+    action: Annotated[Action, _doc("What is done.")]
+    times: Annotated[Positive | None, _doc("At most so many times; none: the common cap.")] = None
+    memory_factor: Annotated[Annotated[float, Meta(gt=1)] | None, _doc("With `more-memory`: times what it had.")] = None
+    time_factor: Annotated[Annotated[float, Meta(gt=1)] | None, _doc("With `more-time`: times what it had.")] = None
+
+
+class Retry(Value, frozen=True, kw_only=True):
+    """How failures of a package are answered; rules are tried in order, then the defaults."""
+
+    attempts_max: Annotated[Positive | None, _doc("The cap on counted attempts; none: the setting.")] = None
+    rules: Annotated[tuple[RetryRule, ...], _doc("The rules.")] = ()
+
+
+class FailurePattern(Value, frozen=True, kw_only=True):
+    """A text in a log that means failure, whatever the exit code."""
+
+    pattern: Annotated[str, EXPRESSION, _doc("A regular expression, matched line by line.")]
+    file: Annotated[str, TEMPLATE, _doc("`stdout`, `stderr`, or a file of the package.")] = "stderr"
+    reason: Annotated[str, _doc("What to call the failure.")] = "failure-pattern"
+
+
+class Progress(Value, frozen=True, kw_only=True):
+    """How to see that a package still gets somewhere."""
+
+    files: Annotated[
+        tuple[Annotated[str, TEMPLATE], ...], _doc("Files that must grow; none: its log and CPU time.")
+    ] = ()
+    stalled_after_seconds: Annotated[Seconds, _doc("Without growth for so long it counts as looping.")]
+
+
+class Script(Value, frozen=True, kw_only=True):
+    """A command that runs beside a package, on the service's side."""
+
+    run: Annotated[tuple[Annotated[str, TEMPLATE], ...], _doc("The command as arguments.")]
+    defer_exit_code: Annotated[int | None, _doc("With this exit code it is run again later.")] = None
+    defer_seconds: Annotated[Seconds | None, _doc("How much later.")] = None
+
+
+class Scripts(Value, frozen=True, kw_only=True):
+    """The scripts around a package."""
+
+    pre: Annotated[Script | None, _doc("Before it; a failure fails the package.")] = None
+    post: Annotated[Script | None, _doc("After it; its exit code decides.")] = None
+    hold: Annotated[Script | None, _doc("When it is held.")] = None
+    skip_exit_code: Annotated[int | None, _doc("When `pre` ends with this code, the package counts as done.")] = None
+
+
+class AbortOn(Value, frozen=True, kw_only=True):
+    """An exit code of a package that ends the whole job."""
+
+    exit_code: Annotated[int, _doc("The exit code.")]
+    result: Annotated[Count | None, _doc("The exit code of the job then; none: the same.")] = None
+
+
+class Package(Value, frozen=True, kw_only=True):
+    """The indivisible unit of scheduling: binaries run one after the other in one place."""
+
+    name: Annotated[str, TEMPLATE, _doc("What to call each one; must come out different for each.")] = ""
+    activity: Annotated[str, _doc("Packages of one activity are compared with each other; none: its software.")] = ""
+    startup_script: Annotated[str, TEMPLATE, PATH, _doc("A script that runs the binaries, instead of one by one.")] = ""
+    startup_parameters: Annotated[tuple[Annotated[str, TEMPLATE], ...], _doc("The arguments of that script.")] = ()
+    node_restriction: Annotated[tuple[str, ...], _doc("Only on one of these nodes, by name or pattern.")] = ()
+    platform: Annotated[str, _doc("Only on this platform.")] = ""
+    executor: Annotated[
+        str,
+        _doc("The only site, or kind of site, to run on; none, or one that nobody knows: anywhere, with a warning."),
+    ] = ""
+    job_type: Annotated[str, _doc("Which execution of the software, such as `normal` or `mpi`.")] = "normal"
+    resources: Annotated[Resources, _doc("What it takes of a node.")] = Resources()
+    container: Annotated[Container | None, _doc("The image it runs in.")] = None
+    retry: Annotated[Retry, _doc("How failures are answered.")] = Retry()
+    failure_patterns: Annotated[tuple[FailurePattern, ...], _doc("Texts in logs that mean failure.")] = ()
+    progress: Annotated[Progress | None, _doc("How to see that it gets somewhere.")] = None
+    side_effects: Annotated[bool, _doc("Acts on the outside: never run twice at once.")] = False
+    priority: Annotated[int | None, _doc("Before others of the job; none: the job's.")] = None
+    category: Annotated[str, _doc("A group with a limit in the job's `limits`.")] = ""
+    role: Annotated[Role, _doc("`final` runs last whatever happened, `provisioner` first, `service` beside.")] = "work"
+    scripts: Annotated[Scripts, _doc("Commands around it.")] = Scripts()
+    abort_on: Annotated[AbortOn | None, _doc("An exit code that ends the whole job.")] = None
+    noop: Annotated[bool, _doc("Counts as done without being run.")] = False
+    done: Annotated[bool, _doc("Was done before.")] = False
+    subjob: Annotated[str, TEMPLATE, PATH, _doc("A document of its own that this package runs.")] = ""
+    after: Annotated[
+        tuple[Annotated[str, TEMPLATE], ...], _doc("Names of packages to wait for without a file; for imported jobs.")
+    ] = ()
+    environment: Annotated[Environment, _doc("Variables of the package.")] = Environment()
+    binaries: Annotated[tuple[Binary, ...], _doc("What it runs, in order.")] = ()
+
+
+class Source(Value, frozen=True, kw_only=True):
+    """A list to iterate over. Exactly one of `values`, `range`, `files`, `csv`, `lines` says where it comes from."""
+
+    variable: Annotated[str, _doc("The name its values go by; none with `csv`: every column by its own name.")] = ""
+    values: Annotated[tuple[str, ...] | None, _doc("The values themselves.")] = None
+    range: Annotated[str, _doc("Integers, `1..1000` or `1..1000..10`; `001..100` keeps the zeros.")] = ""
+    files: Annotated[str, _doc("A pattern: outputs of earlier stages where any match, else files on disk.")] = ""
+    csv: Annotated[str, _doc("A CSV file with a header.")] = ""
+    column: Annotated[str, _doc("With `csv`: the one column to take.")] = ""
+    lines: Annotated[str, _doc("A file whose lines are the values.")] = ""
+    stage: Annotated[str, _doc("With `files`: only outputs of this stage.")] = ""
+    job: Annotated[
+        str, _doc("With `files`: outputs of this earlier job, by its id, or the newest finished one of this name.")
+    ] = ""
+    group: Annotated[Positive | None, _doc("Take so many values at a time; the variable is then a list.")] = None
+
+
+class Combination(Value, frozen=True, kw_only=True):
+    """Iterations combined into one, nested freely."""
+
+    operator: Operator
+    of: "tuple[Iteration, ...]"
+
+
+Iteration = Source | Combination
+
+
+class Line(Value, frozen=True, kw_only=True):
+    """A sequence of packages; with `each`, one line per item."""
+
+    name: Annotated[str, _doc("What to call it.")] = ""
+    each: Annotated[Iteration | None, _doc("What it is repeated over.")] = None
+    early_start: Annotated[
+        bool, _doc("Its first package may start before its input is completely there; refused so far.")
+    ] = False
+    packages: Annotated[tuple[Package, ...], _doc("What it runs, in sequence.")] = ()
+
+
+class Stage(Value, frozen=True, kw_only=True):
+    """A stretch of equal parallelism; with `each`, its lines are repeated for every item."""
+
+    name: Annotated[str, _doc("What to call it; none: the program of its first package.")] = ""
+    each: Annotated[Iteration | None, _doc("What its lines are repeated over.")] = None
+    lines: Annotated[tuple[Line, ...], _doc("Its lines, side by side.")] = ()
+
+
+class Execution(Value, frozen=True, kw_only=True):
+    """How a software is started for one type of job."""
+
+    job_type: Annotated[str, _doc("Such as `normal`, `mpi`.")] = "normal"
+    run: Annotated[tuple[Annotated[str, TEMPLATE], ...], _doc("The command as arguments.")] = ()
+    shell: Annotated[str, TEMPLATE, _doc("A script for `/bin/sh`.")] = ""
+    invoking_script: Annotated[str, TEMPLATE, PATH, _doc("A script file that starts it.")] = ""
+    environment: Annotated[Environment, _doc("Variables of this execution; they win over the outer ones.")] = (
+        Environment()
+    )
+
+
+class Infrastructure(Value, frozen=True, kw_only=True):
+    """How a software is started on one kind of computers."""
+
+    name: Annotated[
+        str,
+        _doc("The name of a site, or a kind of sites; `any` fits all. The nearest is taken, once the site is known."),
+    ] = "any"
+    platform: Annotated[str, _doc("Only for this platform.")] = ""
+    environment: Annotated[Environment, _doc("Variables shared by its executions.")] = Environment()
+    executions: Annotated[tuple[Execution, ...], _doc("One per type of job.")] = ()
+
+
+class Software(Value, frozen=True, kw_only=True):
+    """A software described once: id, version, and how to start it where (GASW's release)."""
+
+    id: Annotated[str, _doc("Its id.")]
+    version: Annotated[str, _doc("Its version.")] = ""
+    description: Annotated[str, _doc("What it is.")] = ""
+    environment: Annotated[Environment, _doc("Variables shared by all its infrastructures.")] = Environment()
+    infrastructures: Annotated[tuple[Infrastructure, ...], _doc("How it is started where.")] = ()
+    boutiques: Annotated[dict[str, Any] | None, _doc("A Boutiques descriptor, or the file that holds it.")] = None
+
+
+class Parameter(Value, frozen=True, kw_only=True):
+    """A value that is chosen for each run, by `--set NAME=VALUE` or `--parameters FILE`. It may be written as its `default` alone."""
+
+    type: Annotated[ParameterType, _doc("What it may be.")] = "text"
+    default: Annotated[str | None, _doc("What it is where nothing is chosen; none: something must be.")] = None
+    description: Annotated[str, _doc("What it is for.")] = ""
+    value: Annotated[str | None, _doc("What was chosen; it is kept with the job.")] = None
+
+    @property
+    def chosen(self) -> str | None:
+        """What it is: what was chosen, else its default; None where there is neither."""
+        return self.default if self.value is None else self.value
+
+
+class Definition(Value, frozen=True, kw_only=True):
+    """A whole job."""
+
+    pilotage: Annotated[int, _doc("The version of the language.")] = LANGUAGE_VERSION
+    job: Annotated[str, _doc("Its short name.")]
+    id: Annotated[str, _doc("Its unique id; none: given at submission.")] = ""
+    owner: Annotated[str, _doc("Whose it is; none: the one who submits it.")] = ""
+    created: Annotated[str, _doc("When it was made: an ISO 8601 time with its zone.")] = ""
+    description: Annotated[str, _doc("What it is for.")] = ""
+    priority: Annotated[int, _doc("Higher goes first.")] = 0
+    hold: Annotated[bool, _doc("Defined, and not to be started yet.")] = False
+    parameters: Annotated[dict[str, Parameter], _doc("Values that are chosen for each run, used as placeholders.")] = {}
+    variables: Annotated[dict[str, str], _doc("Constants, used as placeholders everywhere.")] = {}
+    limits: Annotated[dict[str, Positive], _doc("Category → how many of its packages may run at once.")] = {}
+    environment: Annotated[Environment, _doc("Variables of every package.")] = Environment()
+    software: Annotated[tuple[Software, ...], _doc("Descriptions of software.")] = ()
+    stages: Annotated[tuple[Stage, ...], _doc("What is to be done.")] = ()
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """What every package knows by name: variables, parameters, and the name of the job."""
+        chosen = {name: each.chosen for name, each in self.parameters.items()}
+        return {**self.variables, **{name: text for name, text in chosen.items() if text is not None}, "job": self.job}
+
+
+@cache
+def _defaults(kind: type[Value]) -> tuple[tuple[str, object], ...]:
+    """The fields of a record with their defaults; a required one has a default that nothing equals."""
+    return tuple(
+        (f.name, f.default_factory() if f.default_factory is not msgspec.NODEFAULT else f.default)
+        for f in msgspec.structs.fields(kind)
+    )
+
+
+def plain(value: object) -> Any:
+    """The canonical form as plain data, ready for YAML or JSON; what has its default is left out."""
+    if isinstance(value, Combination):
+        return {value.operator: [plain(item) for item in value.of]}
+    if isinstance(value, Value):
+        found = {}
+        for name, default in _defaults(type(value)):
+            item = getattr(value, name)
+            if item != default or name == "pilotage":
+                found[name] = plain(item)
+        return found
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # written the same whichever way it came
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+# What a document is called in its folder; apart from the language, since a run looks for one before it reads any.
+
+DOCUMENT_NAMES = ("pilotage.yaml", "pilotage.yml", "pilotage.json")

@@ -1,0 +1,1 @@
+"""Settings with their defaults, and the layers they come from."""

@@ -1,0 +1,294 @@
+"""From what files, variables and flags say to one `Settings`: later layers win, and every fault is told at once.
+
+Nothing is read here; `pilotage.adapters.settings.settings_files` brings the layers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from pilotage.model.errors import PilotageError, did_you_mean
+from pilotage.model.settings.settings import (
+    SECTIONS,
+    SETTINGS,
+    BadJournalAddress,
+    Kind,
+    Setting,
+    Settings,
+    without_password,
+)
+
+PREFIX = "PILOTAGE_"
+ENVIRONMENT = "environment"
+FLAGS = "command line"
+
+SHORT_VARIABLES = {"PILOTAGE_JOURNAL": "journal.url"}
+"""Variables that stand for one setting without naming its section."""
+
+OTHER_VARIABLES = frozenset({
+    "PILOTAGE_ATTEMPT", "PILOTAGE_CA_FILE", "PILOTAGE_CI", "PILOTAGE_CORES", "PILOTAGE_EPOCH", "PILOTAGE_EXIT_STATUS", "PILOTAGE_FOLDER",
+    "PILOTAGE_GPUS", "PILOTAGE_INDEX", "PILOTAGE_JOB", "PILOTAGE_MARK", "PILOTAGE_MEMORY_BYTES", "PILOTAGE_NODE",
+    "PILOTAGE_NODES",
+    "PILOTAGE_PACKAGE", "PILOTAGE_PATH", "PILOTAGE_REASON", "PILOTAGE_REFERENCE_DATA", "PILOTAGE_SCRATCH",
+    "PILOTAGE_SEEN",
+    "PILOTAGE_SERVER", "PILOTAGE_SITE", "PILOTAGE_SPOOL", "PILOTAGE_TOKEN", "PILOTAGE_TOKEN_FILE",
+})  # fmt: skip
+"""Variables with our prefix that are no settings: who a running package is, whom a client speaks to, and the tests'."""
+
+_ATTRIBUTE = re.compile(r"[a-z][a-z_]*|tag\.[^\s.][^\s]*")
+_ADDRESS = re.compile(r"[^\s@<>,]+@[^\s@<>,]+")
+
+
+class SettingFault(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing wrong with the settings: where it was said, under which name, and what is wrong with it."""
+
+    origin: str
+    name: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        """In one line."""
+        place = f"{self.origin}: {self.name}" if self.name else self.origin
+        return f"{place}: {self.message}" + (f"; {self.hint}" if self.hint else "")
+
+
+class SettingsError(PilotageError):
+    """The settings were refused: `faults` has everything that is wrong with them. Mend them and start again."""
+
+    def __init__(self, faults: Iterable[SettingFault]) -> None:
+        """Carry the faults in the order they were found: from the system's file to the flags."""
+        self.faults = tuple(faults)
+        count = len(self.faults)
+        super().__init__(f"{count} fault{'' if count == 1 else 's'} in the settings")
+
+    def __str__(self) -> str:
+        """One line per fault."""
+        return "\n".join(str(fault) for fault in self.faults)
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting as somebody gave it; `spelling` is the name they used, `value` may still be wrong."""
+
+    origin: str
+    name: str
+    spelling: str
+    value: Any
+
+
+def said_in_file(tree: Mapping[str, Any], *, origin: str) -> list[Said]:
+    """What a file says: a table for each section."""
+    said = []
+    for section, content in tree.items():
+        if isinstance(content, Mapping) and section in SECTIONS:
+            names = {f"{section}.{key}": value for key, value in content.items()}
+        else:
+            names = {section: content}
+        said += [Said(origin=origin, name=name, spelling=name, value=value) for name, value in names.items()]
+    return said
+
+
+def said_in_environment(environment: Mapping[str, str]) -> list[Said]:
+    """What `PILOTAGE_*` variables say; numbers and lists are read from their text, lists at their commas."""
+    said = []
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        section, _, key = variable.removeprefix(PREFIX).lower().partition("_")
+        name = SHORT_VARIABLES.get(variable, f"{section}.{key}")
+        # An unknown name keeps its text: settle refuses it.
+        value = _READERS[SETTINGS[name].kind](text) if name in SETTINGS else text
+        said.append(Said(origin=ENVIRONMENT, name=name, spelling=variable, value=value))
+    return said
+
+
+def said_in_flags(flags: Mapping[str, object]) -> list[Said]:
+    """What flags say, by the names of settings (`service.port`); None is a flag that was not given."""
+    return [
+        Said(origin=FLAGS, name=name, spelling=name, value=value) for name, value in flags.items() if value is not None
+    ]
+
+
+def settle(said: Iterable[Said], *, faults: Iterable[SettingFault] = ()) -> Settings:
+    """The settings that all layers give together, the last one winning; `faults` are those found while reading them."""
+    found = list(faults)
+    chosen: dict[str, Said] = {}
+    for one in said:
+        row = SETTINGS.get(one.name)
+        if row is None or (one.origin == ENVIRONMENT and one.spelling not in (row.variable, *SHORT_VARIABLES)):
+            found.append(_unknown(one))
+            continue
+        value, wrong = _checked(row, one.value)
+        if wrong:
+            found.append(SettingFault(origin=one.origin, name=one.spelling, message=wrong))
+        rival = chosen.get(one.name)
+        if rival and rival.origin == one.origin and rival.value != value:
+            message = f"says something else than {rival.spelling}: give one of them"
+            found.append(SettingFault(origin=one.origin, name=one.spelling, message=message))
+        chosen[one.name] = msgspec.structs.replace(one, value=value)
+    if found:
+        raise SettingsError(found)
+    sections: dict[str, Any] = {}
+    for section, struct in SECTIONS.items():
+        values = {one.name.partition(".")[2]: one for one in chosen.values() if _of(one) == section}
+        try:
+            sections[section] = struct(**{key: one.value for key, one in values.items()})
+        except ValueError as fault:  # what is right by itself and senseless together
+            last = list(values.values())[-1]
+            found.append(SettingFault(origin=last.origin, name=last.spelling, message=str(fault)))
+    if found:
+        raise SettingsError(found)
+    settings = Settings(**sections)
+    if found := [_blamed(chosen, name, message) for name, message in _disagreements(settings)]:
+        raise SettingsError(found)
+    return settings
+
+
+def _of(one: Said) -> str:
+    return one.name.partition(".")[0]
+
+
+def _unknown(one: Said) -> SettingFault:
+    if one.origin == ENVIRONMENT:
+        known = [row.variable for row in SETTINGS.values()] + [*SHORT_VARIABLES, *OTHER_VARIABLES]
+        message, hint = "no setting has this variable", did_you_mean(one.spelling.upper(), known)
+    elif one.name in SECTIONS:
+        message, hint = "this is a section, not a setting", f"write [{one.name}] and its keys below"
+    elif "." not in one.name:
+        message, hint = "there is no such section", did_you_mean(one.name, SECTIONS)
+    else:
+        siblings = [row.name for row in SETTINGS.values() if row.section == _of(one)]
+        message, hint = "there is no such setting", did_you_mean(one.name, siblings or SETTINGS)
+    return SettingFault(origin=one.origin, name=one.spelling, message=message, hint=hint)
+
+
+def _blamed(chosen: Mapping[str, Said], name: str, message: str) -> SettingFault:
+    """A fault of several settings together, at the place that said the one it is told of."""
+    one = chosen.get(name)
+    origin, spelling = (one.origin, one.spelling) if one else ("defaults", name)
+    return SettingFault(origin=origin, name=spelling, message=message)
+
+
+def _checked(row: Setting, value: Any) -> tuple[Any, str]:
+    """The value in its own type and an empty text, or what is wrong with it."""
+    good = False
+    match row.kind:
+        case "text":
+            good = isinstance(value, str)
+        case "whole number":
+            good = isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            value = float(value) if good else value
+        case "list of texts":
+            good = isinstance(value, list | tuple) and all(isinstance(element, str) for element in value)
+            value = tuple(value) if good else value
+    if not good:
+        return value, f"expected a {row.kind}, got {_shown(value)}"
+    if row.choices and value not in row.choices:
+        return value, f"expected {' or '.join(row.choices)}, got {_shown(value)}"
+    if row.least is not None and value < row.least:
+        return value, f"expected at least {row.least:.15g}, got {_shown(value)}"
+    if row.most is not None and value > row.most:
+        return value, f"expected at most {row.most:.15g}, got {_shown(value)}"
+    if row.choices and value not in row.choices:
+        return value, f"expected one of {', '.join(row.choices)}, got {_shown(value)}"
+    texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
+    # A line break in an address would let a setting write headers of a mail.
+    if not all(text.isprintable() for text in texts):
+        return value, f"expected printable characters, got {_shown(value)}"
+    return value, ""
+
+
+def _disagreements(settings: Settings) -> Iterable[tuple[str, str]]:
+    """What is right by itself and wrong together, or has a form of its own: the setting's name and what is wrong."""
+    for smaller, larger in (
+        ("service.event_bytes_max", "service.batch_bytes_max"),
+        ("service.tag_bytes_max", "service.event_bytes_max"),
+        ("query.page_rows", "query.page_rows_max"),
+        ("notifications.validity_seconds", "notifications.validity_seconds_max"),
+    ):
+        low, high = _get(settings, smaller), _get(settings, larger)
+        if low > high:
+            yield smaller, f"{low:.15g} is more than {larger}, which is {high:.15g}"
+    try:
+        _ = settings.journal.address
+    except BadJournalAddress as error:
+        yield "journal.url", str(error).replace("\n  ", "; ")
+    if not _can_be_a_host(settings.service.host):
+        yield "service.host", "expected an address to listen on, such as 127.0.0.1"
+    for attribute in settings.query.indexed:
+        if not _ATTRIBUTE.fullmatch(attribute):
+            yield "query.indexed", f"expected names such as owner or tag.study, got {attribute!r}"
+    yield from _mail_disagreements(settings)
+
+
+def _can_be_a_host(text: str) -> bool:
+    """Whether the system can be asked for it at all: a name with other than ASCII letters has a form that must exist."""
+    try:
+        return bool(text) and (text.isascii() or bool(text.encode("idna")))
+    except UnicodeError:
+        return False
+
+
+def _mail_disagreements(settings: Settings) -> Iterable[tuple[str, str]]:
+    mail = settings.notifications
+    if mail.smtp_host and not mail.smtp_from:
+        yield "notifications.smtp_host", "mail needs a sender: set notifications.smtp_from too"
+    if mail.smtp_host and not mail.smtp_port:
+        yield "notifications.smtp_port", "expected the port of the mail server, got 0"
+    senders = (mail.smtp_from,) if mail.smtp_from else ()
+    for key, addresses in {
+        "smtp_from": senders,
+        "cluster_management": mail.cluster_management,
+        "grid_control": mail.grid_control,
+    }.items():
+        for address in addresses:
+            if not _ADDRESS.fullmatch(address):
+                yield f"notifications.{key}", f"expected an address such as farm@example.org, got {address!r}"
+
+
+def _get(settings: Settings, name: str) -> Any:
+    section, _, key = name.partition(".")
+    return getattr(getattr(settings, section), key)
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case str():
+            return repr(without_password(value))
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"{value:.15g}"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a table"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _whole_number(text: str) -> Any:
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text, re.ASCII) else text
+
+
+def _number(text: str) -> Any:
+    return float(text) if re.fullmatch(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?", text, re.ASCII) else text
+
+
+def _texts(text: str) -> Any:
+    return [part.strip() for part in text.split(",")] if text.strip() else []
+
+
+_READERS: dict[Kind, Callable[[str], Any]] = {
+    "text": str,
+    "whole number": _whole_number,
+    "number": _number,
+    "list of texts": _texts,
+}

@@ -1,0 +1,1 @@
+"""What a site is: as the engine sees it, as a file describes it, and as it behaved."""

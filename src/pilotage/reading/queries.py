@@ -1,0 +1,488 @@
+"""Questions to the book on behalf of a principal: for them, what they may not read is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, NoReturn, TypeVar
+
+import msgspec
+
+from pilotage.book.query import (
+    EVERYTHING,
+    Clause,
+    Condition,
+    Cursor,
+    CursorError,
+    Named,
+    Operator,
+    Query,
+    Target,
+    decode_cursor,
+    encode_cursor,
+    parse,
+    resolve,
+)
+from pilotage.book.rows.rows import Counted, JobRow, NodeRow, PilotRow, SiteRow, StageRow
+from pilotage.book.statistics import statistics
+from pilotage.model.errors import PilotageError, near_name
+from pilotage.model.events.events import COUNTER_MAX, JOB_ID, parse_dotted
+from pilotage.model.jobs.layout import PackageId
+from pilotage.model.settings.settings import QuerySettings
+from pilotage.ports import Clock, FoundEvent, FoundPackage, Journal, Page
+from pilotage.reading.access import ANY_OWNER, READ, Principal, Right, may, require, require_scope
+from pilotage.reading.packages import (
+    LinePlace,
+    ShownPackage,
+    count_of,
+    line_of,
+    line_place,
+    named_job,
+    names_jobs,
+    package_of,
+    packages_of,
+    place_of,
+    shown,
+)
+
+# What is not, or not any more, in the book: jobs and packages that were asked for.
+
+
+class UnknownJob(PilotageError):
+    """No such job was ever registered here."""
+
+
+class UnknownPackage(PilotageError):
+    """The job has no such package."""
+
+
+class JobPurged(PilotageError):
+    """The job existed, and everything about it was deleted when its time was over; the message says when."""
+
+    def __init__(self, job: JobRow) -> None:
+        """Say which, and when."""
+        self.purged_at = job.purged_at
+        super().__init__(
+            "this job was purged: its events and packages are gone, and lists have what is left of it",
+            subject=f"job {job.job}",
+            next_step="a dump of it, if one was made, can be loaded into another book: pilotage book load --journal sqlite:DIR",
+        )
+
+
+class _Template(msgspec.Struct, frozen=True):
+    activities: tuple[str, ...] = ()
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    templates: tuple[_Template, ...] = ()
+
+
+_shape = msgspec.json.Decoder(_Shape)
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+LOOKS_MAX = 10
+"""Pages that are read for one answer where most of what is found may not be shown; the cursor continues behind them."""
+
+_NEAR_ROWS = 50
+_ANY_PLACE = PackageId(1, 1, 1)
+
+FindPackage = Callable[[JobRow, str], PackageId | None]
+"""The package that has a name in a job."""
+
+
+class Found(msgspec.Struct, Generic[Item], frozen=True):
+    """One page of an answer, and the cursor of the next where there may be one."""
+
+    items: list[Item]
+    next: str | None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A query, checked and resolved, with where to continue."""
+
+    query: Query
+    resolved: Query
+    now: float
+    key: tuple[str | int | float, ...]
+
+
+class Reading:
+    """Answers from a journal. Any thread may ask."""
+
+    def __init__(
+        self, journal: Journal, *, clock: Clock, settings: QuerySettings, find: FindPackage | None = None
+    ) -> None:
+        """Read a journal; without `find`, no package is found by its name."""
+        self._journal = journal
+        self._find = find
+        self._clock = clock
+        self._settings = settings
+
+    def position(self, principal: Principal) -> int:
+        """The position of the last event."""
+        if principal.package is None:  # what runs in a package says with it what it has seen
+            require_scope(principal, READ)
+        return self._journal.position()
+
+    def job(self, principal: Principal, job: str) -> JobRow:
+        """A job that one may read; raises `UnknownJob` or `JobPurged`."""
+        require_scope(principal, READ)
+        return self._job(principal, job)
+
+    def job_to_change(self, principal: Principal, job: str, right: Right) -> JobRow:
+        """A job that one has a right on; raises `UnknownJob` or `JobPurged`, and `Forbidden` where one may only read it."""
+        row = self._job(principal, job)
+        require(principal, right, row)
+        return row
+
+    def _job(self, principal: Principal, job: str) -> JobRow:
+        row = self._journal.job(job) if JOB_ID.fullmatch(job) else None
+        # What one may not know of is answered as what is not there: nobody learns which ids are taken.
+        if row is None or not may(principal, "read", row):
+            self._unknown(principal, job)
+        if row.place == "purged":
+            raise JobPurged(row)
+        return row
+
+    def stages(self, job: JobRow, *, after: int, limit: int) -> tuple[list[StageRow], bool]:
+        """The stages of a job behind one of them, and whether there are more."""
+        rows = [row for row in self._journal.stages(job) if row.stage > after]
+        size = self._size(limit)
+        return rows[:size], len(rows) > size
+
+    def line(self, job: JobRow, text: str) -> tuple[LinePlace, Counted]:
+        """A line of a job, by `stage.line`, and its histogram; raises `UnknownPackage` where there is none."""
+        place = line_place(text)
+        counts = line_of(self._journal, job, place) if place is not None else None
+        if place is None or counts is None:
+            raise UnknownPackage(
+                "this job has no such line", subject=f"job {job.job}", expected="stage.line, such as 1.2", got=text[:40]
+            )
+        return place, counts
+
+    def jobs(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[JobRow]:
+        """Jobs that a query asks for."""
+        asked = self._asked(principal, text, target=Target.JOBS, cursor=cursor)
+        after = _job_key(asked)
+        size = self._size(limit)
+
+        def fetch(key: str | None) -> Page[JobRow]:
+            return self._journal.find_jobs(asked.resolved, after=key, limit=size)
+
+        rows, last = _collected(
+            fetch, after, key=lambda row: row.job, wanted=lambda row: may(principal, "read", row), size=size
+        )
+        return Found(rows, _cursor(asked, Target.JOBS, (last,) if last is not None else None))
+
+    def packages(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
+        """Packages of any job that a query asks for; those that nothing was heard of where it names their job."""
+        asked = self._asked(principal, text, target=Target.PACKAGES, cursor=cursor)
+        job = named_job(self._journal, asked.resolved)
+        if job is not None:
+            return self._packages_of(job, asked, limit=limit) if may(principal, "read", job) else Found([], None)
+        after = _package_key(asked)
+        size = self._size(limit)
+        jobs = _Jobs(self._journal, principal)
+
+        def fetch(key: tuple[str, PackageId] | None) -> Page[FoundPackage]:
+            return self._journal.find_packages(asked.resolved, after=key, limit=size)
+
+        rows, last = _collected(
+            fetch,
+            after,
+            key=lambda found: (found.job, place_of(found)),
+            wanted=lambda found: jobs.readable(found.job),
+            size=size,
+        )
+        items = [shown(found, jobs.row(found.job)) for found in rows]
+        return Found(items, _cursor(asked, Target.PACKAGES, _package_parts(last)))
+
+    def packages_of(self, job: JobRow, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
+        """Packages of a job that a query asks for, with those of which nothing was heard."""
+        asked = self._resolved(text, target=Target.PACKAGES, cursor=cursor, named=self._named_in(job))
+        return self._packages_of(job, asked, limit=limit)
+
+    def _packages_of(self, job: JobRow, asked: Asked, *, limit: int) -> Found[ShownPackage]:
+        after = _package_key(asked)
+        size = self._size(limit)
+        page = packages_of(
+            self._journal, job, asked.resolved, after=after[1] if after is not None else None, limit=size
+        )
+        last = None
+        if page.more:
+            last = page.scanned_to if page.scanned_to is not None else page.items[-1].place
+        key = None if last is None else (job.job, last)
+        return Found(list(page.items), _cursor(asked, Target.PACKAGES, _package_parts(key)))
+
+    def package(self, job: JobRow, place: PackageId) -> ShownPackage:
+        """One package of a job; raises `UnknownPackage`."""
+        found = package_of(self._journal, job, place)
+        if found is None:
+            raise UnknownPackage(
+                f"job {job.job} has no such package",
+                subject=f"package {place.dotted}",
+                next_step=f"list what there is: pilotage query job={job.job}",
+            )
+        return found
+
+    def events(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[FoundEvent]:
+        """Events that a query asks for; those about no job are everybody's."""
+        asked = self._asked(principal, text, target=Target.EVENTS, cursor=cursor)
+        after = _position_key(asked)
+        size = self._size(limit)
+        jobs = _Jobs(self._journal, principal)
+
+        def fetch(key: int | None) -> Page[FoundEvent]:
+            return self._journal.find_events(asked.resolved, after=key or 0, limit=size)
+
+        rows, last = _collected(
+            fetch,
+            after,
+            key=lambda found: found.row.position,
+            wanted=lambda found: found.job is None or jobs.readable(found.job),
+            size=size,
+        )
+        return Found(rows, _cursor(asked, Target.EVENTS, (last,) if last is not None else None))
+
+    def job_events(
+        self, job: JobRow, text: str, *, after: int, limit: int, place: PackageId | None = None
+    ) -> Page[FoundEvent]:
+        """Events of a job or of one of its packages, behind a position."""
+        query = parse(text, target=Target.EVENTS, named=self._named_in(job)) if text else EVERYTHING
+        resolved = resolve(query, now=self._clock.now())
+        return self._journal.find_events(resolved, after=after, limit=self._size(limit), job=job, place=place)
+
+    def end_of(self, package: ShownPackage, attempt: int) -> FoundEvent | None:
+        """The event of the end of an attempt; None where it has not ended, or nothing is kept of it."""
+        facts = package.facts.attempts.get(attempt) if package.facts is not None else None
+        if facts is None or facts.finished_position is None:
+            return None
+        at, place = facts.finished_position, package.place
+        page = self._journal.find_events(EVERYTHING, after=at - 1, limit=1, job=package.job, place=place)
+        return page.items[0] if page.items and page.items[0].row.position == at else None
+
+    def outcome_events(self, job: JobRow, place: PackageId, positions: frozenset[int]) -> Iterator[FoundEvent]:
+        """The events of a package at some positions."""
+        after, last = min(positions, default=0) - 1, max(positions, default=-1)
+        while after < last:
+            page = self._journal.find_events(EVERYTHING, after=after, limit=1000, job=job, place=place)
+            for found in page.items:
+                after = found.row.position
+                if after in positions:
+                    yield found
+            if not page.more:
+                return
+            after = page.scanned_to if page.scanned_to is not None else after
+
+    def count_jobs(self, principal: Principal, text: str) -> int:
+        """How many jobs a query asks for; of one's own, unless one may act for everybody."""
+        query = self._own(principal, self._asked(principal, text, target=Target.JOBS, cursor=None).resolved)
+        return self._journal.count_jobs(query)
+
+    def count_packages(self, principal: Principal, text: str, *, job: JobRow | None = None) -> int:
+        """How many packages a query asks for: of a job, or of one's own jobs those that something was heard of."""
+        require_scope(principal, READ)
+        named = self._named(principal) if job is None else self._named_in(job)
+        query = self._resolved(text, target=Target.PACKAGES, cursor=None, named=named).resolved
+        job = job if job is not None else named_job(self._journal, query)
+        if job is not None:
+            return count_of(self._journal, job, query) if may(principal, "read", job) else 0
+        return self._journal.count_packages(self._own(principal, query))
+
+    def unsearched_jobs(self, text: str) -> int:
+        """How many sealed jobs a query for packages leaves out: all of them, unless it names jobs."""
+        named = text != "" and names_jobs(parse(text, target=Target.PACKAGES, named=lambda *_: _ANY_PLACE))
+        return 0 if named else self._journal.count_sealed()
+
+    def flows(
+        self, principal: Principal, *, window: str, site: str | None, activity: str | None
+    ) -> list[statistics.Flow]:
+        """How work flows at each site in each activity, or at one and in one; activities of others' jobs are left out."""
+        require_scope(principal, READ)
+        width, slices = statistics.slices_of(window, now=self._clock.now())
+        rows = [
+            row
+            for row in self._journal.statistics(width_seconds=width, slices=slices)
+            if site in (None, row.site) and activity in (None, row.activity)
+        ]
+        if ANY_OWNER not in principal.scopes and any(row.activity for row in rows):
+            known = self._activities(principal)
+            rows = [row for row in rows if not row.activity or row.activity in known]
+        return statistics.flows(rows, window=window)
+
+    def _activities(self, principal: Principal) -> set[str]:
+        """The names of activities in the jobs that a principal may read, as far as those are looked through."""
+        found: set[str] = set()
+        cursor: str | None = None
+        for _ in range(LOOKS_MAX):
+            page = self.jobs(principal, "", cursor=cursor, limit=self._settings.page_rows_max)
+            for job in page.items:
+                for stage in self._journal.stages(job):
+                    found.update(name for each in _shape.decode(stage.shape).templates for name in each.activities)
+            cursor = page.next
+            if cursor is None:
+                break
+        return found
+
+    def pilots(self, principal: Principal, *, after: str, limit: int) -> Found[PilotRow]:
+        """Pilots behind one, by name; the next page is behind the last name of this one."""
+        require_scope(principal, READ)
+        size = self._size(limit)
+        rows = self._journal.pilots(after=after, limit=size)
+        return Found(rows, rows[-1].pilot if len(rows) == size else None)
+
+    def nodes(self, principal: Principal, *, after: str, limit: int) -> Found[NodeRow]:
+        """Nodes behind one, by name; the next page is behind the last name of this one."""
+        require_scope(principal, READ)
+        size = self._size(limit)
+        rows = self._journal.nodes(after=after, limit=size)
+        return Found(rows, rows[-1].node if len(rows) == size else None)
+
+    def sites(self, principal: Principal) -> list[SiteRow]:
+        """All sites."""
+        require_scope(principal, READ)
+        return self._journal.sites()
+
+    def _asked(self, principal: Principal, text: str, *, target: Target, cursor: str | None) -> Asked:
+        require_scope(principal, READ)
+        return self._resolved(text, target=target, cursor=cursor, named=self._named(principal))
+
+    def _named(self, principal: Principal) -> Named:
+        """Packages by their names, in jobs that one may read."""
+
+        def named(job: str, name: str) -> PackageId | None:
+            if not job:
+                return None
+            row = self._journal.job(job) if JOB_ID.fullmatch(job) else None
+            if row is None or not may(principal, "read", row):
+                return _ANY_PLACE  # the query finds nothing of a job that is not there for them
+            return self._find(row, name) if self._find is not None else None
+
+        return named
+
+    def _named_in(self, job: JobRow) -> Named:
+        """Packages of a job by their names."""
+        return lambda _, name: self._find(job, name) if self._find is not None else None
+
+    def _resolved(self, text: str, *, target: Target, cursor: str | None, named: Named) -> Asked:
+        query = parse(text, target=target, named=named) if text else EVERYTHING
+        found = decode_cursor(cursor, query, target) if cursor else Cursor(key=(), now=self._clock.now())
+        return Asked(query, resolve(query, now=found.now), found.now, found.key)
+
+    def _size(self, limit: int) -> int:
+        return min(limit or self._settings.page_rows, self._settings.page_rows_max)
+
+    def _own(self, principal: Principal, query: Query) -> Query:
+        if ANY_OWNER in principal.scopes:
+            return query
+        own: Clause = (Condition(attribute="owner", operator=Operator.EQUAL, values=(principal.user,)),)
+        return Query((*query.clauses, own))
+
+    def _unknown(self, principal: Principal, job: str) -> NoReturn:
+        """Refuse, with the id that was perhaps meant: one that begins alike, or one of a job that is called so."""
+        names: list[str] = []
+        if JOB_ID.fullmatch(job):
+            called = (Condition(attribute="name", operator=Operator.EQUAL, values=(job,)),)
+            pages = [
+                self._journal.find_jobs(Query((called,)), after=None, limit=_NEAR_ROWS),
+                self._journal.find_jobs(EVERYTHING, after=job[: len(job) // 2] or None, limit=_NEAR_ROWS),
+            ]
+            same_name, alike = ([row.job for row in page.items if may(principal, "read", row)] for page in pages)
+            names = same_name[:3] or [near for near in [near_name(job, alike)] if near]
+        hint = f"did you mean {' or '.join(names)}?" if names else "list what there is: pilotage query --jobs all"
+        raise UnknownJob("there is no such job here", subject=f"job {job[:64]}", next_step=hint)
+
+
+class _Jobs:
+    """The jobs that one answer names, each looked up once."""
+
+    def __init__(self, journal: Journal, principal: Principal) -> None:
+        self._journal = journal
+        self._principal = principal
+        self._rows: dict[str, JobRow] = {}
+
+    def row(self, job: str) -> JobRow:
+        row = self._rows.get(job)
+        if row is None:
+            # A job that was purged since its package was found is shown for what it is: without a name.
+            row = self._rows[job] = self._journal.job(job) or JobRow(job_id=0, job=job)
+        return row
+
+    def readable(self, job: str) -> bool:
+        return ANY_OWNER in self._principal.scopes or may(self._principal, "read", self.row(job))
+
+
+def package_place(text: str) -> PackageId:
+    """The place that `stage.line.n` names; raises `UnknownPackage`."""
+    place = parse_dotted(text)
+    if place is None:
+        raise UnknownPackage(
+            "there is no such package", subject=f"package {text[:64]}", expected="stage.line.n, such as 1.2.1"
+        )
+    return place
+
+
+def _collected(
+    fetch: Callable[[Key | None], Page[Item]],
+    after: Key | None,
+    *,
+    key: Callable[[Item], Key],
+    wanted: Callable[[Item], bool],
+    size: int,
+) -> tuple[list[Item], Key | None]:
+    """Enough items that are wanted, and the key to continue behind; None where there is nothing more."""
+    kept: list[Item] = []
+    for _ in range(LOOKS_MAX):
+        page = fetch(after)
+        for number, item in enumerate(page.items, 1):
+            after = key(item)
+            if wanted(item):
+                kept.append(item)
+                if len(kept) == size:
+                    return kept, after if page.more or number < len(page.items) else None
+        if not page.more:
+            return kept, None
+        if page.scanned_to is not None:
+            after = page.scanned_to
+    return kept, after
+
+
+def _cursor(asked: Asked, target: Target, key: tuple[str | int, ...] | None) -> str | None:
+    return None if key is None else encode_cursor(asked.query, target, Cursor(key=key, now=asked.now))
+
+
+def _package_parts(key: tuple[str, PackageId] | None) -> tuple[str | int, ...] | None:
+    return None if key is None else (key[0], key[1].stage, key[1].line, key[1].number)
+
+
+def _job_key(asked: Asked) -> str | None:
+    match asked.key:
+        case ():
+            return None
+        case (str(job),):
+            return job
+    raise _forged()
+
+
+def _package_key(asked: Asked) -> tuple[str, PackageId] | None:
+    match asked.key:
+        case ():
+            return None
+        case (str(job), int(stage), int(line), int(number)) if all(
+            0 <= part <= 999_999_999 for part in (stage, line, number)
+        ):
+            return job, PackageId(stage, line, number)
+    raise _forged()
+
+
+def _position_key(asked: Asked) -> int | None:
+    match asked.key:
+        case ():
+            return None
+        case (int(position),) if 0 <= position <= COUNTER_MAX:
+            return position
+    raise _forged()
+
+
+def _forged() -> CursorError:
+    return CursorError("the cursor cannot be used: nobody here made it", next_step="ask again without a cursor")

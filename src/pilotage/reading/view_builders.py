@@ -1,0 +1,234 @@
+"""From rows of the book to what the API answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from pilotage.book.fold.facts import read_tags, tags_of
+from pilotage.book.rows.derived_states import compound_state, settle
+from pilotage.book.rows.rows import AttemptFacts, Counted, JobRow, NodeRow, PackageFacts, PilotRow, StageRow
+from pilotage.model.answers import PackageWords
+from pilotage.model.events.payloads import AccessRule
+from pilotage.model.jobs.layout import PackageId
+from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import FoundEvent
+from pilotage.reading.views import (
+    AccessView,
+    AttemptView,
+    BinaryView,
+    CountsView,
+    EventView,
+    FileView,
+    JobView,
+    LineView,
+    NodeView,
+    PackageView,
+    PhaseView,
+    PilotView,
+    StageView,
+)
+
+_json = msgspec.json.decode
+_access = msgspec.json.Decoder(tuple[AccessRule, ...])
+
+
+def _counts(row: Counted) -> CountsView:
+    return CountsView(**{name: getattr(row, name) for name in CountsView.__struct_fields__})
+
+
+def _total(row: Counted) -> int:
+    return sum(getattr(row, name) for name in CountsView.__struct_fields__)
+
+
+def job_view(row: JobRow, *, base_url: str, targets: Iterable[str] = ()) -> JobView:
+    """A job's row as it is answered; `base_url` ends with a slash."""
+    return JobView(
+        id=row.job,
+        name=row.name,
+        owner=row.owner,
+        state=row.state,
+        held=bool(row.held),
+        failed=row.aborted,
+        packages=_total(row),
+        counts=_counts(row),
+        epoch=row.epoch,
+        place=row.place,
+        stages=row.stages,
+        late_stages=row.late,
+        parent=row.parent,
+        cause=row.cause,
+        cleared_by=row.cleared_by,
+        submitted_at=row.submitted_at,
+        accepted_at=row.accepted_at,
+        started_at=row.started_at,
+        # The last end so far of any package: the job's own only where nothing of it goes on.
+        finished_at=row.finished_at if row.state in FINAL_NAMES else None,
+        cancelled_at=row.cancelled_at,
+        aborted_at=row.aborted_at,
+        cleared_at=row.cleared_at,
+        purged_at=row.purged_at,
+        entered_at=row.entered_at,
+        updated_at=row.updated_at,
+        tags=tags_of(read_tags(row.tags)),
+        access=[AccessView(principal=rule.principal, rights=list(rule.rights)) for rule in _access.decode(row.access)],
+        definition=row.definition,
+        targets=list(targets),
+        url=f"{base_url}v1/jobs/{row.job}",
+    )
+
+
+def stage_view(row: StageRow, job: JobRow, *, left_out: Collection[int] = ()) -> StageView:
+    """A stage's row as it is answered; `left_out` are the stages of its job that the targets do not need."""
+    return StageView(
+        job=job.job,
+        stage=row.stage,
+        state=compound_state(row, job=job, late=row.late),
+        late=bool(row.late),
+        left_out=row.stage in left_out,
+        packages=_total(row),
+        counts=_counts(row),
+    )
+
+
+def line_view(counts: Counted, job: JobRow, *, stage: int, line: int) -> LineView:
+    """A line's histogram as it is answered."""
+    return LineView(
+        job=job.job,
+        stage=stage,
+        line=line,
+        state=compound_state(counts, job=job, late=0),
+        packages=_total(counts),
+        counts=_counts(counts),
+    )
+
+
+def package_view(
+    facts: PackageFacts | None,
+    job: JobRow,
+    place: PackageId,
+    *,
+    activity: str,
+    base_url: str,
+    words: PackageWords | None = None,
+    binaries: list[BinaryView] | None = None,
+) -> PackageView:
+    """A package as it is answered; without facts nothing was heard of it, and it stands where its job puts it."""
+    heard = facts is not None
+    row = facts if facts is not None else unheard(job, activity)
+    return PackageView(
+        id=place.dotted,
+        path=place.path(job.name),
+        job=job.job,
+        state=row.state,
+        heard=heard,
+        epoch=row.epoch,
+        activity=row.activity,
+        held=bool(row.held),
+        dropped=bool(row.dropped),
+        conflict=bool(row.conflict),
+        inferred=row.inferred.split(),
+        site=row.site,
+        node=row.node,
+        attempt=row.attempt,
+        attempts=len(row.attempts),
+        exit_code=row.exit_code,
+        exit_message=row.exit_message,
+        reason=row.reason,
+        cause=row.cause,
+        cleared_by=row.cleared_by,
+        ready_at=row.ready_at,
+        scheduled_at=row.scheduled_at,
+        running_at=row.running_at,
+        done_at=row.done_at,
+        aborted_at=row.aborted_at,
+        cancelled_at=row.cancelled_at,
+        cleared_at=row.cleared_at,
+        entered_at=row.entered_at,
+        updated_at=row.updated_at if heard else None,
+        tags=tags_of(row.tags),
+        words=words,
+        binaries=binaries,
+        url=f"{base_url}v1/jobs/{job.job}/packages/{place.dotted}",
+    )
+
+
+def unheard(job: JobRow, activity: str) -> PackageFacts:
+    """A package of which nothing was heard: it stands where its job puts it."""
+    facts = PackageFacts(activity=activity)
+    settle(facts, job)
+    return facts
+
+
+def attempt_views(facts: PackageFacts | None, events: Iterable[FoundEvent]) -> list[AttemptView]:
+    """Every attempt, the phases and the manifest of each read from the events that its row names."""
+    by_position = {found.row.position: _json(found.row.data, type=dict[str, Any]) for found in events}
+    attempts = sorted(facts.attempts.items()) if facts is not None else []
+    return [_attempt_view(number, attempt, by_position) for number, attempt in attempts]
+
+
+def binary_views(ended: FoundEvent | None) -> list[BinaryView]:
+    """The binaries that ran in an attempt, by the event of its end; none where there was only one."""
+    told = _json(ended.row.data, type=dict[str, Any]) if ended is not None else {}
+    return msgspec.convert(told.get("binaries", []), list[BinaryView])
+
+
+def outcome_positions(facts: PackageFacts) -> frozenset[int]:
+    """The positions of the events that hold phases and manifests."""
+    return frozenset(
+        position
+        for attempt in facts.attempts.values()
+        for position in (attempt.staged_position, attempt.finished_position)
+        if position is not None
+    )
+
+
+def _attempt_view(number: int, row: AttemptFacts, events: Mapping[int, Mapping[str, Any]]) -> AttemptView:
+    finished = events.get(row.finished_position or 0, {})
+    staged = events.get(row.staged_position or 0, finished)
+    shared = {name: getattr(row, name) for name in AttemptView.__struct_fields__ if hasattr(row, name)}
+    return AttemptView(
+        **shared,
+        attempt=number,
+        granted=row.granted_at is not None,
+        phases=msgspec.convert(finished.get("phases", []), list[PhaseView]),
+        binaries=msgspec.convert(finished.get("binaries", []), list[BinaryView]),
+        manifest=msgspec.convert(staged.get("manifest") or [], list[FileView]),
+    )
+
+
+def event_view(found: FoundEvent) -> EventView:
+    """A stored event as it is answered."""
+    row = found.row
+    return EventView(
+        position=row.position,
+        received=row.received,
+        skewed=bool(row.skewed),
+        source=found.source,
+        stream=found.stream,
+        n=row.n,
+        type=row.type,
+        version=row.version,
+        time=row.time,
+        epoch=row.epoch,
+        seen=row.seen,
+        job=found.job,
+        package=PackageId(row.stage, row.line, row.number).dotted if row.stage else None,
+        attempt=row.attempt or None,
+        pilot=row.pilot,
+        site=row.site,
+        data=_json(row.data),
+    )
+
+
+def pilot_view(row: PilotRow) -> PilotView:
+    """A pilot's row as it is answered."""
+    return PilotView(**{name: getattr(row, name) for name in PilotView.__struct_fields__})
+
+
+def node_view(row: NodeRow) -> NodeView:
+    """A node's row as it is answered."""
+    plain = {name: getattr(row, name) for name in NodeView.__struct_fields__}
+    return NodeView(**{**plain, "software": _json(row.software), "environment": _json(row.environment)})

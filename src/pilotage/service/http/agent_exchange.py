@@ -1,0 +1,590 @@
+"""The door for agents: exchanges, content and files under `/agent/`, answered before the application is asked.
+
+Every attempt comes by here, so nothing is done for it that need not be: the token is looked at, the message decoded, and
+the engine's answer sent as it comes. Everything else goes on to the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from pilotage.book.rows.rows import AttemptFacts, JobRow
+from pilotage.engine.engine import Engine
+from pilotage.language.text.names import why_outside
+from pilotage.model.errors import PilotageError
+from pilotage.model.events.events import COUNTER_MAX, DOTTED, JOB_ID
+from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, Exchange, ExchangeReply
+from pilotage.model.exchange.reports import SiteSays
+from pilotage.model.states import FINAL_NAMES
+from pilotage.reading.access import EXCHANGE, SITE_AGENT, Forbidden, Principal, require_scope
+from pilotage.reading.queries import UnknownJob, UnknownPackage, package_place
+from pilotage.service.errors import NotRunning
+from pilotage.service.http.backend import Running
+from pilotage.service.http.dispatcher import late_app
+from pilotage.service.http.errors import ErrorBody, ErrorView, Malformed, NotARange, NotAwaited, UnknownContent
+from pilotage.service.http.messages import (
+    JSON_HEADER,
+    Headers,
+    header_of,
+    piece_of,
+    principal_of,
+    read_body,
+    refuse,
+    send_whole,
+)
+from pilotage.service.http.services import Services, running_of
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Receive, Send
+
+
+# What an agent with a token of its own or of its site may not do: speak for another one, or have what it does not
+# run.
+#
+# The token of a site is what its pilots are started with, and all of them can read it. So it lets a pilot introduce
+# itself whom nobody knows yet, and nothing else: such a pilot is given a token of its own, and is heard when it
+# shows that. Its name, which nobody can guess, is known from then on, and only its own token speaks in it; whoever
+# settles a pilot that died finds that beside its events. The agent of a site, which started them all, may speak for
+# each of them.
+#
+# The engine is asked once for each pilot, and about once a minute for each job or content that is fetched:
+# exchanges cost nothing more.
+
+BELIEVED_SECONDS = 60.0
+REMEMBERED_MAX = 10_000
+JOBS_MAX = 100
+"""Whose files are remembered; they may be many."""
+SEQUENCE_MAX = 2**41
+"""Whoever settles a dead pilot counts from 2**40 on, beyond all that it said itself."""
+
+Told = TypeVar("Told")
+
+
+class _Sited(msgspec.Struct):
+    site: str = ""
+    request: str | None = None
+
+
+_sited = msgspec.json.Decoder(_Sited)
+
+
+class SiteBounds:
+    """Holds agents to the site that their token names."""
+
+    def __init__(
+        self, running: Running, *, told: Callable[[str], Awaitable[str]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take what knows who runs what, and who knows by the book at which site a pilot was, if anybody does."""
+        self._running = running
+        self._told = told
+        self._clock = clock
+        self._sites: dict[str, str] = {}  # of pilots that the engine or the book knows
+        # Until when a site is believed to read some files of a job.
+        self._files: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
+        self._contents: dict[tuple[str, str], float] = {}  # … and to need some content
+
+    async def check_exchange(self, principal: Principal, says: AgentSays, ended: Principal | None = None) -> bool:
+        """Whether an agent is to be heard: one that is new, or whose own token has ended, is first given a token of its own.
+
+        The one that has ended shows that it is the same agent as before; that it may still speak, the token of its site does.
+        Refuse an exchange for another site, or in the name of another pilot.
+        """
+        exchange = says.exchange
+        if exchange.site != principal.site:
+            raise _forbidden(principal, f"site {exchange.site[:64]}")
+        name = exchange.pilot
+        if principal.pilot not in ("", name):
+            raise _not_its_own(principal, f"pilot {name[:64]}")
+        known = self._sites.get(name)
+        if known is None:
+            # One that nobody knows tells who it is in this very exchange, which is looked at below. One that has ended may
+            # still have something to tell of what it ran, and nobody of another site has.
+            known = await self._ask(lambda engine: _site_of(engine, name)) or await self._told(name)
+            if known:
+                if len(self._sites) >= REMEMBERED_MAX:
+                    self._sites.clear()
+                self._sites[name] = known
+        if known not in ("", principal.site):
+            raise _forbidden(principal, f"pilot {name[:64]} of site {known}")
+        if not principal.pilot:
+            if not known or (ended is not None and (ended.site, ended.pilot) == (principal.site, name)):
+                return False
+            self.check_holder(principal, name)
+        await self._check_events(principal, exchange)
+        return True
+
+    async def _check_events(self, principal: Principal, exchange: Exchange) -> None:
+        """Refuse who says that it is at another site, or was asked for there."""
+        for event in exchange.events:
+            if event.type == "PilotStarted" and (request := _told_of(event.data).request):
+                asked = await self._ask(partial(_asked_at, request))
+                if asked not in ("", principal.site):
+                    raise _forbidden(principal, f"pilot {request[:64]}, asked for at site {asked}")
+            if event.type in ("PilotStarted", "NodeDescribed") or event.site is not None:
+                told = event.site or _told_of(event.data).site
+                if told not in ("", principal.site):
+                    raise _forbidden(principal, f"site {told[:64]}")
+
+    def check_holder(self, principal: Principal, pilot: str | None) -> None:
+        """Refuse who may not speak for a pilot of its site, or do what is that pilot's: only itself and its site's agent may."""
+        if principal.site and principal.pilot != pilot and SITE_AGENT not in principal.scopes:
+            raise _not_its_own(principal, f"pilot {pilot[:64]}" if pilot else "no pilot")
+
+    def has_attempt(self, principal: Principal, attempt: AttemptFacts) -> bool:
+        """Whether an attempt is no other pilot's, and at no other site."""
+        if not principal.site:
+            return True
+        return attempt.site == principal.site and (SITE_AGENT in principal.scopes or attempt.pilot == principal.pilot)
+
+    def check_introduced(self, principal: Principal) -> None:
+        """Refuse the token that pilots of a site are started with, and which is good for no more than an introduction."""
+        if principal.site and not principal.pilot and SITE_AGENT not in principal.scopes:
+            raise _not_its_own(principal, "the token that all pilots of its site have")
+
+    def check_site(self, principal: Principal, says: SiteSays) -> None:
+        """Refuse the agent of a site that speaks for another one."""
+        told = {says.site, *(each.site for each in says.reports)}
+        if principal.site and told != {principal.site}:
+            raise _forbidden(principal, f"site {next(iter(told - {principal.site}))[:64]}")
+
+    async def check_file(self, principal: Principal, job: str, name: str) -> None:
+        """Refuse a file that nothing reads of what the site runs now of a job.
+
+        Each question brings the names of all that it runs, so that few are asked for many files.
+        """
+        site, now = principal.site, self._clock()
+        until, names = self._files.get((site, job), (0.0, frozenset()))
+        if until > now and name in names:
+            return
+        names = await self._ask(lambda engine: self._running.jobs.reads(engine, site, job))
+        if name not in names:
+            raise _forbidden(principal, f"file {name[:256]} of job {job[:64]}, which nothing reads that it runs")
+        if len(self._files) >= JOBS_MAX:
+            self._files.clear()
+        self._files[site, job] = (now + BELIEVED_SECONDS, names)
+
+    async def check_content(
+        self, principal: Principal, sha256: str, brought_by: Callable[[str], Awaitable[frozenset[str]]]
+    ) -> None:
+        """Refuse content that no job brought along of which the site runs something now."""
+        key, now = (principal.site, sha256), self._clock()
+        if self._contents.get(key, 0.0) > now:
+            return
+        for job in await self._ask(lambda engine: _jobs_at(engine, principal.site)):
+            if sha256 in await brought_by(job):
+                break
+        else:
+            raise _forbidden(principal, f"content {sha256[:64]}, which nothing that it runs needs")
+        if len(self._contents) >= REMEMBERED_MAX:
+            self._contents.clear()
+        self._contents[key] = now + BELIEVED_SECONDS
+
+    async def _ask(self, question: Callable[[Engine], Told]) -> Told:
+        return await asyncio.wrap_future(self._running.jobs.ask(question))
+
+
+def check_numbers(exchange: Exchange) -> None:
+    """Refuse an exchange under a number that no agent comes to: one that is believed would make all others old."""
+    if exchange.sequence > SEQUENCE_MAX:
+        raise Malformed("no exchange has such a number", expected=f"at most {SEQUENCE_MAX}", got=str(exchange.sequence))
+
+
+def _site_of(engine: Engine, pilot: str) -> str:
+    """Where a pilot is, or was asked for: nobody introduces itself under the name of what was asked for."""
+    found = engine.state.pilots.by_name.get(pilot) or engine.state.pilots.requests.get(pilot)
+    return found.site.name if found is not None else ""
+
+
+def _jobs_at(engine: Engine, site: str) -> list[str]:
+    """The jobs of which the pilots of a site hold something."""
+    pilots = [each for each in engine.state.pilots.by_name.values() if each.site.name == site]
+    return list(dict.fromkeys(ref.job for pilot in pilots for ref in (*pilot.assigned, *pilot.owed)))
+
+
+def _asked_at(key: str, engine: Engine) -> str:
+    """The site at which something was asked for that may still come."""
+    found = engine.state.pilots.requests.get(key)
+    return found.site.name if found is not None else ""
+
+
+def _told_of(data: msgspec.Raw) -> _Sited:
+    try:
+        return _sited.decode(data)
+    except msgspec.DecodeError:
+        return _Sited()  # the engine refuses it by itself
+
+
+def _not_its_own(principal: Principal, got: str) -> Forbidden:
+    return Forbidden(
+        "only the pilot itself may do this, with the token that it was given in answer to its first exchange",
+        subject=f"site {principal.site}",
+        expected=f"pilot {principal.pilot}" if principal.pilot else "the token of one pilot",
+        got=got,
+        next_step="ask `POST /agent/exchange` for one under a new name: the answer has it in `Pilotage-Token`",
+    )
+
+
+def _forbidden(principal: Principal, got: str) -> Forbidden:
+    return Forbidden(
+        "this token is for the agents of one site",
+        subject=principal.user,
+        expected=f"site {principal.site}",
+        got=got,
+        next_step="show the token of that site",
+    )
+
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/agent/"
+EVENTS = "/v1/events"
+TOKEN_HEADER = b"pilotage-token"
+"""In the answer to an exchange: the token to show from now on."""
+EXCHANGE_BYTES_MAX = 64 * 2**20
+PIECE_BYTES = 2**20
+"""Files go by in pieces: neither side holds a whole one."""
+OUTPUTS_MAX = 100_000
+"""Files of one attempt; agents do not take more."""
+
+_STAGED = re.compile(r"/agent/staged/([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_BYTES = (b"content-type", b"application/octet-stream")
+
+_decode = msgspec.json.Decoder(AgentSays).decode
+_decode_site = msgspec.json.Decoder(SiteSays).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class AgentDoor:
+    """Answers agents, and hands on what others ask."""
+
+    def __init__(self, app: ASGIApp, services: Services, running: Running) -> None:
+        """Stand in front of an application."""
+        self._app = app
+        self._services = services
+        self._running = running
+        self._open: set[asyncio.Future[bytes]] = set()  # exchanges that wait for something to say
+        self._stopping = False
+        self._bounds = SiteBounds(running, told=self._site_of)
+        running.when_dismissed(self._release)
+
+    def _release(self) -> None:
+        """From any thread: let every agent go that waits for work; it is told why."""
+        for waiting in list(self._open):
+            waiting.get_loop().call_soon_threadsafe(waiting.cancel)
+
+    def stop(self) -> None:
+        """Let every agent go that waits for work: it asks again, and again, until a service is back."""
+        self._stopping = True
+        for waiting in list(self._open):
+            waiting.cancel()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if not scope["path"].startswith(PREFIX):
+            with self._running.asked:
+                await self._app(scope, receive, send)
+            return
+        try:
+            if scope["path"] == "/agent/exchange" and scope["method"] == "POST":
+                principal = self._let_in(scope)
+                reply, headers = await self._exchange(receive, principal)
+                await send_whole(send, 200, reply, [JSON_HEADER, *headers])
+            elif scope["path"] == "/agent/site" and scope["method"] == "POST":
+                principal = self._let_in(scope, SITE_AGENT)
+                reply = await self._exchange_with_site(receive, principal)
+                await send_whole(send, 200, reply, [JSON_HEADER, *self._renewal(principal)])
+            elif scope["path"] == "/agent/events" and scope["method"] == "POST":
+                # What packages say of themselves, through a relay, which lets nothing pass but what is for agents.
+                events: Any = {**scope, "path": EVENTS, "raw_path": EVENTS.encode()}
+                await self._app(events, receive, send)
+            else:
+                await self._bring(scope, receive, send)
+        except Exception as fault:  # noqa: BLE001 # whatever it is, the agent is told, and the log
+            await refuse(scope, send, fault)
+
+    def _let_in(self, scope: Any, right: str = EXCHANGE) -> Principal:
+        principal = principal_of(self._services.access, scope)
+        require_scope(principal, right)
+        return principal
+
+    def _renewal(self, principal: Principal) -> Headers:
+        """A further header where the token of an agent ends soon: with the next one."""
+        token = self._services.access.renewed(principal) if principal.expires_at else ""
+        return [(TOKEN_HEADER, token.encode("ascii"))] if token else []
+
+    def _introduction(self, principal: Principal, says: AgentSays) -> tuple[bytes, Headers]:
+        """What a pilot is told that nobody knows: the token that it says all of this again with, and the time."""
+        exchange, token = says.exchange, self._services.access.introduced(principal, says.exchange.pilot)
+        now = self._services.clock.now()
+        reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)
+        return _encode(AgentHears(reply=reply)), [(TOKEN_HEADER, token.encode("ascii"))]
+
+    async def _exchange(self, receive: Receive, principal: Principal) -> tuple[bytes, Headers]:
+        body = await read_body(receive, EXCHANGE_BYTES_MAX)
+        try:
+            says = _decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise Malformed(f"this is no exchange: {fault}") from None
+        check_numbers(says.exchange)
+        ended = self._services.access.holder(says.ended_token) if principal.site else None
+        if principal.site and not await self._bounds.check_exchange(principal, says, ended):
+            return self._introduction(principal, says)
+        if (told := self._farewell(says) or self._doubt(says)) is not None:
+            return told, self._renewal(principal)
+        try:
+            reply = await self._patiently(lambda: self._running.jobs.exchange(says))
+            return reply, self._renewal(principal)
+        except asyncio.CancelledError:
+            if (farewell := self._farewell(says)) is not None:
+                return farewell, []
+            if not self._stopping:
+                raise
+            raise _stopping() from None
+
+    async def _patiently(self, ask: Callable[[], Future[bytes]]) -> bytes:
+        """Wait for an answer that may be long in coming; it is cancelled when the service stops."""
+        if self._stopping:
+            raise _stopping()
+        waiting = asyncio.wrap_future(ask())
+        self._open.add(waiting)
+        try:
+            return await waiting
+        finally:
+            self._open.discard(waiting)
+
+    async def _exchange_with_site(self, receive: Receive, principal: Principal) -> bytes:
+        body = await read_body(receive, EXCHANGE_BYTES_MAX)
+        try:
+            says = _decode_site(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise Malformed(f"this is no exchange of a site: {fault}") from None
+        self._bounds.check_site(principal, says)
+        if self._running.dismissed:
+            raise _stopping()
+        try:
+            return await self._patiently(lambda: self._running.jobs.exchange_with_site(says))
+        except asyncio.CancelledError:
+            if not self._stopping and not self._running.dismissed:
+                raise
+            raise _stopping() from None
+
+    def _farewell(self, says: AgentSays) -> bytes | None:
+        """What an agent is told that has to leave; None where it may stay."""
+        exchange = says.exchange
+        if not self._running.dismissed:
+            return None
+        reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, leave=self._running.dismissed)
+        return _encode(AgentHears(reply=reply))
+
+    def _doubt(self, says: AgentSays) -> bytes | None:
+        """What an agent is told whose clock may be wrong: the time. What it says again then shows whether it is."""
+        exchange, now = says.exchange, self._services.clock.now()
+        tolerance_seconds = self._services.settings.book.skew_seconds
+        if not exchange.events or not exchange.is_doubtful(received=now, tolerance_seconds=tolerance_seconds):
+            return None
+        return _encode(AgentHears(reply=ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)))
+
+    async def _bring(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Content, files and staged outputs: for agents that see no folder of ours."""
+        principal = self._let_in(scope)
+        self._bounds.check_introduced(principal)
+        kind, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
+        match scope["method"], kind:
+            case "GET", "content":
+                if principal.site:
+                    await self._bounds.check_content(principal, rest, self._brought_by)
+                await send_whole(send, 200, await self._content(rest), [_BYTES])
+            case "GET", "files":
+                if principal.site:
+                    await self._bounds.check_file(principal, rest, _parameters(scope).get("name", ""))
+                await self._file(rest, scope, send)
+            case "PUT", "staged":
+                await self._take(scope, receive, principal)
+                await send_whole(send, 204, b"", [])
+            case _:
+                body = ErrorBody(code="not_found", message="agents find nothing here")
+                await send_whole(send, 404, _encode(ErrorView(error=body)), [JSON_HEADER])
+
+    async def _content(self, sha256: str) -> bytes:
+        content = None
+        if _SHA256.fullmatch(sha256):
+            content = await self._services.do(self._services.journal.content, sha256)
+        if content is None:
+            raise UnknownContent("no such content is kept here", subject=sha256[:64])
+        return content
+
+    async def _site_of(self, pilot: str) -> str:
+        """The site of a pilot by the book, or nothing."""
+        row = await self._services.do(self._services.journal.pilot, pilot)
+        return (row.site or "") if row is not None else ""
+
+    async def _brought_by(self, job: str) -> frozenset[str]:
+        """The files that a job brought along, by their checksums."""
+        row = await self._services.do(self._services.journal.job, job)
+        return self._running.brought_by(row) if row is not None else frozenset()
+
+    async def _job(self, job: str) -> tuple[JobRow, str]:
+        """A job that is run here, and its folder."""
+        row = await self._services.do(self._services.journal.job, job) if JOB_ID.fullmatch(job) else None
+        folder = self._running.folder_of(row) if row is not None else None
+        if row is None or folder is None:
+            raise UnknownJob("no such job is run here", subject=f"job {job[:64]}")
+        return row, folder
+
+    async def _file(self, job: str, scope: Any, send: Send) -> None:
+        name = _parameters(scope).get("name", "")
+        (_, folder), store = await self._job(job), self._running.jobs.store
+        if why := why_outside(name):
+            raise UnknownContent(f"no file of the job can have this name: {why}", subject=name[:256])
+        found = (await self._services.do(store.look_up, folder, [name])).get(name)
+        if found is None or found.size_bytes < 0:
+            raise UnknownContent("no such file is there" if found is None else "this is no file", subject=name[:256])
+        asked = header_of(scope, b"range")
+        start, end = range_of(asked, size_bytes=found.size_bytes)
+        headers: Headers = [_BYTES, (b"content-length", b"%d" % (end - start)), (b"accept-ranges", b"bytes")]
+        if asked:
+            headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, found.size_bytes)))
+        # The first piece is read before anything is promised, though it may be empty.
+        size_bytes = min(PIECE_BYTES, end - start)
+        first = await asyncio.to_thread(store.read, folder, name, offset=start, size_bytes=size_bytes)
+        pieces = self._pieces(folder, name, start=start + len(first), end=end if first else start)
+        await send({"type": "http.response.start", "status": 206 if asked else 200, "headers": headers})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        try:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except (PilotageError, OSError) as fault:
+            # The status is sent long since: the agent sees that the end is missing, and asks again.
+            log.warning("%s broke off: %s", name, fault)
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pieces(self, folder: str, name: str, *, start: int, end: int) -> AsyncIterator[bytes]:
+        read = self._running.jobs.store.read
+        while start < end:
+            size = min(PIECE_BYTES, end - start)
+            piece = await asyncio.to_thread(read, folder, name, offset=start, size_bytes=size)
+            if not piece:
+                return  # it shrank: the promised length is missed, and the agent asks again
+            start += len(piece)
+            yield piece
+
+    async def _take(self, scope: Any, receive: Receive, principal: Principal) -> None:
+        found = _STAGED.fullmatch(scope["path"])
+        if found is None or not DOTTED.fullmatch(found[2]):
+            raise UnknownPackage("no outputs are taken here", subject=scope["path"][:256])
+        ref, number = AttemptRef(found[1], found[2], int(found[3])), int(found[4])
+        offset_text = _parameters(scope).get("offset", "0")
+        if not offset_text.isascii() or not offset_text.isdigit() or int(offset_text) > COUNTER_MAX:
+            raise NotARange("not a place in a file", subject="offset", got=repr(offset_text[:40]))
+        try:
+            row, folder = await self._job(ref.job)
+        except UnknownJob:
+            if not principal.site:
+                raise
+            raise _no_attempt(ref) from None
+        await self._services.do(self._refuse_unasked, row, ref, number, principal)
+        write = self._running.jobs.store.write_staged
+        begin = offset = int(offset_text)
+        held, more = bytearray(), True
+        while more:
+            piece, more = await piece_of(receive)
+            held += piece
+            # What is empty is a file, too.
+            if len(held) >= PIECE_BYTES or (not more and (held or offset == begin)):
+                await asyncio.to_thread(write, folder, ref, number=number, offset=offset, data=bytes(held))
+                offset += len(held)
+                held.clear()
+
+    def _refuse_unasked(self, job: JobRow, ref: AttemptRef, number: int, principal: Principal) -> None:
+        """Refuse outputs that nobody asked for: what is staged must be some attempt's that may still be granted.
+
+        An agent is told the same of what is not its own as of what is not there: it learns of no job but by its work.
+        """
+        if job.state in FINAL_NAMES and not principal.site:
+            raise _over(job, ref)
+        try:
+            facts = self._services.reading.package(job, package_place(ref.package)).facts
+        except UnknownPackage:
+            if not principal.site:
+                raise
+            facts = None
+        attempt = facts.attempts.get(ref.attempt) if facts is not None else None
+        if attempt is None or not self._bounds.has_attempt(principal, attempt):
+            raise _no_attempt(ref)
+        if job.state in FINAL_NAMES:
+            raise _over(job, ref)
+        if attempt.staged_at is not None or attempt.finished_at is not None:
+            raise NotAwaited("its outputs were told before", subject=f"attempt {ref.attempt} of {ref.package}")
+        if number >= OUTPUTS_MAX:
+            raise NotAwaited(f"an attempt has at most {OUTPUTS_MAX:,} outputs", subject=f"output {number}")
+
+
+_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+
+
+def range_of(asked: str, *, size_bytes: int) -> tuple[int, int]:
+    """The first byte that is asked for and the one behind the last; without a `Range`, the whole file."""
+    if not asked:
+        return 0, size_bytes
+    found = _RANGE.fullmatch(asked.strip())
+    start, end = 0, size_bytes
+    if found is not None and found[1]:
+        start = int(found[1])
+        end = min(int(found[2]) + 1, size_bytes) if found[2] else size_bytes
+    elif found is not None and found[2]:
+        start = max(0, size_bytes - int(found[2]))
+    else:
+        start = size_bytes
+    if start >= end:
+        raise NotARange(
+            "no such piece of the file", expected=f"bytes=FIRST-LAST within {size_bytes} bytes", got=asked[:64]
+        )
+    return start, end
+
+
+def _no_attempt(ref: AttemptRef) -> UnknownPackage:
+    return UnknownPackage(
+        f"job {ref.job[:64]} has no such attempt, or another agent has it",
+        subject=f"attempt {ref.attempt} of {ref.package}",
+    )
+
+
+def _over(job: JobRow, ref: AttemptRef) -> NotAwaited:
+    return NotAwaited(f"the job {job.job} is over: {job.state}", subject=f"package {ref.package}")
+
+
+def _stopping() -> NotRunning:
+    return NotRunning("the service is stopping", next_step="ask again when it is back")
+
+
+def _parameters(scope: Any) -> dict[str, str]:
+    return dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
+
+
+# What stands at the sockets of a service that runs jobs: agents are answered before everybody else.
+
+
+def make_door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
+    """What answers requests where jobs are run, agents before the rest; and what lets go of all who wait."""
+    door = AgentDoor(late_app(services), services, running_of(services))
+
+    def let_go() -> None:
+        services.bell.stop()
+        door.stop()
+
+    return door, let_go

@@ -1,0 +1,424 @@
+"""Jobs and packages over HTTP: pages, single ones, counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from pilotage.book.rows.rows import JobRow
+from pilotage.model.answers import Explanation, Progress, Why, WhyCode
+from pilotage.model.events.payloads import BinaryEnd
+from pilotage.model.jobs.layout import PackageId
+from pilotage.model.texts import words_of_failure
+from pilotage.reading.access import READ
+from pilotage.reading.packages import ShownPackage
+from pilotage.reading.queries import package_place
+from pilotage.reading.view_builders import (
+    attempt_views,
+    binary_views,
+    job_view,
+    line_view,
+    outcome_positions,
+    package_view,
+    stage_view,
+    unheard,
+)
+from pilotage.reading.views import (
+    BinaryView,
+    CountView,
+    JobsPage,
+    JobView,
+    LineView,
+    PackageCount,
+    PackageDetail,
+    PackagesPage,
+    PackageView,
+    StagesPage,
+)
+from pilotage.service.http.progress import cure_of, how_far, left_unpublished, tried_by
+from pilotage.service.http.routing import (
+    AfterStage,
+    Ask,
+    Book,
+    CursorText,
+    JobPath,
+    Limit,
+    LinePath,
+    PackagePath,
+    QueryText,
+    Reply,
+    get,
+    in_header,
+    in_query,
+)
+from pilotage.service.http.services import Services
+from pilotage.service.jobs.publishing import Unpublished
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+IfNoneMatch = Annotated[str | None, in_header("If-None-Match", "The ETag of an answer that the client still has.")]
+Named = Annotated[str | None, in_query("Only the package of this name.", name="name", max_length=4096)]
+WithWords = Annotated[
+    int, in_query("1 to have the name, the parameters and the command of each package told.", name="words", ge=0, le=1)
+]
+WithBinaries = Annotated[
+    int, in_query("1 to have the record of each binary of each package told.", name="binaries", ge=0, le=1)
+]
+JOBS_IN_WORDS_MAX = 20
+"""Of so many jobs on one page packages are told in words: each may have to be laid out for it."""
+OfJob = Annotated[str | None, in_query("Only packages of this job.", name="job")]
+
+
+@get(
+    "/v1/jobs",
+    operation_id="find_jobs",
+    needs=(READ,),
+    summary="Find jobs",
+    tags=["jobs"],
+    faults=(400, 401, 403, 422, 503),
+)
+async def find_jobs(
+    request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
+) -> JobsPage:
+    """Jobs that a query asks for, in the order of their ids; those that one may not read are left out."""
+    base_url = request.base_url()
+
+    def answer() -> JobsPage:
+        found = services.reading.jobs(request.user, text, cursor=cursor, limit=limit)
+        jobs = [job_view(row, base_url=base_url, targets=services.targets.of(row)) for row in found.items]
+        return JobsPage(jobs=jobs, next=found.next)
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}",
+    operation_id="job",
+    needs=(READ,),
+    summary="A job",
+    tags=["jobs"],
+    faults=(400, 401, 403, 404, 410, 503),
+)
+async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfNoneMatch = None) -> Reply[JobView]:
+    """A job as it stands. The ETag changes with every commit of the book: what is unchanged is answered by 304."""
+    base_url = request.base_url()
+
+    def answer() -> Reply[JobView]:
+        # The position is read first: should the job change in between, the answer is newer than its tag says.
+        position = services.reading.position(request.user)
+        row = services.reading.job(request.user, job)
+        tag = f'"{position}-{row.place}"'
+        if if_none_match is not None and tag in if_none_match:
+            return Reply(status=304, headers={"ETag": tag})
+        return Reply(body=job_view(row, base_url=base_url, targets=services.targets.of(row)), headers={"ETag": tag})
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}/stages",
+    operation_id="stages",
+    needs=(READ,),
+    summary="The stages of a job",
+    tags=["jobs"],
+    faults=(400, 401, 403, 404, 410, 503),
+)
+async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage = 0, limit: Limit = 0) -> StagesPage:
+    """Stages in order, each with its state and the histogram of its packages."""
+
+    def answer() -> StagesPage:
+        row = services.reading.job(request.user, job)
+        rows, more = services.reading.stages(row, after=after, limit=limit)
+        left_out = services.targets.stages_left_out(row)
+        return StagesPage(stages=[stage_view(each, row, left_out=left_out) for each in rows], more=more)
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}/lines/{line:str}",
+    operation_id="one_line",
+    needs=(READ,),
+    summary="A line of a job",
+    tags=["jobs"],
+    faults=(400, 401, 403, 404, 410, 503),
+)
+async def one_line(request: Ask, services: Book, job: JobPath, line: LinePath) -> LineView:
+    """A line with its state and the histogram of its packages."""
+
+    def answer() -> LineView:
+        row = services.reading.job(request.user, job)
+        (stage, number), counts = services.reading.line(row, line)
+        return line_view(counts, row, stage=stage, line=number)
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}/packages",
+    operation_id="packages_of_job",
+    needs=(READ,),
+    summary="The packages of a job",
+    tags=["packages"],
+    faults=(400, 401, 403, 404, 410, 422, 503),
+)
+async def packages_of_job(
+    request: Ask,
+    services: Book,
+    job: JobPath,
+    text: QueryText = "",
+    cursor: CursorText = None,
+    limit: Limit = 0,
+    name: Named = None,
+    words: WithWords = 0,
+    binaries: WithBinaries = 0,
+) -> PackagesPage:
+    """Packages in the order of their places, with those of which nothing was heard yet."""
+    base_url = request.base_url()
+
+    def answer() -> PackagesPage:
+        row = services.reading.job(request.user, job)
+        if name is not None:
+            place = services.wording.find(row, name)
+            found = [services.reading.package(row, place)] if place is not None else []
+            views = _views(services, found, words=words, binaries=binaries, base_url=base_url)
+            return PackagesPage(packages=views, next=None)
+        page = services.reading.packages_of(row, text, cursor=cursor, limit=limit)
+        views = _views(services, page.items, words=words, binaries=binaries, base_url=base_url)
+        return PackagesPage(packages=views, next=page.next)
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}/packages/{package:str}",
+    operation_id="package",
+    needs=(READ,),
+    summary="A package",
+    tags=["packages"],
+    faults=(400, 401, 403, 404, 410, 503),
+)
+async def one_package(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageDetail:
+    """A package and every attempt at it, with phases and manifests."""
+    base_url = request.base_url()
+
+    def answer() -> PackageDetail:
+        row = services.reading.job(request.user, job)
+        return _detail(services, row, package_place(package), base_url=base_url)
+
+    return await services.ask(answer)
+
+
+def _views(
+    services: Services, found: Sequence[ShownPackage], *, words: int, binaries: int, base_url: str
+) -> list[PackageView]:
+    """Packages as they are answered; in words, and with their binaries, where these are asked for."""
+    jobs = dict.fromkeys(each.job.job for each in found) if words else {}
+    spoken = set(list(jobs)[:JOBS_IN_WORDS_MAX])
+    return [
+        package_view(
+            each.facts,
+            each.job,
+            each.place,
+            activity=each.activity,
+            base_url=base_url,
+            words=services.wording.of(each.job, each.place) if each.job.job in spoken else None,
+            binaries=_binaries(services, each) if binaries else None,
+        )
+        for each in found
+    ]
+
+
+def _binaries(services: Services, package: ShownPackage) -> list[BinaryView]:
+    attempt = package.facts.attempt if package.facts is not None else None
+    return binary_views(services.reading.end_of(package, attempt)) if attempt is not None else []
+
+
+def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str) -> PackageDetail:
+    found = services.reading.package(job, place)
+    events = services.reading.outcome_events(job, place, outcome_positions(found.facts)) if found.facts else ()
+    return PackageDetail(
+        package=_views(services, [found], words=1, binaries=1, base_url=base_url)[0],
+        attempts=attempt_views(found.facts, events),
+    )
+
+
+@get(
+    "/v1/packages",
+    operation_id="find_packages",
+    needs=(READ,),
+    summary="Find packages of all jobs",
+    tags=["packages"],
+    faults=(400, 401, 403, 422, 503),
+)
+async def find_packages(
+    request: Ask,
+    services: Book,
+    text: QueryText = "",
+    cursor: CursorText = None,
+    limit: Limit = 0,
+    words: WithWords = 0,
+    binaries: WithBinaries = 0,
+) -> PackagesPage:
+    """Packages that a query asks for, which must be narrow enough.
+
+    With a clause `job=ID` all of that job; else those of which something was heard, of jobs that are not sealed:
+    `sealed_jobs` says how many were left out.
+    """
+    base_url = request.base_url()
+
+    def answer() -> PackagesPage:
+        found = services.reading.packages(request.user, text, cursor=cursor, limit=limit)
+        return PackagesPage(
+            packages=_views(services, found.items, words=words, binaries=binaries, base_url=base_url),
+            next=found.next,
+            sealed_jobs=services.reading.unsearched_jobs(text),
+        )
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/counts/jobs",
+    operation_id="count_jobs",
+    needs=(READ,),
+    summary="Count jobs",
+    tags=["counts"],
+    faults=(400, 401, 403, 422, 503),
+)
+async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> CountView:
+    """How many jobs a query asks for; of one's own, unless the token is good for everybody's."""
+    return CountView(count=await services.ask(services.reading.count_jobs, request.user, text))
+
+
+@get(
+    "/v1/counts/packages",
+    operation_id="count_packages",
+    needs=(READ,),
+    summary="Count packages",
+    tags=["counts"],
+    faults=(400, 401, 403, 404, 410, 422, 503),
+)
+async def count_packages(request: Ask, services: Book, text: QueryText = "", of_job: OfJob = None) -> PackageCount:
+    """How many packages a query asks for: all of a job, or of one's own jobs those that something was heard of."""
+
+    def answer() -> PackageCount:
+        row = services.reading.job(request.user, of_job) if of_job is not None else None
+        return PackageCount(
+            count=services.reading.count_packages(request.user, text, job=row),
+            sealed_jobs=services.reading.unsearched_jobs(text) if row is None else 0,
+        )
+
+    return await services.ask(answer)
+
+
+JOB_ROUTES = (
+    find_jobs, one_job, stages, one_line, packages_of_job, one_package, find_packages, count_jobs, count_packages,
+)  # fmt: skip
+
+
+# How far a job is, over HTTP.
+
+
+@get(
+    "/v1/jobs/{job:str}/progress",
+    operation_id="progress",
+    needs=(READ,),
+    summary="How far a job is",
+    tags=["running"],
+    faults=(400, 401, 403, 404, 410, 503),
+)
+async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
+    """Counts for each stage, failures by their cause, and, where nothing can move any more, why."""
+    return await how_far(services, request.user, job)
+
+
+PROGRESS_ROUTES = (progress,)
+
+
+# Why a package is where it is, over HTTP: reasons from the engine, and of what it does not run, what the book
+# tells.
+
+_OVER: dict[str, tuple[WhyCode, str]] = {
+    "DONE": ("done", "its outputs are there"),
+    "CLEARED": ("done", "its outputs were handed over, or their time was over"),
+    "ABORTED": ("aborted", "it was given up"),
+    "CANCELLED": ("cancelled", "it was cancelled on request"),
+}
+
+
+@get(
+    "/v1/jobs/{job:str}/packages/{package:str}/explain",
+    operation_id="explain",
+    needs=(READ,),
+    summary="Why a package is where it is",
+    tags=["running"],
+    faults=(400, 401, 403, 404, 410, 503),
+)
+async def explain(request: Ask, services: Book, job: JobPath, package: PackagePath) -> Explanation:
+    """Every reason, the one that matters most first; of a job that is run elsewhere, what the book tells."""
+    place = package_place(package)
+
+    def look() -> ShownPackage:
+        return services.reading.package(services.reading.job(request.user, job), place)
+
+    found = await services.ask(look)
+    running = services.running
+    if running is not None and running.jobs.alive:
+
+        def ask(engine: Engine) -> tuple[Explanation | None, Unpublished | None]:
+            return engine.explain(job, place.dotted, found.facts), running.jobs.publishing_fault(job)
+
+        told, fault = await asyncio.wrap_future(running.jobs.ask(ask))
+        if told is not None:
+            if fault is not None and fault.package == place.dotted:
+                why = Why(code="job-held", message=fault.what, subject=job, next_step=cure_of(fault, job))
+                told = msgspec.structs.replace(told, reasons=(why, *told.reasons))
+            return await services.ask(_in_words, services, found, told)
+    told = await services.ask(_by_the_book, services, found, place)
+    return await services.ask(_in_words, services, found, told)
+
+
+def _in_words(services: Services, found: ShownPackage, told: Explanation) -> Explanation:
+    """The same with what the package is called, and the binaries of its last attempt that ended."""
+    told = msgspec.structs.replace(told, words=services.wording.of(found.job, found.place))
+    attempts = found.facts.attempts if found.facts is not None else {}
+    last = max((number for number, attempt in attempts.items() if attempt.finished_position is not None), default=None)
+    views = binary_views(services.reading.end_of(found, last)) if last is not None else []
+    if not views:
+        return told
+    binaries = msgspec.convert(views, tuple[BinaryEnd, ...], from_attributes=True)
+    return msgspec.structs.replace(told, ended=last, binaries=binaries)
+
+
+def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> Explanation:
+    facts = found.facts if found.facts is not None else unheard(found.job, found.activity)
+    reasons: list[Why] = []
+    if facts.state == "DONE" and place.dotted in left_unpublished(services, found.job):
+        message, step = "it is done, and what it made is not under its names", tried_by(found.job.job)
+        reasons.append(Why(code="done", message=message, since=facts.entered_at, next_step=step))
+    elif facts.state in _OVER:
+        code, message = _OVER[facts.state]
+        message += f": {facts.cause}" if facts.cause else ""
+        message += f" ({facts.cause_message})" if facts.cause_message else ""
+        message += f"; it ran at {facts.site}" if code == "done" and facts.site else ""
+        reasons.append(Why(code=code, message=message, subject=facts.upstream or "", since=facts.entered_at))
+    else:
+        message = "no engine of this service runs it: whoever logs its events knows more"
+        reasons.append(Why(code="elsewhere", message=message, since=facts.entered_at))
+    for number, attempt in sorted(facts.attempts.items()):
+        if attempt.finished_at is not None and attempt.exit_code != "SUCCESS":
+            said = words_of_failure(attempt.exit_message)
+            message = f"attempt {number} failed at {attempt.site}: {attempt.reason or attempt.exit_code}{said}"
+            reasons.append(Why(code="failed", message=message, subject=attempt.site or "", since=attempt.finished_at))
+    return Explanation(
+        job=found.job.job,
+        package=place.dotted,
+        epoch=facts.epoch,
+        standing=facts.state.lower(),
+        reasons=tuple(reasons),
+    )

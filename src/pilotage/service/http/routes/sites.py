@@ -1,0 +1,307 @@
+"""Sites over HTTP: how each stands, why, and what an operator asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Collection
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from pilotage.book.rows.rows import PilotRow, SiteRow
+from pilotage.model.errors import did_you_mean
+from pilotage.model.exchange.operations import Accepted, SiteDeed
+from pilotage.model.exchange.reports import Noticed
+from pilotage.model.jobs.definition import plain
+from pilotage.reading.access import READ, SITES
+from pilotage.reading.view_builders import pilot_view
+from pilotage.reading.views import KeptSites, PilotView, SiteReason, SiteStand, View
+from pilotage.service.errors import UnknownSite
+from pilotage.service.http.errors import Malformed
+from pilotage.service.http.routes.operations import OnceKey
+from pilotage.service.http.routing import Ask, Book, get, in_path, post
+from pilotage.service.http.services import Services, running_of
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+PILOTS_LOOKED_AT = 1000
+PILOTS_SHOWN = 20
+WORDS_LINES = 5
+GONE = "gone"
+"""The status of a site that the book knows and the service does not, or no more."""
+
+SitePath = Annotated[str, in_path("The name of the site.")]
+
+
+class SiteView(View, frozen=True, kw_only=True):
+    """A place that runs attempts, and how it stands: `says` is what keeps things waiting there, in its own words.
+
+    `unheard` tells of what does not begin there, or runs and does not speak.
+    """
+
+    site: str
+    kind: str
+    mode: str
+    status: str
+    message: str
+    says: str
+    score: float | None
+    tscore: float | None
+    queue_seconds: float | None
+    pilots_queued: int
+    pilots_live: int
+    slots: int
+    used: int
+    dead_starts: int
+    closed: str
+    next_try_at: float | None
+    unheard: str
+    last_words: str
+    updated_at: float
+
+
+class SitesView(View, frozen=True, kw_only=True):
+    """All sites, the file in which they are written down, and what is wrong with it."""
+
+    sites: list[SiteView]
+    file: str
+    fault: str
+
+
+class SiteDetail(View, frozen=True, kw_only=True):
+    """A site, what is written of it, why it is or is not chosen, its latest pilots, and which of them are not heard."""
+
+    site: SiteView
+    entry: dict[str, Any] | None
+    reasons: list[SiteReason]
+    pilots: list[PilotView]
+    noticed: list[Noticed]
+
+
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parts of a service know of a site."""
+
+    name: str
+    row: SiteRow | None
+    stand: SiteStand | None
+    kept: KeptSites
+    said: str
+    pilots: list[PilotRow]
+    runs: bool  # then a site that the engine does not know is gone, whatever was last written of it
+
+
+@get("/v1/sites", operation_id="sites", needs=(READ,), summary="Sites", tags=["sites"], faults=(401, 403, 503))
+async def sites(request: Ask, services: Book) -> SitesView:
+    """Every site and how it stands; those that the service knows first."""
+    known = await _known(request, services, None)
+    kept = _kept(services)
+    return SitesView(sites=[_view(each) for each in known], file=kept.file, fault=kept.fault)
+
+
+@get(
+    "/v1/sites/{site:str}",
+    operation_id="site",
+    needs=(READ,),
+    summary="A site",
+    tags=["sites"],
+    faults=(400, 401, 403, 404, 503),
+)
+async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
+    """A site, what is written of it, why it is or is not chosen, and its latest pilots."""
+    known = (await _known(request, services, site))[0]
+    entry = known.kept.entries.get(site)
+    shown = sorted(known.pilots, key=lambda row: row.updated_at, reverse=True)[:PILOTS_SHOWN]
+    return SiteDetail(
+        site=_view(known),
+        entry=plain(entry) if entry is not None else None,
+        reasons=list(known.stand.reasons) if known.stand is not None else [],
+        pilots=[pilot_view(row) for row in shown],
+        noticed=list(known.stand.noticed) if known.stand is not None else [],
+    )
+
+
+@post(
+    "/v1/sites/{site:str}/hibernate",
+    status=200,
+    operation_id="hibernate_site",
+    needs=(SITES,),
+    summary="Choose a site no more",
+    tags=["sites"],
+    faults=(400, 401, 403, 404, 409, 503),
+)
+async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Give a site nothing more until somebody wakes it; what runs there goes on. The body may have a `message`."""
+    return await _operated(request, services, site, "hibernate", key)
+
+
+@post(
+    "/v1/sites/{site:str}/wake",
+    status=200,
+    operation_id="wake_site",
+    needs=(SITES,),
+    summary="Give a site a new chance",
+    tags=["sites"],
+    faults=(400, 401, 403, 404, 409, 503),
+)
+async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Choose a site again that hibernates, or at which pilots could not start. The body may have a `message`."""
+    return await _operated(request, services, site, "wake", key)
+
+
+@post(
+    "/v1/sites/{site:str}/probe",
+    status=200,
+    operation_id="probe_site",
+    needs=(SITES,),
+    summary="Try whether a pilot comes up",
+    tags=["sites"],
+    faults=(400, 401, 403, 404, 409, 503),
+)
+async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Start one pilot there that ends at once; whether it came is an event, `SiteProbed`."""
+    return await _operated(request, services, site, "probe", key)
+
+
+@post(
+    "/v1/sites/{site:str}/try",
+    status=200,
+    operation_id="try_site",
+    needs=(SITES,),
+    summary="Watch whether a pilot comes up",
+    tags=["sites"],
+    faults=(400, 401, 403, 404, 409, 503),
+)
+async def try_site(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Start one pilot there that ends at once, beside those that live, and by which the site is not judged.
+
+    Its name is that of the site, `-trial-`, and the number of the operation.
+    """
+    return await _operated(request, services, site, "try", key)
+
+
+async def _operated(request: Ask, services: Services, site: str, deed: SiteDeed, key: str | None) -> Accepted:
+    running = running_of(services)
+    message = _message(await request.body())
+    known = await asyncio.wrap_future(running.jobs.ask(_names))
+    if site not in known:
+        raise _unknown(site, known)
+
+    def operate() -> Awaitable[Accepted]:
+        return asyncio.wrap_future(running.jobs.operate_site(deed, site, message=message))
+
+    return await running.once(request.user, key, operate)
+
+
+def _message(body: bytes) -> str:
+    if not body:
+        return ""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        raise Malformed(f"the body has a text `message`, or nothing: {fault}") from None
+    unknown = [name for name in fields if name != "message"]
+    if unknown:
+        raise Malformed("no such field", subject=unknown[0][:64], expected="message")
+    return fields.get("message", "")
+
+
+async def _known(request: Ask, services: Services, only: str | None) -> list[_Known]:
+    """What is known of one site, or of all of them; raises `UnknownSite`."""
+    rows = {row.site: row for row in await services.ask(services.reading.sites, request.user)}
+    running, stands = services.running, {}
+    runs = running is not None and running.jobs.alive
+    if running is not None and runs:
+        stands = await asyncio.wrap_future(running.jobs.ask(lambda engine: _stands(engine, only)))
+    if only is not None and only not in rows and only not in stands:
+        served = await asyncio.wrap_future(running.jobs.ask(_names)) if running is not None and runs else []
+        raise _unknown(only, {*rows, *served})
+    names = [only] if only is not None else [*stands, *sorted(rows.keys() - stands.keys())]
+    found = []
+    for name in names:
+        stand = stands.get(name)
+        # Whoever looks at all of them is told the last words only where something is wrong.
+        looks = only is not None or (stand is not None and bool(stand.dead_starts))
+        found.append(
+            _Known(
+                name=name,
+                row=rows.get(name),
+                stand=stand,
+                kept=_kept(services),
+                said=running.jobs.said_of_site(name) if running is not None else "",
+                pilots=await services.ask(_pilots, services, name) if looks else [],
+                runs=runs,
+            )
+        )
+    return found
+
+
+def _stands(engine: Engine, only: str | None) -> dict[str, SiteStand]:
+    from pilotage.service.sites.status import stand_of_site
+
+    names = list(engine.state.sites.by_name) if only is None else [only]
+    return {name: stand for name in names if (stand := stand_of_site(engine, name)) is not None}
+
+
+def _kept(services: Services) -> KeptSites:
+    sites = services.running.sites if services.running is not None else None
+    return sites.known if sites is not None else KeptSites()
+
+
+def _pilots(services: Services, site: str) -> list[PilotRow]:
+    """The latest pilots of a site, and what was asked for there."""
+    return services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
+
+
+def last_words(pilots: list[PilotRow]) -> str:
+    """The end of what the last one wrote that ended before it spoke; nothing where every one spoke, or none wrote."""
+    dead = [row for row in pilots if row.ended_at is not None and row.started_at is None and row.stderr]
+    last = max(dead, key=lambda row: row.ended_at or 0.0, default=None)
+    if last is None:
+        return ""
+    lines = (last.stderr or "").strip().splitlines()[-WORDS_LINES:]
+    return "\n".join([f"{last.reason}:", *lines] if last.reason and len(lines) > 1 else lines)
+
+
+def _view(known: _Known) -> SiteView:
+    row = known.row or SiteRow(site=known.name)
+    entry = known.kept.entries.get(known.name)
+    kind = entry.kind if entry is not None else row.kind or ("local" if known.name in known.kept.entries else "")
+    stand = known.stand
+    status = stand.status if stand is not None else GONE if known.runs else row.status or GONE
+    stand = stand if stand is not None else SiteStand(status=status)
+    words = last_words(known.pilots) if stand.dead_starts else ""
+    words = next(("\n".join(each.words.splitlines()[-WORDS_LINES:]) for each in stand.noticed if each.words), words)
+    return SiteView(
+        site=known.name,
+        kind=kind,
+        mode=entry.mode if entry is not None else "pilots",
+        status=status,
+        message=known.said or row.message,
+        says=known.said,
+        score=stand.score,
+        tscore=stand.tscore,
+        queue_seconds=stand.queue_seconds,
+        pilots_queued=stand.pilots_queued,
+        pilots_live=stand.pilots_live,
+        slots=stand.slots,
+        used=stand.used,
+        dead_starts=stand.dead_starts,
+        closed=stand.closed,
+        next_try_at=stand.next_try_at,
+        unheard=stand.unheard,
+        last_words=words,
+        updated_at=row.updated_at,
+    )
+
+
+def _names(engine: Engine) -> list[str]:
+    return list(engine.state.sites.by_name)
+
+
+def _unknown(site: str, known: Collection[str]) -> UnknownSite:
+    hint = did_you_mean(site, sorted(known)) or "see them all: pilotage site list"
+    return UnknownSite("no such site", subject=f"site {site[:64]}", next_step=hint)
+
+
+SITE_ROUTES = (sites, one_site, hibernate, wake, probe, try_site)

@@ -1,0 +1,528 @@
+"""What earlier runs of a document made and it no longer makes: found, and removed.
+
+A file goes only if it is certain that nobody wants it: it has the content that a run of this document was granted, no other
+run made it since, the document as it is now does not make it, cannot make it and does not read it, under whatever name,
+and neither does a job that is not over, nor another document by its latest run.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+
+from pilotage.book.query import EVERYTHING
+from pilotage.book.rows.rows import JobRow
+from pilotage.language import Expansion
+from pilotage.language.expansion.blocks import Block, BlockColumns, bind
+from pilotage.language.expansion.lists import Column
+from pilotage.language.expansion.producers import PatternIndex, general_pattern, late_outputs
+from pilotage.language.parsing.iterations import sources
+from pilotage.language.text.names import tidy_name, tidy_names
+from pilotage.language.text.patterns import is_pattern, literal, matches
+from pilotage.language.text.templates import Template, literal_text, parse_template, part_of_name, render, render_column
+from pilotage.model.answers import CleanRequest, NotRemoved, ObsoleteFile, ObsoleteFiles, StayingFile, StaysFor
+from pilotage.model.errors import PilotageError
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import Noted
+from pilotage.model.jobs.definition import Definition, InputFile, Parameter, Source
+from pilotage.model.jobs.submission import Origin
+from pilotage.model.states import FINAL_NAMES
+from pilotage.model.texts import clipped
+from pilotage.ports import Clock, FileStore, Journal, MadeFile, StoredFile, StoreError, WorkIndex
+from pilotage.service.jobs.resubmission import origin_of
+from pilotage.service.jobs.submission import expansion_of, recall
+from pilotage.service.works.capture import differing_of, output_column
+
+# Which files a job makes and reads, by their names in its folder: also those whose names are not known before they
+# are made.
+
+_ALL_STAGES = 1  # of an index in which everything is of stage 0
+
+
+class FileUses:
+    """The files of one job. Where it is not certain whether it uses one, it does."""
+
+    def __init__(self, expansion: Expansion, brought: Collection[str] = ()) -> None:
+        """Take the job as it is laid out, and the names of the files that it brought along."""
+        self._made: set[str] = set()
+        self._made_like = PatternIndex()
+        self._read: set[str] = {*brought}
+        self._read_like = PatternIndex()
+        for block in expansion.blocks:
+            self._add_outputs(block)
+            self._add_inputs(block)
+        for names in expansion.resolved.lists.values():  # what it was laid out over, whatever that is
+            self._read.update(names)
+        for block in (*expansion.blocks, *expansion.late_blocks):
+            for each in differing_of(block, expansion.definition):
+                self._read.update(each.names.values())
+            self._add_image(block)
+        for block in expansion.late_blocks:
+            self._may_make(tidy_name(general_pattern(block.output_template(output))) for _, output in block.outputs())
+            self._may_read(tidy_name(general_pattern(block.bound(given.name))) for given in _not_listed(block))
+        for late in expansion.late:
+            self._may_make(late_outputs(expansion.definition, late.stage - 1))
+        for stage, source in _sources(expansion.definition):
+            self._read.update(_written(name, expansion.definition) for name in (source.csv, source.lines) if name)
+            if source.files and any(late.stage == stage for late in expansion.late):
+                self._may_read([_written(source.files, expansion.definition)])
+
+    def makes(self, name: str) -> bool:
+        """Whether it makes a file, under a name that is known."""
+        return name in self._made
+
+    def may_make(self, name: str) -> bool:
+        """Whether it may make a file, by a pattern, by a regular expression, or in a stage that is not laid out yet."""
+        return bool(self._made_like.makers_of(literal(name), before_stage=_ALL_STAGES))
+
+    def reads(self, name: str) -> bool:
+        """Whether it reads a file, or may: as an input, a list, a program or a script."""
+        return name in self._read or bool(self._read_like.makers_of(literal(name), before_stage=_ALL_STAGES))
+
+    def names_read(self) -> Collection[str]:
+        """The names under which it reads files, as far as they are known; some may be values of a list that are no files."""
+        return self._read
+
+    def uses(self, name: str) -> bool:
+        """Whether it makes or reads a file, or may."""
+        return self.makes(name) or self.may_make(name) or self.reads(name)
+
+    def _add_outputs(self, block: Block) -> None:
+        for _, output in block.outputs():
+            if block.makes_pattern(output):
+                self._may_make(_patterns(block, block.output_template(output)))
+            else:
+                self._made.update(output_column(block, output))
+
+    def _add_inputs(self, block: Block) -> None:
+        for _, given in block.inputs():
+            template = block.bound(given.name)
+            lists = [each for each in template.placeholders if block.is_list(each.name)]
+            if lists:
+                column = block.column(lists[0].name)
+                self._read.update(_listed(column, lists[0].attribute) if column is not None else ())
+            elif is_pattern(literal_text(template)):
+                # What other stages make is theirs, and what was on disk is in the lists; but not what it takes by itself.
+                self._may_read(_patterns(block, template) if _comes_by_itself(given) else ())
+            elif template.placeholders:
+                self._read.update(tidy_names(render_column(template, BlockColumns(block), block.count)))
+            else:
+                self._read.add(tidy_name(literal_text(template)))
+
+    def _add_image(self, block: Block) -> None:
+        if block.package.container is not None:  # an image that is no file is the name of none, either
+            template = block.bound(block.package.container.image)
+            if template.placeholders:
+                self._may_read([tidy_name(general_pattern(template))])
+            else:
+                self._read.add(tidy_name(literal_text(template)))
+
+    def _may_make(self, patterns: Collection[str] | Iterator[str]) -> None:
+        self._made_like.add(((pattern, 0) for pattern in {*patterns}), stage=0)
+
+    def _may_read(self, patterns: Collection[str] | Iterator[str]) -> None:
+        # What says nothing is the name of an item; where these come from is said by the iteration.
+        self._read_like.add(((pattern, 0) for pattern in {*patterns} if pattern.strip("*")), stage=0)
+
+
+def files_there(store: FileStore, folder: str, names: Collection[str]) -> Iterator[StoredFile]:
+    """The files of some names, as far as they can be looked at: what cannot be is read by nobody."""
+    try:
+        yield from store.look_up(folder, names).values()
+    except StoreError:
+        if len(names) > 1:
+            for name in names:
+                yield from files_there(store, folder, [name])
+
+
+def identity(file: StoredFile) -> tuple[int, int]:
+    """What a file is, under whatever name: a link leads to the same one."""
+    return file.inode, file.changed_ns
+
+
+def name_in(root: str, *, folder: str, name: str) -> str:
+    """What a file of a folder is called from another one, above or below that; empty where it is not in there."""
+    path, beginning = f"{folder}/{name}", f"{root}/"
+    return path[len(beginning) :] if path.startswith(beginning) else ""
+
+
+def _patterns(block: Block, template: Template) -> list[str]:
+    """A pattern with its gaps filled in, for every package of a block."""
+    if not template.placeholders:
+        return [tidy_name(literal_text(template))]
+    return [tidy_name(render(template, block.values(position), quote=literal)) for position in range(block.count)]
+
+
+def _listed(column: Column, attribute: str) -> Iterator[str]:
+    for group in column.values:
+        yield from (tidy_name(part_of_name(value, attribute)) for value in group)
+
+
+def _comes_by_itself(given: InputFile) -> bool:
+    return given.acquisition == "self" or bool(given.locator)
+
+
+def _not_listed(block: Block) -> Iterator[InputFile]:
+    """The inputs of a block without packages that are no patterns: what matched one of these is in the lists."""
+    for _, given in block.inputs():
+        if _comes_by_itself(given) or not is_pattern(literal_text(block.bound(given.name))):
+            yield given
+
+
+def _sources(definition: Definition) -> Iterator[tuple[int, Source]]:
+    """Every list that the stages, counted from 1, and lines of a job draw on."""
+    for number, stage in enumerate(definition.stages, start=1):
+        for iteration in (stage.each, *(line.each for line in stage.lines)):
+            yield from ((number, source) for source in sources(iteration))
+
+
+def _written(text: str, definition: Definition) -> str:
+    """A name or pattern with the constants of a job filled in; another gap may be anything."""
+    template = bind(parse_template(text), definition.constants)
+    return tidy_name(general_pattern(template) if template.placeholders else literal_text(template))
+
+
+Learn = Callable[[str], bool]
+"""Has the index learn from the book which files of a folder are ours."""
+AtWork = Callable[[str], "tuple[Expansion, Collection[str]] | None"]
+"""A job that is worked on, as it is laid out, and the files that it brought along; None where it is not at hand."""
+
+_ROWS_AT_ONCE = 1000
+_NAMED_MAX = 5
+_USES = "makes or reads it"
+_NAMELESS = frozenset({"", "-"})  # documents that are no files: of Python, or read from standard input
+
+
+def clean(
+    request: CleanRequest,
+    *,
+    journal: Journal,
+    store: FileStore,
+    index: WorkIndex,
+    learn: Learn,
+    unfinished: Collection[str] = (),
+    at_work: AtWork = lambda _: None,
+) -> ObsoleteFiles:
+    """Find what a document no longer makes, and remove what is asked for of it. Nobody may submit a job meanwhile.
+
+    `unfinished` are jobs that are not over besides those that are not by the book. Raises `DocumentError`, and `StoreError`
+    where files cannot be looked at; what cannot be removed is told.
+    """
+    found = _Search(request, journal=journal, store=store, unfinished=unfinished, at_work=at_work).obsolete(
+        _made(index, request.submission.folder, learn)
+    )
+    if not request.remove:
+        return found
+    removed: list[str] = []
+    failed: list[NotRemoved] = []
+    for file in found.files:
+        if request.remove.get(file.name) != file.sha256:
+            continue
+        try:
+            if store.remove(found.folder, file.name, sha256=file.sha256):
+                removed.append(file.name)
+            else:
+                failed.append(NotRemoved(name=file.name, message="it was changed a moment ago"))
+        except StoreError as fault:
+            failed.append(NotRemoved(name=file.name, message=fault.what))
+    folders = store.remove_empty(found.folder, removed)
+    return msgspec.structs.replace(found, removed=tuple(removed), folders=tuple(folders), not_removed=tuple(failed))
+
+
+def removal_notes(found: ObsoleteFiles, *, journal: Journal, clock: Clock) -> list[Event]:
+    """What the book is told of what was removed: one line for each job that made some of it, and is not put away."""
+    removed = {*found.removed}
+    by_job: dict[str, list[str]] = {}
+    for file in found.files:
+        if file.name in removed:
+            by_job.setdefault(file.job, []).append(file.name)
+    stream = f"clean-{secrets.token_hex(6)}"  # of its own: nobody else counts in it
+    notes: list[Event] = []
+    for job, names in sorted(by_job.items()):
+        row = journal.job(job)
+        if row is None or row.place != "live":
+            continue  # an event would bring it back
+        more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
+        count = "1 file" if len(names) == 1 else f"{len(names):,} files"
+        text = (
+            f"pilotage clean removed {count} that its document no longer makes: {', '.join(names[:_NAMED_MAX])}{more}"
+        )
+        notes.append(
+            Event(
+                source="service",
+                stream=stream,
+                n=len(notes) + 1,
+                type="Noted",
+                time=clock.now(),
+                epoch=row.epoch,
+                seen=journal.position(),
+                job=job,
+                data=msgspec.Raw(msgspec.json.encode(Noted(text=clipped(text, 1000)))),
+            )
+        )
+    return notes
+
+
+def _made(index: WorkIndex, folder: str, learn: Learn) -> Iterator[tuple[str, dict[str, MadeFile]]]:
+    """The names under which something was made, each with what it was, by checksum."""
+    learn(folder)
+    for name, files in groupby(index.made_files(folder), key=lambda made: made.file.name):
+        yield name, {made.file.sha256: made for made in files}
+
+
+class _User(NamedTuple):
+    """A job, or another document, whose files stay: in which folder, and which they are; None: nobody knows, so all."""
+
+    folder: str
+    uses: FileUses | None
+    reason: StaysFor
+    message: str
+
+
+class _Search:
+    """Looks through what was made in a folder."""
+
+    def __init__(
+        self,
+        request: CleanRequest,
+        *,
+        journal: Journal,
+        store: FileStore,
+        unfinished: Collection[str],
+        at_work: AtWork,
+    ) -> None:
+        submission = request.submission
+        self._submission = submission
+        self._folder = submission.folder
+        self._journal = journal
+        self._store = store
+        self._at_work = at_work
+        expansion = expansion_of(submission)
+        self._definition = expansion.definition
+        self._now = FileUses(expansion, [*submission.captured, *request.read, submission.document])
+        self._rows = {row.job: row for row in _rows(journal)}
+        self._origins = {job: origin_of(journal, row) for job, row in self._rows.items() if row.place != "purged"}
+        self._unfinished = {
+            job
+            for job, origin in self._origins.items()
+            if origin is not None and (job in unfinished or self._rows[job].state not in FINAL_NAMES)
+        }
+        self._documents: dict[tuple[str, str], bool] = {}  # by folder and name: whether they are there
+        self._mine = self._runs_of_document()
+        self._by_parameters: dict[tuple[tuple[str, str], ...], frozenset[str]] = {}
+        self._links: dict[tuple[int, int], tuple[StaysFor, str]] | None = None
+
+    def obsolete(self, made: Iterator[tuple[str, dict[str, MadeFile]]]) -> ObsoleteFiles:
+        """What can be removed, and what stays."""
+        wanted = {
+            name: contents
+            for name, contents in made
+            if not self._now.makes(name) and any(each.job in self._mine for each in contents.values())
+        }
+        there = self._store.look_up(self._folder, wanted) if wanted else {}
+        users = self._users() if there else []
+        files: list[ObsoleteFile] = []
+        kept: list[StayingFile] = []
+        maybe_made = 0
+        for name in sorted(there):
+            if self._now.may_make(name):
+                maybe_made += 1
+                continue
+            told = self._examined(there[name], wanted[name], users)
+            if isinstance(told, StayingFile):
+                kept.append(told)
+            else:
+                files.append(told)
+        return ObsoleteFiles(
+            job=self._definition.job,
+            folder=self._folder,
+            files=tuple(files),
+            kept=tuple(kept),
+            maybe_made=maybe_made,
+        )
+
+    def _examined(
+        self, there: StoredFile, contents: Mapping[str, MadeFile], users: Collection[_User]
+    ) -> ObsoleteFile | StayingFile:
+        name = there.name
+
+        def kept(reason: StaysFor, message: str) -> StayingFile:
+            return StayingFile(name=name, reason=reason, message=message)
+
+        if self._store.is_linked(self._folder, name):
+            return kept("link", "it is a link, or in a folder that is one")
+        sizes = {each.file.size_bytes for each in contents.values()}
+        sha256 = self._store.checksum(self._folder, name) if there.size_bytes in sizes else None
+        made = contents.get(sha256 or "")
+        if made is None or sha256 is None:
+            return kept("changed", "it was changed since it was made")
+        if made.job in self._unfinished:
+            return kept("unfinished-job", f"the job {made.job}, which is not over, made it")
+        for user in users:
+            inner = name_in(user.folder, folder=self._folder, name=name)
+            if inner and (user.uses is None or user.uses.uses(inner)):
+                return kept(user.reason, user.message)
+        if made.job not in self._mine:
+            return kept("other-document", f"the job {made.job or 'of another document'} made it last")
+        if self._now.reads(name):
+            return kept("document", "the document reads it")
+        if other := self._made_with_others(name, made.job):
+            return kept("parameters", f"the document makes it with {other}")
+        if reader := self._readers_by_link(users).get(identity(there)):
+            return kept(*reader)
+        return ObsoleteFile(
+            name=name,
+            size_bytes=there.size_bytes,
+            sha256=sha256,
+            modified_at=there.modified_ns / 1e9,
+            job=made.job,
+        )
+
+    # --- whose it is ---
+
+    def _runs_of_document(self) -> set[str]:
+        """The runs of the document: from a file of its name, or of the same job's name where that file is gone.
+
+        Of jobs that were purged only the name of the job is left: it tells, unless another document has it, too.
+        """
+        submission, name = self._submission, self._definition.job
+        found: set[str] = set()
+        others: set[str] = set()
+        for job, origin in self._origins.items():
+            row = self._rows[job]
+            if origin is None or origin.folder != submission.folder:
+                continue
+            if row.owner == submission.owner and self._is_run_of_document(row, origin):
+                found.add(job)
+            else:
+                others.add(row.name)
+        if name not in others:
+            found |= {
+                row.job
+                for row in self._rows.values()
+                if row.place == "purged" and (row.name, row.owner) == (name, submission.owner)
+            }
+        return found
+
+    def _is_run_of_document(self, row: JobRow, origin: Origin) -> bool:
+        same_name = row.name == self._definition.job
+        if origin.document == self._submission.document:
+            return same_name or origin.document not in _NAMELESS
+        return same_name and origin.document not in _NAMELESS and not self._is_there(origin)
+
+    def _is_there(self, origin: Origin) -> bool:
+        """Whether the document that a job was read from is still there, under that name."""
+        key = (origin.folder, origin.document)
+        if key not in self._documents:
+            try:
+                self._documents[key] = bool(self._store.look_up(origin.folder, [origin.document]))
+            except StoreError:  # nobody may look there: what is not known for certain is there
+                self._documents[key] = True
+        return self._documents[key]
+
+    # --- who else wants it ---
+
+    def _users(self) -> list[_User]:
+        """The jobs that are not over, and the other documents by their latest runs.
+
+        Of this folder and those around it, and of the same user wherever they are: links may lead from there to here.
+        """
+        found: list[_User] = []
+        latest: dict[tuple[str, str], JobRow] = {}
+        for job, origin in self._origins.items():
+            row = self._rows[job]
+            if origin is None:
+                continue
+            if row.owner != self._submission.owner and not _are_nested(origin.folder, self._folder):
+                continue
+            if job in self._unfinished:
+                message = f"the job {job}, which is not over, {_USES}"
+                found.append(_User(origin.folder, self._uses_of(row), "unfinished-job", message))
+            elif job not in self._mine and origin.document not in _NAMELESS and self._is_there(origin):
+                key = (origin.folder, origin.document)
+                if key not in latest or (row.submitted_at or 0.0) >= (latest[key].submitted_at or 0.0):
+                    latest[key] = row
+        for (folder, document), row in latest.items():
+            if (uses := self._uses_of(row)) is not None:
+                shown = name_in(self._folder, folder=folder, name=document) or f"{folder}/{document}"
+                found.append(_User(folder, uses, "other-document", f"{shown} {_USES}"))
+        return found
+
+    def _uses_of(self, row: JobRow) -> FileUses | None:
+        known = self._at_work(row.job) if row.job in self._unfinished else None
+        try:
+            if known is None:
+                recalled = recall(self._journal, row)
+                known = recalled.expansion, recalled.origin.captured
+        except PilotageError:
+            return None
+        expansion, captured = known
+        origin = self._origins[row.job]
+        return FileUses(expansion, captured if origin is None else [*captured, origin.document])
+
+    def _readers_by_link(self, users: Collection[_User]) -> Mapping[tuple[int, int], tuple[StaysFor, str]]:
+        """Who reads a file, by what the file is: another name may lead to it, through a link."""
+        if self._links is None:
+            own = _User(self._folder, self._now, "document", f"the document {_USES}")
+            self._links = {}
+            for user in (*users, own):
+                names = user.uses.names_read() if user.uses is not None else ()
+                who = user.message.removesuffix(_USES)
+                for file in files_there(self._store, user.folder, names):
+                    self._links[identity(file)] = (user.reason, f"{who}reads {file.name}, which leads to it")
+        return self._links
+
+    # --- parameters ---
+
+    def _made_with_others(self, name: str, job: str) -> str:
+        """The parameters of a run, where they are others than now and the document makes a file of this name with them."""
+        now, chosen = self._definition.parameters, self._chosen(job)
+        other = tuple(
+            (each, value) for each, value in sorted(chosen.items()) if each in now and now[each].chosen != value
+        )
+        if not other:
+            return ""
+        if other not in self._by_parameters:
+            replace = msgspec.structs.replace
+            parameters = {**now, **{each: replace(now[each], value=value) for each, value in other}}
+            then = _names_made(replace(self._definition, parameters=parameters))
+            self._by_parameters[other] = then - _names_made(self._definition)
+        if not any(matches(pattern, name) for pattern in self._by_parameters[other]):
+            return ""
+        return ", ".join(f"{each}={value}" for each, value in other)
+
+    def _chosen(self, job: str) -> dict[str, str]:
+        """What the parameters of a job were."""
+        row = self._rows[job]
+        content = self._journal.content(row.definition) if row.definition else None
+        if content is None:
+            return {}
+        parameters = msgspec.json.decode(content, type=_Parameters).parameters
+        return {name: each.chosen for name, each in parameters.items() if each.chosen is not None}
+
+
+class _Parameters(msgspec.Struct, frozen=True):
+    parameters: dict[str, Parameter] = {}
+
+
+def _names_made(definition: Definition) -> frozenset[str]:
+    """Patterns of everything that a document makes, whatever it iterates over."""
+    return frozenset(name for stage in range(len(definition.stages)) for name in late_outputs(definition, stage))
+
+
+def _rows(journal: Journal) -> Iterator[JobRow]:
+    after: str | None = None
+    while True:
+        page = journal.find_jobs(EVERYTHING, after=after, limit=_ROWS_AT_ONCE)
+        yield from page.items
+        if not page.more:
+            return
+        after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
+
+
+def _are_nested(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

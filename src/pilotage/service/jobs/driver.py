@@ -1,0 +1,408 @@
+"""The core of the service in real time: one thread takes in what came, steps, has it written, and only then lets it out.
+
+Steps may run ahead of what is durable; replies, answers and effects wait until everything before them is. Whoever asks
+gets a future. The thread dies of nothing but a fault of its own; then it says so, and nothing is answered any more: the
+book is whole, and a service that starts anew goes on from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from pilotage.book.fold.join import Receipt
+from pilotage.book.rows.rows import StreamRow
+from pilotage.engine.engine import Engine
+from pilotage.model.errors import PilotageError
+from pilotage.model.exchange.exchange import AgentSays, AttemptRef, Exchange, ExchangeReply, LogText
+from pilotage.model.exchange.operations import Accepted, AnyOperation, Effect, Refused
+from pilotage.ports import Clock, JournalUnavailable
+from pilotage.service.core import Core
+from pilotage.service.errors import NotRunning, OperationRefused, Superseded, answer, fail, for_many
+from pilotage.service.jobs.agent_access import own_logs
+from pilotage.service.journal.writer import Batch, Writer, WriterBusy
+from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
+from pilotage.service.process import Courtesy
+
+log = logging.getLogger(__name__)
+
+Told = TypeVar("Told")
+
+AHEAD_MAX = 2
+"""Steps that may be on their way to the disk at once: what comes meanwhile is one step, and one commit."""
+
+_AGAIN_SECONDS = 1.0  # until a write that there was no room for is tried again
+
+
+class Outside(Protocol):
+    """What happens once a step is durable. Every method is called in the thread of the driver, in order."""
+
+    def begin(self, driver: Driver) -> Core:
+        """A core from what the book says; whatever was left half done outside is mended first."""
+        ...
+
+    def heard(self, pilot: str) -> StreamRow | None:
+        """How far an agent was heard that the core does not know, by the book."""
+        ...
+
+    def ran(self, exchange: Exchange, ref: AttemptRef) -> bool:
+        """Whether an agent ran an attempt, by the book."""
+        ...
+
+    def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
+        """The events of a step are durable: files are published, logs kept."""
+        ...
+
+    def reply(self, reply: ExchangeReply) -> bytes:
+        """What goes over the wire to an agent."""
+        ...
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        """Do things in the world; must not wait for it."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+class _Stepped(msgspec.Struct):
+    """A step on its way to the disk; its turn to be written comes when everything before it is durable."""
+
+    outbox: Outbox
+    logs: Sequence[LogText]
+    receipt: Future[Receipt] | None = None  # once it was handed to the writer
+
+
+class Driver:
+    """The thread, its door, and who waits for an answer."""
+
+    def __init__(self, *, writer: Writer, clock: Clock, outside: Outside) -> None:
+        """Nothing runs before `start`."""
+        self._writer = writer
+        self._clock = clock
+        self._outside = outside
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._change = threading.Condition()
+        self._inbox: list[Input] = []
+        self._spoke: dict[str, int] = {}  # by pilot: where its latest exchange is among what came
+        self._logs: dict[str, AgentSays] = {}  # the same of those that bring some
+        self._complaint = ""  # why the book could not be written, as it was last said
+        self._questions: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
+        self._agents: dict[str, tuple[int, Future[bytes]]] = {}  # who waits, by pilot
+        self._askers: dict[int, Future[Accepted]] = {}  # by token
+        self._token = 0
+        self._ahead: deque[_Stepped] = deque()
+        self._leaving: Future[None] | None = None  # of the one step that the writer has, until it was let out
+        self._again_at: float | None = None
+        self._wake_at: float | None = 0.0
+        self._wake_by = 0.0  # the same by a clock that nobody sets: set back, the other may be hours away from it
+        self._stopping = False
+        self._over = False
+        self._ready: Future[None] = Future()
+        self.fault: BaseException | None = None
+        self.courtesy = Courtesy()  # of the thread
+
+    # --- the door: any thread ---
+
+    def start(self) -> None:
+        """Start from the book; returns when the core is there, or raises what kept it from it."""
+        self._thread.start()
+        self._ready.result()
+
+    @property
+    def alive(self) -> bool:
+        """Whether what is asked will be answered."""
+        return self._thread.is_alive() and not self._stopping
+
+    @property
+    def broken(self) -> str:
+        """What it died of; empty while it lives, and where it was stopped."""
+        if isinstance(self.fault, PilotageError):
+            return str(self.fault)
+        return "" if self.fault is None else f"{type(self.fault).__name__}: {self.fault}"
+
+    def stop(self) -> None:
+        """Let what is on its way to the disk arrive, and end."""
+        with self._change:
+            self._stopping = True
+            self._change.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def exchange(self, says: AgentSays) -> Future[bytes]:
+        """What an agent says; the answer is there when everything it rests on is durable."""
+        future: Future[bytes] = Future()
+        exchange = says.exchange
+        with self._change:
+            if self._refuses(future):
+                return future
+            before = self._agents.get(exchange.pilot)
+            is_old = before is not None and before[0] > exchange.sequence  # late, or said again by somebody else
+            if not is_old:
+                self._agents[exchange.pilot] = (exchange.sequence, future)
+            self._put(exchange)
+            if says.logs and not (is_old and exchange.pilot in self._logs):
+                self._logs[exchange.pilot] = says
+            self._change.notify()
+        if before is not None:
+            passed = future if is_old else before[1]
+            fail(passed, Superseded("a later exchange of this agent has come", subject=exchange.pilot))
+        return future
+
+    def _put(self, exchange: Exchange) -> None:
+        """Take an exchange in, in the place of one before it that nobody has looked at: what is not answered is said again."""
+        place = self._spoke.setdefault(exchange.pilot, len(self._inbox))
+        if place == len(self._inbox):
+            self._inbox.append(exchange)
+        elif isinstance(before := self._inbox[place], Exchange) and before.sequence <= exchange.sequence:
+            self._inbox[place] = exchange
+
+    def operate(self, operation: AnyOperation, *, before: Sequence[Input] = ()) -> Future[Accepted]:
+        """Ask for an operation; fails with `OperationRefused`. What goes `before` it is taken in with the same step."""
+        return self._ask_core(lambda token: Asked(token=token, operation=operation), before=before)
+
+    def submit(self, make: Callable[[int], Submit]) -> Future[Accepted]:
+        """Bring a job in; fails with `OperationRefused`. The token goes into the message."""
+        return self._ask_core(make)
+
+    def tell(self, make: Callable[[int], Input]) -> Future[Accepted]:
+        """Bring in whatever else is answered; fails with `OperationRefused`. The token goes into the message."""
+        return self._ask_core(make)
+
+    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+        """Have a question answered between two steps; it must only look."""
+        future: Future[Told] = Future()
+        with self._change:
+            if not self._refuses(future):
+                self._questions.append((question, future))
+                self._change.notify()
+        return future
+
+    def receive(self, *messages: Input) -> None:
+        """Take in what a site reports, or a plan that has grown; what comes together is taken in with one step."""
+        with self._change:
+            self._inbox += messages
+            self._change.notify()
+
+    def _ask_core(self, make: Callable[[int], Input], *, before: Sequence[Input] = ()) -> Future[Accepted]:
+        future: Future[Accepted] = Future()
+        with self._change:
+            if self._refuses(future):
+                return future
+            self._token += 1
+            self._askers[self._token] = future
+            self._inbox += [*before, make(self._token)]  # of one step
+            self._change.notify()
+        return future
+
+    def _refuses(self, future: Future[Any]) -> bool:
+        if self._stopping or self._over:
+            future.set_exception(self._not_running())
+            return True
+        return False
+
+    def _not_running(self) -> NotRunning:
+        """Why nothing is done any more, for whoever asked: the reason and the cure, where there are some."""
+        if isinstance(self.fault, PilotageError):
+            step = self.fault.next_step or "its log says more; start it again"
+            return NotRunning(f"the service has stopped: {self.fault.what}", next_step=step)
+        return NotRunning("the service is stopping", next_step="ask again when it is back")
+
+    @property
+    def leaving(self) -> Future[None] | None:
+        """When all that is durable now will have been let out; None where it has been. Look at the book first, then here."""
+        return self._leaving
+
+    # --- the thread ---
+
+    def on_its_way(self, job: str) -> bool:
+        """Whether something of a job was decided and has not left yet; to be asked within a question only."""
+        return any(one.event.job == job for stepped in self._ahead for one in stepped.outbox.events)
+
+    def _run(self) -> None:
+        try:
+            core = self._outside.begin(self)
+        except BaseException as fault:  # noqa: BLE001 # handed to whoever waits for the start
+            self._over = True
+            self._ready.set_exception(fault)
+            return
+        self._ready.set_result(None)
+        try:
+            while self._turn(core):
+                pass
+        except BaseException as fault:
+            log.exception(
+                "the engine stops: what it did is in the book, and a service that starts anew goes on from it"
+            )
+            self.fault = fault
+        finally:
+            self._end()
+
+    def _turn(self, core: Core) -> bool:
+        """Wait for something to do, and do it; whether to go on."""
+        with self._change:
+            self._change.wait_for(self._has_work, timeout=self._patience())
+            stopping = self._stopping
+            questions, self._questions = self._questions, deque()
+            may_step = len(self._ahead) < AHEAD_MAX and not stopping
+            due = self._wake_at is not None and self._sleeps_for() <= 0.0
+            inbox: list[Input] = []
+            logs: dict[str, AgentSays] = {}
+            if may_step and (self._inbox or due):
+                inbox, self._inbox = self._inbox, inbox
+                logs, self._logs = self._logs, logs
+                self._spoke.clear()
+        self._release(core)
+        for question, future in questions:
+            answer(future, question, core.engine)
+        if inbox or (may_step and due):
+            self._step(core, inbox, list(logs.values()))
+        return not stopping or bool(self._ahead)
+
+    def _has_work(self) -> bool:
+        if self._questions or (self._ahead and self._arrived(self._ahead[0])):
+            return True
+        if self._stopping:
+            return not self._ahead
+        return len(self._ahead) < AHEAD_MAX and bool(self._inbox)
+
+    def _arrived(self, stepped: _Stepped) -> bool:
+        """Whether there is something to do about a step: it is durable, or its write failed."""
+        if self._again_at is not None:
+            return False
+        return not stepped.outbox.events or stepped.receipt is None or stepped.receipt.done()
+
+    def _patience(self) -> float | None:
+        """How long nothing needs to be done by itself."""
+        times = [] if self._again_at is None else [self._again_at - self._clock.now()]
+        if self._wake_at is not None and len(self._ahead) < AHEAD_MAX:
+            times.append(self._sleeps_for())
+        return max(0.0, min(times)) if times else None
+
+    def _sleeps_for(self) -> float:
+        """How many seconds there are until the core wants to be woken."""
+        assert self._wake_at is not None
+        return min(self._wake_at - self._clock.now(), self._wake_by - time.monotonic())
+
+    def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[AgentSays]) -> None:
+        for message in inbox:
+            if isinstance(message, Exchange) and not core.knows(message.pilot):
+                heard = self._outside.heard(message.pilot)
+                if heard is not None:
+                    core.recall(heard)
+        kept = [text for says in logs for text in own_logs(core.engine, says, ran=self._outside.ran)]
+        self.courtesy.give_way()
+        now, began = self._clock.now(), time.monotonic()
+        outbox = core.step(inbox, now)
+        self.courtesy.give_way()
+        self._wake_at = outbox.wake_at
+        self._wake_by = began if outbox.wake_at is None else began + outbox.wake_at - now
+        self._ahead.append(_Stepped(outbox=outbox, logs=kept))
+        self._release(core)
+
+    def _write(self, stepped: _Stepped) -> None:
+        """Hand the events of a step to the writer; where it takes nothing now, it is asked again."""
+        outbox = stepped.outbox
+        self._leaving = for_many()  # before anything of it can be read
+        try:
+            stepped.receipt = self._writer.submit(Batch(outbox.events, outbox.refused, outbox.skewed, own=True))
+        except WriterBusy:
+            self._has_left()
+            self._again_at = self._clock.now() + _AGAIN_SECONDS
+        else:
+            stepped.receipt.add_done_callback(self._wake)
+
+    def _wake(self, _: object) -> None:
+        with self._change:
+            self._change.notify()
+
+    def _release(self, core: Core) -> None:
+        """Have the first step written, and let out what is durable, one after the other.
+
+        No step is handed to the writer before the one before it is durable: a later decision must never be in the book
+        without what it rests on. A write that there was no room for is tried again, and everything waits for it.
+        """
+        if self._again_at is not None and self._clock.now() >= self._again_at:
+            self._again_at = None
+        while self._ahead and self._again_at is None:
+            stepped = self._ahead[0]
+            if stepped.outbox.events:
+                if stepped.receipt is None:
+                    self._write(stepped)
+                if stepped.receipt is None or not stepped.receipt.done():
+                    return
+                fault = stepped.receipt.exception()
+                if isinstance(fault, JournalUnavailable) and not self._stopping:
+                    if str(fault) != self._complaint:  # it is tried again every second, perhaps for days
+                        self._complaint = str(fault)
+                        log.warning("the book cannot be written: %s", fault)
+                    stepped.receipt = None
+                    self._has_left()
+                    self._again_at = self._clock.now() + _AGAIN_SECONDS
+                    return
+                if fault is not None:
+                    raise fault
+                if self._complaint:
+                    log.info("the book can be written again")
+                    self._complaint = ""
+                core.written(stepped.receipt.result().position)
+            self._ahead.popleft()
+            self._let_out(stepped)
+            self._has_left()
+
+    def _has_left(self) -> None:
+        """What the writer had was let out, or is not in the book."""
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving.set_result(None)
+
+    def _let_out(self, stepped: _Stepped) -> None:
+        outbox = stepped.outbox
+        if outbox.events or stepped.logs:
+            self._outside.written(outbox, stepped.logs)
+        for reply in outbox.replies:
+            waiting = self._agents.get(reply.pilot)
+            if waiting is None or waiting[0] != reply.sequence:
+                continue  # nobody waits for it any more: the next exchange is answered in full
+            with self._change:
+                if self._agents.get(reply.pilot) is waiting:
+                    del self._agents[reply.pilot]
+            answer(waiting[1], self._outside.reply, reply)
+        for each in outbox.answers:
+            self._tell(each)
+        if outbox.effects:
+            self._outside.carry_out(outbox.effects)
+
+    def _tell(self, told: Answer) -> None:
+        future = self._askers.pop(told.token, None)
+        if future is None:
+            return
+        if isinstance(told.outcome, Refused):
+            fail(future, OperationRefused(told.outcome))
+        elif future.set_running_or_notify_cancel():
+            future.set_result(told.outcome)
+
+    def _end(self) -> None:
+        """Leave nobody waiting."""
+        with self._change:
+            self._over = True
+            waiting = [future for _, future in self._agents.values()]
+            waiting += [*self._askers.values(), *(future for _, future in self._questions)]  # type: ignore[list-item]
+            self._agents.clear()
+            self._askers.clear()
+            self._questions.clear()
+        self._has_left()
+        for future in waiting:
+            fail(future, self._not_running())
+        self._outside.end()
+
+
+__all__ = ["Driver", "NotRunning", "OperationRefused", "Outside", "Superseded"]

@@ -1,0 +1,298 @@
+"""The files of a line that was dropped with them: removed where nobody else has or reads them, and noted in the book.
+
+That they are to go is in the book before anything is touched (`RemovalOrdered`), and what became of them afterwards
+(`FilesRemoved`). So a service that dies in between leaves it to the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from pilotage.book.codec import Checked, Codec
+from pilotage.book.query import parse
+from pilotage.book.rows.rows import JobRow
+from pilotage.engine.engine import Engine
+from pilotage.engine.inbound.operations import readers
+from pilotage.model.events.events import Event, parse_dotted
+from pilotage.model.events.payloads import FilesRemoved, KeptFile, OutputFile, RemovalOrdered
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import LineFiles
+from pilotage.ports import Clock, FileStore, Journal, StoreError, WorkIndex
+from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
+from pilotage.service.jobs.clean import FileUses, files_there, identity, name_in
+from pilotage.service.jobs.resubmission import unfinished_jobs
+from pilotage.service.journal.writer import Batch, Writer
+from pilotage.service.works.manifests import Manifests
+
+log = logging.getLogger(__name__)
+
+Told = TypeVar("Told")
+Ask = Callable[[Callable[[Engine], Told]], "Future[Told]"]
+
+TOLD_MAX = 1000
+"""So many names of removed and of kept files are told to who asked; the book has all of them."""
+_EVENT_BYTES = 64 * 1024  # of names in one event, or one name more
+_EVENTS_AT_ONCE = 1000
+_OF_REMOVALS = parse("type = RemovalOrdered or type = FilesRemoved")
+_encode = msgspec.json.Encoder().encode
+_ordered = msgspec.json.Decoder(RemovalOrdered).decode
+_removed = msgspec.json.Decoder(FilesRemoved).decode
+
+
+class Ordered(NamedTuple):
+    """An attempt whose files are to go, the epoch it was granted in, and who wants it."""
+
+    ref: AttemptRef
+    epoch: int
+    by: str
+
+
+class Standing(NamedTuple):
+    """A granted attempt of a line, and who reads what it made."""
+
+    ref: AttemptRef
+    readers: tuple[str, ...]
+
+
+class _Dealt(NamedTuple):
+    """What became of the files of one attempt."""
+
+    removed: list[OutputFile]
+    gone: list[str]
+    kept: list[KeptFile]
+
+
+def packages_of_line(at_work: JobAtWork, stage: int, line: int) -> dict[str, bool]:
+    """The packages of a line, dotted, and whether each of them makes files."""
+    found: dict[str, bool] = {}
+    while (number := at_work.number(dotted := f"{stage}.{line}.{len(found) + 1}")) is not None:
+        block = at_work.expansion.block(number)
+        found[dotted] = bool(block.outputs()) and not (block.package.done or block.package.noop)
+    return found
+
+
+def granted_in(job: str, packages: Collection[str], engine: Engine) -> list[Standing]:
+    """What of some packages of a line is granted, and who reads it; to be asked within a question."""
+    state = engine.state.jobs.by_id.get(job)
+    if state is None:
+        return []
+    places = (parse_dotted(package) for package in packages)
+    numbers = [state.number((at.stage, at.line, at.number)) for at in places if at is not None]
+    known = [number for number in numbers if number is not None]
+    found = [number for number in known if state.granted[number]]
+    return [
+        Standing(
+            AttemptRef(job, state.dotted(number), state.granted[number]),
+            tuple(state.dotted(each) for each in readers(state, number, set(known))),
+        )
+        for number in found
+    ]
+
+
+def unfinished_removals(engine: Engine) -> dict[str, list[str]]:
+    """By job, the packages of which files may be left that were to be removed; to be asked within a question."""
+    found: dict[str, list[str]] = {}
+    for job in engine.state.jobs.by_id.values():
+        for number in job.epochs:  # who ordered it began a new epoch
+            if (work := job.work.get(number)) is not None and work.dropped and not job.granted[number]:
+                found.setdefault(job.id, []).append(job.dotted(number))
+    return found
+
+
+class Removals:
+    """Removes what was ordered to be; one thread uses it, which is not that of the engine."""
+
+    def __init__(
+        self,
+        jobs: JobsAtWork,
+        *,
+        journal: Journal,
+        writer: Writer,
+        codec: Codec,
+        clock: Clock,
+        store: FileStore,
+        index: WorkIndex,
+        ask: Ask[set[str]],
+    ) -> None:
+        """Take the jobs and the book, the files, and how the engine is asked."""
+        self._jobs = jobs
+        self._journal = journal
+        self._writer = writer
+        self._codec = codec
+        self._clock = clock
+        self._store = store
+        self._index = index
+        self._ask = ask
+
+    def finish(self, job: str, packages: Iterable[str]) -> LineFiles:
+        """Remove what was ordered and is not noted as done; returns when the book has what became of it."""
+        row, at_work = self._journal.job(job), self._jobs.get(job)
+        if row is None or at_work is None:
+            return LineFiles()
+        ordered = [each for package in packages for each in self._ordered_of(row, package)]
+        others = list(self._others(job)) if ordered else []
+        manifests, total = Manifests(self._journal), LineFiles()
+        for each in ordered:
+            manifest = manifests.of(each.ref) or ()
+            try:
+                self._store.discard(at_work.folder, each.ref, len(manifest))  # it may never have got its names
+            except StoreError as fault:
+                log.warning("%s: %s", each.ref, fault)  # it takes room until the job is over, and nothing else
+            dealt = self._remove(at_work.folder, each.ref, manifest, others)
+            self._note(each, dealt)
+            total = _sum(total, dealt)
+        return total
+
+    def count(self, job: str, standing: Sequence[Standing]) -> LineFiles:
+        """The files of granted attempts that are under their names, and stay there."""
+        at_work, manifests, names = self._jobs.get(job), Manifests(self._journal), set[str]()
+        for each in standing if at_work is not None else ():
+            names.update(file.name for file in manifests.of(each.ref) or ())
+        return LineFiles(kept=len(self._store.look_up(at_work.folder, names)) if at_work is not None else 0)
+
+    def kept_for_readers(self, total: LineFiles, standing: Sequence[Standing]) -> LineFiles:
+        """The same with the files of attempts that somebody was reading."""
+        manifests = Manifests(self._journal)
+        for each in standing:
+            who = f"{each.readers[0]} reads it" if each.readers else "somebody was still reading it"
+            told = f"{who}: ask again when that is over"
+            kept = [KeptFile(name=file.name, reason="read", message=told) for file in manifests.of(each.ref) or ()]
+            total = _sum(total, _Dealt([], [], kept))
+        return total
+
+    def _ordered_of(self, row: JobRow, package: str) -> list[Ordered]:
+        found: dict[int, Ordered] = {}
+        place, after, more = parse_dotted(package), 0, True
+        while more:
+            page = self._journal.find_events(_OF_REMOVALS, after=after, limit=_EVENTS_AT_ONCE, job=row, place=place)
+            for event in (each.row for each in page.items):
+                after = event.position
+                if event.type == "RemovalOrdered":
+                    by = _ordered(event.data).by
+                    found[event.attempt] = Ordered(AttemptRef(row.job, package, event.attempt), event.epoch, by)
+                elif not _removed(event.data).more:
+                    found.pop(event.attempt, None)
+            more = page.more
+            after = page.scanned_to if page.scanned_to is not None else after
+        return list(found.values())
+
+    # --- files ---
+
+    def _remove(self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile], others: Sequence[_Other]) -> _Dealt:
+        dealt = _Dealt([], [], [])
+        there = self._store.look_up(folder, [file.name for file in manifest])
+        if there:
+            self._store.is_ours(folder, list(there.values()))  # the index learns from the book what it has lost
+        for file in manifest:
+            if file.name not in there:
+                dealt.gone.append(file.name)
+                continue
+            try:
+                kept = self._why_kept(folder, ref.job, file, others)
+                if kept is None and not self._store.remove(folder, file.name, sha256=file.sha256):
+                    kept = _changed(file)  # a moment ago
+            except StoreError as fault:
+                kept = KeptFile(name=file.name, reason="not-removed", message=fault.what)
+            if kept is None:
+                dealt.removed.append(file)
+            else:
+                dealt.kept.append(kept)
+        return dealt
+
+    def _why_kept(self, folder: str, job: str, file: OutputFile, others: Sequence[_Other]) -> KeptFile | None:
+        name = file.name
+        if self._store.checksum(folder, name) != file.sha256:
+            return _changed(file)
+        maker = self._index.maker(folder, name, sha256=file.sha256)
+        if maker not in ("", job):
+            return KeptFile(name=name, reason="made", message=f"the job {maker} has made it since, or taken it over")
+        there = self._store.look_up(folder, [name]).get(name)
+        for other in others:
+            told = f"the job {other.job}, which is not over,"
+            inner = name_in(other.folder, folder=folder, name=name)
+            if inner and (other.uses.makes(inner) or other.uses.may_make(inner)):
+                return KeptFile(name=name, reason="made", message=f"{told} makes it, too")
+            if inner and other.uses.reads(inner):
+                return KeptFile(name=name, reason="read", message=f"{told} takes it")
+            if there is not None and identity(there) in other.files_read:
+                return KeptFile(name=name, reason="read", message=f"{told} takes it, through a link")
+        return None
+
+    def _others(self, job: str) -> Iterator[_Other]:
+        unfinished = self._ask(unfinished_jobs).result() - {job}
+        for other in sorted(unfinished):
+            if (at_work := self._jobs.get(other)) is not None:
+                uses = FileUses(at_work.expansion, [*at_work.origin.captured, at_work.origin.document])
+                read = files_there(self._store, at_work.folder, uses.names_read())
+                yield _Other(other, at_work.folder, uses, frozenset(map(identity, read)))
+
+    # --- the book ---
+
+    def _note(self, ordered: Ordered, dealt: _Dealt) -> None:
+        row = self._journal.job(ordered.ref.job)
+        assert row is not None
+        stream = f"files-{secrets.token_hex(6)}"  # of its own: nobody else counts in it
+        events = []
+        for n, data in enumerate(_in_events(ordered.by, dealt), 1):
+            event = Event(
+                source="service", stream=stream, n=n, type="FilesRemoved", time=self._clock.now(), epoch=ordered.epoch,
+                seen=self._journal.position(), job=ordered.ref.job, package=ordered.ref.package,
+                attempt=ordered.ref.attempt, data=msgspec.Raw(_encode(data)),
+            )  # fmt: skip
+            checked = self._codec.check(event)
+            assert isinstance(checked, Checked)
+            events.append(checked)
+        self._writer.submit(Batch(events, own=True)).result()
+        told = "%s: %d files were removed, %d were gone, %d are kept"
+        log.info(told, ordered.ref, len(dealt.removed), len(dealt.gone), len(dealt.kept))
+
+
+class _Other(NamedTuple):
+    """Another job that is not over: its folder, what it makes and takes, and what the files are that it takes."""
+
+    job: str
+    folder: str
+    uses: FileUses
+    files_read: frozenset[tuple[int, int]]
+
+
+def _changed(file: OutputFile) -> KeptFile:
+    return KeptFile(name=file.name, reason="changed", message="it is not as it was made: somebody has changed it since")
+
+
+def _in_events(by: str, dealt: _Dealt) -> Iterator[FilesRemoved]:
+    """What became of files, in as many events as it takes; the last says that it is the last."""
+    told: dict[str, list[str | KeptFile]] = {}
+    size_bytes = 0
+    for kind, what in _each(dealt):
+        more = len(_encode(what))
+        if told and size_bytes + more > _EVENT_BYTES:
+            yield msgspec.convert({"by": by, "more": True, **told}, FilesRemoved)
+            told, size_bytes = {}, 0
+        told.setdefault(kind, []).append(what)
+        size_bytes += more
+    yield msgspec.convert({"by": by, **told}, FilesRemoved)
+
+
+def _each(dealt: _Dealt) -> Iterator[tuple[str, str | KeptFile]]:
+    yield from (("removed", file.name) for file in dealt.removed)
+    yield from (("gone", name) for name in dealt.gone)
+    yield from (("kept", kept) for kept in dealt.kept)
+
+
+def _sum(total: LineFiles, dealt: _Dealt) -> LineFiles:
+    names = (*total.removed_names, *(file.name for file in dealt.removed))
+    return LineFiles(
+        removed=total.removed + len(dealt.removed),
+        removed_bytes=total.removed_bytes + sum(file.size_bytes for file in dealt.removed),
+        gone=total.gone + len(dealt.gone),
+        kept=total.kept + len(dealt.kept),
+        removed_names=names[:TOLD_MAX],
+        kept_files=(*total.kept_files, *dealt.kept)[:TOLD_MAX],
+    )

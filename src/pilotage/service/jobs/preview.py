@@ -1,0 +1,247 @@
+"""What a run would do, before anything is spent: what is there already, what would run and why, and what that takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.language import Expansion, Report, plan_of
+from pilotage.language import grow as grow_expansion
+from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.software import find_software
+from pilotage.model.exchange.operations import Refused
+from pilotage.model.jobs.definition import Definition, Parameter
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.jobs.submission import (
+    PLANNED_MAX,
+    Origin,
+    PlannedPackage,
+    PlannedParameter,
+    RunPlan,
+    StagePlan,
+    Submission,
+)
+from pilotage.ports import FileStore, WorkIndex
+from pilotage.service.errors import OperationRefused
+from pilotage.service.jobs.submission import lay_out
+from pilotage.service.works.reuse import NEVER, Earlier, run_again_last
+
+FRESH = "everything is run anew"
+LAST = "runs last, after what is run anew"
+
+
+Admission = Callable[[JobPlan], "Refused | tuple[str, ...]"]
+"""Why a job would not be taken; where it would, what is worth knowing of where it would run."""
+
+
+def plan(
+    submission: Submission,
+    *,
+    store: FileStore,
+    index: WorkIndex,
+    admission: Admission,
+    executors: Collection[str] = (),
+    slots: int = 1,
+) -> RunPlan:
+    """The plan of a submission; nothing is kept, and nothing changed. Raises as submitting it would.
+
+    `executors` are the names and kinds of the sites there are. Where nothing would run no job is made of it, and nobody
+    can refuse that.
+    """
+    laid_out = lay_out(submission, store=store, executors=executors)
+    expansion, job = laid_out.expansion, laid_out.plan
+    while True:
+        found = _examine(expansion, laid_out.origin, store=store, index=index, fresh=submission.fresh)
+        grown = _grown(expansion, found)
+        if grown is None:
+            break
+        expansion, job = grown, plan_of(grown)
+    would_run, listed, reasons = found.would_run, found.listed, found.reasons
+    notes = [
+        f"no site, nor kind of sites, is called {each!r}: what asks for it may run anywhere"
+        for each in laid_out.origin.unknown_executors
+    ]
+    if would_run.any() or expansion.late:
+        notes += _admitted(admission(job))
+    means = index.mean_seconds(submission.folder, expansion.definition.job)
+    seconds, unknown = _seconds(expansion, job, means)
+    seconds = np.where(would_run, seconds, 0.0)
+    unknown &= would_run
+    cores = _cores(expansion, job)
+    known = bool((would_run & ~unknown).any())
+    core_hours = seconds * cores / 3600
+    path = expansion.graph.critical_path_seconds(seconds) if known else 0.0
+    count, running = expansion.wanted, int(would_run.sum())
+    return RunPlan(
+        job=expansion.definition.job,
+        description=expansion.definition.description,
+        created=expansion.definition.created,
+        software=_described(expansion.definition),
+        parameters=_parameters(expansion.definition.parameters),
+        packages=count,
+        would_run=running,
+        there=count - running,
+        left_out=len(expansion.left_out),
+        stages=_stages(expansion, would_run, core_hours, unknown),
+        listed=tuple(listed),
+        changed=dict(reasons.most_common()),
+        slots=slots,
+        core_hours=float(core_hours.sum()) if known or not running else None,
+        seconds=max(path, float(core_hours.sum()) * 3600 / max(slots, 1)) if known or not running else None,
+        unknown=int(unknown.sum()),
+        notes=tuple(notes),
+    )
+
+
+def _described(definition: Definition) -> dict[str, str]:
+    """What the software is that the packages of a job use, where its description says so."""
+    packages = (package for stage in definition.stages for line in stage.lines for package in line.packages)
+    used = [find_software(definition, binary) for package in packages for binary in package.binaries if binary.software]
+    return {each.id: each.description for each in used if each is not None and each.description}
+
+
+def _parameters(parameters: Mapping[str, Parameter]) -> tuple[PlannedParameter, ...]:
+    return tuple(
+        PlannedParameter(
+            name=name,
+            value=each.chosen or "",
+            chosen=each.value is not None,
+            type=each.type,
+            default=each.default,
+            description=each.description,
+        )
+        for name, each in parameters.items()
+    )
+
+
+def _admitted(said: Refused | tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(said, Refused):
+        raise OperationRefused(said)
+    return said
+
+
+class _Examined(NamedTuple):
+    """Which packages would run, the first of them with what changed, how many for which kind of change, and what is there."""
+
+    would_run: NDArray[np.bool_]
+    listed: list[PlannedPackage]
+    reasons: Counter[str]
+    made: dict[int, list[str]]  # by package, the names of its files
+
+
+def _grown(expansion: Expansion, found: _Examined) -> Expansion | None:
+    """The expansion with one more late stage laid out: the first whose makers are all done. None: there is none."""
+    for late in expansion.late:
+        if late.stages or any(package not in found.made for package in late.packages):
+            continue
+        produced = {package: found.made[package] for package in late.packages}
+        return grow_expansion(expansion, late.stage, produced, Report(expansion.definition.job))
+    return None
+
+
+def _examine(expansion: Expansion, origin: Origin, *, store: FileStore, index: WorkIndex, fresh: bool) -> _Examined:
+    would_run = np.ones(expansion.count, np.bool_)
+    would_run[sorted(expansion.left_out)] = False
+    made: dict[int, list[str]] = {}
+    found: dict[int, str] = {}
+    reasons: Counter[str] = Counter()
+    if fresh or not index.knows(origin.folder):
+        for block in expansion.blocks:
+            if block.package.done:
+                would_run[block.package_array()] = False
+        why = FRESH if fresh else NEVER
+        reasons[why] = int(would_run.sum())
+        numbers = np.flatnonzero(would_run)[:PLANNED_MAX].tolist()
+        return _Examined(would_run, [_planned(expansion, number, why) for number in numbers], +reasons, made)
+    earlier = Earlier(expansion, origin, store=store, index=index, explain=True)
+    for verdict in earlier.verdicts():
+        if verdict.adopted is not None:
+            would_run[verdict.number] = False
+            if expansion.late:
+                made[verdict.number] = [file.name for file in verdict.adopted.manifest]
+            continue
+        reasons[_kind(verdict.changed)] += 1
+        if len(found) < PLANNED_MAX:
+            found[verdict.number] = verdict.changed
+    there = set(np.flatnonzero(~would_run).tolist()) - expansion.left_out
+    for number in sorted(run_again_last(expansion, there)):
+        if not would_run[number]:
+            would_run[number] = True
+            made.pop(number, None)
+            reasons[LAST] += 1
+            found[number] = LAST
+    listed = [_planned(expansion, number, why) for number, why in sorted(found.items())]
+    return _Examined(would_run, listed, reasons, made)
+
+
+def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
+    return PlannedPackage(package=expansion.id(number).dotted, name=expansion.name(number), changed=why)
+
+
+def _kind(why: str) -> str:
+    """A change without the names of files: `input`, `missing output`, `software`."""
+    for kind in ("missing output", "changed output", "missing input", "waits for", "input", "software", "environment"):
+        if why.startswith(f"{kind} "):
+            return kind
+    return why
+
+
+def _seconds(
+    expansion: Expansion, job: JobPlan, means: dict[str, float]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """How long each package takes: as it took on average, else as the document estimates; and of which nothing is known."""
+    seconds = np.zeros(expansion.count)
+    unknown = np.ones(expansion.count, np.bool_)
+    for template, block in zip(job.templates, expansion.blocks, strict=True):
+        estimate = means.get(template.activity) or template.run_seconds
+        if estimate:
+            seconds[block.package_array()] = estimate
+            unknown[block.package_array()] = False
+    return seconds, unknown
+
+
+def _cores(expansion: Expansion, job: JobPlan) -> NDArray[np.float64]:
+    cores = np.ones(expansion.count)
+    for template, block in zip(job.templates, expansion.blocks, strict=True):
+        cores[block.package_array()] = template.demand.cores_hundredths / 100
+    return cores
+
+
+def _stages(
+    expansion: Expansion,
+    would_run: NDArray[np.bool_],
+    core_hours: NDArray[np.float64],
+    unknown: NDArray[np.bool_],
+) -> tuple[StagePlan, ...]:
+    blocks: dict[int, list[Block]] = {}
+    for block in expansion.blocks:
+        blocks.setdefault(block.stage, []).append(block)
+    late = {each.stage for each in expansion.late}
+    left_out = np.zeros(expansion.count, np.bool_)
+    left_out[sorted(expansion.left_out)] = True
+    found = []
+    for position, name in enumerate(expansion.stage_names):
+        count = running = 0
+        hours, is_known = 0.0, False
+        for block in blocks.get(position, ()):
+            numbers = block.package_array()
+            count += block.count - int(left_out[numbers].sum())
+            running += int(would_run[numbers].sum())
+            hours += float(core_hours[numbers].sum())
+            is_known = is_known or not bool(unknown[numbers].all())
+        found.append(
+            StagePlan(
+                stage=position + 1,
+                name=name,
+                late=position + 1 in late,
+                packages=count,
+                would_run=running,
+                there=count - running,
+                core_hours=hours if is_known else None,
+            )
+        )
+    return tuple(found)

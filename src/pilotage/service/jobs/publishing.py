@@ -1,0 +1,398 @@
+"""From a durable grant to files under their names: published in the order of the book, and again after a crash.
+
+A grant stands whatever the disk says. What cannot be published holds its job, which says why; when somebody has mended
+it and releases the job, publishing goes on where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+import msgspec
+
+from pilotage.book.codec import Checked
+from pilotage.engine.engine import Engine
+from pilotage.engine.state.jobs import JobState, template_of
+from pilotage.model.events import payloads
+from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
+from pilotage.model.exchange.operations import HoldResults
+from pilotage.model.states import ADOPTED, ExitCodeGasw
+from pilotage.ports import FileStore, InTheWay, MadeWork, StoreError, WorkIndex
+from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
+from pilotage.service.process import Courtesy
+from pilotage.service.works.manifests import Manifest, Manifests
+from pilotage.service.works.reuse import Completer, is_complete
+
+log = logging.getLogger(__name__)
+
+Hold = Callable[[str, str], None]
+"""Hold a job, with a message."""
+AreRivals = Callable[[str, str], bool]
+"""Whether the first of two jobs must not replace what the second has made."""
+
+
+def hold_for(job: str, message: str) -> HoldResults:
+    """What the service asks for when something of a job cannot be published: also of one that is over, which waits for it."""
+    return HoldResults(job=job, message=message)
+
+
+class Unpublished(msgspec.Struct, frozen=True, kw_only=True):
+    """A package whose files could not get their names: why, and what to do about it before its job is released."""
+
+    package: str  # dotted
+    attempt: int
+    what: str
+    next_step: str = ""
+    count: int = 1  # of packages of its job with which it is so
+
+
+class Publisher:
+    """Publishes what was granted, and throws away what was not; one thread uses it."""
+
+    def __init__(self, store: FileStore, manifests: Manifests, *, hold: Hold, are_rivals: AreRivals) -> None:
+        """Take the store, what attempts made, how a job is held, and which jobs must leave each other's files alone."""
+        self._store = store
+        self._manifests = manifests
+        self._hold = hold
+        self._are_rivals = are_rivals
+        self._waiting: dict[str, dict[AttemptRef, str]] = {}  # by job: what could not be published, and its folder
+        self._faults: dict[str, Unpublished] = {}  # by job: the last of them
+
+    def publish(self, folder: str, ref: AttemptRef, *, in_the_way: InTheWay = "refuse") -> None:
+        """Publish what a granted attempt made; where that cannot be, its job is held until somebody releases it."""
+        manifest = self._manifests.of(ref) or ()
+        try:
+            rivals = partial(self._are_rivals, ref.job)
+            self._store.publish(folder, ref, manifest, is_rival=rivals, in_the_way=in_the_way)
+        except StoreError as fault:
+            self.postpone(folder, ref, fault)
+
+    def postpone(self, folder: str, ref: AttemptRef, fault: StoreError) -> None:
+        """What an attempt made cannot be published now: its job is held until somebody releases it."""
+        log.warning("%s: %s", ref, fault)
+        self._waiting.setdefault(ref.job, {})[ref] = folder
+        told = f"what {ref.package} made cannot be published: {fault.subject}: {fault.what}"
+        self._faults[ref.job] = Unpublished(
+            package=ref.package, attempt=ref.attempt, what=told, next_step=fault.next_step
+        )
+        self._hold(ref.job, told)
+
+    def discard(self, folder: str, ref: AttemptRef) -> None:
+        """Throw away what an attempt staged that nobody wants."""
+        manifest = self._manifests.of(ref)
+        try:
+            self._store.discard(folder, ref, len(manifest or ()))
+        except StoreError as fault:
+            log.warning("%s: %s", ref, fault)  # it takes room, and nothing else: the next start tries again
+
+    def forget(self, folder: str, job: str, package: str) -> None:
+        """What a package made counts no longer: what of it waits here never gets its names."""
+        waiting = self._waiting.get(job, {})
+        for ref in [ref for ref in waiting if ref.package == package]:
+            del waiting[ref]
+            self.discard(folder, ref)
+        if job in self._waiting and not waiting:
+            self.take_waiting(job)
+
+    def waiting(self, job: str) -> int:
+        """How many packages of a job are done and could not be published."""
+        return len(self._waiting.get(job, ()))
+
+    def fault(self, job: str) -> Unpublished | None:
+        """What of a job could not be published, and why: the last of it; None where all could."""
+        found = self._faults.get(job)
+        return msgspec.structs.replace(found, count=self.waiting(job)) if found is not None else None
+
+    def jobs(self) -> set[str]:
+        """The jobs of which something could not be published."""
+        return {*self._waiting}
+
+    def holds_back(self, assignment: Assignment) -> bool:
+        """Whether an attempt would read files that wait here: something else may be under their names."""
+        if not self._waiting:
+            return False
+        job = assignment.ref.job
+        waiting = self._waiting.get(job, ())
+        return any(AttemptRef(job, source.package, source.attempt) in waiting for source in assignment.inputs)
+
+    def take_waiting(self, job: str) -> list[AttemptRef]:
+        """What waits of a job, now that it was released: it is tried again, and waits here no more."""
+        self._faults.pop(job, None)
+        return list(self._waiting.pop(job, {}))
+
+
+# What follows from durable events outside the book: files are published, work is remembered, what is over is let
+# go.
+#
+# What was made is remembered as ours before it gets its name: a file that stands there without being known as ours
+# would be in the way of the next run.
+
+
+class Aftermath:
+    """Follows the events of each step in the order of the book; one thread uses it."""
+
+    def __init__(
+        self,
+        jobs: JobsAtWork,
+        manifests: Manifests,
+        *,
+        store: FileStore,
+        index: WorkIndex,
+        hold: Hold,
+        on_its_way: Callable[[str], bool] = lambda _: False,
+        courtesy: Courtesy | None = None,
+    ) -> None:
+        """Take the jobs, their files, and how a job is held whose files cannot be published.
+
+        `on_its_way` says whether events of a job follow that the engine knows already: it runs ahead of what is durable.
+        """
+        self._jobs = jobs
+        self._manifests = manifests
+        self._store = store
+        self._index = index
+        self._publisher = Publisher(store, manifests, hold=hold, are_rivals=jobs.are_rivals)
+        self._completer = Completer(store, index)
+        # By job and activity: how many succeeded, and their seconds, as far as that was not noted yet.
+        self._spent: dict[str, dict[str, list[float]]] = {}
+        self._timed: dict[str, int] = {}  # by job: how many succeeded
+        self._on_its_way = on_its_way
+        self._courtesy = courtesy or Courtesy()
+        self._lingering: dict[str, None] = {}  # jobs that were over by the engine before all of it had come here
+
+    def stop(self) -> None:
+        """Work out nothing more; how long things took is noted."""
+        for job in list(self._spent):
+            self._note_times(job)
+        self._completer.stop()
+
+    def unpublished(self, job: str) -> int:
+        """How many packages of a job are done and could not be published."""
+        return self._publisher.waiting(job)
+
+    def fault(self, job: str) -> Unpublished | None:
+        """What of a job could not be published, and why; None where all could."""
+        return self._publisher.fault(job)
+
+    def unpublished_jobs(self) -> set[str]:
+        """The jobs of which something is done and could not be published."""
+        return self._publisher.jobs()
+
+    def holds_back(self, assignment: Assignment) -> bool:
+        """Whether an attempt would read files that could not be published: it waits until they are."""
+        return self._publisher.holds_back(assignment)
+
+    def follow(self, engine: Engine, events: Sequence[Checked]) -> None:
+        """Do what follows from the events of a step."""
+        granted: list[AttemptRef] = []
+        adopted: set[AttemptRef] = set()
+        taken_over: dict[str, list[payloads.OutputFile]] = {}  # by job
+        touched, self._lingering = self._lingering, {}
+        for one in events:
+            data = one.data
+            if isinstance(data, payloads.AttemptCreated):
+                if data.site == ADOPTED:
+                    adopted.add(_ref(one))  # the index has it
+                continue
+            kind = type(data)
+            if kind is _GRANTED:
+                granted.append(_ref(one))
+            elif (handler := self._HANDLERS.get(kind)) is not None:
+                handler(self, engine, one)
+                if adopted and isinstance(data, payloads.AttemptFinished) and _ref(one) in adopted:
+                    taken_over.setdefault(one.event.job or "", []).extend(data.manifest or ())
+            if kind in _ENDS and one.event.job is not None:
+                touched[one.event.job] = None
+        self._claim(taken_over)
+        self._grant(engine, granted, known=adopted)
+        for job in touched:
+            state, at_work = engine.state.jobs.by_id.get(job), self._jobs.get(job)
+            if at_work is not None:
+                self._index.used(at_work.folder, until_ns=time.time_ns())
+            if state is not None and is_over(state):
+                self._let_go(job)
+
+    def mend(self, engine: Engine, job: str) -> int:
+        """Finish what a service that died had begun with the files of a job; how many packages got their files by it."""
+        at_work = self._jobs.get(job)
+        if at_work is None:
+            return 0
+        state = engine.state.jobs.by_id[job]
+        granted = []
+        for package, attempt in self._store.staged(at_work.folder, job):
+            number = at_work.number(package)
+            ref = AttemptRef(job, package, attempt)
+            if number is not None and state.granted[number] == attempt:
+                granted.append(ref)
+            elif number is None or state.is_final(number):
+                self._publisher.discard(at_work.folder, ref)
+        self._grant(engine, granted)
+        if is_over(state):
+            self._let_go(job)
+        return len(granted)
+
+    def _claim(self, taken_over: Mapping[str, Sequence[payloads.OutputFile]]) -> None:
+        """Files that an earlier job made are those of the job, too, that took them over: who was first must leave them."""
+        for job, files in taken_over.items():
+            if files and (at_work := self._jobs.get(job)) is not None:
+                try:
+                    self._index.claim(at_work.folder, job, files)
+                except StoreError as fault:
+                    log.warning("that %s has taken over %d files is not remembered: %s", job, len(files), fault)
+
+    def _grant(self, engine: Engine, granted: Sequence[AttemptRef], *, known: Collection[AttemptRef] = ()) -> None:
+        """Remember what was made, then give it its name."""
+        each = self._courtesy.among(granted)
+        made = [found for ref in each if ref not in known and (found := self._made(engine, ref)) is not None]
+        try:
+            if made:
+                self._index.keep(made)
+        except StoreError as fault:
+            for ref in granted:
+                at_work = self._jobs.get(ref.job)
+                if at_work is not None:
+                    self._publisher.postpone(at_work.folder, ref, fault)
+            return
+        for ref in self._courtesy.among(granted):
+            at_work = self._jobs.get(ref.job)
+            if at_work is not None:
+                self._publisher.publish(at_work.folder, ref, in_the_way=at_work.in_the_way)
+        self._completer.complete(each for each in made if not is_complete(each.fields))
+
+    def _made(self, engine: Engine, ref: AttemptRef) -> MadeWork | None:
+        at_work, state = self._jobs.get(ref.job), engine.state.jobs.by_id.get(ref.job)
+        number = at_work.number_of(ref) if at_work is not None else None
+        if at_work is None or state is None or number is None:
+            return None
+        if not at_work.knows(ref):  # it was asked for by a service that is gone
+            inputs = tuple(
+                InputSource(state.dotted(each), state.granted[each])
+                for each in state.producers(number)
+                if state.granted[each]
+            )
+            at_work.asked_again(Assignment(ref=ref, inputs=inputs), self._manifests)
+        made = at_work.made(ref, self._manifests.of(ref) or ())
+        if (attempts := state.last_attempt[number]) > 1:
+            at_work.forget_package(ref.package, attempts=attempts)
+        return made
+
+    def _let_go(self, job: str) -> None:
+        """A job is over: what is kept for it beside the book is not needed any more."""
+        if self._on_its_way(job):
+            self._lingering[job] = None  # the last of its files may not have their names yet
+            return
+        at_work = self._jobs.get(job)
+        if at_work is not None and not self._publisher.waiting(job):
+            self._note_times(job)
+            self._timed.pop(job, None)
+            self._store.forget(at_work.folder, job)
+            self._jobs.let_go(job)
+
+    # --- by type of event ---
+
+    def _on_finished(self, engine: Engine, one: Checked) -> None:
+        data, ref = one.data, _ref(one)
+        assert isinstance(data, payloads.AttemptFinished)
+        at_work = self._jobs.get(ref.job)
+        if at_work is None:
+            return
+        if data.manifest is None or data.exit_code != ExitCodeGasw.SUCCESS:
+            at_work.forget(ref)
+            return
+        number = self._note_made(engine, at_work, ref, data.manifest)
+        if number is not None:
+            self._note_time(ref.job, template_of(engine.state.jobs.by_id[ref.job], number).activity, data.phases)
+
+    def _on_staged(self, engine: Engine, one: Checked) -> None:
+        assert isinstance(one.data, payloads.OutputsStaged)
+        ref = _ref(one)
+        at_work = self._jobs.get(ref.job)
+        if at_work is not None:
+            self._note_made(engine, at_work, ref, one.data.manifest)
+
+    def _note_made(self, engine: Engine, at_work: JobAtWork, ref: AttemptRef, manifest: Manifest) -> int | None:
+        """Remember what an attempt made, unless it comes too late; the number of its package, where the engine knows it."""
+        self._manifests.note(ref, manifest)
+        state, number = engine.state.jobs.by_id.get(ref.job), at_work.number_of(ref)
+        if state is None or number is None:
+            return None
+        if state.granted[number] != ref.attempt and state.is_final(number):  # too late, or another has won
+            self._publisher.discard(at_work.folder, ref)
+        return number
+
+    def _note_time(self, job: str, activity: str, phases: Sequence[payloads.PhaseTimes]) -> None:
+        seconds = [phase.seconds for phase in phases if phase.phase == "application"]
+        if seconds:  # what was adopted was not run, and says nothing about how long it takes
+            spent = self._spent.setdefault(job, {})
+            times = spent.setdefault(activity, [0.0, 0.0])
+            times[0] += 1
+            times[1] += sum(seconds)
+            count = self._timed[job] = self._timed.get(job, 0) + 1
+            if not count & (count - 1):  # ever more seldom: a plan made meanwhile has something to go by
+                self._note_times(job)
+
+    def _note_times(self, job: str) -> None:
+        """Have it remembered how long packages of a job took."""
+        spent, at_work = self._spent.pop(job, {}), self._jobs.get(job)
+        if not spent or at_work is None:
+            return
+        times = {activity: (int(count), seconds) for activity, (count, seconds) in spent.items()}
+        try:
+            self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
+        except StoreError as fault:
+            log.warning("how long %s took is not remembered: %s", job, fault)
+
+    def _on_expanded(self, engine: Engine, one: Checked) -> None:
+        assert isinstance(one.data, payloads.StageExpanded)
+        self._jobs.take_growth(one.event.job or "", one.data.stage)
+
+    def _on_given_up(self, engine: Engine, one: Checked) -> None:
+        package, state = one.event.package, engine.state.jobs.by_id.get(one.event.job or "")
+        if package is not None and state is not None and (at_work := self._jobs.get(state.id)) is not None:
+            number = at_work.number(package)
+            if number is not None:
+                at_work.forget_package(package, attempts=state.last_attempt[number])
+
+    def _on_restarted(self, engine: Engine, one: Checked) -> None:
+        job, package = one.event.job or "", one.event.package
+        at_work = self._jobs.get(job) if package is not None and self._publisher.waiting(job) else None
+        if package is not None and at_work is not None:
+            self._publisher.forget(at_work.folder, job, package)
+            if (state := engine.state.jobs.by_id.get(job)) is not None and is_over(state):
+                self._let_go(job)
+
+    def _on_released(self, engine: Engine, one: Checked) -> None:
+        job = one.event.job or ""
+        if one.event.package is None and self._publisher.waiting(job):
+            self._grant(engine, self._publisher.take_waiting(job))
+            state = engine.state.jobs.by_id.get(job)
+            if state is not None and is_over(state):
+                self._let_go(job)
+
+    _HANDLERS: ClassVar[dict[type, Callable[[Aftermath, Engine, Checked], None]]] = {
+        payloads.AttemptFinished: _on_finished,
+        payloads.OutputsStaged: _on_staged,
+        payloads.StageExpanded: _on_expanded,
+        payloads.Aborted: _on_given_up,
+        payloads.CancelAccepted: _on_given_up,
+        payloads.Released: _on_released,
+        payloads.Restarted: _on_restarted,
+    }
+
+
+_GRANTED = payloads.CommitGranted
+_ENDS = frozenset({_GRANTED, payloads.Aborted, payloads.CancelAccepted, payloads.AttemptFinished})
+
+
+def _ref(one: Checked) -> AttemptRef:
+    event = one.event
+    return AttemptRef(event.job or "", event.package or "", event.attempt or 0)
+
+
+def is_over(job: JobState) -> bool:
+    """Whether nothing of a job will be run unless somebody asks for it."""
+    ended = job.cancelled or job.aborted
+    return (not job.unfinished and not job.late) or (ended and not any(work.attempts for work in job.work.values()))

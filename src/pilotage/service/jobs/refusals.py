@@ -1,0 +1,197 @@
+"""What this version cannot do for a job, refused by name before anything is spent; a field is never ignored."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.language import Expansion
+from pilotage.language.expansion.software import described_settings
+from pilotage.model.errors import Problem
+from pilotage.model.jobs.definition import Binary, Definition, InputFile, OutputFile, Package
+from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.ports import NotOurs, StoreError
+from pilotage.service.works.capture import wanted_column
+
+_KEPT = "so far every file is kept: leave it out, and remove what is not needed any more by hand"
+_STORES = "so far every file is in the folder of the document"
+
+
+def refusals(definition: Definition, *, file: str) -> list[Problem]:
+    """The fields of a definition that cannot be honoured yet, each with where it stands in words."""
+    found = []
+    for number, stage in enumerate(definition.stages, start=1):
+        where = f"stage {stage.name!r}" if stage.name else f"stage {number}"
+        for line in stage.lines:
+            if line.early_start:
+                message = f"{where}: this version does not know how to honour early_start"
+                hint = "leave it out: a line starts when its inputs are completely there"
+                found.append(Problem(file=file, code="not-supported", message=message, hint=hint))
+            for package in line.packages:
+                for field, why in (*_of_package(package), *_of_settings(definition, package)):
+                    message = f"{where}: this version does not know how to honour {field}"
+                    found.append(Problem(file=file, code="not-supported", message=message, hint=why))
+    return list(dict.fromkeys(found))
+
+
+def endings_refused(plan: JobPlan, *, file: str) -> list[Problem]:
+    """What cannot be the end of a job: what others wait for cannot run last, and a success ends only what is known."""
+    found = []
+    final = np.array([each.final for each in plan.templates], np.bool_)[plan.template_of]
+    for producer in np.flatnonzero(final).tolist():
+        name = plan.place(producer).dotted
+        late = next((each.stage for each in plan.late if producer in each.packages), None)
+        if late is not None or _feeds_others(plan, producer, final):
+            message = (
+                f"{name} has the role `final`, and {f'stage {late}' if late is not None else 'others'} wait for it"
+            )
+            hint = "what others need cannot run last: give it the role `work`"
+            found.append(Problem(file=file, code="not-supported", message=message, hint=hint))
+    if plan.late and any(each.abort_on is not None and each.abort_on.exit_code == 0 for each in plan.templates):
+        message = "this version does not know how to honour abort_on: 0 in a job with stages that are not known yet"
+        found.append(Problem(file=file, code="not-supported", message=message, hint="end with another exit code"))
+    return found
+
+
+def _feeds_others(plan: JobPlan, producer: int, final: NDArray[np.bool_]) -> bool:
+    """Whether a package that does not run last waits for one that does."""
+    for segment in plan.graph.segments:
+        rows = segment.predecessors
+        start, end = segment.successors.span(producer)
+        for consumer in segment.successors.others[start:end].tolist():
+            first, last = rows.span(consumer)
+            at = first + int(np.searchsorted(rows.others[first:last], producer))
+            if segment.kinds[at] & EdgeKind.AWAITED and not final[consumer]:
+                return True
+    return False
+
+
+def _of_package(package: Package) -> Iterator[tuple[str, str]]:
+    if package.resources.nodes > 1 and package.container is not None:
+        yield (
+            f"container of a package of {package.resources.nodes} nodes",
+            "its launcher starts the ranks: let that start the container, as in `mpirun apptainer exec IMAGE PROGRAM`",
+        )
+    if package.subjob:
+        yield f"subjob: {package.subjob}", "run that document by itself first, and take its files as inputs"
+    if package.role in ("service", "provisioner"):
+        yield f"role: {package.role}", "start it beside the job, by hand"
+    if package.role == "final" and package.abort_on is not None:
+        yield "abort_on of a package that runs last", "nothing is left that it could end"
+    if package.scripts.hold is not None:
+        yield "scripts.hold", "subscribe to the event of the hold instead"
+    for binary in package.binaries:
+        yield from _of_binary(binary)
+
+
+_SETTINGS = {
+    "account": "a site's entry says which account is charged: give a cluster an entry for each, and name it by `executor`",
+    "interval_seconds": "agents report as the setting `engine.interval_seconds` has it, for all packages alike",
+    "queue": "a site's entry says into which queue it goes: give a cluster an entry for each, and name it by `executor`",
+}
+_KNOWN_AT_THE_SITE = frozenset({"keep_failed"})
+
+
+def _of_settings(definition: Definition, package: Package) -> Iterator[tuple[str, str]]:
+    """Settings that nobody heeds for one package, and those that would depend on the site, which is chosen by them."""
+    levels = [definition.environment, package.environment, *(each.environment for each in package.binaries)]
+    said = {name for level in levels for name in level.setting}
+    for binary in package.binaries:
+        agreed, differing = described_settings(definition, package, binary)
+        said.update(agreed)
+        for name in differing:
+            if name in _SETTINGS:
+                said.add(name)
+            elif name not in said and name not in _KNOWN_AT_THE_SITE:
+                yield (
+                    f"the setting {name} of the software {binary.software!r}, which differs by infrastructure",
+                    "set it for the release, or for the package: what it takes is known before its site is",
+                )
+    yield from ((f"the setting {name} of a package", why) for name, why in _SETTINGS.items() if name in said)
+
+
+def _of_binary(binary: Binary) -> Iterator[tuple[str, str]]:
+    for given in binary.inputs:
+        yield from _of_input(given)
+    for output in binary.outputs:
+        yield from _of_output(output)
+
+
+def _of_input(given: InputFile) -> Iterator[tuple[str, str]]:
+    yield from _of_disposition(given.disposition, f"input {given.name!r}")
+    if given.acquisition == "prefetch":
+        yield f"acquisition: prefetch of the input {given.name!r}", _STORES
+    elif given.locator and given.acquisition != "self":
+        yield f"locator: {given.locator} of the input {given.name!r}", f"{_STORES}, or fetched by the binary: `self`"
+
+
+def _of_disposition(disposition: str, what: str) -> Iterator[tuple[str, str]]:
+    if disposition in ("retain-temporarily", "deletable"):
+        yield f"disposition `{disposition}` of the {what}", _KEPT
+
+
+def _of_output(output: OutputFile) -> Iterator[tuple[str, str]]:
+    name = output.name or output.expression
+    if output.locator:
+        yield f"locator: {output.locator} of the output {name!r}", _STORES
+    if output.replicas > 1:
+        yield f"replicas: {output.replicas} of the output {name!r}", _STORES
+    for disposition in output.dispositions:
+        if disposition == "store":
+            yield f"disposition `store` of the output {name!r}", _STORES
+        yield from _of_disposition(disposition, f"output {name!r}")
+
+
+# Whether the results of a job can be put where they belong: asked before anything is spent, as far as it can be
+# known.
+
+
+def refuse_unwritable(expansion: Expansion, folder: str) -> None:
+    """Raise `StoreError` where a folder that an output belongs into takes no files of this user, `NotOurs` where it is a file."""
+    wanted = {""} if any(True for block in expansion.blocks for _ in block.outputs()) else set()
+    for block in expansion.blocks:
+        for _, output in block.outputs():
+            if not block.makes_pattern(output) and not block.package.done:
+                wanted |= {name.rpartition("/")[0] for name in wanted_column(expansion, block, output) if "/" in name}
+    for file in sorted({blocking for each in wanted if (blocking := _in_the_way(Path(folder), each)) is not None}):
+        raise NotOurs(
+            "a file is where results need a folder",
+            subject=str(file),
+            next_step="move it away, or give the outputs another folder",
+        )
+    for parent in sorted({_nearest(Path(folder), each) for each in wanted}):
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise StoreError(
+                f"results cannot be written here: {_why(parent)}",
+                subject=str(parent),
+                next_step="let this user write there, or run a copy of the document in a folder of your own",
+            )
+
+
+def _in_the_way(folder: Path, name: str) -> Path | None:
+    """What is no folder, and stands where one of a name is to be."""
+    path = folder
+    for part in Path(name).parts:
+        path /= part
+        if not path.is_dir():
+            return path if os.path.lexists(path) else None
+    return None
+
+
+def _nearest(folder: Path, name: str) -> Path:
+    """The folder of a name, or the nearest above it that is there: the rest is made when it is needed."""
+    path = folder / name
+    while path != folder and not path.is_dir():
+        path = path.parent
+    return path
+
+
+def _why(folder: Path) -> str:
+    number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+    return os.strerror(number)

@@ -1,0 +1,238 @@
+"""The same document again: the job that is not over goes on, and one of another content takes the place of the earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from pilotage.book.rows.rows import JobRow
+from pilotage.engine.engine import Engine
+from pilotage.language import Expansion
+from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.jobs.submission import (
+    CAPTURED,
+    CHANGED,
+    ORIGIN,
+    RESOLVED,
+    SUPERSEDED,
+    TARGETS,
+    Captured,
+    Origin,
+    ResolvedLists,
+    Submission,
+)
+from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import FileStore, Journal, NotOurs
+from pilotage.service.jobs.submission import Prepared, plain_outputs
+
+ANEW, REPLACED = "to start everything anew", "to replace files that are not ours"
+FOR_ALL, FOR_SOME, FOR_OTHERS = "for all of its files", "for some of its files alone", "for other files of it"
+"""How a document is run again whose earlier job is not over."""
+
+_lists = msgspec.json.Decoder(dict[str, str])
+_origin = msgspec.json.Decoder(Origin)
+_resolved = msgspec.json.Decoder(ResolvedLists)
+_captured = msgspec.json.Decoder(dict[str, Captured])
+
+Told = TypeVar("Told")
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not over of the same document: the job that is the same in everything, and those that are not."""
+
+    same: str = ""
+    others: dict[str, str] = {}  # and how each is run again
+
+
+def earlier_runs(
+    journal: Journal, submission: Submission, prepared: Prepared, *, unpublished: Collection[str] = ()
+) -> Earlier:
+    """The unfinished jobs of the document of a submission, its owner's alone.
+
+    Of those `unpublished` something is done and has no name yet: the same job goes on with that, also where all is done.
+    """
+    same, others = "", {}
+    for row in journal.live_jobs():
+        is_over = row.state in FINAL_NAMES
+        if is_over and not (row.state == "DONE" and row.job in unpublished):
+            continue
+        if row.name != prepared.registered.name or row.owner != prepared.registered.owner:
+            continue
+        if row.cancelled_at is not None or row.aborted_at is not None:
+            continue  # it is on its way out
+        origin = origin_of(journal, row)
+        if origin is None or (origin.folder, origin.document) != (submission.folder, submission.document):
+            continue
+        anew = submission.fresh or prepared.in_the_way  # what is to be replaced may have been granted to it
+        if not same and not anew and is_same(row, prepared, origin):
+            same = row.job
+        elif not is_over:
+            others[row.job] = _how(journal, row, submission, prepared, origin)
+    return Earlier(same=same, others=others)
+
+
+def _how(journal: Journal, row: JobRow, submission: Submission, prepared: Prepared, origin: Origin) -> str:
+    """How the document of an earlier job is run again."""
+    if submission.fresh:
+        return ANEW
+    if prepared.in_the_way:
+        return REPLACED
+    before, now = _lists.decode(row.lists), prepared.registered.lists
+    if before.get(TARGETS) == now.get(TARGETS) or not _is_same_but_for_targets(journal, row, prepared, origin):
+        return CHANGED
+    return FOR_ALL if TARGETS not in now else FOR_OTHERS if TARGETS in before else FOR_SOME
+
+
+def _is_same_but_for_targets(journal: Journal, row: JobRow, prepared: Prepared, origin: Origin) -> bool:
+    """Whether a job of an origin was submitted with the same definition, lists and files, for whichever targets."""
+    if row.definition != prepared.registered.definition or origin.format != prepared.origin.format:
+        return False
+    before = _read(journal, row, RESOLVED, _resolved)
+    captured = _read(journal, row, CAPTURED, _captured)
+    if before is None or captured is None:
+        return False
+    now = prepared.expansion.resolved.lists
+    if any(now.get(name, names) != names for name, names in before.lists.items() if name != TARGETS):
+        return False
+    # What is left out brings nothing along.
+    return all(captured.get(name, file) == file for name, file in prepared.origin.captured.items())
+
+
+def _read(journal: Journal, row: JobRow, name: str, decoder: msgspec.json.Decoder[Told]) -> Told | None:
+    sha256 = _lists.decode(row.lists).get(name)
+    content = journal.content(sha256) if sha256 else None
+    return decoder.decode(content) if content is not None else None
+
+
+def is_same(row: JobRow, prepared: Prepared, origin: Origin) -> bool:
+    """Whether a job of an origin was submitted with the same definition, lists and files, however it was to begin."""
+    if row.definition != prepared.registered.definition or origin.format != prepared.origin.format:
+        return False
+    lists = _lists.decode(row.lists)
+    # A job that has grown has more lists than it was submitted with. Its origin also says whether it was to begin anew.
+    wanted = prepared.registered.lists.items()
+    return all(lists.get(name) == sha256 for name, sha256 in wanted if name != ORIGIN)
+
+
+def origin_of(journal: Journal, row: JobRow) -> Origin | None:
+    """Where a job comes from; None of one that is not run here."""
+    return _read(journal, row, ORIGIN, _origin)
+
+
+def superseded_by(job: str, *, how: str) -> str:
+    """What is said of a job whose document was run again, in one of the ways above."""
+    return f"{SUPERSEDED} {job}: its document was run again {how}"
+
+
+# Two jobs of one folder must not make the same file: whoever came last would take the place of the other's results.
+
+_SHOWN_MAX = 5
+
+
+def refuse_rivals(expansion: Expansion, folder: str, others: Iterable[tuple[str, Expansion]]) -> None:
+    """Refuse a job that makes a name which an unfinished job of the same folder makes, too; raises `NotOurs`.
+
+    Only plain names are compared: what a pattern will make is not known, and is found out when it is published.
+    """
+    made: set[str] | None = None
+    for job, other in others:
+        if made is None:
+            made = set(plain_outputs(expansion))
+        both = sorted(made.intersection(plain_outputs(other)))
+        if both:
+            more = f" and {len(both) - _SHOWN_MAX} more" if len(both) > _SHOWN_MAX else ""
+            raise NotOurs(
+                f"the job {job} is not over and makes the same: {', '.join(both[:_SHOWN_MAX])}{more}",
+                subject=folder,
+                next_step=f"wait for its end, or kill it: pilotage kill {job}",
+            )
+
+
+def unfinished_jobs(engine: Engine) -> set[str]:
+    """The jobs of which something will still be made."""
+    jobs = engine.state.jobs.by_id.values()
+    return {job.id for job in jobs if (job.unfinished or job.late) and not (job.cancelled or job.aborted)}
+
+
+def are_rivals(journal: Journal, job: str, other: str) -> bool:
+    """Whether a job must not replace what another has made: both were unfinished at once.
+
+    What was over before may be replaced, and so may what an earlier run of the same document made.
+    """
+    row, before = journal.job(job), journal.job(other)
+    if job == other or row is None or before is None:
+        return False
+    ended_at = max(at or 0.0 for at in (before.finished_at, before.cancelled_at, before.aborted_at))
+    if before.state in FINAL_NAMES and ended_at <= (row.submitted_at or 0.0):
+        return False
+    if (row.name, row.owner) != (before.name, before.owner):
+        return True
+    mine, its = origin_of(journal, row), origin_of(journal, before)
+    return mine is None or its is None or mine.document != its.document
+
+
+# What a job that goes on has made, needs, and does not find any more: whoever made it runs again.
+
+_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
+
+
+class Standings(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the packages of a job are, by number."""
+
+    unfinished: tuple[int, ...]
+    granted: frozenset[int]
+
+
+def standings_of(job: str, engine: Engine) -> Standings:
+    """How far the packages of a job are; to be asked within a question."""
+    state = engine.state.jobs.by_id.get(job)
+    if state is None:
+        return Standings(unfinished=(), granted=frozenset())
+    return Standings(
+        unfinished=tuple(number for number in range(state.count) if not state.is_final(number)),
+        granted=frozenset(number for number, attempt in enumerate(state.granted) if attempt),
+    )
+
+
+def lost(expansion: Expansion, standings: Standings, *, folder: str, store: FileStore) -> list[str]:
+    """The packages, dotted, of which a file is gone that something needs which is not over or must run again.
+
+    Whoever others of them read from comes first. What nobody needs any more may be gone.
+    """
+    found: list[str] = []
+    looked_at: set[int] = set()
+    readers: Sequence[int] = standings.unfinished
+    while readers:
+        read = {each for number in readers for each in _producers(expansion, number)}
+        makers = sorted((read & standings.granted) - looked_at)
+        looked_at.update(makers)
+        readers = _without_their_files(expansion, makers, folder=folder, store=store)
+        found = [*(expansion.id(number).dotted for number in readers), *found]
+    return found
+
+
+def _without_their_files(expansion: Expansion, makers: Iterable[int], *, folder: str, store: FileStore) -> list[int]:
+    names = {number: _named_outputs(expansion, number) for number in makers}
+    there = store.look_up(folder, {name for each in names.values() for name in each})
+    return [number for number, each in names.items() if any(name not in there for name in each)]
+
+
+def _named_outputs(expansion: Expansion, number: int) -> list[str]:
+    """The files that a package must have made, as far as their names are known before."""
+    block = expansion.block(number)
+    if block.package.done:
+        return []
+    values = block.values(block.position(number))
+    named = (each for _, each in block.outputs() if not each.expression and not block.makes_pattern(each))
+    return [block.written_output(each, values) for each in named]
+
+
+def _producers(expansion: Expansion, number: int) -> list[int]:
+    found: list[int] = []
+    for segment in expansion.graph.segments:
+        start, end = segment.predecessors.span(number)
+        numbers, kinds = segment.predecessors.numbers, segment.kind_numbers
+        found += [numbers[at] for at in range(start, end) if kinds[at] & _FILES]
+    return found

@@ -1,0 +1,545 @@
+"""The service that runs jobs: the core among its journal, sites, files and agents.
+
+The driver calls it in one thread; whoever asks from outside gets a future. What is kept here of a job follows from the
+book and can be had again at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from pilotage.book.codec import Codec
+from pilotage.book.rows.rows import StreamRow
+from pilotage.engine.engine import Engine
+from pilotage.language import Expansion
+from pilotage.model.answers import CleanRequest, ObsoleteFiles
+from pilotage.model.errors import PilotageError
+from pilotage.model.exchange.exchange import AgentHears, AgentSays, Assignment, AttemptRef, ExchangeReply, LogText, Work
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnyOperation,
+    Clear,
+    Drop,
+    DropFiles,
+    Effect,
+    ExpandStage,
+    Kill,
+    LineFiles,
+    Release,
+    Reschedule,
+    Restart,
+    Restore,
+    SiteDeed,
+)
+from pilotage.model.exchange.reports import SiteSays
+from pilotage.model.settings.engine import EngineSettings
+from pilotage.model.site import Site, executors_of
+from pilotage.model.states import ClearedBy
+from pilotage.ports import Clock, FileStore, Journal, SiteAccess, WorkIndex
+from pilotage.service.core import Core
+from pilotage.service.errors import OperationRefused
+from pilotage.service.jobs.active_jobs import JobsAtWork
+from pilotage.service.jobs.agent_access import Entitled
+from pilotage.service.jobs.clean import clean, removal_notes
+from pilotage.service.jobs.driver import Driver
+from pilotage.service.jobs.dropped_files import Removals, granted_in, packages_of_line, unfinished_removals
+from pilotage.service.jobs.late_stages import Expanded, Expander
+from pilotage.service.jobs.output_claims import Claims, GrantedFiles
+from pilotage.service.jobs.publishing import Aftermath, Unpublished, hold_for, is_over
+from pilotage.service.jobs.resubmission import (
+    earlier_runs,
+    lost,
+    refuse_rivals,
+    standings_of,
+    superseded_by,
+    unfinished_jobs,
+)
+from pilotage.service.jobs.startup import Winding, snapshot_of, start_from
+from pilotage.service.jobs.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message, unmade
+from pilotage.service.journal.retention import Action, clear_job
+from pilotage.service.journal.writer import Batch, Writer
+from pilotage.service.messages import Asked, Outbox, PutAway, Reload
+from pilotage.service.sites.agent_worker import AgentSettings
+from pilotage.service.sites.config_watch import asked_of_site, sites_changed
+from pilotage.service.sites.pool import SiteWorkers, Way, expected_at, has_something, not_yet, unheard_at
+from pilotage.service.sites.worker import AtSite, unknown_at
+from pilotage.service.works.manifests import Manifest, Manifests
+from pilotage.service.works.reuse import Adopted as Found
+from pilotage.service.works.reuse import adopt
+
+log = logging.getLogger(__name__)
+
+Told = TypeVar("Told")
+_encode = msgspec.json.Encoder().encode
+_NOBODY = 0  # the token of an operation that the service asks for itself
+
+
+class Runner:
+    """Everything that runs, behind a few methods; any thread may call them."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        writer: Writer,
+        clock: Clock,
+        codec: Codec,
+        sites: Sequence[Site],
+        accesses: Mapping[str, SiteAccess],
+        agent_sites: Mapping[str, AgentSettings] | None = None,
+        store: FileStore,
+        index: WorkIndex,
+        settings: EngineSettings,
+        package_token: Callable[[AttemptRef], str] | None = None,
+    ) -> None:
+        """Put the parts together; nothing runs before `start`.
+
+        `accesses` has a way to each of the sites, by name, but for the `agent_sites`, which have agents of their own.
+        `package_token` makes what an attempt shows when it speaks of itself.
+        """
+        self._journal = journal
+        self._writer = writer
+        self._clock = clock
+        self._codec = codec
+        self._sites = sites
+        self.store, self.index = store, index  # the files; what was made before, and the logs
+        self._settings = settings
+        self._package_token = package_token
+        self._manifests = Manifests(journal)
+        self._jobs = JobsAtWork(journal, store=store, index=index)
+        driver = self._driver = Driver(writer=writer, clock=clock, outside=self)
+        self._aftermath = Aftermath(
+            self._jobs, self._manifests, store=store, index=index, hold=self._hold,
+            on_its_way=driver.on_its_way, courtesy=driver.courtesy,
+        )  # fmt: skip
+        self._workers = SiteWorkers(
+            {**accesses, **(agent_sites or {})},
+            report=driver.receive,
+            expected=lambda site: driver.ask(partial(expected_at, site)).result(),
+            unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
+            unheard=lambda site: driver.ask(partial(unheard_at, site)).result(),
+        )
+        self._winding = Winding(driver, self._workers)
+        self.wind_down = self._winding.down  # while agents are still answered
+        self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
+        self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
+        self._granted_files = GrantedFiles(journal, index)
+        self._claims = Claims(self._jobs, self._manifests, store)
+        self._removals = Removals(
+            self._jobs,
+            journal=journal,
+            writer=writer,
+            codec=codec,
+            clock=clock,
+            store=store,
+            index=index,
+            ask=driver.ask,
+        )
+        self._removing: frozenset[str] = frozenset()  # jobs of which files are being removed
+        entitled = Entitled(journal, self._jobs, self._manifests)
+        self.reads, self.ran = entitled.reads, entitled.ran
+        self._core: Core | None = None
+        self.look_at_sites: Callable[[], None] | None = None  # whether there are others by now
+
+    # --- the door ---
+
+    def start(self) -> None:
+        """Go on from the book; returns when agents and users are answered."""
+        self._driver.receive(*map(not_yet, self._workers.names))  # before anything is decided
+        self._driver.start()
+        if wanted := self._driver.ask(unfinished_removals).result():
+            self._removing = frozenset(wanted)
+            self._submitter.submit(self._finish_removals, wanted)
+        self._expander.start()
+        self._workers.start()
+        self._driver.receive(sites_changed(self._sites))  # the book learns what they are, and which are gone
+
+    def stop(self) -> None:
+        """End in good order; what runs at the sites goes on."""
+        self._winding.down(patience_seconds=0.0)
+        self._workers.stop()
+        self._submitter.shutdown(wait=True, cancel_futures=True)
+        self._driver.stop()
+        self._expander.stop()
+        self._aftermath.stop()
+        self.store.close()
+        self.index.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether what is asked will be answered."""
+        return self._driver.alive
+
+    @property
+    def broken(self) -> str:
+        """Why nothing is run any more, though nobody has stopped it; empty while all is well."""
+        return self._driver.broken
+
+    @property
+    def left_behind(self) -> Sequence[str]:
+        """What could not be taken out of the queues of sites when it was stopped, in words."""
+        return self._workers.behind
+
+    @property
+    def sites(self) -> Sequence[Site]:
+        """Where it runs things."""
+        return self._sites
+
+    def exchange(self, says: AgentSays) -> Future[bytes]:
+        """What an agent says; the answer, for the wire, once everything it rests on is durable."""
+        return self._driver.exchange(says)
+
+    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+        """What the agent of a site says; the answer for the wire, which may be long in coming. Raises `UnknownSite`."""
+        return self._workers.exchange(says)
+
+    def said_of_site(self, site: str) -> str:
+        """What a site said last that kept things from being done there; nothing where all is well."""
+        return self._workers.said(site)
+
+    def change_sites(
+        self,
+        sites: Sequence[Site],
+        ways: Mapping[str, Way],
+        *,
+        renewed: Collection[str] = (),
+        formers: Mapping[str, Way] | None = None,
+    ) -> None:
+        """These are the sites from now on, and new or other ways to some; those that are gone are left by `let_go_of_sites`.
+
+        What was started before is drained at those that are `renewed`; `formers` are ways to the batch systems of some of
+        these as they were before.
+        """
+        new = ways.keys() - self._workers.names  # what is told of these is for who knows them
+        for name in ways.keys() - new:
+            self._workers.put(name, ways[name], former=(formers or {}).get(name))
+        self._sites = sites
+        self._driver.receive(sites_changed(sites, rewritten=ways, renewed=renewed), *map(not_yet, new))
+        for name in new:
+            self._workers.put(name, ways[name])
+
+    def let_go_of_sites(self) -> None:
+        """Nobody acts any longer at sites that are gone, and with them all that was started there."""
+        self._workers.let_go_of_formers()
+        left = {*self._workers.names} - {site.name for site in self._sites}
+        for name in left:
+            if not self._workers.owes(name) and not self._driver.ask(partial(has_something, name)).result():
+                self._workers.remove(name)
+
+    def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
+        """Have something done with a site; fails with `OperationRefused`."""
+        return self._driver.tell(asked_of_site(deed, site, message=message))
+
+    def operate(self, operation: AnyOperation) -> Future[Accepted]:
+        """Ask for an operation; fails with `OperationRefused`."""
+        if isinstance(operation, Restart):
+            return self._submitter.submit(self._restart, operation)
+        if isinstance(operation, Restore) and operation.job in self._removing:  # or what it makes anew would go, too
+            return self._submitter.submit(lambda: self._driver.operate(operation).result())
+        return self._driver.operate(operation)
+
+    def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
+        """Drop a line, and remove its files where that is wanted; fails with `OperationRefused`."""
+        if not operation.remove_files:
+            return self._driver.operate(operation)
+        return self._submitter.submit(self._drop, operation, by)
+
+    def files_left(self, operation: Drop) -> LineFiles:
+        """How many files of a line that was dropped are under their names."""
+        at_work = self._jobs.get(operation.job)
+        line = packages_of_line(at_work, operation.stage, operation.line) if at_work is not None else ()
+        granted = self._driver.ask(partial(granted_in, operation.job, [*line])).result()
+        return self._removals.count(operation.job, granted)
+
+    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+        """Have a question about the engine answered; it must only look."""
+        return self._driver.ask(question)
+
+    @property
+    def leaving(self) -> Future[None] | None:
+        """When what is durable now will have led to files under their names; None where it has."""
+        return self._driver.leaving
+
+    def unpublished(self, job: str) -> int:
+        """How many grants of a job have not led to files under their names; to be asked within a question only."""
+        return self._aftermath.unpublished(job) + int(self._driver.on_its_way(job))
+
+    def publishing_fault(self, job: str) -> Unpublished | None:
+        """What of a job has not got its names, and why; to be asked within a question only."""
+        return self._aftermath.fault(job)
+
+    def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
+        """Take a job in; fails with `DocumentError` or `OperationRefused`."""
+        return self._submitter.submit(self._submit, submission)
+
+    def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
+        """Record that the outputs of a finished job were handed over; fails with `OperationRefused`."""
+        return self._submitter.submit(self._clear, job, by)
+
+    def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
+        """Find what a document no longer makes, and remove what is asked for of it; no job comes in meanwhile."""
+        return self._submitter.submit(self._clean, request)
+
+    def seen_to(self, action: Action) -> None:
+        """The book has cleared, sealed or purged a finished job: the engine need not know it any longer."""
+        self._driver.receive(PutAway(job=action.job))
+        if action.deed == "purge":
+            self.index.forget(action.job)
+
+    def _clear(self, job: str, by: ClearedBy) -> Accepted:
+        if self._driver.ask(lambda engine: job in engine.state.jobs.by_id).result():
+            return self._driver.operate(Clear(job=job, by=by)).result()
+        return clear_job(job, by, journal=self._journal, writer=self._writer, codec=self._codec, clock=self._clock)
+
+    def _clean(self, request: CleanRequest) -> ObsoleteFiles:
+        def unfinished(engine: Engine) -> set[str]:
+            return {
+                job.id for job in engine.state.jobs.by_id.values() if not is_over(job)
+            } | self._aftermath.unpublished_jobs()
+
+        def at_work(job: str) -> tuple[Expansion, Collection[str]] | None:
+            found = self._jobs.get(job)
+            return (found.expansion, found.origin.captured) if found is not None else None
+
+        found = clean(
+            request,
+            journal=self._journal,
+            store=self.store,
+            index=self.index,
+            learn=self._granted_files.learn,
+            unfinished=self._driver.ask(unfinished).result(),
+            at_work=at_work,
+        )
+        if notes := removal_notes(found, journal=self._journal, clock=self._clock):
+            self._writer.submit(Batch(*self._codec.check_all(notes), own=True)).result()
+        return found
+
+    def _restart(self, operation: Restart) -> Accepted:
+        """Restart something; a job that the engine has let go of comes back in the same step."""
+        if not self._driver.ask(lambda engine: operation.job in engine.state.jobs.by_id).result():
+            found = snapshot_of(self._journal, self._jobs, operation.job)
+            if found is not None:
+                before = [Reload(job=found[0], gone=found[1])]
+                return self._driver.operate(operation, before=before).result()
+        return self._driver.operate(operation).result()
+
+    def _drop(self, operation: Drop, by: str) -> Accepted:
+        """Drop a line, have it noted that its files are to go, and remove them."""
+        job, at_work = operation.job, self._jobs.get(operation.job)
+        line = packages_of_line(at_work, operation.stage, operation.line) if at_work is not None else {}
+        fileless = tuple(package for package, makes in line.items() if not makes)
+        fields = {name: getattr(operation, name) for name in Drop.__struct_fields__}
+        self._removing = frozenset({job})
+        try:
+            accepted = self._driver.operate(DropFiles(**fields, by=by, fileless=fileless)).result()
+            done = self._removals.finish(job, line)
+        finally:
+            self._removing = frozenset()
+        granted = self._driver.ask(partial(granted_in, job, [*line])).result()
+        read = [each for each in granted if each.ref.package not in fileless]
+        return msgspec.structs.replace(accepted, files=self._removals.kept_for_readers(done, read))
+
+    def _finish_removals(self, wanted: Mapping[str, Sequence[str]]) -> None:
+        """Remove what a service that died had been told to."""
+        try:
+            for job, packages in wanted.items():
+                self._removals.finish(job, packages)
+        except Exception:
+            log.exception("files of dropped lines are left that were to be removed: the next start tries again")
+        finally:
+            self._removing = frozenset()
+
+    # --- submission: its own thread ---
+
+    def _prepared(self, submission: Submission) -> Prepared:
+        return prepare(
+            submission,
+            journal=self._journal,
+            store=self.store,
+            index=self.index,
+            owner=submission.owner,
+            executors=executors_of(self._sites),
+        )
+
+    def _submit(self, submission: Submission) -> SubmissionAnswer:
+        prepared = self._prepared(submission)
+        if prepared.origin.unknown_executors and self.look_at_sites is not None:
+            self.look_at_sites()  # a site that was added a moment ago is known
+            prepared = self._prepared(submission)
+        unpublished = self._driver.ask(lambda _: self._aftermath.unpublished_jobs()).result()
+        earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
+        if earlier.same:
+            return self._go_on(earlier.same, prepared)
+        count, adopted = prepared.expansion.wanted, len(prepared.adopted)
+        there = adopted == count and not prepared.plan.late and not unmade(prepared)
+        if submission.only_if_needed and there and not earlier.others:
+            return SubmissionAnswer(job="", packages=count, adopted=adopted)
+        unfinished = self._driver.ask(unfinished_jobs).result() - {*earlier.others}
+        beside = self._jobs.beside(prepared.origin.folder, unfinished)
+        refuse_rivals(prepared.expansion, prepared.origin.folder, beside)
+        self._claims.contest(prepared.job, prepared.expansion, beside)
+        self._jobs.bring(prepared.job, expansion=prepared.expansion, plan=prepared.plan, origin=prepared.origin)
+        try:
+            self._driver.submit(
+                partial(submit_message, prepared, taken=self._journal.job(prepared.job) is not None)
+            ).result()
+        except BaseException:
+            self._jobs.let_go(prepared.job)
+            raise
+        for other, how in earlier.others.items():
+            with suppress(OperationRefused):  # it is over by now
+                self._driver.operate(Kill(job=other, message=superseded_by(prepared.job, how=how))).result()
+        return SubmissionAnswer(
+            job=prepared.job,
+            packages=count,
+            adopted=adopted,
+            superseded=tuple(earlier.others),
+            run_again=earlier.others,
+            in_the_way=prepared.in_the_way,
+        )
+
+    def _go_on(self, job: str, prepared: Prepared) -> SubmissionAnswer:
+        """The same is being run already, or was stopped in the middle: it goes on."""
+        remade = self._remake(job)
+        with suppress(OperationRefused):  # it is not held
+            self._driver.operate(Release(job=job)).result()
+        return SubmissionAnswer(job=job, packages=prepared.expansion.wanted, resumed=True, remade=remade)
+
+    def _remake(self, job: str) -> int:
+        """Run again what a job has made that is gone, and that the rest of it needs; how many packages."""
+        at_work = self._jobs.get(job)
+        if at_work is None:
+            return 0
+        standings = self._driver.ask(partial(standings_of, job)).result()
+        staged = {package for package, _ in self.store.staged(at_work.folder, job)}  # made, and not under its names yet
+        count = 0
+        for package in lost(at_work.expansion, standings, folder=at_work.folder, store=self.store):
+            if package in staged:
+                continue
+            with suppress(OperationRefused):  # somebody reads what it made: so that is there for who does
+                told = "what it made is gone, and needed"
+                self._driver.operate(Restart(job=job, package=package, message=told)).result()
+                count += 1
+        return count
+
+    # --- for the driver: its thread ---
+
+    def begin(self, driver: Driver) -> Core:
+        """A core from the book; granted files that were not published yet are published first."""
+        core = start_from(
+            self._journal,
+            self._jobs,
+            sites=self._sites,
+            settings=self._settings,
+            codec=self._codec,
+            now=self._clock.now(),
+        )
+        self._core = core
+        self._claims.watch(core.engine)
+        mended = sum([self._aftermath.mend(core.engine, job) for job in core.engine.state.jobs.by_id])
+        if core.engine.state.jobs.by_id:
+            unfinished = len(unfinished_jobs(core.engine))
+            told = (
+                "goes on from its book: %d jobs, %d of them not over; %d packages got their files now that were granted"
+            )
+            log.info(told, len(core.engine.state.jobs.by_id), unfinished, mended)
+        return core
+
+    def heard(self, pilot: str) -> StreamRow | None:
+        """How far an agent was heard, by the book."""
+        return self._journal.stream("agent", pilot)
+
+    def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
+        """The events of a step are durable: what was granted is published before anybody hears of it."""
+        assert self._core is not None
+        self._aftermath.follow(self._core.engine, outbox.events)
+        if logs:
+            try:
+                self.index.put_logs(logs)
+            except Exception:  # whatever it is, nothing is decided by a log
+                log.exception("%d logs are lost", len(logs))
+
+    def reply(self, reply: ExchangeReply) -> bytes:
+        """What goes over the wire to an agent: the reply, with how to run what it is given."""
+        early = [each for each in reply.assignments if self._aftermath.holds_back(each)]
+        if early:
+            reply = self._without(reply, early)
+        given = reply.assignments
+        site = self._site_of(reply.pilot) if given else None
+        work = self._jobs.reused([self._work(each, site) for each in self._driver.courtesy.among(given)], given)
+        tokens = tuple(map(mint, (each.ref for each in given))) if (mint := self._package_token) is not None else ()
+        return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
+
+    def _without(self, reply: ExchangeReply, early: Sequence[Assignment]) -> ExchangeReply:
+        """A reply without attempts that came before their inputs have names: they have not failed, and others follow."""
+        for each in early:
+            told = "what it reads is not under its names yet"
+            again = Reschedule(job=each.ref.job, package=each.ref.package, message=told)
+            self._driver.receive(Asked(token=_NOBODY, operation=again))
+        return msgspec.structs.replace(
+            reply, assignments=tuple(each for each in reply.assignments if each not in early)
+        )
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        """Hand each to the thread that does such things; all of a site at once, so that it can join them."""
+        at_sites: dict[str, list[AtSite]] = {}
+        for effect in effects:
+            if isinstance(effect, ExpandStage):
+                self._expander.want(effect)
+            else:
+                at_sites.setdefault(effect.site, []).append(effect)
+        for site, wanted in at_sites.items():
+            self._workers.want(site, wanted)
+
+    def end(self) -> None:
+        """Nothing more will come."""
+
+    def _site_of(self, pilot: str) -> Site | None:
+        """Where a pilot is: how software is started depends on it."""
+        found = self._core.engine.state.pilots.by_name.get(pilot) if self._core is not None else None
+        return found.site.site if found is not None else None
+
+    def _work(self, assignment: Assignment, site: Site | None) -> Work:
+        at_work = self._jobs.get(assignment.ref.job)
+        if at_work is None:
+            return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is gone")
+        try:
+            return at_work.work(assignment, self._manifests, site=site)
+        except PilotageError as fault:
+            refused = str(fault)
+        except Exception as fault:
+            log.exception("%s cannot be written out", assignment.ref)
+            refused = f"{type(fault).__name__}: {fault}"
+        return Work(path="", name="", index=0, folder=at_work.folder, staged="", refused=refused)
+
+    def _hold(self, job: str, message: str) -> None:
+        self._driver.receive(Asked(token=_NOBODY, operation=hold_for(job, message)))
+
+    def laid_out(self, job: str) -> Expansion | None:
+        """The layout of a job that is being run; None of any other."""
+        return self._jobs.laid_out(job)
+
+    # --- for the expander ---
+
+    def expansion(self, job: str) -> Expansion | None:
+        """A job as it is laid out now."""
+        return at_work.expansion if (at_work := self._jobs.get(job)) is not None else None
+
+    def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
+        """A job as it will be laid out, should the core take it."""
+        self._jobs.offer_growth(job, stage, expanded)
+
+    def adopt(
+        self, job: str, expansion: Expansion, *, granted: Mapping[int, Manifest], numbers: range
+    ) -> Sequence[Found]:
+        """What of a stage that was laid out just now need not be run."""
+        if (at_work := self._jobs.get(job)) is None or at_work.origin.fresh:
+            return ()
+        return adopt(expansion, at_work.origin, store=self.store, index=self.index, granted=granted, numbers=numbers)

@@ -1,0 +1,431 @@
+"""From a submission to a job that can be registered, and back from the book to the job of a service that starts.
+
+Everything that a job is made of is kept by its content: its canonical definition, the lists that were read, where it
+came from, and the files that it brought along. With these it is laid out again, the same for ever.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pilotage.book.query import parse
+from pilotage.book.rows.rows import JobRow
+from pilotage.language import (
+    Expansion,
+    MemoryFolder,
+    RecordedLists,
+    Report,
+    expand,
+    plan_of,
+    read_definition,
+    shapes_of,
+    unmade_targets,
+)
+from pilotage.language import grow as grow_expansion
+from pilotage.language.expansion.lists import targets_of
+from pilotage.language.text.tree import tree_of
+from pilotage.model.errors import DocumentError, PilotageError
+from pilotage.model.events.events import JOB_ID
+from pilotage.model.events.payloads import JobRegistered, StageExpanded
+from pilotage.model.jobs.definition import Definition, plain
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.jobs.submission import (
+    CAPTURED,
+    EXPANDER_VERSION,
+    FILE,
+    ORIGIN,
+    RESOLVED,
+    TARGETS,
+    Captured,
+    Origin,
+    ResolvedLists,
+    Submission,
+    SubmissionAnswer,
+    options_said,
+)
+from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import FileStore, Journal, NotOurs, WorkIndex
+from pilotage.service import messages
+from pilotage.service.jobs.refusals import endings_refused, refusals, refuse_unwritable
+from pilotage.service.works.capture import wanted_column
+from pilotage.service.works.reuse import Adopted, adopt, said_to_be_done
+
+__all__ = [
+    "Adopted",
+    "Captured",
+    "LaidOut",
+    "Origin",
+    "Prepared",
+    "Recalled",
+    "Submission",
+    "SubmissionAnswer",
+    "SubmissionError",
+    "grow",
+    "lay_out",
+    "prepare",
+    "recall",
+    "submit_message",
+    "unmade",
+]
+
+_SHOWN_MAX = 5
+_EVENTS_AT_ONCE = 1000
+_STAGE_EXPANDED = parse("type = StageExpanded")
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_names = msgspec.json.Decoder(dict[str, str])
+_lists = msgspec.json.Decoder(dict[str, tuple[str, ...]])
+_resolved = msgspec.json.Decoder(ResolvedLists)
+_captured = msgspec.json.Decoder(dict[str, Captured])
+_origin = msgspec.json.Decoder(Origin)
+_expanded = msgspec.json.Decoder(StageExpanded)
+
+
+class SubmissionError(PilotageError):
+    """A job was not taken, for a reason that is not in its document."""
+
+
+class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A submission that was checked, and its packages."""
+
+    definition: Definition
+    expansion: Expansion
+    plan: JobPlan
+    origin: Origin
+    in_the_way: tuple[str, ...] = ()  # outputs under whose names something lies that is not ours
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that can be registered: `Submit(job=…, registered=…, plan=…, adopted=…)`."""
+
+    job: str
+    registered: JobRegistered
+    plan: JobPlan
+    expansion: Expansion
+    origin: Origin
+    adopted: tuple[Adopted, ...] = ()
+    in_the_way: tuple[str, ...] = ()  # outputs under whose names something lies that is not ours
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the book has it: everything that a service needs to go on with it."""
+
+    definition: Definition
+    lists: ResolvedLists
+    origin: Origin
+    expansion: Expansion
+    plan: JobPlan
+
+
+def prepare(
+    submission: Submission,
+    *,
+    journal: Journal,
+    store: FileStore,
+    index: WorkIndex,
+    owner: str,
+    executors: Collection[str] = (),
+    suffix: Callable[[], str] | None = None,
+) -> Prepared:
+    """Check a submission, keep its definition and lists, and say what of it was made before.
+
+    Raises `DocumentError` for faults of the document and fields that this version cannot honour, `NotOurs` where a file
+    is in the way, `StoreError` where results cannot be written, and `SubmissionError` for the rest. `executors` are the
+    names and kinds of the sites there are; `suffix` makes ids different.
+    """
+    owner = owner or submission.owner
+    if not owner:
+        raise SubmissionError("nobody owns the job", next_step="say who submits it")
+    laid_out = lay_out(submission, store=store, executors=executors)
+    job = _job_id(submission, laid_out.definition, journal, suffix or _suffix)
+    origin, expansion = laid_out.origin, laid_out.expansion
+    for name, file in origin.captured.items():
+        if file.content and journal.content(file.sha256) is None:
+            raise SubmissionError(
+                "a file that the job brings along was not sent", subject=name, next_step="send its content first"
+            )
+    adopted = said_to_be_done(expansion) if submission.fresh else adopt(expansion, origin, store=store, index=index)
+    registered = JobRegistered(
+        owner=owner,
+        name=laid_out.definition.job,
+        stages=shapes_of(expansion),
+        definition=journal.put_content(_encode(plain(laid_out.definition))),
+        lists=_kept(journal, submission.lists, origin),
+        expander_version=EXPANDER_VERSION,
+    )
+    return Prepared(
+        job=job,
+        registered=registered,
+        plan=laid_out.plan,
+        expansion=expansion,
+        origin=origin,
+        adopted=tuple(adopted),
+        in_the_way=laid_out.in_the_way,
+    )
+
+
+def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.Submit:
+    """What brings a job that was prepared to the core; `taken` says that the book has one of its id."""
+    adopted = [
+        messages.Adopted(package=each.number, manifest=each.manifest, message=each.message) for each in prepared.adopted
+    ]
+    return messages.Submit(
+        token=token,
+        job=prepared.job,
+        registered=prepared.registered,
+        plan=prepared.plan,
+        adopted=adopted,
+        left_out=sorted(prepared.expansion.left_out),
+        taken=taken,
+    )
+
+
+def unmade(prepared: Prepared) -> tuple[str, ...]:
+    """The targets of a job that nothing of what is there already has made."""
+    made = {each.number: [file.name for file in each.manifest] for each in prepared.adopted}
+    return tuple(each.target for each in unmade_targets(prepared.expansion, lambda number: made.get(number, ())))
+
+
+def expansion_of(submission: Submission) -> Expansion:
+    """What a submission describes, laid out; nothing is looked at, and nothing kept. Raises `DocumentError`."""
+    file = submission.document or "the document"
+    return _expanded_from(_read(submission.definition, file), submission.lists, file)
+
+
+def lay_out(submission: Submission, *, store: FileStore, executors: Collection[str] = ()) -> LaidOut:
+    """Check a submission and lay its packages out; nothing is kept. Raises as `prepare` does.
+
+    What asks for an executor that is none of `executors` runs by default, as GASW has it; where there is no site at all,
+    nobody can say what it meant.
+    """
+    file = submission.document or "the document"
+    definition = _read(submission.definition, file)
+    faults = refusals(definition, file=file)
+    if faults:
+        raise DocumentError(faults)
+    folder = Path(submission.folder)
+    if not folder.is_absolute() or not folder.is_dir():
+        raise SubmissionError(
+            "the folder of the document is no folder here",
+            subject=submission.folder[:200],
+            expected="an absolute path to a folder that this service sees",
+        )
+    if submission.lists.growth:
+        raise SubmissionError("the lists are those of a job that ran", subject=definition.job)
+    unknown = _unknown_executors(definition, executors) if executors else ()
+    expansion = _expanded_from(_by_default(definition, unknown), submission.lists, file)
+    origin = Origin(
+        folder=submission.folder,
+        document=submission.document,
+        format=submission.format,
+        unknown_executors=unknown,
+        captured=submission.captured,
+        **options_said(submission),
+    )
+    refuse_unwritable(expansion, submission.folder)
+    plan = _plan_of(expansion, origin)
+    if faults := endings_refused(plan, file=file):
+        raise DocumentError(faults)
+    in_the_way = _not_ours(expansion, submission.folder, store)
+    if in_the_way and not submission.replace:
+        raise _in_the_way(in_the_way, submission.folder)
+    return LaidOut(definition=definition, expansion=expansion, plan=plan, origin=origin, in_the_way=in_the_way)
+
+
+def recall(journal: Journal, row: JobRow) -> Recalled:
+    """The job of a row, with every late stage that was laid out. Raises `SubmissionError` where the book lacks something."""
+    names = _names.decode(row.lists)
+    definition = _read(msgspec.json.decode(_content(journal, row, row.definition)), row.job)
+    lists = _resolved.decode(_content(journal, row, names.get(RESOLVED)))
+    captured = _captured.decode(_content(journal, row, names.get(CAPTURED)))
+    origin = msgspec.structs.replace(_origin.decode(_content(journal, row, names.get(ORIGIN))), captured=captured)
+    asked = _by_default(definition, origin.unknown_executors)
+    expansion = _expanded_from(asked, lists, row.job)
+    plan = _plan_of(expansion, origin)
+    grown = len(expansion.late) - row.late  # stages that were late and are laid out by now
+    for event in _growth(journal, row) if grown > 0 else ():
+        if event.lists:  # else it came along with another, whose lists make it known
+            more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
+            lists = lists.with_growth(event.stage, more)
+            expansion = _expanded_from(asked, lists, row.job)
+            plan = _plan_of(expansion, origin)
+        grown -= 1
+        if not grown:
+            break
+    return Recalled(definition=definition, lists=lists, origin=origin, expansion=expansion, plan=plan)
+
+
+def _plan_of(expansion: Expansion, origin: Origin) -> JobPlan:
+    """The plan of a job, with what was said when it was submitted."""
+    return msgspec.structs.replace(plan_of(expansion), failures_max=origin.max_failures)
+
+
+def grow(
+    journal: Journal, expansion: Expansion, *, stage: int, produced: Mapping[int, Sequence[str]]
+) -> tuple[Expansion, JobPlan, list[StageExpanded]]:
+    """Lay out a late stage over what its producers made, and keep its lists; raises `DocumentError` where it cannot be.
+
+    What is told of it comes first, then of later stages whose lists became known with it: these follow from its own.
+    """
+    report = Report(expansion.definition.job)
+    grown = grow_expansion(expansion, stage, produced, report)
+    if grown is None:
+        raise DocumentError(report.errors)
+    before = expansion.resolved.lists
+    more = {key: names for key, names in grown.resolved.lists.items() if key not in before}
+    shapes = shapes_of(grown)
+    told = StageExpanded(
+        stage=stage, shape=shapes[stage - 1], lists={f"stage-{stage}": journal.put_content(_encode(more))}
+    )
+    still_late = {late.stage for late in grown.late}
+    along = [late.stage for late in expansion.late if late.stage != stage and late.stage not in still_late]
+    return grown, plan_of(grown), [told, *(StageExpanded(stage=each, shape=shapes[each - 1]) for each in along)]
+
+
+def _read(document: dict[str, Any], file: str) -> Definition:
+    """A definition from its canonical form; its faults are told as those of any document."""
+    report = Report(file)
+    try:
+        tree = tree_of(document)
+    except TypeError as fault:
+        raise SubmissionError(str(fault), subject=file) from None
+    found, report = read_definition(tree, report, folder=MemoryFolder())
+    if found is None:
+        raise DocumentError(report.errors)
+    return found.definition
+
+
+def _unknown_executors(definition: Definition, executors: Collection[str]) -> tuple[str, ...]:
+    packages = (package for stage in definition.stages for line in stage.lines for package in line.packages)
+    return tuple(dict.fromkeys(each.executor for each in packages if each.executor and each.executor not in executors))
+
+
+def _by_default(definition: Definition, unknown: Collection[str]) -> Definition:
+    """A definition in which whatever asks for one of these executors asks for none."""
+    if not unknown:
+        return definition
+    replace = msgspec.structs.replace
+    stages = []
+    for stage in definition.stages:
+        lines = []
+        for line in stage.lines:
+            packages = [replace(each, executor="") if each.executor in unknown else each for each in line.packages]
+            lines.append(replace(line, packages=tuple(packages)))
+        stages.append(replace(stage, lines=tuple(lines)))
+    return replace(definition, stages=tuple(stages))
+
+
+def _expanded_from(definition: Definition, lists: ResolvedLists, file: str) -> Expansion:
+    report = Report(file)
+    expansion = expand(definition, RecordedLists(lists), report)
+    if expansion is None:
+        raise DocumentError(report.errors)
+    return expansion
+
+
+def plain_outputs(expansion: Expansion) -> Iterator[str]:
+    """The names of every file that a job makes and that is known before it is made."""
+    for block in expansion.blocks:
+        for _, output in block.outputs():
+            if not block.makes_pattern(output) and not block.package.done:
+                yield from wanted_column(expansion, block, output)
+
+
+def _not_ours(expansion: Expansion, folder: str, store: FileStore) -> tuple[str, ...]:
+    """The outputs of a job under whose names files lie that somebody else made, or changed."""
+    foreign: list[str] = []
+    for block in expansion.blocks:
+        for _, output in block.outputs():
+            if block.makes_pattern(output) or block.package.done:
+                continue
+            there = store.look_up(folder, wanted_column(expansion, block, output))
+            if there:
+                foreign += [name for name, ours in store.is_ours(folder, list(there.values())).items() if not ours]
+    return tuple(foreign)
+
+
+def _in_the_way(names: Sequence[str], folder: str) -> NotOurs:
+    """Why a job is refused whose outputs would have to take the place of files that are not ours, and the ways out."""
+    more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+    one = len(names) == 1
+    what = "an output exists already that" if one else f"{len(names)} outputs exist already that"
+    changed = "was changed" if one else "were changed"
+    return NotOurs(
+        f"{what} pilotage did not make, or that {changed} since: {', '.join(names[:_SHOWN_MAX])}{more}",
+        subject=folder,
+        next_step=(
+            f"run it with --replace, which keeps what is there as {names[0]}.~1~{'' if one else ' and so on'}; or move "
+            f"{'it' if one else 'them'} away, or give {'the output another name' if one else 'the outputs other names'}"
+        ),
+    )
+
+
+def _kept(journal: Journal, lists: ResolvedLists, origin: Origin) -> dict[str, str]:
+    """The contents of a job by what they are; the files that it brought along are among them, so that they stay with it."""
+    kept = {
+        RESOLVED: journal.put_content(_encode(lists)),
+        CAPTURED: journal.put_content(_encode(origin.captured)),
+        ORIGIN: journal.put_content(_encode(msgspec.structs.replace(origin, captured={}))),
+    }
+    if targets := targets_of(lists.lists):
+        kept[TARGETS] = journal.put_content(_encode(targets))
+    files = sorted({file.sha256 for file in origin.captured.values() if file.content})
+    kept.update({f"{FILE}{number}": sha256 for number, sha256 in enumerate(files, start=1)})
+    return kept
+
+
+def _job_id(submission: Submission, definition: Definition, journal: Journal, suffix: Callable[[], str]) -> str:
+    given = submission.id or definition.id
+    if not given:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", definition.job).lstrip("_.-")[:57] or "job"
+        return f"{name}-{suffix()}"
+    if JOB_ID.fullmatch(given) is None:
+        raise SubmissionError(
+            "this cannot be the id of a job",
+            subject=given[:80],
+            expected="at most 64 letters, digits, `_`, `.` or `-`, beginning with a letter or a digit",
+        )
+    row = journal.job(given)
+    if row is not None and (row.state in FINAL_NAMES or row.place != "live"):
+        raise SubmissionError(
+            "a job of this id has been run", subject=given, next_step="leave the id out, or give another one"
+        )
+    return given
+
+
+def _suffix() -> str:
+    """Six letters or digits by chance."""
+    return base64.b32encode(secrets.token_bytes(4)).decode().lower()[:6]
+
+
+def _content(journal: Journal, row: JobRow, sha256: str | None) -> bytes:
+    found = journal.content(sha256) if sha256 else None
+    if found is None:
+        raise SubmissionError(
+            "the book does not have everything that the job is made of",
+            subject=row.job,
+            next_step="it cannot go on; submit its document again",
+        )
+    return found
+
+
+def _growth(journal: Journal, row: JobRow) -> list[StageExpanded]:
+    """How late stages were laid out, in that order; of a stage that was laid out twice the later lists hold."""
+    found: dict[int, StageExpanded] = {}
+    after = 0
+    while True:
+        page = journal.find_events(_STAGE_EXPANDED, after=after, limit=_EVENTS_AT_ONCE, job=row)
+        for event in page.items:
+            told = _expanded.decode(event.row.data)
+            found[told.stage] = told
+            after = event.row.position
+        if not page.more:
+            return list(found.values())
+        after = page.scanned_to if page.scanned_to is not None else after

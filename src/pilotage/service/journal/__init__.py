@@ -1,0 +1,1 @@
+"""The one writer of the book, its retention, and its rebuild."""

@@ -1,0 +1,256 @@
+"""What a service does by itself now and then: seal, clear and purge finished jobs as the settings say.
+
+If it has grown meanwhile, it asks for large pages, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Literal
+
+import msgspec
+
+from pilotage.book.codec import Checked, Codec
+from pilotage.book.fold.join import Receipt
+from pilotage.book.query import EVERYTHING
+from pilotage.book.rows.rows import JobRow
+from pilotage.model.errors import PilotageError
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import Cleared
+from pilotage.model.exchange.operations import Accepted, Refused, RefusedCode
+from pilotage.model.settings.settings import RetentionSettings
+from pilotage.model.states import FINAL_NAMES, ClearedBy, State
+from pilotage.ports import Clock, Journal, JournalError
+from pilotage.service.errors import OperationRefused
+from pilotage.service.journal.writer import Batch, Writer
+from pilotage.service.process import PROCESS
+
+# How long a finished job is kept: sealed some time after its end, CLEARED when its time is over, and purged some
+# days later.
+#
+# `plan` says what would be done, `apply` does it. Both look at every job once; neither reads its packages.
+
+log = logging.getLogger(__name__)
+
+DAY_SECONDS = 86_400.0
+PARKED_DAYS_MIN = 1.0
+"""Parked events were acknowledged: however short the setting, their job has a day to be registered."""
+_ROWS_AT_ONCE = 1000
+
+Deed = Literal["clear", "seal", "purge"]
+Keep = Callable[[Sequence[Event]], Receipt]
+"""Takes events into the book."""
+
+Identity = Callable[[], tuple[str, int]]
+"""The service's own stream, and its next number."""
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is due for a job, since when, and why."""
+
+    deed: Deed
+    job: str
+    since: float
+    why: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is due: for jobs, and how many events waited too long for a job that never came."""
+
+    actions: list[Action]
+    parked: int
+
+
+class Retention:
+    """Does with finished jobs what the settings say."""
+
+    def __init__(self, journal: Journal, *, settings: RetentionSettings, keep: Keep, identity: Identity) -> None:
+        """Take the journal, and how the service says something itself."""
+        self._journal = journal
+        self._keep = keep
+        self._identity = identity
+        self._cleared_after_seconds = settings.cleared_after_days * DAY_SECONDS
+        self._parked_seconds = max(settings.parked_days, PARKED_DAYS_MIN) * DAY_SECONDS
+        self._purged_after_seconds = settings.purged_after_days * DAY_SECONDS
+        # A job is left alone for a while after its last event: a late one would bring it back at once.
+        self._sealed_after_seconds = settings.sealed_after_seconds
+
+    def plan(self, now: float) -> Plan:
+        """What is due at a time."""
+        actions: list[Action] = []
+        after: str | None = None
+        more = True
+        while more:
+            page = self._journal.find_jobs(EVERYTHING, after=after, limit=_ROWS_AT_ONCE)
+            actions += [action for row in page.items if (action := self._due(row, now)) is not None]
+            more = page.more
+            if more:
+                after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
+        parked = self._journal.count_parked(before=now - self._parked_seconds)
+        return Plan(actions=actions, parked=parked)
+
+    def _due(self, row: JobRow, now: float) -> Action | None:
+        if row.place == "purged" or row.state not in FINAL_NAMES:
+            return None
+        since = row.entered_at if row.entered_at is not None else row.updated_at
+        # A job that was cancelled stays CANCELLED when it is cleared.
+        since = row.cleared_at if row.cleared_at is not None else since
+        # Clocks of events may be wrong by years: nothing is due before the time has passed on the clock of the service.
+        since = max(min(since, now), row.heard_at)
+        if row.state == State.CLEARED.value or row.cleared_at is not None:
+            if now - since >= self._purged_after_seconds:
+                return _action("purge", row, since, self._purged_after_seconds, "cleared")
+        elif now - since >= self._cleared_after_seconds:
+            return _action("clear", row, since, self._cleared_after_seconds, "over")
+        if row.place == "live" and now - since >= self._sealed_after_seconds:
+            return _action("seal", row, since, self._sealed_after_seconds, "over and quiet")
+        return None
+
+    def apply(self, now: float, *, enough: Callable[[], bool] = lambda: False) -> Plan:
+        """Do what is due until it is enough, and say what was done; what cannot be done now is left for the next time."""
+        plan = self.plan(now)
+        done = [action for action in plan.actions if not enough() and self._do(action, now)]
+        dropped = self._journal.drop_parked(before=now - self._parked_seconds) if plan.parked else 0
+        if dropped:
+            log.warning("%d events were dropped: they waited for jobs that nobody registered", dropped)
+        return Plan(actions=done, parked=dropped)
+
+    def _do(self, action: Action, now: float) -> bool:
+        try:
+            match action.deed:
+                case "clear":
+                    self._clear(action.job, now)
+                case "seal":
+                    self._journal.seal(action.job)
+                case "purge":
+                    self._journal.purge(action.job, at=now)
+        except JournalError as fault:
+            log.warning("job %s was not %s: %s", action.job, _DONE[action.deed], fault)
+            return False
+        except Exception:
+            # Whatever is wrong with one job, the others are seen to.
+            log.exception("job %s was not %s", action.job, _DONE[action.deed])
+            return False
+        log.info("job %s was %s: %s", action.job, _DONE[action.deed], action.why)
+        return True
+
+    def _clear(self, job: str, now: float) -> None:
+        row = self._journal.job(job)
+        if row is None:
+            return
+        stream, n = self._identity()
+        event = Event(
+            source="service",
+            stream=stream,
+            n=n,
+            type="Cleared",
+            time=now,
+            job=job,
+            epoch=row.epoch,
+            seen=self._journal.position(),
+            data=msgspec.Raw(msgspec.json.encode(Cleared(by="timeout"))),
+        )
+        receipt = self._keep([event])
+        if receipt.refused:
+            raise JournalError(f"it could not be cleared: {receipt.refused[0].message}", subject=f"job {job}")
+        if row.place == "sealed":
+            self._journal.seal(job)  # the event brought it back
+
+
+_DONE: dict[Deed, str] = {"clear": "cleared", "seal": "sealed", "purge": "purged"}
+
+
+def _action(deed: Deed, row: JobRow, since: float, seconds: float, what: str) -> Action:
+    days = seconds / DAY_SECONDS
+    return Action(deed=deed, job=row.job, since=since, why=f"{what} for {days:g} days or more" if days >= 1 else what)
+
+
+class Housekeeping:
+    """A thread that applies retention, through the one writer like everybody else."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        settings: RetentionSettings,
+        writer: Writer,
+        codec: Codec,
+        clock: Clock,
+        stream: str,
+        done: Callable[[Action], None] | None = None,
+    ) -> None:
+        """Nothing runs before `start`. `stream` must be new: its events count from one. `done` is told of every deed."""
+        self._done = done
+        self._every_seconds = settings.every_seconds
+        self._writer = writer
+        self._codec = codec
+        self._clock = clock
+        numbers = count(1)
+        self._retention = Retention(
+            journal, settings=settings, keep=self._keep, identity=lambda: (stream, next(numbers))
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+
+    def _keep(self, events: Sequence[Event]) -> Receipt:
+        checked, refused = self._codec.check_all(events)
+        return self._writer.submit(Batch(checked, refused, own=True)).result()
+
+    def start(self) -> None:
+        """Begin, unless the settings say never."""
+        if self._every_seconds > 0:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the job that is being seen to."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_seconds):
+            PROCESS.ask()
+            try:
+                applied = self._retention.apply(self._clock.now(), enough=self._stop.is_set)
+                if self._done is not None:
+                    for action in applied.actions:
+                        self._done(action)
+            except PilotageError as fault:
+                log.warning("finished jobs were not seen to, and will be next time: %s", fault)
+            except Exception:
+                log.exception("finished jobs were not seen to, and will be next time")
+
+
+# A finished job is cleared: its owner has the outputs, or their time is over. The engine has no part in it.
+
+
+def clear_job(job: str, by: ClearedBy, *, journal: Journal, writer: Writer, codec: Codec, clock: Clock) -> Accepted:
+    """Record it; returns when that is durable. Done again, it changes nothing. Raises `OperationRefused`."""
+    row = journal.job(job)
+    if row is None or row.state not in FINAL_NAMES:
+        told = "no such job is here" if row is None else f"the job {job} is not over: {row.state}"
+        code: RefusedCode = "unknown-job" if row is None else "job-unfinished"
+        raise OperationRefused(Refused(code=code, message=told, subject=job, next_step="wait for its end, or kill it"))
+    if row.cleared_at is not None:
+        return Accepted(operation=0, events=0)
+    # A stream of its own: nobody else counts in it.
+    event = Event(
+        source="service",
+        stream=f"clear-{secrets.token_hex(6)}",
+        n=1,
+        type="Cleared",
+        time=clock.now(),
+        epoch=row.epoch,
+        seen=journal.position(),
+        job=job,
+        data=msgspec.Raw(msgspec.json.encode(payloads.Cleared(by=by))),
+    )
+    checked = codec.check(event)
+    assert isinstance(checked, Checked)
+    writer.submit(Batch([checked], own=True)).result()
+    return Accepted(operation=0, events=1)

@@ -1,0 +1,310 @@
+"""The keeper: checks batches, joins them with the book, and acknowledges what is durable."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+
+import msgspec
+
+from pilotage.book.codec import Checked, Codec, Refusal
+from pilotage.book.fold.intake import JobsSealed
+from pilotage.book.fold.join import Joined, Receipt, join
+from pilotage.book.rows.ledger import Ledger
+from pilotage.model.errors import PilotageError
+from pilotage.model.events.events import Event
+from pilotage.model.settings.engine import SKEW_SECONDS
+from pilotage.ports import Clock, Journal, JournalError, JournalFull, JournalLost, JournalUnavailable, SealedLost
+from pilotage.service.process import Courtesy
+
+Afterwards = Callable[[Joined, Ledger], None]
+"""What else happens in the transaction of a batch, such as noting whom to tell."""
+
+
+class OwnRefused(JournalError):
+    """The book refuses what this service itself has decided: another one wrote it, or the book is not what it was.
+
+    Nothing of it was kept. The service stops; start it again, and it goes on from what the book says.
+    """
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The well-formed events of one request, and what was refused of it already."""
+
+    checked: Sequence[Checked]
+    refused: Sequence[Refusal] = ()
+    skewed: Collection[tuple[str, str]] = ()  # (source, stream): who sent these has a clock that is proven wrong
+    own: bool = False  # it has what this service decided or did: all of it is kept, or the service must not go on
+
+
+class Keeper:
+    """Takes batches of events into a journal, one at a time. Threads take turns outside."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        clock: Clock,
+        codec: Codec | None = None,
+        within: Sequence[Afterwards] = (),
+        skew_seconds: float = SKEW_SECONDS,
+    ) -> None:
+        """Keep the book of a journal."""
+        self._journal = journal
+        self._clock = clock
+        self.codec = codec if codec is not None else Codec()
+        self._within = tuple(within)
+        self._skew_seconds = skew_seconds
+        self._courtesy = Courtesy()
+
+    def take(self, events: Sequence[Event]) -> Receipt:
+        """Take events in that never were text."""
+        checked, refused = self.codec.check_all(events)
+        return self.keep(checked, refused)
+
+    def take_batch(self, body: bytes) -> Receipt:
+        """Take a batch in as it came over the wire."""
+        checked, refused, _ = self.codec.read_batch(body)
+        return self.keep(checked, refused)
+
+    def keep(self, checked: Sequence[Checked], refused: Sequence[Refusal] = ()) -> Receipt:
+        """Keep well-formed events; when this returns, whatever is not refused is durable."""
+        [receipt] = self.keep_together([Batch(checked, refused)])
+        return receipt
+
+    def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+        """Keep batches in one transaction, each with a receipt of its own. All are kept, or none.
+
+        Raises `OwnRefused` where the book refuses something that the service itself has decided.
+        """
+        while True:
+            try:
+                receipts = self._keep_together(batches)
+            except JobsSealed as sealed:
+                for job in sealed.jobs:
+                    try:
+                        self._journal.unseal([job])
+                    except SealedLost as lost:
+                        if any(batch.own and _is_about(batch, job) for batch in batches):
+                            raise
+                        # One job whose file is lost must not keep everybody else's events out.
+                        batches = [_without(batch, job, str(lost)) for batch in batches]
+            else:
+                return [_with_refused(receipt, batch.refused) for receipt, batch in zip(receipts, batches, strict=True)]
+
+    def _keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        with self._journal.transaction() as ledger:
+            for batch in batches:
+                now = self._clock.now()
+                joined = join(
+                    ledger,
+                    batch.checked,
+                    received=now,
+                    codec=self.codec,
+                    skew_seconds=self._skew_seconds,
+                    skewed=batch.skewed,
+                )
+                if batch.own and joined.receipt.refused:
+                    raise _own_refused(batch, joined.receipt.refused)
+                self._courtesy.give_way()
+                ledger.write(joined.changes)
+                self._courtesy.give_way()
+                for each in self._within:
+                    each(joined, ledger)
+                receipts.append(joined.receipt)
+        return receipts
+
+
+def _own_refused(batch: Batch, refused: Sequence[Refusal]) -> OwnRefused:
+    return OwnRefused(
+        f"the book refuses {len(refused)} of {len(batch.checked)} events of this service itself: {refused[0].message}",
+        next_step="see that no other service writes this book, and start this one again: it goes on from what the book says",
+    )
+
+
+def _is_about(batch: Batch, job: str) -> bool:
+    return any(one.event.job == job for one in batch.checked)
+
+
+def _without(batch: Batch, job: str, why: str) -> Batch:
+    """A batch in which the events of a job are refused."""
+    gone = [one for one in batch.checked if one.event.job == job]
+    refused = [
+        Refusal(index=one.index, code="purged", message=f"nothing more can be kept of it: {why}") for one in gone
+    ]
+    left = [one for one in batch.checked if one.event.job != job]
+    return Batch(left, [*batch.refused, *refused], batch.skewed, batch.own)
+
+
+def _with_refused(receipt: Receipt, refused: Sequence[Refusal]) -> Receipt:
+    if not refused:
+        return receipt
+    everything = sorted((*refused, *receipt.refused), key=lambda one: one.index)
+    return msgspec.structs.replace(receipt, refused=everything)
+
+
+# The one writer: batches of many requests go into the book together, in one durable transaction, and each is
+# answered.
+#
+# A commit to disk costs as much for one event as for thousands. Whatever was queued while the last one was on its
+# way is joined in the next; nobody is answered before it is durable.
+
+log = logging.getLogger(__name__)
+
+GROUP_EVENTS = 5000
+QUEUE_EVENTS_MAX = 100_000
+
+Committed = Callable[[Iterable[str]], None]
+"""Told, in the writer's thread, of which jobs something new is durable; a job may be named more than once."""
+
+
+class WriterBusy(PilotageError):
+    """More events wait to be written than may wait. Nothing of the batch was kept; try again in a moment."""
+
+    retryable = True
+
+
+class WriterStopped(PilotageError):
+    """The service is stopping. Nothing of the batch was kept; try again when it is back."""
+
+    retryable = True
+
+
+class _Request(msgspec.Struct, frozen=True):
+    batch: Batch
+    answer: Future[Receipt]
+
+
+class Writer:
+    """One thread that writes what others submit."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        *,
+        committed: Committed | None = None,
+        group_events: int = GROUP_EVENTS,
+        queue_events_max: int = QUEUE_EVENTS_MAX,
+    ) -> None:
+        """Take the keeper, and who is told of commits; nothing runs before `start`."""
+        self._keeper = keeper
+        self._committed = committed
+        self._group_events = group_events
+        self._queue_events_max = queue_events_max
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._change = threading.Condition()
+        self._queue: deque[_Request] = deque()
+        self._queued_events = 0
+        self._stopped = False
+        self.broken = ""
+        """Why nothing may be written any more: the book is another's by now, or refused what we decided. Empty while all is well."""
+        self.trouble = ""  # why the last write failed, in words; empty where it did not
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether what is submitted will be written."""
+        return self._thread.is_alive() and not self._stopped
+
+    def submit(self, batch: Batch) -> Future[Receipt]:
+        """Queue a batch; the future has its receipt once it is durable, or the error that kept it out."""
+        events = len(batch.checked)
+        request = _Request(batch, Future())
+        with self._change:
+            if self._stopped or (self._thread.ident is not None and not self._thread.is_alive()):
+                raise WriterStopped("the service is stopping", next_step="send the same again when it is back")
+            if self._queued_events and self._queued_events + events > self._queue_events_max:
+                raise WriterBusy(
+                    "too many events wait to be written",
+                    expected=f"at most {self._queue_events_max:,}",
+                    next_step="send the same again in a moment",
+                )
+            self._queue.append(request)
+            self._queued_events += events
+            self._change.notify()
+        return request.answer
+
+    def stop(self) -> None:
+        """Take nothing more, write what is queued, and end."""
+        with self._change:
+            self._stopped = True
+            self._change.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            # From here on nobody can take a request back; who did so before is not written.
+            wanted = [request for request in group if request.answer.set_running_or_notify_cancel()]
+            if wanted:
+                self._write(wanted)
+
+    def _next_group(self) -> list[_Request]:
+        """Wait for what to write next; empty when nothing more will come."""
+        group: list[_Request] = []
+        events = 0
+        with self._change:
+            self._change.wait_for(lambda: self._queue or self._stopped)
+            while self._queue and (not group or events + len(self._queue[0].batch.checked) <= self._group_events):
+                request = self._queue.popleft()
+                events += len(request.batch.checked)
+                group.append(request)
+            self._queued_events -= events
+        return group
+
+    def _write(self, group: Sequence[_Request]) -> None:
+        try:
+            receipts = self._keeper.keep_together([request.batch for request in group])
+        except JournalError as fault:
+            self.trouble = f"the book cannot be written: {_words(fault)}"
+            if len(group) > 1 and not isinstance(fault, JournalFull):
+                # It may be about one job of one batch: the others must not wait for that.
+                for request in group:
+                    self._write([request])
+                return
+            if isinstance(fault, OwnRefused | JournalLost):
+                self.broken = str(fault)  # before anybody hears of it
+            for request in group:
+                request.answer.set_exception(fault)
+        except Exception as fault:
+            log.exception("a group of %d batches could not be joined", len(group))
+            if len(group) == 1:
+                group[0].answer.set_exception(fault)
+                return
+            # One of them breaks the join: the others must not fail with it.
+            for request in group:
+                self._write([request])
+        else:
+            self.trouble = ""
+            self._tell(group)
+            for request, receipt in zip(group, receipts, strict=True):
+                request.answer.set_result(receipt)
+
+    def _tell(self, group: Sequence[_Request]) -> None:
+        if self._committed is None:
+            return
+        try:
+            self._committed(_jobs(group))
+        except Exception:
+            # What was committed stands and is acknowledged; whoever is not told now asks again later.
+            log.exception("nobody was told of %d batches", len(group))
+
+
+def _words(fault: JournalError) -> str:
+    """Why a write failed, in words that anybody may hear: the log has the others."""
+    if isinstance(fault, JournalFull):
+        return "there is no room left"
+    if isinstance(fault, JournalUnavailable):
+        return "it does not answer"
+    return "it cannot be used as it is, and the log of the service says why"
+
+
+def _jobs(group: Sequence[_Request]) -> Iterator[str]:
+    return (one.event.job for request in group for one in request.batch.checked if one.event.job is not None)

@@ -1,0 +1,1 @@
+"""Subscriptions, and the delivery of what they ask for."""

@@ -1,0 +1,220 @@
+"""Deliveries: everything that is to be sent, each receiver in its own turn, so that one that fails holds up no other.
+
+A thread looks at the agenda and gives what is due to a few workers; never two at once to one receiver. When to try again
+is kept in the journal: a restart goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from pilotage.book.notices.notices import Number, notice_of, number_of, retry_seconds
+from pilotage.book.rows.tables import NoticeRow, SubscriptionRow
+from pilotage.ports import Clock, JournalError, NotDelivered
+from pilotage.service.notifications.subscriptions import Subscriptions
+
+log = logging.getLogger(__name__)
+
+WORKERS = 8
+TURN_NOTICES = 100
+TURN_SECONDS = 10.0
+"""A turn ends after so many notices or so long, whichever is first: others have theirs, and a stop waits no longer."""
+
+LOOK_SECONDS_MAX = 60.0
+TROUBLE_SECONDS = 5.0
+"""How long something is left alone that failed for a reason of ours, such as a journal that does not answer."""
+
+_SWEEP = "sweep"
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """Something to do, not before a time; of one key only one is under way."""
+
+    key: str
+    at: float
+    run: Callable[[], None]
+
+
+class Agenda(Protocol):
+    """Somebody with errands."""
+
+    def errands(self) -> Iterable[Errand]:
+        """What is to be done, now or later."""
+        ...
+
+    def on_news(self, woken: Callable[[], None]) -> None:
+        """Call `woken`, in any thread, when there may be another errand."""
+        ...
+
+
+class SubscriptionAgenda:
+    """Sends the notices of subscriptions that have an address, in order, and ends those whose time is over."""
+
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        *,
+        clock: Clock,
+        base_url: str,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Deliver for subscriptions; `base_url` is where the service is, `chance` spreads what is tried again."""
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._base_url = base_url
+        self._chance = chance
+        self.settle: Callable[[], None] = lambda: None
+        """Waits until that has happened which the notices tell."""
+
+    def on_news(self, woken: Callable[[], None]) -> None:
+        """Call `woken` when there are new notices, or an address changed."""
+        self._subscriptions.on_news(lambda _: woken())
+
+    def errands(self) -> Iterable[Errand]:
+        """A turn for each subscription that waits, and an end for those whose time is over."""
+        over = self._subscriptions.next_expiry()
+        if over is not None:
+            yield Errand(_SWEEP, over, self._subscriptions.sweep)
+        for row in self._subscriptions.waiting():
+            yield Errand(row.subscription, row.next_at, partial(self._turn, row.subscription))
+
+    def _turn(self, subscription: str) -> None:
+        found = self._subscriptions.turn(subscription, limit=TURN_NOTICES)
+        if found is None:
+            return
+        row, queued = found
+        self.settle()
+        through, fault = self._send(row, queued)
+        now = self._clock.now()
+        if fault is None:
+            pause = self._subscriptions.notifiers[row.transport].pause_seconds
+            self._subscriptions.told(row, through=through, fault="", next_at=now + pause if pause else 0.0)
+            return
+        attempts = 1 if through is not None else row.attempts + 1
+        wait = max(retry_seconds(attempts, chance=self._chance()), min(fault.after_seconds or 0.0, LOOK_SECONDS_MAX))
+        log.warning(
+            "subscription %s of %s: %s; try %d, again in %.0f s", row.subscription, row.owner, fault, attempts, wait
+        )
+        self._subscriptions.told(row, through=through, fault=str(fault), next_at=now + wait)
+
+    def _send(self, row: SubscriptionRow, queued: Sequence[NoticeRow]) -> tuple[Number | None, NotDelivered | None]:
+        """Send as much as one turn allows: up to which number it was taken, and what stopped it."""
+        notifier = self._subscriptions.notifiers.get(row.transport)
+        if notifier is None:
+            return None, NotDelivered(f"this service has no transport {row.transport} any more")
+        through: Number | None = None
+        size, began = notifier.notices_max, self._clock.now()
+        for start in range(0, len(queued), size):
+            some = queued[start : start + size]
+            notices = [notice_of(each, base_url=self._base_url) for each in some]
+            try:
+                notifier.tell(row.address, notices, secret=row.secret)
+            except NotDelivered as fault:
+                return through, fault
+            through = number_of(some[-1])
+            if notifier.pause_seconds or self._clock.now() - began > TURN_SECONDS:
+                break
+        return through, None
+
+
+class Deliveries:
+    """Runs the errands of some agendas: in a thread with workers, or, for tests and tools, all that is due at once."""
+
+    def __init__(self, agendas: Sequence[Agenda], *, clock: Clock, workers: int = WORKERS) -> None:
+        """Take agendas; nothing runs before `start`."""
+        self._agendas = tuple(agendas)
+        self._clock = clock
+        self._change = threading.Condition()
+        self._busy: set[str] = set()
+        self._troubled: dict[str, float] = {}
+        self._woken = False
+        self._stopped = False
+        self._workers = workers
+        self._thread = threading.Thread(target=self._run, name="deliveries", daemon=True)
+
+    def start(self) -> None:
+        """Begin to deliver, with what waited from before."""
+        for agenda in self._agendas:
+            agenda.on_news(self.wake)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more, and wait for what is under way."""
+        with self._change:
+            self._stopped = True
+            self._change.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def wake(self) -> None:
+        """Look at the agenda again."""
+        with self._change:
+            self._woken = True
+            self._change.notify_all()
+
+    def next_at(self) -> float | None:
+        """When the next errand is due that is not under way."""
+        _, later = self._due()
+        return later
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="delivery") as pool:
+            while True:
+                with self._change:
+                    if self._stopped:
+                        return
+                    self._woken = False
+                due, later = self._due()
+                for errand in due:
+                    with self._change:
+                        self._busy.add(errand.key)
+                    pool.submit(self._do, errand)
+                wait = LOOK_SECONDS_MAX if later is None else later - self._clock.now()
+                with self._change:
+                    self._change.wait_for(
+                        lambda: self._woken or self._stopped, timeout=min(max(wait, 0.0), LOOK_SECONDS_MAX)
+                    )
+
+    def _due(self) -> tuple[list[Errand], float | None]:
+        """What is due and not under way, and when the next after that is."""
+        now = self._clock.now()
+        with self._change:
+            busy = set(self._busy)
+            troubled = dict(self._troubled)
+        due: list[Errand] = []
+        later: float | None = None
+        for agenda in self._agendas:
+            for errand in agenda.errands():
+                if errand.key in busy:
+                    continue
+                at = max(errand.at, troubled.get(errand.key, 0.0))
+                if at <= now:
+                    due.append(errand)
+                elif later is None or at < later:
+                    later = at
+        return due, later
+
+    def _do(self, errand: Errand) -> None:
+        trouble = True
+        try:
+            errand.run()
+            trouble = False
+        except JournalError as fault:
+            log.warning("a delivery waits for the journal: %s", fault)
+        except Exception:
+            log.exception("a delivery failed in a way that nobody foresaw")
+        with self._change:
+            self._busy.discard(errand.key)
+            self._troubled.pop(errand.key, None)
+            if trouble:
+                self._troubled[errand.key] = self._clock.now() + TROUBLE_SECONDS
+            self._woken = True
+            self._change.notify_all()

@@ -1,0 +1,457 @@
+"""One site at work: what the engine wants done there is done in a thread of its own, and what is seen there is reported.
+
+A batch system that hangs holds up nobody else. Submissions and cancellations may come twice: they are known by their keys.
+A site that takes no more now is asked again later, after longer and longer pauses: what is wanted there waits here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+
+from pilotage.engine.engine import Engine
+from pilotage.model.exchange.operations import CancelSubmitted, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import (
+    AnyReport,
+    Gone,
+    Noticed,
+    SiteNoticed,
+    SiteSeen,
+    SubmissionFailed,
+    Submitted,
+    Trouble,
+)
+from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
+
+# What kind of trouble a site is in that does not answer, as far as its own words tell: the score of the site
+# follows from it.
+
+_WORDS: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
+    # ssh and the batch systems pass on what the kernel says; the second of each is Slurm's own.
+    ("connection-refused", re.compile(r"connection refused|connect failure", re.IGNORECASE)),
+    ("connection-timed-out", re.compile(r"timed out|no answer within", re.IGNORECASE)),
+)
+
+
+def trouble_of(message: str) -> Trouble | None:
+    """The trouble that a message tells of; None where it is another, or nobody can say."""
+    return next((trouble for trouble, words in _WORDS if words.search(message)), None)
+
+
+# What is at a site under our name and nobody waits for: it was to be ended, and whoever was to do it did not come
+# to it.
+
+STRAY_SECONDS = 60.0
+"""What nobody knows for so long is ended: what has just come to its end is still there for a moment."""
+
+Unknown = Callable[[Collection[str]], Collection[str]]
+"""Those of some keys that nobody knows."""
+
+
+class Strays:
+    """Remembers since when nobody has known what is there; one thread at a time may use it."""
+
+    def __init__(self, unknown: Unknown, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take who knows what should be there."""
+        self._unknown = unknown
+        self._clock = clock
+        self._since: dict[str, float] = {}
+
+    def among(self, keys: Collection[str]) -> list[str]:
+        """Those of what is there now that are to be ended."""
+        now = self._clock()
+        self._since = {key: self._since.get(key, now) for key in (self._unknown(keys) if keys else ())}
+        return [key for key, since in self._since.items() if now >= since + STRAY_SECONDS]
+
+
+def unknown_at(site: str, keys: Collection[str], engine: Engine) -> list[str]:
+    """Those of some keys under which nothing is wanted at a site, and nothing is known to be at work there."""
+    state = engine.state.sites.by_name.get(site)
+    if state is None:
+        return []
+    known = (state.requests, state.bound, state.by_request, engine.state.abandoned.pilots_by_request)
+    return [key for key in keys if not any(key in each for each in known)]
+
+
+def none_unknown(_: Collection[str]) -> Collection[str]:
+    """Where nobody can tell, everything counts as known."""
+    return ()
+
+
+# Turns among many: so few begin something at a time that what it costs this computer is bounded.
+#
+# What takes long costs next to nothing more here, it only waits for somebody else: it does not count for longer
+# than a moment. So those that hang hold up nobody of whom it is known that they do not; and of the others so many
+# that files and processes suffice.
+
+COUNTED_SECONDS = 1.0
+
+
+class Turns:
+    """So many turns at a time; any thread may ask for one. Nobody waits here: who gets none asks again."""
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        hanging_max: int,
+        counted_seconds: float = COUNTED_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take how many there are, how many more are given when these take long, and how long one counts."""
+        self._most = most
+        self._hanging_max = hanging_max
+        self._counted_seconds = counted_seconds
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._taken: dict[int, float] = {}  # when each was, the latest last
+        self._last = 0
+
+    def take(self, *, is_known: bool) -> int | None:
+        """A turn, to be given back; None where there is none now. One who `is_known` to take no time is not kept by many that do."""
+        with self._guard:
+            now, counted = self._clock(), 0
+            for since in reversed(self._taken.values()):
+                if since + self._counted_seconds <= now or counted >= self._most:
+                    break
+                counted += 1
+            if counted >= self._most or (not is_known and len(self._taken) >= self._most + self._hanging_max):
+                return None
+            self._last += 1
+            self._taken[self._last] = now
+            return self._last
+
+    def give_back(self, turn: int) -> None:
+        """It is over."""
+        with self._guard:
+            del self._taken[turn]
+
+
+log = logging.getLogger(__name__)
+
+Submission = SubmitPilot | SubmitAttempt
+AtSite = Submission | CancelSubmitted
+Name = tuple[str, bool]
+"""The key of something that is wanted, and whether it is to end."""
+Report = Callable[[AnyReport], None]
+Expected = Callable[[], Collection[str]]
+"""The keys of everything that the site once said it took, and that is not known to be over."""
+
+UNREACHABLE_SECONDS_MAX = 60.0
+STOP_SECONDS = 2.0
+REST_LOOKS = 6
+"""Where nothing of ours is, a site is looked at so many times as seldom."""
+TURN_SECONDS, DOUBTFUL_TURN_SECONDS = 0.2, 1.0
+"""How soon a site asks again for its turn to be looked at, and one that is not known to answer: there may be hundreds of those."""
+BUSY_SECONDS, BUSY_SECONDS_MAX = 5.0, 300.0
+TOGETHER_MAX = 100
+"""Pilots that are asked for at once, or things that are cancelled."""
+_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,14})", re.DOTALL)
+
+
+class SiteWorker:
+    """A thread that acts at one site and looks around there from time to time."""
+
+    def __init__(
+        self,
+        site: str,
+        access: SiteAccess,
+        *,
+        report: Report,
+        expected: Expected,
+        unknown: Unknown = none_unknown,
+        turns: Turns | None = None,
+        unheard: Expected = tuple,
+        told: SiteSeen | None = None,
+        busy_seconds: float = BUSY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take who is told of what is seen, and who knows what should be; nothing runs before `start`.
+
+        Who looks around takes one of the `turns`, where they are counted. The `clock` tells how long submissions take, and
+        since when what is there is `unknown`. `unheard` tells which of what is expected has not spoken. `told` is what was
+        last reported of the site by who acted there before: where that was bad, the first look that succeeds takes it back.
+        """
+        self._clock = clock
+        self._site = site
+        self._access = access
+        self._report = report
+        self._expected = expected
+        self._turns = turns
+        self._unheard = unheard
+        self._heard: set[str] = set()  # of what is there, all that has spoken
+        self._noticed: tuple[Noticed, ...] = ()
+        self._thread = threading.Thread(target=self._run, name=f"site {site}", daemon=True)
+        self._change = threading.Condition()
+        self._wanted: dict[Name, AtSite] = {}
+        self._later: dict[str, Submission] = {}  # what the site had no room for, by key
+        self._later_at = 0.0
+        self._busy_seconds = self._first_busy_seconds = busy_seconds
+        self._stopping = False
+        self._answers: bool | None = None  # whether the site did, when it was last asked
+        self._full = False  # whether that was told
+        self._is_stale = told is not None and (not told.answers or bool(told.message))
+        self._look_at = 0.0
+        self._rests = False  # nothing of ours was there, and nothing should be
+        self._pause_seconds = access.look_seconds
+        self._cancelled: set[str] = set()
+        self.behind = ""  # what could not be ended there when this ended, in words
+        self._strays = Strays(unknown, clock=clock)
+
+    def start(self) -> None:
+        """Begin; the first thing is a look around."""
+        self._thread.start()
+
+    def want(self, *effects: AtSite) -> None:
+        """Have things done, in order; what is wanted already stays in its place, however often it is asked for again."""
+        with self._change:
+            for effect in effects:
+                self._wanted.setdefault(_name(effect), effect)
+            self._change.notify()
+
+    def left(self) -> list[AtSite]:
+        """What is wanted and not done; what was told to end and has not is to be told again."""
+        with self._change:
+            left = [*self._later.values(), *self._wanted.values()]
+            return [*left, *(CancelSubmitted(site=self._site, key=key) for key in self._cancelled.copy())]
+
+    def leave(self) -> None:
+        """Begin to end; nobody waits for it yet."""
+        with self._change:
+            self._stopping = True
+            self._change.notify()
+
+    def stop(self, *, patience_seconds: float = STOP_SECONDS) -> None:
+        """End; what runs at the site goes on. A call that is not answered soon is broken off."""
+        self.leave()
+        if self._thread.ident is not None:
+            self._thread.join(patience_seconds)
+        self._access.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                looked = time.monotonic() >= self._look_at and self._look_in_turn()
+                if looked:
+                    self._take_back()
+                    self._look_at = time.monotonic() + self._access.look_seconds * (REST_LOOKS if self._rests else 1)
+                if looked or self._answers:  # what is wanted does not wait for a turn where the site is known to answer
+                    self._work()
+                    self._seen(answers=True)
+                    self._pause_seconds = self._access.look_seconds
+            except SiteUnreachable as fault:
+                self._failed(str(fault))
+            except Exception as fault:  # one surprise must not end the work of a site for ever
+                log.exception("site %s", self._site)
+                self._failed(f"{type(fault).__name__}: {fault}")
+            with self._change:
+                self._change.wait_for(self._wanted_now, timeout=max(0.0, self._next_at() - time.monotonic()))
+        self._cancel_last()
+
+    def _cancel_last(self) -> None:
+        """Nothing more is submitted, but what is to be cancelled should not come when nobody is there."""
+        wanted = [*self._later.values(), *self._wanted.values()]
+        keys = [effect.key for effect in wanted if isinstance(effect, CancelSubmitted)]
+        # What still waits here was never submitted, as far as this process knows: nothing of it stays in the queue.
+        never_submitted = {effect.key for effect in wanted if not isinstance(effect, CancelSubmitted)}
+        left = len({*keys} - never_submitted)
+        why = "" if self._answers else "the site does not answer"
+        if keys and not why:
+            try:
+                self._access.cancel(*keys)  # also what waits: an earlier process may have submitted it
+            except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
+                why = str(fault) or type(fault).__name__
+        if left and why:
+            self.behind = behind(self._site, left, why)
+
+    def _failed(self, message: str) -> None:
+        if self._stopping:
+            return  # it was broken off
+        self._seen(answers=False, message=message)
+        self._pause_seconds = min(2 * self._pause_seconds, UNREACHABLE_SECONDS_MAX)
+        self._look_at = time.monotonic() + self._pause_seconds
+
+    def _next_at(self) -> float:
+        return min(self._look_at, self._later_at) if self._later and self._answers else self._look_at
+
+    def _wanted_now(self) -> bool:
+        return self._stopping or (bool(self._wanted) and bool(self._answers))
+
+    # --- what is wanted ---
+
+    def _work(self) -> None:
+        if self._later and time.monotonic() >= self._later_at:
+            with self._change:
+                self._wanted = {**{_name(effect): effect for effect in self._later.values()}, **self._wanted}
+            self._later.clear()
+        if self._wanted and self._rests:
+            self._rests, self._look_at = False, time.monotonic() + self._access.look_seconds
+        while self._wanted and not self._stopping:
+            together = self._together()
+            self._do(together)
+            with self._change:
+                for effect in together:
+                    del self._wanted[_name(effect)]
+
+    def _together(self) -> list[AtSite]:
+        """What is next, with what follows it and can be done by the same call."""
+        with self._change:
+            wanted = list(islice(self._wanted.values(), TOGETHER_MAX))
+        found = wanted[:1]
+        for effect in wanted[1:]:
+            if not _goes_with(found[-1], effect):
+                break
+            found.append(effect)
+        return found
+
+    def _do(self, together: Sequence[AtSite]) -> None:
+        submissions = [effect for effect in together if not isinstance(effect, CancelSubmitted)]
+        if not submissions:
+            self._cancel([effect.key for effect in together])
+        elif self._later:
+            # Room is not made by asking again for what waits already, nor may others overtake it.
+            self._later.update((effect.key, effect) for effect in submissions)
+        else:
+            self._submit(submissions)
+
+    def _cancel(self, keys: Sequence[str]) -> None:
+        waiting = [key for key in keys if self._later.pop(key, None) is not None]
+        self._access.cancel(*keys)  # also what waits: an earlier process may have submitted it
+        self._cancelled.update(keys)
+        if waiting:
+            self._look_at = 0.0  # so that its end is told now
+
+    def _submit(self, submissions: Sequence[Submission]) -> None:
+        begun = self._clock()
+        try:
+            native_ids = self._submitted(submissions)
+        except SubmissionRefused as refused:
+            seconds = (self._clock() - begun) / len(submissions)
+            reason, message = refused.reason, str(refused)
+            for effect in submissions:
+                self._report(
+                    SubmissionFailed(site=self._site, key=effect.key, reason=reason, message=message, seconds=seconds)
+                )
+            return
+        except SiteBusy as busy:
+            self._put_off(submissions, str(busy))
+            return
+        self._busy_seconds = self._first_busy_seconds
+        # What one call did for many took each of them only its part of it.
+        seconds = (self._clock() - begun) / max(1, len(native_ids))
+        for effect, native_id in zip(submissions, native_ids, strict=False):
+            self._report(Submitted(site=self._site, key=effect.key, native_id=native_id, seconds=seconds))
+        if len(native_ids) < len(submissions):
+            self._submit(submissions[len(native_ids) :])  # and hear why
+        elif self._full:
+            self._full = False
+            self._report(SiteSeen(site=self._site, answers=True))
+
+    def _submitted(self, submissions: Sequence[Submission]) -> Sequence[str]:
+        first = submissions[0]
+        if isinstance(first, SubmitAttempt):
+            return [self._access.submit_attempt(first.key, ref=first.ref, demand=first.demand)]
+        return self._access.submit_pilots(first.key, count=len(submissions))
+
+    def _put_off(self, submissions: Sequence[Submission], message: str) -> None:
+        self._later.update((effect.key, effect) for effect in submissions)
+        self._later_at = time.monotonic() + self._busy_seconds
+        self._busy_seconds = min(2 * self._busy_seconds, BUSY_SECONDS_MAX)
+        if not self._full:
+            self._full = True
+            self._report(SiteSeen(site=self._site, answers=True, message=message))
+
+    # --- what is seen ---
+
+    def _look_in_turn(self) -> bool:
+        """Look when few others do; whether it was so."""
+        if self._turns is None:
+            self._look()
+            return True
+        turn = self._turns.take(is_known=bool(self._answers))
+        if turn is None:
+            self._look_at = time.monotonic() + (TURN_SECONDS if self._answers else DOUBTFUL_TURN_SECONDS)
+            return False
+        try:
+            self._look()
+        finally:
+            self._turns.give_back(turn)
+        return True
+
+    def _look(self) -> None:
+        """Report what has ended, and what the engine believes to be there and is not."""
+        expected = self._expected()  # before the listing: what comes in between is not missed in it
+        listed = self._access.listing(expected)
+        for key, seen in listed.items():
+            if seen.ended:
+                self._report(Gone(site=self._site, key=key, reason=seen.reason or "ended", stderr=seen.stderr))
+        for key in expected:
+            if key not in listed:
+                self._report(Gone(site=self._site, key=key, reason="vanished"))
+        for key in [key for key in self._cancelled if key not in listed or listed[key].ended]:
+            self._cancelled.discard(key)
+            if key not in listed:  # what is told to end and is not there has ended, whoever knew of it
+                self._report(Gone(site=self._site, key=key, reason="cancelled"))
+        self._rests = not (expected or listed or self._cancelled)
+        there = {key for key, seen in listed.items() if not seen.ended}
+        self._notice(there.intersection(expected))
+        self._end_strays(there.difference(expected, self._cancelled))
+
+    def _notice(self, there: set[str]) -> None:
+        """Report what does not begin, or runs and does not speak; who has spoken once is not asked for again."""
+        self._heard.intersection_update(there)
+        unheard = set(self._unheard()).intersection(there) if there - self._heard else set()
+        self._heard.update(there - unheard)
+        if unheard or self._noticed:
+            noticed = tuple(self._access.notice(sorted(unheard)))
+            if noticed != self._noticed:
+                self._noticed = noticed
+                self._report(SiteNoticed(site=self._site, things=noticed))
+
+    def _end_strays(self, there: Collection[str]) -> None:
+        """End what is there and nobody waits for: an earlier process was to do it, or could not."""
+        strays = self._strays.among(there)
+        if strays:
+            log.warning("site %s: nobody waits for %s: it is ended", self._site, ", ".join(sorted(strays)[:10]))
+            self.want(*(CancelSubmitted(site=self._site, key=key) for key in strays))
+
+    def _take_back(self) -> None:
+        """The site answers in this way, whatever was said of it in another."""
+        if self._is_stale:
+            self._is_stale, self._answers = False, True
+            self._report(SiteSeen(site=self._site, answers=True))
+
+    def _seen(self, *, answers: bool, message: str = "") -> None:
+        if answers != self._answers:
+            if self._answers is not None or not answers:
+                trouble = None if answers else trouble_of(message)
+                self._report(SiteSeen(site=self._site, answers=answers, message=message, trouble=trouble))
+            self._answers = answers
+
+
+def _name(effect: AtSite) -> Name:
+    return effect.key, isinstance(effect, CancelSubmitted)
+
+
+def _goes_with(before: AtSite, effect: AtSite) -> bool:
+    """Whether one call can do both: cancellations, and pilots whose keys follow each other."""
+    if isinstance(before, CancelSubmitted):
+        return isinstance(effect, CancelSubmitted)
+    if not isinstance(before, SubmitPilot) or not isinstance(effect, SubmitPilot):
+        return False
+    first, second = _NUMBERED.fullmatch(before.key), _NUMBERED.fullmatch(effect.key)
+    if first is None or second is None or first.group(1) != second.group(1):
+        return False
+    return int(second.group(2)) == int(first.group(2)) + 1
+
+
+def behind(site: str, count: int, why: str) -> str:
+    """What is told of that which could not be taken out of the queue of a site."""
+    things = "1 batch job is" if count == 1 else f"{count} batch jobs are"
+    return f"site {site}: {things} not withdrawn: {why}; the next service ends what is left"

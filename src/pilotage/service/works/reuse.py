@@ -1,0 +1,546 @@
+"""What need not be run: packages that were asked for in the same way before, and whose files are still in place.
+
+Packages are looked at so that each follows those whose files it takes: the inputs of a package are known when all of
+these were adopted, and with them its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from zlib import crc32
+
+import msgspec
+
+from pilotage.language import Expansion
+from pilotage.language.expansion.blocks import Block
+from pilotage.model.errors import PilotageError
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import (
+    Assignment,
+    AttemptRef,
+    InputSource,
+    Work,
+    WorkBinary,
+    WorkInput,
+    WorkScript,
+)
+from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.jobs.submission import Origin
+from pilotage.ports import FileStore, MadeWork, StoreError, WorkFields, WorkIndex
+from pilotage.service.works.work_orders import compose_every_way
+
+# What a package was asked for, as a key: equal keys make equal files, so that nothing is run twice for nothing.
+#
+# The key is made of fields, and each field is kept with it: of a package that must run, the field that changed is
+# named.
+
+Checksum = Callable[[str], str | None]
+"""The sha256 of a file by its name in the job's tree; None where there is none."""
+
+INPUTS_MAX = 1000
+"""Inputs beyond so many are told together: a changed one of them is not named."""
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+_DIGITS = 32
+_NAMED_DIGITS = 8  # of a program that is only to be named
+_NAMED_MAX = 5  # of variables that changed
+
+
+def fields_of(work: Work, *others: Work) -> WorkFields:
+    """What a work asks for, field by field; an input whose checksum is not known yet has an empty one.
+
+    A package whose software is started in another way at another site is all of these works: it asks for the same
+    wherever it runs, and what one site made is not made again at another.
+    """
+    if others:
+        return _together([_fields_of(each) for each in (work, *others)])
+    return _fields_of(work)
+
+
+def _together(ways: Sequence[WorkFields]) -> WorkFields:
+    return WorkFields(
+        argv=_digest([each.argv for each in ways]),
+        software=_digest([each.software for each in ways]),
+        environment=_digest([each.environment for each in ways]),
+        variables=_digests_together(each.variables for each in ways),
+        outputs=ways[0].outputs,
+        inputs=ways[0].inputs,
+        programs={name: digest for each in ways for name, digest in each.programs.items()},
+    )
+
+
+def _digests_together(ways: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The digests of variables by name; what tells that one changed in any of the ways."""
+    found: dict[str, list[str]] = {}
+    for at, each in enumerate(ways):
+        for name, digest in each.items():
+            found.setdefault(name, []).append(f"{at}={digest}")
+    return {name: f"{crc32(chr(0).join(each).encode()):08x}" for name, each in found.items()}
+
+
+def _fields_of(work: Work) -> WorkFields:
+    commands, environment, makes = [], [], False
+    for each in work.binaries:
+        commands.append((each.argv, each.stdin, each.stdout, each.stderr))
+        environment.append(each.environment)
+        makes = makes or bool(each.outputs or each.stdout or each.stderr)
+    programs: dict[str, str] = {}
+    inputs: dict[str, str] = {}
+    for given in (*work.inputs, *_files(work.pre), *_files(work.post)) if work.pre or work.post else work.inputs:
+        (programs if given.executable else inputs)[given.name] = given.sha256
+    container = (work.container.image, work.container.engine) if work.container is not None else ()
+    known: dict[str, str] = {}
+    if work.software or container or programs:
+        known = {work.software: ""} if work.software else {}
+        if work.container is not None:
+            known[work.container.image] = work.container.engine
+        known.update((name, sha256[:_NAMED_DIGITS]) for name, sha256 in programs.items())
+    return WorkFields(
+        argv=_digest((commands, work.startup, _argv(work.pre), _argv(work.post))),
+        software=_digest((work.software, container, programs)) if known else _NONE,
+        environment=_digest(environment) if len(environment) != 1 or environment[0] else _USUAL,
+        variables=_variables(environment) if any(environment) else {},
+        # What makes no file is asked for as often as it is written: two equal commands are two.
+        outputs=_digest([_outputs(each) for each in work.binaries] if makes else work.path),
+        inputs=_joined(inputs),
+        programs=known,
+    )
+
+
+def completed(fields: WorkFields, checksum: Checksum) -> WorkFields | None:
+    """The fields with the checksums of inputs that were not known; None where an input is not there."""
+    if all(fields.inputs.values()):
+        return fields
+    inputs: dict[str, str] = {}
+    for name, known in fields.inputs.items():
+        sha256 = known or checksum(name)
+        if not sha256:
+            return None
+        inputs[name] = sha256
+    return msgspec.structs.replace(fields, inputs=_joined(inputs))
+
+
+def key_of(fields: WorkFields) -> str:
+    """The key of what was asked for."""
+    if fields.programs or fields.variables:
+        fields = msgspec.structs.replace(fields, programs={}, variables={})
+    return hashlib.sha256(_canonical(fields)).hexdigest()
+
+
+def is_complete(fields: WorkFields) -> bool:
+    """Whether the checksum of every input is known: only then the key means something."""
+    return all(fields.inputs.values())
+
+
+def changed(before: WorkFields, now: WorkFields) -> str:
+    """The first field that is not as it was: `argv`, `software a.sh`, `environment A`, `input a.dat`, `outputs`."""
+    if before.argv != now.argv:
+        return "argv"
+    if before.software != now.software:
+        return f"software {_changed_programs(before.programs, now.programs)}".rstrip()
+    if before.environment != now.environment:
+        return f"environment {_changed_variables(before, now)}".rstrip()
+    for name, sha256 in now.inputs.items():
+        if before.inputs.get(name) != sha256:
+            return f"input {name}"
+    for name in before.inputs:
+        if name not in now.inputs:
+            return f"input {name}"
+    return "outputs" if before.outputs != now.outputs else ""
+
+
+def _changed_programs(before: dict[str, str], now: dict[str, str]) -> str:
+    """The names of what changed of the software; where it is not known what was there before, of all there is."""
+    if not before:
+        return " or ".join(now)
+    other = [name for name, digest in now.items() if before.get(name) != digest]
+    return ", ".join(other or [name for name in before if name not in now])
+
+
+def _variables(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The variables of all binaries, each with what tells whether it changed in any of them."""
+    values: dict[str, list[str]] = {}
+    for at, environment in enumerate(environments):
+        for name, value in environment.items():
+            values.setdefault(name, []).append(f"{at}={value}")
+    # Only to be named: whether anything changed at all is said by the sha256 of all of them.
+    return {name: f"{crc32(chr(0).join(each).encode('utf-8', 'surrogateescape')):08x}" for name, each in values.items()}
+
+
+def _changed_variables(before: WorkFields, now: WorkFields) -> str:
+    """The variables that are new, gone or of another value; nothing where it was not kept what they were."""
+    if not before.variables and before.environment != _USUAL:
+        return ""
+    names = sorted({*before.variables, *now.variables})
+    other = [name for name in names if before.variables.get(name) != now.variables.get(name)]
+    more = f" and {len(other) - _NAMED_MAX:,} more" if len(other) > _NAMED_MAX else ""
+    return ", ".join(other[:_NAMED_MAX]) + more
+
+
+def _joined(inputs: dict[str, str]) -> dict[str, str]:
+    """Inputs as they are kept: very many are one entry, as soon as all of them are known."""
+    if len(inputs) <= INPUTS_MAX or not all(inputs.values()):
+        return inputs
+    return {f"(one of {len(inputs):,})": _digest(inputs)}
+
+
+def _outputs(binary: WorkBinary) -> list[tuple[str, str, str, bool]]:
+    return [(each.name, each.expression, each.folder, each.pattern) for each in binary.outputs]
+
+
+def _argv(script: WorkScript | None) -> tuple[str, ...]:
+    return script.argv if script is not None else ()
+
+
+def _files(script: WorkScript | None) -> tuple[WorkInput, ...]:
+    return script.files if script is not None else ()
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(_canonical(value)).hexdigest()[:_DIGITS]
+
+
+_NONE = _digest(("", (), {}))
+_USUAL = _digest([{}])
+
+NEVER = "never made"
+
+_TOGETHER = 1000  # so many are looked for at once
+_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
+
+
+class Adopted(msgspec.Struct, frozen=True, kw_only=True):
+    """A package whose outputs are there already: what they are, and which attempt made them once."""
+
+    number: int
+    package: str  # dotted
+    manifest: tuple[OutputFile, ...]
+    maker: AttemptRef
+    message: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about a package: it is adopted, or what changed since it was last made."""
+
+    number: int
+    adopted: Adopted | None = None
+    changed: str = ""
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A package with its key."""
+
+    number: int
+    fields: WorkFields
+    key: str
+
+
+def adopt(
+    expansion: Expansion,
+    origin: Origin,
+    *,
+    store: FileStore,
+    index: WorkIndex,
+    granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
+    numbers: Collection[int] | None = None,
+) -> list[Adopted]:
+    """The packages that need not be run. Where nothing was made in the folder before, nothing is looked at.
+
+    For a job that has grown, `numbers` are the new packages, and `granted` has the manifests of those before them.
+    """
+    said_done = any(block.package.done for block in expansion.blocks)
+    if not said_done and not index.knows(origin.folder):
+        return []
+    without = _surely_new(expansion, origin, index)
+    if len(without) == len(expansion.blocks):
+        return []
+    earlier = Earlier(expansion, origin, store=store, index=index, granted=granted)
+    found = [each.adopted for each in earlier.verdicts(numbers, without=without) if each.adopted is not None]
+    again = run_again_last(expansion, [*(each.number for each in found), *(granted or ())])
+    return [each for each in found if each.number not in again] if again else found
+
+
+def run_again_last(expansion: Expansion, adopted: Collection[int]) -> set[int]:
+    """What runs last, of which nothing is adopted where anything else has to run."""
+    last = {number for block in expansion.blocks if block.package.role == "final" for number in block.packages()}
+    last -= expansion.left_out
+    if not last or (not expansion.late and len(last.union(adopted)) == expansion.wanted):
+        return set()
+    return last
+
+
+def may_be_there(expansion: Expansion, origin: Origin, index: WorkIndex) -> bool:
+    """Whether anything that a job is to make can have been made before."""
+    if origin.fresh or not index.knows(origin.folder):
+        return False
+    return len(_surely_new(expansion, origin, index)) < len(expansion.blocks) or bool(expansion.late)
+
+
+def _surely_new(expansion: Expansion, origin: Origin, index: WorkIndex) -> frozenset[int]:
+    """The blocks, by their `id`, of which nothing can have been made before.
+
+    What makes no file has the name of its document in its key: it is looked for only where that document was run. What
+    makes some is looked for only where any was made.
+    """
+    ran = index.knows(origin.folder, document=expansion.definition.job)
+    made = index.knows_files(origin.folder)
+    if ran and made:
+        return frozenset()
+    blocks = [block for block in expansion.blocks if not block.package.done]
+    return frozenset(
+        id(block) for block in blocks if not (ran or _makes_files(block)) or not (made or _may_make_none(block))
+    )
+
+
+def _makes_files(block: Block) -> bool:
+    return any(binary.outputs or binary.stdout or binary.stderr for binary in block.package.binaries)
+
+
+def _may_make_none(block: Block) -> bool:
+    """Whether a package of a block may be done without a file: it has none to make, an expression, or a script, decides."""
+    package = block.package
+    if package.noop or package.scripts.pre or package.scripts.post or not _makes_files(block):
+        return True
+    return any(output.expression for binary in package.binaries for output in binary.outputs)
+
+
+def said_to_be_done(expansion: Expansion) -> list[Adopted]:
+    """The packages that the document says were done before; also a fresh run does not run them."""
+    blocks = [block for block in expansion.blocks if block.package.done]
+    numbers = (number for block in blocks for number in block.packages())
+    return [_done(expansion, number) for number in numbers if number not in expansion.left_out]
+
+
+class Earlier:
+    """Looks at packages one after the other, and at many of them with one question."""
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        origin: Origin,
+        *,
+        store: FileStore,
+        index: WorkIndex,
+        granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
+        explain: bool = False,
+    ) -> None:
+        """With `explain`, it is said of what is not adopted why, and the field that changed is looked for."""
+        self._expansion = expansion
+        self._origin = origin
+        self._store = store
+        self._index = index
+        self._explain = explain
+        self._manifests: dict[int, tuple[OutputFile, ...]] = dict(granted or {})
+        self._waiting: dict[int, _Asked] = {}
+        self._behind_late = {id(expansion.blocks[position]) for position in expansion.late_waits}
+
+    def verdicts(self, numbers: Collection[int] | None = None, *, without: Collection[int] = ()) -> Iterator[Verdict]:
+        """What is found out about every package, or about some; each follows those whose files it takes.
+
+        Nothing is said of packages that are left out, nor of those of blocks that are left out by their `id`.
+        """
+        order, left_out = self._expansion.graph.order(), self._expansion.left_out
+        for number in order.tolist() if order is not None else ():
+            if (numbers is not None and number not in numbers) or number in left_out:
+                continue
+            block = self._expansion.block(number)
+            if without and id(block) in without:
+                continue
+            if block.package.done:
+                self._manifests[number] = ()
+                yield Verdict(number=number, adopted=_done(self._expansion, number))
+                continue
+            producers = self._producers(number)
+            if self._waiting and any(producer in self._waiting for producer in producers):
+                yield from self._settle()
+            missing = next((each for each in producers if each not in self._manifests), None)
+            if missing is not None:
+                waits = f"waits for {self._expansion.id(missing).dotted}" if self._explain else ""
+                yield Verdict(number=number, changed=waits)
+            elif id(block) in self._behind_late:
+                yield Verdict(number=number, changed="waits for a stage that is not laid out yet")
+            else:
+                yield from self._ask(number, producers)
+            if len(self._waiting) >= _TOGETHER:
+                yield from self._settle()
+        yield from self._settle()
+
+    def _ask(self, number: int, producers: list[int]) -> Iterator[Verdict]:
+        """Work out the key of a package; it is looked for together with others."""
+        expansion = self._expansion
+        inputs = tuple(InputSource(expansion.id(producer).dotted, 1) for producer in producers)
+        assignment = Assignment(ref=AttemptRef("", expansion.id(number).dotted, 1), inputs=inputs)
+        try:
+            work, *others = compose_every_way(
+                expansion, number, assignment, self._origin, manifest_of=self._manifests.get
+            )
+            fields = completed(fields_of(work, *others), self._checksum)
+        except PilotageError as fault:
+            yield Verdict(number=number, changed=fault.what)
+            return
+        if fields is None:
+            unknown = next(each.name for each in work.inputs if not each.sha256 and self._checksum(each.name) is None)
+            yield Verdict(number=number, changed=f"missing input {unknown}")
+            return
+        self._waiting[number] = _Asked(number, fields, key_of(fields))
+
+    def _settle(self) -> Iterator[Verdict]:
+        """Look for everything that waits."""
+        waiting, self._waiting = list(self._waiting.values()), {}
+        if not waiting:
+            return
+        found = self._index.find(self._origin.folder, [asked.key for asked in waiting])
+        faults = out_of_place(found.values(), self._origin.folder, store=self._store, index=self._index)
+        latest = self._latest(waiting, found)
+        for asked in waiting:
+            made = found.get(asked.key)
+            place = self._expansion.id(asked.number).dotted
+            if made is not None and asked.key not in faults:
+                self._manifests[asked.number] = made.manifest
+                adopted = Adopted(
+                    number=asked.number,
+                    package=place,
+                    manifest=made.manifest,
+                    maker=made.ref,
+                    message=made_before(made.ref),
+                )
+                yield Verdict(number=asked.number, adopted=adopted)
+            elif made is not None:
+                yield Verdict(number=asked.number, changed=faults[asked.key])
+            else:
+                before = latest.get(place)
+                why = changed(before, asked.fields) if before else NEVER
+                yield Verdict(number=asked.number, changed=why)
+
+    def _latest(self, waiting: list[_Asked], found: Mapping[str, MadeWork]) -> dict[str, WorkFields]:
+        """What was asked for in the run before, of those that are not found."""
+        if not self._explain:
+            return {}
+        places = [self._expansion.id(asked.number).dotted for asked in waiting if asked.key not in found]
+        return self._index.latest(self._origin.folder, self._expansion.definition.job, places)
+
+    def _checksum(self, name: str) -> str | None:
+        return self._store.checksum(self._origin.folder, name)
+
+    def _producers(self, number: int) -> list[int]:
+        """The packages whose files one takes."""
+        found: list[int] = []
+        for segment in self._expansion.graph.segments:
+            start, end = segment.predecessors.span(number)
+            numbers, kinds = segment.predecessors.numbers, segment.kind_numbers
+            found += [numbers[at] for at in range(start, end) if kinds[at] & _FILES]
+        return found
+
+
+def made_before(maker: AttemptRef) -> str:
+    """What is said of a package that need not be run."""
+    return f"made before, by attempt {maker.attempt} of {maker.job}/{maker.package}"
+
+
+def out_of_place(found: Collection[MadeWork], folder: str, *, store: FileStore, index: WorkIndex) -> dict[str, str]:
+    """What is wrong with the files of what was made, by key."""
+    there = store.look_up(folder, {file.name for made in found for file in made.manifest})
+    seen = index.seen(folder, list(there))
+    faults: dict[str, str] = {}
+    for made in found:
+        for file in made.manifest:
+            stored, known = there.get(file.name), seen.get(file.name)
+            if stored is None:
+                faults[made.key] = f"missing output {file.name}"
+            elif known is not None and known.is_still(stored):
+                if known.sha256 != file.sha256:
+                    faults[made.key] = f"changed output {file.name}"
+            elif stored.size_bytes != file.size_bytes or store.checksum(folder, file.name) != file.sha256:
+                faults[made.key] = f"changed output {file.name}"
+            if made.key in faults:
+                break
+    return faults
+
+
+def _done(expansion: Expansion, number: int) -> Adopted:
+    place = expansion.id(number).dotted
+    return Adopted(
+        number=number,
+        package=place,
+        manifest=(),
+        maker=AttemptRef(expansion.definition.job, place, 1),
+        message="the document says that it was done before",
+    )
+
+
+# Checksums of large inputs, worked out behind the back of those who run the job: their packages can be adopted,
+# too.
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX = 100_000
+"""So many packages may wait for the checksums of their inputs; of more, the earliest run again next time."""
+
+
+class Completer:
+    """A thread that completes what was made with the checksums of its inputs, and has the index keep it."""
+
+    def __init__(self, store: FileStore, index: WorkIndex, *, waiting_max: int = WAITING_MAX) -> None:
+        """Nothing runs before the first is to be completed."""
+        self._store = store
+        self._index = index
+        self._waiting: deque[MadeWork] = deque(maxlen=waiting_max)
+        self._change = threading.Condition()
+        self._stopping = False
+        self._busy = False
+        self._thread = threading.Thread(target=self._run, name="completer", daemon=True)
+
+    def complete(self, made: Iterable[MadeWork]) -> None:
+        """Complete these and keep them, some time soon."""
+        with self._change:
+            self._waiting.extend(made)
+            if self._thread.ident is None and self._waiting:
+                self._thread.start()
+            self._change.notify_all()
+
+    def settle(self) -> None:
+        """Wait until nothing waits."""
+        with self._change:
+            self._change.wait_for(lambda: self._stopping or not (self._waiting or self._busy))
+
+    def stop(self) -> None:
+        """End after the one that is being worked on; the rest is not remembered."""
+        with self._change:
+            self._stopping = True
+            self._change.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _completed(self, made: MadeWork) -> WorkFields | None:
+        """The fields with every checksum; None where an input is not the file any more that the package was given."""
+        names = [name for name, sha256 in made.fields.inputs.items() if not sha256]
+        if not self._is_as_placed(made, names):
+            return None
+        fields = completed(made.fields, partial(self._store.checksum, made.folder))
+        return fields if self._is_as_placed(made, names) else None
+
+    def _is_as_placed(self, made: MadeWork, names: Sequence[str]) -> bool:
+        there, placed = self._store.look_up(made.folder, names), made.placed
+        return there.keys() == placed.keys() and all(file.is_like(placed[name]) for name, file in there.items())
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._busy = False
+                self._change.notify_all()
+                self._change.wait_for(lambda: self._stopping or self._waiting)
+                if self._stopping:
+                    return
+                made = self._waiting.popleft()
+                self._busy = True
+            try:
+                fields = self._completed(made)
+                if fields is not None:
+                    self._index.keep([msgspec.structs.replace(made, key=key_of(fields), fields=fields)])
+            except StoreError as fault:
+                log.warning("%s is not remembered for later runs: %s", made.ref, fault)

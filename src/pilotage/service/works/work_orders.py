@@ -1,0 +1,403 @@
+"""How an attempt is run, written out from its package for the agent that has the assignment.
+
+What is the same for all packages of a block is worked out once for it. Inputs come with the checksums of the granted
+attempts that made them; what was captured at submission comes by its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+from pilotage.language import ConcreteBinary, ConcretePackage, Expansion
+from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.lists import Column, files_read
+from pilotage.language.expansion.packages import write_package
+from pilotage.language.expansion.software import Choose, way_at, way_at_position, ways_of
+from pilotage.language.text.names import tidy_name
+from pilotage.language.text.patterns import matches
+from pilotage.language.text.templates import Values, parse_template, render
+from pilotage.model.events.events import parse_dotted
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import (
+    Assignment,
+    Work,
+    WorkBinary,
+    WorkContainer,
+    WorkInput,
+    WorkOutput,
+    WorkPattern,
+    WorkScript,
+)
+from pilotage.model.jobs.definition import Script
+from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.jobs.submission import Captured, Origin
+from pilotage.model.site import Site
+from pilotage.ports import Mark
+from pilotage.service.works.capture import differing_of, script_file, words_of
+from pilotage.service.works.plain_orders import PlainBlock, keeps_failed, plain_block
+
+ManifestOf = Callable[[int], "tuple[OutputFile, ...] | None"]
+
+NO_MARK = Mark()
+_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
+_AWAITED = int(EdgeKind.AWAITED)
+
+
+class BlockWork:
+    """What the works of all packages of a block have in common."""
+
+    __slots__ = ("brought", "differing", "plain", "takes_files")
+
+    def __init__(self, block: Block, expansion: Expansion, origin: Origin) -> None:
+        """Work it out once."""
+        captured = origin.captured
+        names = [name for name in words_of(block, expansion.definition) if name in captured]
+        self.brought = {name: _brought(name, captured[name]) for name in names}
+        self.differing = list(_differing(block, expansion, captured)) if captured else []
+        self.takes_files = bool(block.inputs())
+        # For one package, the quick way takes longer to prepare than the long way to go.
+        self.plain: PlainBlock | None = plain_block(block, expansion.definition) if block.count > 1 else None
+
+
+class _JobWorks:
+    """The blocks of one expansion, as far as they were asked for; an expansion belongs to one job."""
+
+    __slots__ = ("_blocks", "origin")
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self._blocks: dict[Block, BlockWork] = {}
+
+    def of(self, block: Block, expansion: Expansion) -> BlockWork:
+        found = self._blocks.get(block)
+        if found is None:
+            found = BlockWork(block, expansion, self.origin)
+            if block.count > 1:  # an imported job has as many blocks as packages
+                self._blocks[block] = found
+        return found
+
+
+_works: WeakKeyDictionary[Expansion, _JobWorks] = WeakKeyDictionary()
+
+
+def _works_of(expansion: Expansion, origin: Origin) -> _JobWorks:
+    works = _works.get(expansion)
+    if works is None or works.origin is not origin:
+        works = _works[expansion] = _JobWorks(origin)
+    return works
+
+
+def compose(
+    expansion: Expansion,
+    number: int,
+    assignment: Assignment,
+    origin: Origin,
+    *,
+    staged: str,
+    manifest_of: ManifestOf,
+    granted: Sequence[int] | None = None,
+    kept: str = "",
+    mark: Mark = NO_MARK,
+    site: Site | None = None,
+    way: int | None = None,
+) -> Work:
+    """The work of an assignment: `number` is its package in the expansion, `staged` where its outputs are put.
+
+    `manifest_of` gives the granted manifest of a package by its number; `granted` are the numbers of the packages that
+    the assignment names as its inputs, in order, where they are known. `kept` is a folder for what finished binaries
+    made, or empty; `mark` is by what an agent knows its folders. `site` is where it runs, by which it is chosen how its
+    software is started; `way` is one of these ways instead.
+    """
+    block, position = expansion.locate(number)
+    common = _works_of(expansion, origin).of(block, expansion)
+    if not common.takes_files:
+        granted = ()
+    elif granted is None:
+        granted = _granted(expansion, assignment) if assignment.inputs else ()
+    left_out = _left_out(expansion, number, granted) if common.takes_files else ()
+    if common.plain is not None and not left_out:
+        written = common.plain.write(position)
+        inputs = _inputs(written.inputs, (), common, position, origin, granted, manifest_of)
+        return Work(
+            path=_path(expansion.definition.job, assignment.ref.package),
+            name=written.name,
+            index=number,
+            folder=origin.folder,
+            staged=staged,
+            mark=mark.text,
+            folder_mark=mark.in_folder,
+            inputs=inputs,
+            binaries=written.binaries,
+            keep_failed=origin.keep_failed or common.plain.keep_failed,
+        )
+    choose: Choose | None = None
+    if way is not None:
+        choose = way_at_position(way)
+    elif site is not None:
+        choose = way_at(site, block.package)
+    package = concrete(expansion, number, granted=granted, left_out=left_out, manifest_of=manifest_of, choose=choose)
+    inside = _open_inside(package, block)
+    inputs = _inputs(_staged_names(package), inside, common, position, origin, granted, manifest_of)
+    kept_folder = ""
+    if kept and len(package.binaries) > 1 and not package.startup:
+        kept_folder = f"{kept}/{assignment.ref.job}-{assignment.ref.package}-{assignment.epoch}"
+    return _work(package, block, origin, inputs=inputs, staged=staged, kept=kept_folder, mark=mark)
+
+
+def compose_every_way(
+    expansion: Expansion,
+    number: int,
+    assignment: Assignment,
+    origin: Origin,
+    *,
+    manifest_of: ManifestOf,
+    granted: Sequence[int] | None = None,
+) -> list[Work]:
+    """The work of an assignment in every way that a site may have it started; nearly always there is one."""
+    count = ways_count(expansion, number)
+    return [
+        compose(
+            expansion, number, assignment, origin, staged="", manifest_of=manifest_of, granted=granted,
+            way=way if count > 1 else None,
+        )
+        for way in range(count)
+    ]  # fmt: skip
+
+
+def ways_count(expansion: Expansion, number: int) -> int:
+    """In how many ways a package may be started, by the site that it comes to."""
+    package = expansion.block(number).package
+    named = [each for each in package.binaries if each.software]
+    return max((len(ways_of(expansion.definition, package, each)) for each in named), default=1) or 1
+
+
+def concrete(
+    expansion: Expansion,
+    number: int,
+    *,
+    granted: Collection[int],
+    left_out: Collection[str] = (),
+    manifest_of: ManifestOf,
+    choose: Choose | None = None,
+) -> ConcretePackage:
+    """A package written out over what was granted: a pattern stands for the files that are there."""
+    block = expansion.block(number)
+
+    def matching(pattern: str, binary: int) -> tuple[str, ...]:
+        own = block.made(block.position(number), before_binary=binary) if binary else []
+        names = [name for name, is_open in own if not is_open and matches(pattern, name)]
+        for maker in granted:
+            names += [name for name in made_by(expansion, maker, manifest_of) if matches(pattern, name)]
+        return tuple(dict.fromkeys(names)) or files_read(expansion.resolved.lists, pattern)
+
+    definition = expansion.definition
+    return write_package(block, number, definition=definition, inputs=matching, left_out=left_out, choose=choose)
+
+
+def made_by(expansion: Expansion, maker: int, manifest_of: ManifestOf) -> list[str]:
+    """The names that a granted package made; of one that was done before, those that it declares."""
+    manifest = manifest_of(maker) or ()
+    names = [file.name for file in manifest]
+    if not names:
+        block = expansion.block(maker)
+        if block.package.done or block.package.noop:
+            names = [name for name, is_open in block.made(block.position(maker)) if not is_open]
+    return names
+
+
+def _granted(expansion: Expansion, assignment: Assignment) -> list[int]:
+    """The numbers of the packages whose granted files an attempt may take, in order."""
+    found: set[int] = set()
+    for source in assignment.inputs:
+        place = parse_dotted(source.package)
+        layout = expansion.layouts.get(place.stage - 1) if place is not None else None
+        number = layout.number(place) if layout is not None and place is not None else None
+        if number is not None:
+            found.add(number)
+    return sorted(found)
+
+
+def _left_out(expansion: Expansion, number: int, granted: Collection[int]) -> Collection[str]:
+    """The names that dropped packages would have made; nearly always there are none."""
+    segments = expansion.graph.segments
+    total = 0
+    for segment in segments:
+        start, end = segment.predecessors.span(number)
+        total += end - start
+    if total == len(granted):
+        return ()
+    known = set(granted)
+    names: set[str] = set()
+    for segment in segments:
+        start, end = segment.predecessors.span(number)
+        for position in range(start, end):
+            maker, kind = int(segment.predecessors.others[position]), int(segment.kinds[position])
+            if maker not in known and kind & _FILES and kind & _AWAITED:
+                block = expansion.block(maker)
+                names.update(name for name, is_open in block.made(block.position(maker)) if not is_open)
+    return names
+
+
+def _inputs(
+    names: Iterable[str],
+    inside: Collection[str],
+    common: BlockWork,
+    position: int,
+    origin: Origin,
+    granted: Collection[int],
+    manifest_of: ManifestOf,
+) -> tuple[WorkInput, ...]:
+    """What must be there before the start: programs and scripts, and the inputs that the package does not make itself."""
+    found = dict(common.brought)
+    made: Mapping[str, OutputFile] | None = None
+    for name in names:
+        if inside and any(matches(pattern, name) for pattern in inside):
+            continue
+        if made is None:
+            made = {file.name: file for maker in granted for file in manifest_of(maker) or ()}
+        file = made.get(name)
+        if file is not None:
+            found[name] = WorkInput(name=name, sha256=file.sha256, size_bytes=file.size_bytes, made=True)
+        elif name not in found:
+            captured = origin.captured.get(name)
+            found[name] = _brought(name, captured) if captured is not None else WorkInput(name=name)
+    for column, by_value in common.differing:
+        chosen = by_value.get(column.value(position))
+        if chosen is not None:
+            found.setdefault(chosen.name, chosen)
+    return tuple(found.values())
+
+
+def _differing(
+    block: Block, expansion: Expansion, captured: Mapping[str, Captured]
+) -> Iterator[tuple[Column, dict[str | tuple[str, ...], WorkInput]]]:
+    """The programs and scripts that differ between the packages of a block, by the values that tell them."""
+    for each in differing_of(block, expansion.definition):
+        brought: dict[str | tuple[str, ...], WorkInput] = {
+            value: _brought(name, captured[name]) for value, name in each.names.items() if name in captured
+        }
+        column = block.column(each.variable)
+        if brought and column is not None:
+            yield column, brought
+
+
+def _brought(name: str, captured: Captured) -> WorkInput:
+    return WorkInput(
+        name=name,
+        sha256=captured.sha256,
+        size_bytes=captured.size_bytes,
+        content=captured.content,
+        executable=captured.executable,
+    )
+
+
+def _path(job: str, dotted: str) -> str:
+    stage, line, number = dotted.split(".")
+    return f"{job}/{stage.zfill(3)}/{line.zfill(3)}/{number.zfill(3)}"
+
+
+def _staged_names(package: ConcretePackage) -> Iterator[str]:
+    """The names that must be brought: not what a binary fetches itself, nor what an earlier one makes."""
+    made: set[str] = set()
+    for binary in package.binaries:
+        for given in binary.inputs:
+            if given.declared.acquisition != "self":
+                yield from (name for name in given.names if name not in made)
+        if binary.stdin and binary.stdin not in made:
+            yield binary.stdin
+        made.update(output.name for output in binary.outputs)
+        made.update(stream for stream in (binary.stdout, binary.stderr) if stream)
+
+
+def _open_inside(package: ConcretePackage, block: Block) -> tuple[str, ...]:
+    """The patterns of what earlier binaries of a package make: what matches is not brought from outside."""
+    earlier = package.binaries[:-1]
+    return tuple(o.name for binary in earlier for o in binary.outputs if block.makes_pattern(o.declared))
+
+
+def _work(
+    package: ConcretePackage,
+    block: Block,
+    origin: Origin,
+    *,
+    inputs: tuple[WorkInput, ...],
+    staged: str,
+    kept: str,
+    mark: Mark,
+) -> Work:
+    declared = package.declared
+    runs = not (declared.noop or declared.done)
+    values = block.values(block.position(package.number))
+    scripts = package.scripts
+    progress = package.progress
+    return Work(
+        path=package.path,
+        name=package.name,
+        index=package.number,
+        folder=origin.folder,
+        staged=staged,
+        mark=mark.text,
+        folder_mark=mark.in_folder,
+        inputs=inputs if runs else (),
+        binaries=_binaries(package, block, values) if runs else (),
+        startup=package.startup if runs else (),
+        container=(
+            WorkContainer(image=package.container.image, engine=package.container.engine)
+            if package.container is not None and runs
+            else None
+        ),
+        failure_patterns=tuple(
+            WorkPattern(pattern=each.pattern, file=each.file, reason=each.reason) for each in package.failure_patterns
+        ),
+        watched=progress.files if progress is not None else (),
+        stalled_after_seconds=progress.stalled_after_seconds if progress is not None else 0.0,
+        pre=_script(scripts.pre, origin) if not declared.done else None,
+        post=_script(scripts.post, origin) if not declared.done else None,
+        pre_skip_exit_code=scripts.skip_exit_code,
+        kept=kept,
+        keep_failed=origin.keep_failed or any(keeps_failed(each.environment) for each in package.binaries),
+        software=", ".join(dict.fromkeys(binary.software for binary in package.binaries if binary.software)),
+    )
+
+
+def _binaries(package: ConcretePackage, block: Block, values: Values) -> tuple[WorkBinary, ...]:
+    several = len(package.binaries) > 1  # the only one goes by the name of its package
+    return tuple(
+        _binary(binary, block, values, name=binary.declared.name if several else "") for binary in package.binaries
+    )
+
+
+def _binary(binary: ConcreteBinary, block: Block, values: Values, *, name: str) -> WorkBinary:
+    return WorkBinary(
+        argv=binary.argv,
+        name=name,
+        environment=binary.environment.exported,
+        stdin=binary.stdin,
+        stdout=binary.stdout,
+        stderr=binary.stderr,
+        outputs=tuple(
+            WorkOutput(expression=o.declared.expression, folder=_folder(o.declared.folder, values))
+            if o.declared.expression
+            else WorkOutput(name=o.name, pattern=block.makes_pattern(o.declared))
+            for o in binary.outputs
+        ),
+        error_codes=dict(binary.error_codes),
+    )
+
+
+def _folder(text: str, values: Values) -> str:
+    folder = tidy_name(render(parse_template(text), values)) if text else ""
+    return "" if folder == "." else folder
+
+
+def _script(script: Script | None, origin: Origin) -> WorkScript | None:
+    if script is None:
+        return None
+    name = script_file(script.run)
+    return WorkScript(
+        argv=script.run,
+        defer_exit_code=script.defer_exit_code,
+        defer_seconds=script.defer_seconds or 0.0,
+        files=(_brought(name, origin.captured[name]),) if name in origin.captured else (),
+    )

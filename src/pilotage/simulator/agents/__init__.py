@@ -1,0 +1,1 @@
+"""Simulated agents: they run attempts, lose messages, die and lie."""

@@ -1,0 +1,1 @@
+"""What must hold in every world, whatever fails: each checker watches one promise."""

@@ -1,0 +1,214 @@
+"""Doubts the ends: everything ends or says what it waits for, no success is forgotten, and the book agrees.
+
+These look at every package, so they are asked at the end of a run or now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.states import FINAL_NAMES
+from pilotage.simulator.checkers.decisions import SUCCESSES, Decisions
+from pilotage.simulator.checkers.records import (
+    ABORTED,
+    CANCELLED,
+    CLEARED,
+    DONE,
+    AttemptTrace,
+    JobTrace,
+    Record,
+    Violation,
+)
+
+WAITING = "waiting"
+STATES = "states"
+FINISHING = "finishing"
+
+States = Mapping[tuple[str, str], str]
+"""The state of each package, by the id of its job and its dotted place."""
+Explain = Callable[[str, str], Sequence[str]]
+"""Why a package of a job waits: the codes of the reasons."""
+
+_AWAITED = int(EdgeKind.AWAITED)
+
+
+class Ends:
+    """How everything ended, or why it has not."""
+
+    def __init__(self, record: Record, decisions: Decisions) -> None:
+        """Share what the other checkers know."""
+        self._record = record
+        self._decisions = decisions
+
+    def check_upstream(self) -> None:
+        """Whoever is given up because of a producer still has one that will make nothing."""
+        for job, number, place in self._places():
+            package = job.by_number.get(number)
+            if package is None or not package.upstream or package.ended != ABORTED or package.dropped:
+                continue
+            if job.cancelled or job.aborted or job.plan is None:
+                continue
+            if job.plan.late_waits.get(int(job.plan.template_of[number])):
+                continue
+            awaited = (job.by_number.get(other) for other, kinds in job.producers(number) if kinds & _AWAITED)
+            if not any(
+                each is not None and not each.dropped and each.state in (ABORTED, CANCELLED) for each in awaited
+            ):
+                raise self._broken(
+                    "aborts", "is given up because of a producer, and none of them failed any more", job, place
+                )
+
+    def check_waiting(self, states: States, explain: Explain) -> None:
+        """Every package is final, left out, or has a live reason to wait."""
+        for job, number, place in self._places():
+            if states.get((job.name, place)) in FINAL_NAMES:
+                continue
+            package = job.by_number.get(number)
+            if package is not None and package.dropped:
+                continue
+            if not explain(job.name, place):
+                raise self._broken(WAITING, f"is {states.get((job.name, place))}, and nothing says why", job, place)
+            if package is not None and (package.kept_back or any(map(_is_open, package.attempts.values()))):
+                continue
+            for other, kinds in job.producers(number):
+                producer = job.by_number.get(other)
+                if kinds & _AWAITED and producer is not None and not producer.dropped and producer.ended == ABORTED:
+                    raise self._broken(WAITING, f"waits for {producer.place}, which was given up", job, place)
+
+    def check_successes(self) -> None:
+        """Every success that nobody disputed was granted."""
+        for package in self._decisions.successes.values():
+            if not package.state and not package.dropped:
+                raise self._record.broken(
+                    SUCCESSES, f"attempt {package.success} succeeded, and was not granted", package
+                )
+
+    def check_states(self, states: States, *, whose: str = "the book") -> None:
+        """The final states of all packages are those that the events say."""
+        for (name, place), state in states.items():
+            job = self._record.jobs.get(name)
+            package = job.packages.get(place) if job is not None else None
+            if job is None or package is None:
+                own = (CANCELLED if job.cancelled else ABORTED if job.aborted else "") if job is not None else ""
+            else:
+                own = package.state
+                if not package.ended and own and any(not a.finished or a.staged for a in package.attempts.values()):
+                    continue  # its job has ended, and what runs of it has not yet
+            if own != (state if state in (DONE, CANCELLED, ABORTED, CLEARED) else ""):
+                raise self._broken(
+                    STATES,
+                    f"is {state} in {whose}, and {own or 'not final'} by its events",
+                    job or JobTrace(name),
+                    place,
+                )
+        for job in self._record.jobs.values():
+            for package in job.packages.values():
+                if package.ended and (job.name, package.place) not in states:
+                    raise self._broken(STATES, f"is {package.ended}, and not in {whose}", job, package.place)
+
+    def check_refold(self, states: States, refold: Callable[[], States]) -> None:
+        """The same events in another order give the same states."""
+        again = refold()
+        for key in sorted({*states, *again}):
+            if states.get(key) != again.get(key):
+                message = f"is {states.get(key)}, and {again.get(key)} from the same events in another order"
+                raise self._broken(STATES, message, self._record.job(key[0]), key[1])
+        self.check_states(again, whose="the book in another order")
+
+    def check_finished(self, states: States, *, stopped_at: float, horizon_seconds: float, now: float) -> bool:
+        """Whether everything is final; once faults have stopped for as long as the horizon, it must be.
+
+        What is held may wait, since only a person releases it, and so may whatever awaits it.
+        """
+        for job, number, place in self._places():
+            if states.get((job.name, place)) in FINAL_NAMES or self._may_wait(job, number, states):
+                continue
+            return self._late(f"is {states.get((job.name, place))}", job, place, stopped_at, horizon_seconds, now)
+        for job in self._record.jobs.values():
+            if job.cancelled or job.aborted or job.held or not job.registered:
+                continue
+            for stage, late in job.late.items():
+                waits = any(
+                    not self._is_over(job, number, states) or self._failed(job, number, states)
+                    for number in late.packages
+                ) or any(other not in job.expanded for other in late.stages)
+                if stage not in job.expanded and not waits:
+                    return self._late("is not laid out", job, f"stage {stage}", stopped_at, horizon_seconds, now)
+        return True
+
+    def _may_wait(self, job: JobTrace, number: int, states: States) -> bool:
+        package = job.by_number.get(number)
+        if job.held or (package is not None and (package.held or package.dropped)):
+            return True
+        plan = job.plan
+        if self._runs_later(job, number, states):
+            return True
+        if plan is not None and any(
+            self._may_grow(job, stage, states) for stage in plan.late_waits.get(int(plan.template_of[number]), ())
+        ):
+            return True
+        return any(kinds & _AWAITED and not self._is_over(job, other, states) for other, kinds in job.producers(number))
+
+    def _runs_later(self, job: JobTrace, number: int, states: States) -> bool:
+        """Whether a package runs last, and something else is not over or is still to come."""
+        plan = job.plan
+        if plan is None or not plan.templates[int(plan.template_of[number])].final:
+            return False
+        others = (each for each in range(plan.count) if not plan.templates[int(plan.template_of[each])].final)
+        if any(not self._is_over(job, each, states) for each in others):
+            return True
+        return any(stage not in job.expanded and not self._is_hopeless(job, stage, states) for stage in job.late)
+
+    def _is_hopeless(self, job: JobTrace, stage: int, states: States) -> bool:
+        """Whether a late stage will never be laid out, as things stand."""
+        late = job.late.get(stage)
+        if late is None or stage in job.expanded:
+            return False
+        return any(self._failed(job, each, states) for each in late.packages) or any(
+            self._is_hopeless(job, other, states) for other in late.stages
+        )
+
+    def _may_grow(self, job: JobTrace, stage: int, states: States) -> bool:
+        """Whether a late stage still waits for something that is not over."""
+        late = job.late.get(stage)
+        if stage in job.expanded or late is None:
+            return False
+        return any(not self._is_over(job, number, states) for number in late.packages) or any(
+            self._may_grow(job, other, states) for other in late.stages
+        )
+
+    def _is_over(self, job: JobTrace, number: int, states: States) -> bool:
+        package = job.by_number.get(number)
+        if package is not None and package.dropped:
+            return True
+        return states.get((job.name, job.name_of(number))) in FINAL_NAMES
+
+    def _failed(self, job: JobTrace, number: int, states: States) -> bool:
+        package = job.by_number.get(number)
+        if package is not None and package.dropped:
+            return False
+        return states.get((job.name, job.name_of(number))) in (ABORTED, CANCELLED)
+
+    def _late(
+        self, what: str, job: JobTrace, place: str, stopped_at: float, horizon_seconds: float, now: float
+    ) -> bool:
+        if now < stopped_at + horizon_seconds:
+            return False
+        message = f"{what} {now - stopped_at:.0f} seconds after the last fault; expected within {horizon_seconds:.0f}"
+        raise self._broken(FINISHING, message, job, place)
+
+    def _places(self) -> Iterator[tuple[JobTrace, int, str]]:
+        for job in self._record.jobs.values():
+            if job.plan is not None and job.registered:
+                for layout in job.plan.layouts.values():
+                    for number in range(layout.first, layout.first + layout.count):
+                        yield job, number, layout.id(number).dotted
+
+    def _broken(self, checker: str, message: str, job: JobTrace, place: str) -> Violation:
+        events = self._record.tape.about(job.name, place)
+        return Violation(checker, message, subject=f"{job.name}/{place}", events=events)
+
+
+def _is_open(attempt: AttemptTrace) -> bool:
+    return not attempt.finished and not attempt.lost

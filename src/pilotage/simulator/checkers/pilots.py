@@ -1,0 +1,173 @@
+"""Doubts the pilots: what really runs in one fits into it, and no more is given to it than it can run and keep waiting.
+
+An assignment reaches an agent only after the attempt and its lease are durable, and only one agent ever gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import NoReturn
+
+from pilotage.model.exchange.exchange import Assignment, AttemptRef
+from pilotage.model.resources import Capacity, Demand, lacking
+from pilotage.simulator.checkers.attempts import LEASES, ROOMS, demand_of
+from pilotage.simulator.checkers.inputs import Inputs
+from pilotage.simulator.checkers.records import AttemptTrace, PackageTrace, Record
+
+NODES = "nodes"
+Amounts = tuple[int, int, int, int]
+_NAMES = ("cores_hundredths", "memory_bytes", "gpus", "scratch_bytes")
+
+
+def _amounts(of: Demand | Capacity) -> Amounts:
+    return of.cores_hundredths, of.memory_bytes, of.gpus, of.scratch_bytes
+
+
+class _Pilot:
+    __slots__ = ("backlog", "capacity", "held", "name", "node", "running", "site", "used")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.site = self.node = ""
+        self.capacity = Capacity()
+        self.backlog = 0
+        self.held: dict[AttemptRef, Demand] = {}  # given to it, and not over
+        self.running: dict[AttemptRef, Demand] = {}
+        self.used = [0, 0, 0, 0]
+
+
+class Pilots:
+    """Every agent that is really there, and what it holds."""
+
+    def __init__(self, record: Record, inputs: Inputs) -> None:
+        """Share what the other checkers know."""
+        self._record = record
+        self._inputs = inputs
+        self._pilots: dict[str, _Pilot] = {}
+
+    def on_pilot(self, name: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:
+        """An agent began, or says anew what it can take."""
+        pilot = self._pilots.get(name)
+        if pilot is None:
+            pilot = self._pilots[name] = _Pilot(name)
+        pilot.site, pilot.capacity, pilot.backlog, pilot.node = site, capacity, backlog, node
+
+    def on_gone(self, name: str) -> None:
+        """An agent is no more, and nothing that it ran."""
+        pilot = self._pilots.pop(name, None)
+        for ref in pilot.held if pilot is not None else ():
+            attempt = self._record.attempt(ref.job, ref.package, ref.attempt)
+            if attempt is not None:
+                attempt.running, attempt.over = False, True
+
+    def on_assigned(self, name: str, assignment: Assignment) -> None:
+        """An assignment reached an agent; said again, it changes nothing."""
+        ref = assignment.ref
+        fail = self._failing(LEASES, name, ref)
+        pilot = self._pilots.get(name)
+        if pilot is None:
+            fail("it was assigned, and the pilot never began")
+        package, attempt = self._known(ref, name, said="assigned")
+        if attempt.holder and attempt.holder != name:
+            fail(f"it was assigned, and {attempt.holder} had it before")
+        if not attempt.leased:
+            fail("it was assigned, and no lease of it is durable")
+        if attempt.pilot is not None and attempt.pilot != name:
+            fail(f"it was assigned, and the book says {attempt.pilot}")
+        if attempt.site != pilot.site:
+            fail(f"it was assigned at {pilot.site}, and the book says {attempt.site}")
+        if assignment.epoch != attempt.epoch:
+            fail(f"it was assigned in epoch {assignment.epoch}, and is of epoch {attempt.epoch}")
+        if attempt.over or ref in pilot.held:
+            return
+        attempt.holder = name
+        self._inputs.on_assigned(package, attempt, assignment)
+        self._check_room(pilot, package, attempt, assignment)
+
+    def on_started(self, name: str, ref: AttemptRef) -> None:
+        """An agent really runs an attempt."""
+        fail = self._failing(LEASES, name, ref)
+        pilot = self._pilots.get(name)
+        demand = pilot.held.get(ref) if pilot is not None else None
+        if pilot is None or demand is None:
+            fail("it was started, and is not held")
+        if ref in pilot.running:
+            fail("it was started twice")
+        package, attempt = self._known(ref, name, said="started")
+        self._check_node(pilot, package, ref)
+        attempt.running = True
+        pilot.running[ref] = demand
+        used = pilot.used
+        if demand.nodes == 1:
+            for index, amount in enumerate(_amounts(demand)):
+                used[index] += amount
+        self._check_used(pilot)
+
+    def on_ended(self, name: str, ref: AttemptRef) -> None:
+        """An agent holds an attempt no longer: it is over, or was forgotten before it began."""
+        pilot = self._pilots.get(name)
+        if pilot is None or pilot.held.pop(ref, None) is None:
+            return
+        demand = pilot.running.pop(ref, None)
+        if demand is not None and demand.nodes == 1:
+            for index, amount in enumerate(_amounts(demand)):
+                pilot.used[index] -= amount
+        _, attempt = self._known(ref, name, said="ended")
+        attempt.running, attempt.over = False, True
+
+    def check(self) -> None:
+        """What runs fits, counted anew."""
+        for pilot in self._pilots.values():
+            running = [_amounts(demand) for demand in pilot.running.values() if demand.nodes == 1]
+            pilot.used = [sum(column) for column in zip(*running, strict=True)] if running else [0, 0, 0, 0]
+            self._check_used(pilot)
+
+    def _check_used(self, pilot: _Pilot) -> None:
+        for name, used, given in zip(_NAMES, pilot.used, _amounts(pilot.capacity), strict=True):
+            if used > given:
+                message = f"{len(pilot.running)} attempts run there and take {name} {used} of {given}"
+                raise self._record.broken_stream(ROOMS, message, pilot.name)
+
+    def _check_node(self, pilot: _Pilot, package: PackageTrace, ref: AttemptRef) -> None:
+        """By the plan of its job, and not by what its assignment says."""
+        names = package.template.demand.node_restriction if package.template is not None else ()
+        if names and not any(fnmatchcase(pilot.node, name) for name in names):
+            where = pilot.node or "a node that nobody knows"
+            self._failing(NODES, pilot.name, ref)(f"it was started on {where}, and may run on {', '.join(names)} only")
+
+    def _check_room(self, pilot: _Pilot, package: PackageTrace, attempt: AttemptTrace, assignment: Assignment) -> None:
+        demand = assignment.demand
+        fail = self._failing(ROOMS, pilot.name, assignment.ref)
+        if package.template is not None and demand != (expected := demand_of(package.template, attempt)):
+            fail(f"it was assigned with {demand}, and takes {expected}")
+        pilot.held[assignment.ref] = demand
+        if demand.nodes > 1:
+            return
+        if short := lacking(demand, pilot.capacity):
+            name, asked, given = short[0]
+            fail(f"it was assigned where it can never run: {name} {asked} of {given}")
+        at_once = len(pilot.held) - pilot.backlog
+        if at_once <= 0:
+            return
+        # Of each resource by itself, the smallest demands that must fit at once: never more than any choice of them.
+        columns = zip(*(_amounts(each) for each in pilot.held.values() if each.nodes == 1), strict=True)
+        for name, column, given in zip(_NAMES, columns, _amounts(pilot.capacity), strict=True):
+            if sum(sorted(column)[:at_once]) > given:
+                fail(
+                    f"it was assigned as number {len(pilot.held)} beside a backlog of {pilot.backlog}: "
+                    f"{at_once} at once take more than {name} {given}"
+                )
+
+    def _known(self, ref: AttemptRef, pilot: str, *, said: str) -> tuple[PackageTrace, AttemptTrace]:
+        attempt = self._record.attempt(ref.job, ref.package, ref.attempt)
+        if attempt is None:
+            self._failing(LEASES, pilot, ref)(f"it was {said} before its creation was durable")
+        return self._record.job(ref.job).package(ref.package), attempt
+
+    def _failing(self, checker: str, pilot: str, ref: AttemptRef) -> Callable[[str], NoReturn]:
+        def fail(message: str) -> NoReturn:
+            package = self._record.job(ref.job).package(ref.package)
+            raise self._record.broken(checker, f"attempt {ref.attempt} at {pilot}: {message}", package)
+
+        return fail

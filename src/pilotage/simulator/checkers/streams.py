@@ -1,0 +1,110 @@
+"""Doubts the journal: what was acknowledged is durable, once, and as it was said.
+
+A stream's events are remembered as a watermark and what came ahead of it, so a long stream costs no more than a short one.
+"""
+
+from __future__ import annotations
+
+from pilotage.model.events.events import Event
+from pilotage.simulator.checkers.records import Record
+
+FINISHED = "AttemptFinished"
+NOTED = "Noted"
+ACKNOWLEDGED = "acknowledged"
+ROGUES = "rogues"
+
+
+class _Stream:
+    __slots__ = ("ahead", "complete", "forged", "spooled", "unheard")
+
+    def __init__(self) -> None:
+        self.complete = 0  # every event up to this one is durable
+        self.ahead: set[int] = set()  # only asked, never walked
+        self.spooled: dict[int, Event] = {}  # said, and not yet durable
+        self.forged: dict[int, Event] = {}  # the same of what should not have been said
+        self.unheard: set[tuple[object, ...]] = set()  # ends of attempts that were noted, and not more; only asked
+
+
+class Streams:
+    """Every stream of events: what its agent said, what is durable, and what was acknowledged."""
+
+    def __init__(self, record: Record) -> None:
+        """Share what the other checkers know."""
+        self._record = record
+        self._streams: dict[tuple[str, str], _Stream] = {}
+
+    def on_spooled(self, event: Event) -> None:
+        """An agent noted an event, which it will send until it is acknowledged."""
+        self._stream(event.source, event.stream).spooled[event.n] = event
+
+    def on_forged(self, event: Event) -> None:
+        """An agent will say something that it has no right to."""
+        self._stream(event.source, event.stream).forged[event.n] = event
+
+    def on_written(self, event: Event) -> None:
+        """An event is durable."""
+        stream = self._stream(event.source, event.stream)
+        n = event.n
+        if n <= stream.complete or n in stream.ahead:
+            raise self._record.broken_stream(
+                ACKNOWLEDGED, f"event {n} ({event.type}) of {event.source} is in the book twice", event.stream
+            )
+        if n == stream.complete + 1:
+            stream.complete = n
+            while stream.ahead and stream.complete + 1 in stream.ahead:
+                stream.complete += 1
+                stream.ahead.remove(stream.complete)
+        else:
+            stream.ahead.add(n)
+        lie = stream.forged.pop(n, None)
+        if lie is not None and event.type != NOTED and not self._is_first_end(stream, lie):
+            what = f"{lie.job}/{lie.package}/{lie.attempt}" if lie.job is not None else lie.pilot or "nothing"
+            message = (
+                f"event {n} said {lie.type} of {what}, which is not its to say, and is in the book as {event.type}"
+            )
+            raise self._record.broken_stream(ROGUES, message, event.stream)
+        said = stream.spooled.pop(n, None)
+        if said is not None and said is not event and said != event and not self._is_late(said, event):
+            raise self._record.broken_stream(
+                ACKNOWLEDGED, f"event {n} was said as {said.type} and is in the book as {event.type}", event.stream
+            )
+        if said is not None and said.type == FINISHED and event.type == NOTED:
+            stream.unheard.add(_attempt_of(said))
+
+    def on_acknowledged(self, pilot: str, n: int) -> None:
+        """An agent was told that it need not send events up to `n` again."""
+        stream = self._stream("agent", pilot)
+        if n > stream.complete:
+            raise self._record.broken_stream(
+                ACKNOWLEDGED, f"event {stream.complete + 1} is not durable, and {n} was acknowledged", pilot
+            )
+
+    def _is_first_end(self, stream: _Stream, lie: Event) -> bool:
+        """Whether the book hears with this how an attempt ended: what was said before came while its job was away.
+
+        A job that was cleared may begin anew, and its pilots may then tell what the book does not know. Once.
+        """
+        attempt = _attempt_of(lie)
+        if lie.type != FINISHED or attempt not in stream.unheard:
+            return False
+        stream.unheard.remove(attempt)
+        return True
+
+    def _is_late(self, said: Event, event: Event) -> bool:
+        """Whether a word about an attempt was noted, and not more, because nobody waited for it any more."""
+        job = self._record.jobs.get(said.job or "")
+        package = job.packages.get(said.package or "") if job is not None else None
+        attempt = package.attempts.get(said.attempt or 0) if package is not None else None
+        if event.type != NOTED or package is None or attempt is None:
+            return False
+        return bool(package.state) or attempt.epoch != package.epoch
+
+    def _stream(self, source: str, name: str) -> _Stream:
+        found = self._streams.get((source, name))
+        if found is None:
+            found = self._streams[source, name] = _Stream()
+        return found
+
+
+def _attempt_of(event: Event) -> tuple[object, ...]:
+    return event.job, event.package, event.attempt, event.epoch

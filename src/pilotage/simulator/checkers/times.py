@@ -1,0 +1,166 @@
+"""Doubts the times: who was given up too early, was given what it has no time for, or is waited for in vain.
+
+What is known of a pilot is what it told in the exchanges that reached the service, and when they did. Where the service
+may know better or later than is known here, it is believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from pilotage.model.exchange.exchange import Exchange
+from pilotage.model.resources import Capacity, Demand, lacking
+from pilotage.simulator.checkers.attempts import LEASES, ROOMS, demand_of
+from pilotage.simulator.checkers.records import AttemptTrace, PackageTrace, Record, Rules, Violation
+
+WAITING = "waiting"
+_REMEMBERED = 200  # exchanges of a pilot: more than can come while a decision waits to be written
+_ROUNDING_SECONDS = 0.01
+_KNOWN_BY_THEMSELVES = ("rescheduled", "dropped", "outrun")  # losses that no pilot has part in
+
+
+class _Told:
+    """What one pilot said of itself."""
+
+    __slots__ = ("began_at", "capacity", "ended_at", "ends_at", "heard", "sequence", "site")
+
+    def __init__(self, exchange: Exchange, now: float) -> None:
+        self.site = exchange.site
+        self.began_at = now
+        self.ended_at = math.inf  # by the book
+        self.capacity = Capacity()
+        self.ends_at = -math.inf  # the latest that any of its exchanges allows for
+        self.sequence = 0
+        self.heard: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def heard_before(self, time: float) -> float:
+        """When it was last heard before a time; the beginning of time where that is not known."""
+        return next((each for each in reversed(self.heard) if each < time), -math.inf)
+
+
+class Times:
+    """Every pilot that was ever heard, and when."""
+
+    def __init__(self, record: Record, rules: Rules) -> None:
+        """Share what the other checkers know."""
+        self._record = record
+        self._rules = rules
+        self._told: dict[str, _Told] = {}
+        self._at_site: dict[str, list[_Told]] = {}
+        self._began_at = -math.inf
+        # The step before which it was, by how much the engine's time leapt at most, and for how long it stood still.
+        self._clock_set: list[tuple[float, float, float]] = []
+
+    def on_clock_set(self, *, since: float, due: float, now: float) -> None:
+        """The clock was set between two steps: the engine's time leaps beyond the moment that it asked for, or stands still."""
+        leapt = max(due, since) + self._rules.late_seconds - now
+        self._clock_set.append((now, max(0.0, leapt), now - since))
+
+    def _leapt(self, since: float, until: float) -> float:
+        """By how much the engine may believe that more time has passed."""
+        return sum(leapt for time, leapt, _ in self._clock_set if since <= time <= until)
+
+    def _stood_still(self, since: float, until: float) -> float:
+        """By how much the engine may believe that less time has passed."""
+        return sum(still for time, _, still in self._clock_set if since <= time <= until)
+
+    def on_service_began(self, now: float) -> None:
+        """The service has started: whatever reached the one before it may not have been heard."""
+        self._began_at = now
+        for told in self._told.values():
+            told.sequence = 0
+            told.heard.clear()
+
+    def on_exchange(self, exchange: Exchange, now: float) -> None:
+        """An exchange reached the service. An older one than was seen brings its events, and nothing else."""
+        told = self._told.get(exchange.pilot)
+        if told is None:
+            told = self._told[exchange.pilot] = _Told(exchange, now)
+            self._at_site.setdefault(exchange.site, []).append(told)
+        if exchange.sequence <= told.sequence:
+            return
+        told.sequence = exchange.sequence
+        told.capacity = exchange.capacity
+        told.heard.append(now)
+        left = exchange.remaining_seconds
+        told.ends_at = max(told.ends_at, math.inf if left is None else now + self._rules.collect_seconds + left)
+
+    def on_created(
+        self, package: PackageTrace, attempt: AttemptTrace, *, remaining_seconds: float | None, at: float
+    ) -> None:
+        """An attempt was given to a pilot: it must have the time that the attempt asks for, by its own word."""
+        told = self._told.get(attempt.pilot or "")
+        if told is None or package.template is None:
+            return
+        left = told.ends_at - at + self._stood_still(told.began_at, at)
+        asked = demand_of(package.template, attempt).wall_seconds
+        if left + _ROUNDING_SECONDS < asked:
+            message = f"attempt {attempt.number} asks for {asked:.0f} s, and {attempt.pilot} has {left:.0f} s left"
+            raise self._record.broken(ROOMS, message, package)
+        if left + _ROUNDING_SECONDS < (math.inf if remaining_seconds is None else remaining_seconds):
+            message = f"attempt {attempt.number} is said to have {remaining_seconds} s, and its pilot has {left:.0f} s"
+            raise self._record.broken(ROOMS, message, package)
+
+    def on_suspected(self, package: PackageTrace, attempt: AttemptTrace, at: float) -> None:
+        """A pilot is believed to be silent: its lease must be over."""
+        told = self._told.get(attempt.pilot or "")
+        if told is None:
+            return
+        silent = at - (since := max(told.heard_before(at), self._began_at))
+        if silent + self._leapt(since, at) + _ROUNDING_SECONDS < self._rules.lease_seconds:
+            lease = self._rules.lease_seconds
+            message = f"attempt {attempt.number} was suspected after {silent:.0f} s of a lease of {lease:.0f} s"
+            raise self._record.broken(LEASES, message, package)
+
+    def on_lost(self, package: PackageTrace, attempt: AttemptTrace, *, reason: str) -> None:
+        """An attempt is waited for no more: its pilot must have ended, unless somebody asked for it."""
+        pilot = attempt.pilot or ""
+        if not attempt.leased or pilot not in self._told or pilot in self._record.ended_pilots:
+            return
+        if reason in _KNOWN_BY_THEMSELVES:
+            return
+        message = f"attempt {attempt.number} was lost ({reason}), and its pilot {pilot} has not ended"
+        raise self._record.broken(LEASES, message, package)
+
+    def on_pilot_ended(self, pilot: str, *, by_itself: bool, unheard: bool, at: float) -> None:
+        """A pilot is over by the book: it said so, or was silent for a lease, whatever its batch system says.
+
+        Where nothing is known of it but its silence, that must have lasted for its whole term, and no longer.
+        """
+        told = self._told.get(pilot)
+        if told is None:
+            return
+        if not by_itself and told.ended_at == math.inf:
+            silent = at - (since := told.heard_before(at))
+            if silent + self._leapt(since, at) + _ROUNDING_SECONDS < self._rules.lease_seconds:
+                message = f"it was given up, and was heard {silent:.0f} s before"
+                raise self._record.broken_stream(LEASES, message, pilot)
+            if unheard:
+                self._check_term(pilot, since=max(since, self._began_at), at=at)
+        told.ended_at = min(told.ended_at, at)
+
+    def _check_term(self, pilot: str, *, since: float, at: float) -> None:
+        """A pilot is lost after so many leases, counted from when the service last heard it, or began."""
+        term = self._rules.lease_seconds * self._rules.lost_after_leases
+        if not term or since == -math.inf:
+            return
+        silent = at - since
+        # What it said was heard a moment after it came, and the step in which it was to be given up may have waited for others.
+        late = _ROUNDING_SECONDS + 2 * self._rules.collect_seconds + self._stood_still(since, at)
+        if silent + self._leapt(since, at) + _ROUNDING_SECONDS < term or silent > term + late:
+            message = f"it was given up as lost after {silent:.2f} s of silence, and is to be after {term:.2f} s"
+            raise self._record.broken_stream(LEASES, message, pilot)
+
+    def check_reserved(self, package: PackageTrace, *, site: str, since: float, now: float) -> Violation | None:
+        """What is wrong with a reservation that stands: it is given back where no pilot could run it for a while."""
+        patience = 2.0 * self._rules.unfit_seconds
+        if not patience or package.template is None or now - since <= patience:
+            return None
+        if any(self._could_run(each, package.template.demand, now - patience) for each in self._at_site.get(site, ())):
+            return None
+        message = f"is reserved for {site} since {now - since:.0f} s, where no pilot could run it for {patience:.0f} s"
+        return self._record.broken(WAITING, message, package)
+
+    def _could_run(self, told: _Told, demand: Demand, since: float) -> bool:
+        return told.ended_at >= since and not lacking(demand, told.capacity)

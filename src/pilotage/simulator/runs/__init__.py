@@ -1,0 +1,1 @@
+"""Runs of a real job in virtual time: what `simulate JOB` does."""

@@ -1,0 +1,160 @@
+"""What becomes of the attempts of a real job in a world that a person wrote down or that was fitted.
+
+Everything follows from the seed and the names of the package, the attempt, the site and the host, and where a site
+drifts from the time: never from the order in which anything is asked. So two policies under one seed meet the same
+packages and, at the same try at the same site, the same luck.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.sites.world import Change, PackagesWorld, SiteWorld
+from pilotage.simulator.world.nature import Fate
+from pilotage.simulator.world.randomness import Distribution, Fixed, Keyed, Numbers, distribution_of, mean_of
+
+_HOUR = 3600.0
+_DOOM_STATUS = 3
+
+
+class _Kind:
+    """What packages of one template draw from."""
+
+    __slots__ = ("doomed", "factor", "run_seconds")
+
+    def __init__(self, run_seconds: Distribution, factor: Distribution, doomed: float) -> None:
+        self.run_seconds = run_seconds
+        self.factor = factor
+        self.doomed = doomed
+
+
+class SiteNature:
+    """What a site does to attempts and pilots, with what drifts."""
+
+    def __init__(self, world: SiteWorld, *, speed: float) -> None:
+        """Take how the site behaves, and how fast its hosts are where the world does not say."""
+        self.world = world
+        self.queue = distribution_of(world.queue)
+        self.host_speed = Fixed(speed) if world.speed is None else distribution_of(world.speed)
+        self.typical_speed = max(1e-9, mean_of(self.host_speed))
+        self.straggler_factor = distribution_of(world.straggler_factor)
+        self._drift: Sequence[Change] = world.drift
+
+    def change_at(self, elapsed_seconds: float) -> Change | None:
+        """The latest change by some time."""
+        found = None
+        for each in self._drift:
+            if each.after_seconds > elapsed_seconds:
+                break
+            found = each
+        return found
+
+
+class JobNature:
+    """The fate of every attempt of one job."""
+
+    def __init__(
+        self,
+        seed: int,
+        plan: JobPlan,
+        *,
+        packages: PackagesWorld,
+        sites: Mapping[str, SiteNature],
+        elapsed_seconds: Callable[[], float],
+    ) -> None:
+        """Take the seed, the job and the world; `elapsed_seconds` says how long it has run."""
+        self._seed = seed
+        self._plan = plan
+        self._sites = sites
+        self._elapsed_seconds = elapsed_seconds
+        self._inputs = distribution_of(packages.inputs)
+        self._outputs = distribution_of(packages.outputs)
+        self._kinds = _kinds(plan, packages)
+
+    def fate(self, ref: AttemptRef, site: str) -> Fate:
+        """What comes of an attempt at a site, if it begins now."""
+        kind = self._kinds[self._template(ref.package)]
+        numbers = Keyed(f"{self._seed}/{ref.package}")
+        work_seconds = kind.run_seconds.draw(numbers) * kind.factor.draw(numbers)
+        doomed = kind.doomed > 0.0 and numbers.random() < kind.doomed
+        numbers = Keyed(f"{self._seed}/{ref.package}/{ref.attempt}/{site}")
+        here = self._sites[site]
+        world, change = here.world, here.change_at(self._elapsed_seconds())
+        failure_probability = world.failure_probability
+        if change is not None:
+            work_seconds /= change.speed
+            if change.failure_probability is not None:
+                failure_probability = change.failure_probability
+        # Each question has its number, asked or not, so that a change of one answer leaves the others as they are.
+        late, fails, at, hazard = numbers.random(), numbers.random(), numbers.random(), numbers.random()
+        inputs_seconds, outputs_seconds = self._inputs.draw(numbers), self._outputs.draw(numbers)
+        if late < world.straggler_probability:
+            work_seconds *= max(1.0, here.straggler_factor.draw(numbers))
+        if doomed:
+            return Fate(inputs_seconds, work_seconds, outputs_seconds, 0, "application-error", 0.5, _DOOM_STATUS)
+        share = at if fails < failure_probability else 1.0
+        if world.failures_per_hour > 0.0 and work_seconds > 0.0:
+            lasts_seconds = -math.log(1.0 - hazard) * _HOUR / world.failures_per_hour
+            share = min(share, lasts_seconds * here.typical_speed / work_seconds)
+        if share < 1.0:
+            return Fate(inputs_seconds, work_seconds, outputs_seconds, 0, world.failure_reason, share)
+        return Fate(inputs_seconds, work_seconds, outputs_seconds, 0)
+
+    def _template(self, package: str) -> int:
+        stage, line, number = map(int, package.split("."))
+        found = self._plan.number(stage, line, number)
+        if found is None:
+            raise ValueError(f"no package of the job stands at {package}")
+        return int(self._plan.template_of[found])
+
+    def speed(self, node: str, site: str) -> float:
+        """How fast a host of a site is."""
+        return max(1e-6, self._sites[site].host_speed.draw(Keyed(f"{self._seed}/node/{node}")))
+
+
+class DriftingQueue(Distribution, frozen=True, tag="drifting"):
+    """The queue of a site, as long as it is by now."""
+
+    site: SiteNature
+    elapsed_seconds: Callable[[], float]
+
+    def draw(self, numbers: Numbers) -> float:
+        """One wait."""
+        change = self.site.change_at(self.elapsed_seconds())
+        seconds = self.site.queue.draw(numbers)
+        return seconds if change is None else seconds * change.queue
+
+
+def _kinds(plan: JobPlan, packages: PackagesWorld) -> list[_Kind]:
+    """Of each template: a world that names its activity knows best, then the document, then the world in general."""
+    named = {each.name: each for each in packages.activities}
+    factor, usual = distribution_of(packages.run_time_factor), distribution_of(packages.run_time)
+    found = []
+    for template in plan.templates:
+        activity = named.get(template.activity)
+        doomed = packages.doomed_probability if activity is None else activity.doomed_probability
+        if activity is not None and activity.run_time is not None:
+            found.append(_Kind(distribution_of(activity.run_time), Fixed(1.0), doomed))
+        elif template.run_seconds > 0.0:
+            found.append(_Kind(Fixed(template.run_seconds), factor, doomed))
+        else:
+            found.append(_Kind(usual, Fixed(1.0), doomed))
+    return found
+
+
+def unestimated(plan: JobPlan, packages: PackagesWorld) -> tuple[str, ...]:
+    """The activities of which neither the document nor the world says how long they run."""
+    named = {each.name for each in packages.activities if each.run_time is not None}
+    return tuple(
+        dict.fromkeys(
+            each.activity for each in plan.templates if each.run_seconds <= 0.0 and each.activity not in named
+        )
+    )
+
+
+def typical_seconds(plan: JobPlan, packages: PackagesWorld) -> list[float]:
+    """About how long a package of each template runs on the standard platform."""
+    return [mean_of(each.run_seconds) * mean_of(each.factor) for each in _kinds(plan, packages)]

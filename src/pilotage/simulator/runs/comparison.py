@@ -1,0 +1,309 @@
+"""Many runs of one job: how long it takes and how sure that is, and which of several ways of choosing does better.
+
+Every variant is run with the same seeds, so that what is compared is the variant and not the luck. A run that does not
+finish counts as longer than all others in medians and intervals; means are over those that finish, and it is said how many do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from pilotage.model.errors import PilotageError, did_you_mean
+from pilotage.model.settings.engine import EngineSettings, Order, Policy
+from pilotage.model.settings.settings import SETTINGS
+from pilotage.simulator.runs.figures import PHASES, RunFigures, SiteFigures
+from pilotage.simulator.runs.run import Forecast, Subject
+
+RESAMPLES = 2000
+MEAN_METHOD = "95 % confidence interval of the mean, normal approximation"
+DIFFERENCE_METHOD = (
+    f"95 % confidence interval of the mean of paired differences, percentile bootstrap, {RESAMPLES:,} resamples"
+)
+_NORMAL_95 = 1.959964
+
+
+class Makespan(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a job takes, over all runs; None where too few of them finish to tell."""
+
+    mean_seconds: float | None
+    mean_low_seconds: float | None  # of its confidence interval
+    mean_high_seconds: float | None
+    median_seconds: float | None
+    low_seconds: float | None  # nine runs of ten lie between these two
+    high_seconds: float | None
+    lower_quartile_seconds: float | None
+    upper_quartile_seconds: float | None
+
+
+class SiteShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site does in a run, on average."""
+
+    attempts: float
+    granted: float
+    failed: float
+    batch_jobs: float
+    seconds: dict[str, float]  # by phase
+    core_seconds: float
+    wasted_core_seconds: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What many runs of one variant came to."""
+
+    variant: str
+    runs: int
+    finished: int
+    unfinished: int
+    held: int  # runs in which the job or a package was held for its failures; it is taken to be released at once
+    makespan: Makespan
+    mean_method: str
+    attempts: float  # from here on, on average over all runs
+    packages_done: float
+    packages_failed: float
+    wasted_share: float
+    failures: dict[str, float]  # of attempts, by reason
+    phases: dict[str, float]  # seconds, over all sites
+    sites: dict[str, SiteShare]
+    makespans: tuple[float | None, ...]  # in the order of seeds, from 0
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant beside the first: by how much it takes longer under the same seeds."""
+
+    variant: str
+    beside: str
+    pairs: int  # seeds with which both finish
+    mean_seconds: float | None
+    low_seconds: float | None
+    high_seconds: float | None
+    shorter_share: float | None  # of the pairs: this one was over earlier
+    method: str
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves no doubt about which of the two is shorter."""
+        return (
+            self.low_seconds is not None and self.high_seconds is not None and self.low_seconds * self.high_seconds > 0
+        )
+
+
+def run_many(
+    subject: Subject, settings: EngineSettings, *, runs: int, each: Callable[[], object] | None = None
+) -> list[RunFigures]:
+    """A run with each seed from 0 on; `each` is called after every one."""
+    found = []
+    for seed in range(runs):
+        found.append(Forecast(subject, seed=seed, settings=settings).run())
+        if each is not None:
+            each()
+    return found
+
+
+def summary_of(variant: str, runs: Sequence[RunFigures]) -> Summary:
+    """What many runs came to."""
+    outcomes = Counter(run.outcome for run in runs)
+    sites = {name: _share([run.sites[name] for run in runs]) for name in runs[0].sites}
+    reasons = sorted({reason for run in runs for reason in run.failures})
+    return Summary(
+        variant=variant,
+        runs=len(runs),
+        finished=outcomes["finished"],
+        unfinished=outcomes["unfinished"],
+        held=sum(run.holds > 0 for run in runs),
+        makespan=makespan_of([run.makespan_seconds for run in runs]),
+        mean_method=MEAN_METHOD,
+        attempts=_mean(run.attempts for run in runs),
+        packages_done=_mean(run.done for run in runs),
+        packages_failed=_mean(run.failed for run in runs),
+        wasted_share=_mean(run.wasted_share for run in runs),
+        failures={reason: _mean(run.failures.get(reason, 0) for run in runs) for reason in reasons},
+        phases={phase: sum(site.seconds[phase] for site in sites.values()) for phase in PHASES},
+        sites=sites,
+        makespans=tuple(run.makespan_seconds for run in runs),
+    )
+
+
+def makespan_of(makespans: Sequence[float | None]) -> Makespan:
+    """The statistics of some makespans, None for each run that did not finish."""
+    finished = np.array([each for each in makespans if each is not None], dtype=np.float64)
+    mean = half = None
+    if len(finished):
+        mean = float(finished.mean())
+    if len(finished) > 1:
+        half = _NORMAL_95 * float(finished.std(ddof=1)) / math.sqrt(len(finished))
+    ordered = sorted(math.inf if each is None else each for each in makespans)
+    return Makespan(
+        mean_seconds=mean,
+        mean_low_seconds=None if mean is None or half is None else mean - half,
+        mean_high_seconds=None if mean is None or half is None else mean + half,
+        median_seconds=_quantile(ordered, 0.5),
+        low_seconds=_quantile(ordered, 0.05),
+        high_seconds=_quantile(ordered, 0.95),
+        lower_quartile_seconds=_quantile(ordered, 0.25),
+        upper_quartile_seconds=_quantile(ordered, 0.75),
+    )
+
+
+def difference_of(first: Summary, other: Summary) -> Difference:
+    """One variant beside the first, seed by seed."""
+    pairs = [
+        (mine, theirs)
+        for mine, theirs in zip(other.makespans, first.makespans, strict=True)
+        if mine is not None and theirs is not None
+    ]
+    differences = np.array([mine - theirs for mine, theirs in pairs], dtype=np.float64)
+    mean = low = high = shorter = None
+    if pairs:
+        mean, shorter = float(differences.mean()), float((differences < 0).mean())
+    if len(pairs) > 1:
+        chance = np.random.default_rng(0)  # the same runs give the same interval
+        drawn = differences[chance.integers(0, len(pairs), size=(RESAMPLES, len(pairs)))].mean(axis=1)
+        low, high = (float(each) for each in np.quantile(drawn, (0.025, 0.975)))
+    return Difference(
+        variant=other.variant,
+        beside=first.variant,
+        pairs=len(pairs),
+        mean_seconds=mean,
+        low_seconds=low,
+        high_seconds=high,
+        shorter_share=shorter,
+        method=DIFFERENCE_METHOD,
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float | None:
+    """By interpolation between neighbours; None where that reaches a run that did not finish."""
+    if not ordered:
+        return None
+    at = share * (len(ordered) - 1)
+    below = math.floor(at)
+    above = min(below + 1, len(ordered) - 1)
+    if math.isinf(ordered[below]) or (at > below and math.isinf(ordered[above])):
+        return None
+    return ordered[below] + (ordered[above] - ordered[below]) * (at - below) if at > below else ordered[below]
+
+
+def _share(figures: Sequence[SiteFigures]) -> SiteShare:
+    return SiteShare(
+        attempts=_mean(each.attempts for each in figures),
+        granted=_mean(each.granted for each in figures),
+        failed=_mean(each.failed for each in figures),
+        batch_jobs=_mean(each.batch_jobs for each in figures),
+        seconds={phase: _mean(getattr(each, f"{phase}_seconds") for each in figures) for phase in PHASES},
+        core_seconds=_mean(each.core_seconds for each in figures),
+        wasted_core_seconds=_mean(each.wasted_core_seconds for each in figures),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return math.fsum(found) / len(found) if found else 0.0
+
+
+# What can be compared: ways to set the engine, each with a name.
+
+SELECTION = "selection"
+FAIRNESS = "fairness"
+POLICIES: tuple[str, ...] = get_args(Policy)
+ORDERS: tuple[str, ...] = get_args(Order)
+VARIANTS_MAX = 24
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to set the engine."""
+
+    name: str
+    settings: EngineSettings
+
+
+def with_policy(settings: EngineSettings, policy: str) -> EngineSettings:
+    """The settings with another way of picking a site."""
+    return msgspec.structs.replace(settings, selection=msgspec.structs.replace(settings.selection, policy=policy))
+
+
+def variants_of(comparisons: Sequence[str], settings: EngineSettings) -> list[Variant]:
+    """Every combination of `NAME=VALUE,VALUE…`; without any, the settings as they are."""
+    axes = []
+    for text in comparisons:
+        name, _, listed = text.partition("=")
+        values = [value.strip() for value in listed.split(",") if value.strip()]
+        if not values:
+            raise PilotageError(
+                "nothing to compare", subject=text, expected="NAME=VALUE,VALUE such as selection=best,thompson"
+            )
+        if len(set(values)) < len(values):
+            raise PilotageError("a value stands there twice", subject=text)
+        axes.append([(name.strip(), value) for value in values])
+    if len({axis[0][0] for axis in axes}) < len(axes):
+        raise PilotageError("compare each name once", subject=" ".join(comparisons))
+    combinations = list(product(*axes))
+    if len(combinations) > VARIANTS_MAX:
+        raise PilotageError(f"{len(combinations):,} variants; at most {VARIANTS_MAX} are compared")
+    return [_variant(combination, settings) for combination in combinations]
+
+
+def _variant(combination: Sequence[tuple[str, str]], settings: EngineSettings) -> Variant:
+    for name, value in combination:
+        settings = _set(settings, name, value)
+    if len(combination) == 1:
+        return Variant(
+            name=combination[0][1] if combination[0][0] == SELECTION else "=".join(combination[0]), settings=settings
+        )
+    return Variant(name=" ".join(f"{name}={value}" for name, value in combination) or "as it is", settings=settings)
+
+
+def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
+    if name == SELECTION:
+        if value not in POLICIES:
+            raise PilotageError(
+                "is no way of choosing a site", subject=f"{name}={value}", next_step=did_you_mean(value, POLICIES)
+            )
+        return with_policy(settings, value)
+    if name == FAIRNESS:
+        if value not in ORDERS:
+            raise PilotageError("is no order of jobs", subject=f"{name}={value}", next_step=did_you_mean(value, ORDERS))
+        order: Any = {FAIRNESS: value}
+        return msgspec.structs.replace(settings, **order)
+    of_engine, of_selection = _numbers_of(settings), _numbers_of(settings.selection)
+    numbers = {**of_selection, **of_engine}
+    if name not in numbers:
+        raise PilotageError(
+            "is nothing that can be compared",
+            subject=name,
+            next_step=did_you_mean(name, [SELECTION, FAIRNESS, *numbers]),
+        )
+    try:
+        number = numbers[name](value)
+    except ValueError:
+        raise PilotageError("is no number", subject=f"{name}={value}") from None
+    least, most = _bounds(name)
+    if not least <= number <= most:
+        expected = f"a number from {least:g} to {most:g}"
+        raise PilotageError("is out of range", subject=f"{name}={value}", expected=expected)
+    changed: Any = {name: number}
+    if name in of_engine:
+        return msgspec.structs.replace(settings, **changed)
+    try:
+        return msgspec.structs.replace(settings, selection=msgspec.structs.replace(settings.selection, **changed))
+    except ValueError as fault:
+        raise PilotageError(str(fault), subject=f"{name}={value}") from None
+
+
+def _bounds(name: str) -> tuple[float, float]:
+    """What the settings of the program allow for a number of the choice of sites; any other is not negative."""
+    row = SETTINGS.get(f"{SELECTION}.{name}")
+    least, most = (None, None) if row is None else (row.least, row.most)
+    return 0.0 if least is None else least, 1e12 if most is None else most
+
+
+def _numbers_of(settings: msgspec.Struct) -> dict[str, type]:
+    """The settings that are numbers, by name, with their kind."""
+    found = {field: getattr(settings, field) for field in settings.__struct_fields__}
+    return {field: type(value) for field, value in found.items() if isinstance(value, int | float)}

@@ -1,0 +1,200 @@
+"""What one simulated run of a job came to: how long, where the time went, what was in vain, what failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from pilotage.book.codec import Checked
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import Assignment, AttemptRef
+from pilotage.model.resources import Capacity
+from pilotage.model.states import ExitCodeGasw
+
+PHASES = ("queue", "inputs", "application", "outputs", "idle")
+"""Where the time at a site goes: in its queue, in the three phases of an attempt, and in pilots that have nothing to do."""
+
+
+class SiteFigures(msgspec.Struct, kw_only=True):
+    """What happened at one site. Times of phases are sums over batch jobs and attempts."""
+
+    attempts: int = 0
+    granted: int = 0
+    failed: int = 0
+    batch_jobs: int = 0  # that left the queue
+    queue_seconds: float = 0.0
+    inputs_seconds: float = 0.0
+    application_seconds: float = 0.0
+    outputs_seconds: float = 0.0
+    idle_seconds: float = 0.0  # of cores that pilots held and nothing used
+    core_seconds: float = 0.0  # that attempts took
+    wasted_core_seconds: float = 0.0  # of these, by attempts that no package was made by
+
+
+class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run came to."""
+
+    seed: int
+    outcome: str  # finished, or unfinished: not over within the horizon
+    holds: int  # how often the job, or a package of it, failed so that it was held until somebody looked
+    makespan_seconds: float | None  # from the submission to the end of the last package; none unless it finished
+    done: int
+    failed: int  # packages that were given up
+    attempts: int
+    failures: dict[str, int]  # of attempts, by reason
+    sites: dict[str, SiteFigures]
+
+    @property
+    def wasted_share(self) -> float:
+        """The share of the time on cores that went into attempts by which no package was made."""
+        took = sum(each.core_seconds for each in self.sites.values())
+        return sum(each.wasted_core_seconds for each in self.sites.values()) / took if took else 0.0
+
+
+class _Pilot:
+    __slots__ = ("begun_at", "busy_core_seconds", "cores", "site")
+
+    def __init__(self, site: str, cores: float, begun_at: float) -> None:
+        self.site = site
+        self.cores = cores
+        self.begun_at = begun_at
+        self.busy_core_seconds = 0.0
+
+
+class Watch:
+    """Sees what really happens in a run, and what the service writes of it."""
+
+    def __init__(self, sites: Sequence[str], now: float) -> None:
+        """Begin with nothing seen."""
+        self._sites = {site: SiteFigures() for site in sites}
+        self._now = now
+        self._pilots: dict[str, _Pilot] = {}
+        self._cores: dict[AttemptRef, float] = {}
+        self._running: dict[tuple[str, AttemptRef], float] = {}
+        self._took: dict[AttemptRef, tuple[str, float]] = {}  # site and core-seconds
+        self._granted: set[AttemptRef] = set()
+        self._failures: dict[AttemptRef, str] = {}
+        self._attempts: dict[AttemptRef, str] = {}  # to the site
+        self.held: list[str] = []  # packages that somebody would have to look at, or "" for the whole job
+
+    # --- what really happens ----------------------------------------------------------------------------------------
+
+    def on_launched(self, site: str, *, queued_seconds: float, now: float) -> None:
+        """A batch job left the queue."""
+        self._now = now
+        figures = self._sites[site]
+        figures.batch_jobs += 1
+        figures.queue_seconds += queued_seconds
+
+    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:
+        """An agent has started."""
+        self._pilots[pilot] = _Pilot(site, capacity.cores_hundredths / 100, self._now)
+
+    def on_gone(self, pilot: str, now: float) -> None:
+        """An agent is no more."""
+        gone = self._pilots.pop(pilot, None)
+        if gone is not None:
+            held_seconds = gone.cores * (now - gone.begun_at)
+            self._sites[gone.site].idle_seconds += max(0.0, held_seconds - gone.busy_core_seconds)
+
+    def on_assigned(self, pilot: str, assignment: Assignment, now: float) -> None:
+        """An assignment reached an agent."""
+        self._cores[assignment.ref] = assignment.demand.cores_hundredths / 100
+
+    def on_started(self, pilot: str, ref: AttemptRef, now: float) -> None:
+        """An attempt takes its share of a node."""
+        self._running[pilot, ref] = now
+
+    def on_ended(self, pilot: str, ref: AttemptRef, now: float) -> None:
+        """An attempt gives its share back."""
+        began_at = self._running.pop((pilot, ref), None)
+        if began_at is None:
+            return
+        took = self._cores.pop(ref, 1.0) * (now - began_at)
+        agent = self._pilots[pilot]
+        agent.busy_core_seconds += took
+        site, before = self._took.get(ref, (agent.site, 0.0))
+        self._took[ref] = (site, before + took)
+
+    def on_spooled(self, event: Event) -> None:
+        """Told later."""
+
+    def on_forged(self, event: Event) -> None:
+        """Never here."""
+
+    def on_acknowledged(self, pilot: str, n: int, now: float) -> None:
+        """Of no interest."""
+
+    # --- what is written --------------------------------------------------------------------------------------------
+
+    def on_events(self, events: Sequence[Checked]) -> None:
+        """The service wrote something."""
+        for checked in events:
+            data, event = checked.data, checked.event
+            if event.job is None:
+                continue
+            if event.package is None or event.attempt is None:
+                if isinstance(data, payloads.Held):
+                    self.held.append(event.package or "")
+                continue
+            ref = AttemptRef(event.job, event.package, event.attempt)
+            if isinstance(data, payloads.AttemptCreated):
+                self._attempts[ref] = data.site
+            elif isinstance(data, payloads.CommitGranted):
+                self._granted.add(ref)
+            elif isinstance(data, payloads.AttemptLost):
+                self._failures.setdefault(ref, data.reason)
+            elif isinstance(data, payloads.AttemptFinished):
+                self._on_finished(ref, data)
+
+    def _on_finished(self, ref: AttemptRef, data: payloads.AttemptFinished) -> None:
+        if data.exit_code != ExitCodeGasw.SUCCESS and data.reason is not None:
+            self._failures[ref] = data.reason
+        site = self._attempts.get(ref)
+        if site is None:
+            return
+        figures = self._sites[site]
+        for phase in data.phases:
+            match phase.phase:
+                case "inputs":
+                    figures.inputs_seconds += phase.seconds
+                case "application":
+                    figures.application_seconds += phase.seconds
+                case "outputs":
+                    figures.outputs_seconds += phase.seconds
+
+    # --- what it came to --------------------------------------------------------------------------------------------
+
+    def figures(
+        self, *, seed: int, outcome: str, makespan_seconds: float | None, done: int, failed: int, now: float
+    ) -> RunFigures:
+        """Everything at its end; what still runs then ends with it."""
+        unsettled = {ref for _, ref in self._running}  # nobody knows what would have come of them
+        for pilot, ref in list(self._running):
+            self.on_ended(pilot, ref, now)
+        for pilot in list(self._pilots):
+            self.on_gone(pilot, now)
+        for ref, site in self._attempts.items():
+            figures = self._sites[site]
+            figures.attempts += 1
+            figures.granted += ref in self._granted
+            figures.failed += ref in self._failures and ref not in self._granted
+        for ref, (site, took) in self._took.items():
+            self._sites[site].core_seconds += took
+            if ref not in self._granted and ref not in unsettled:
+                self._sites[site].wasted_core_seconds += took
+        failures = Counter(reason for ref, reason in self._failures.items() if ref not in self._granted)
+        return RunFigures(
+            seed=seed,
+            outcome=outcome,
+            holds=len(self.held),
+            makespan_seconds=makespan_seconds,
+            done=done,
+            failed=failed,
+            attempts=len(self._attempts),
+            failures=dict(sorted(failures.items())),
+            sites=self._sites,
+        )

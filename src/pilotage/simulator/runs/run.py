@@ -1,0 +1,332 @@
+"""One run of a real job among real sites that behave as a world says: the production engine, and nobody who doubts it.
+
+The core, the batch systems and the agents are those of the other simulations. The journal keeps nothing and the wires
+carry values instead of text, which makes a run of a thousand packages a matter of a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from pilotage.book.codec import Checked
+from pilotage.book.fold.finals import FinalPackage
+from pilotage.book.rows.rows import JobRow
+from pilotage.engine.engine import Engine
+from pilotage.engine.state.job_queries import is_over
+from pilotage.engine.state.jobs import Standing
+from pilotage.model.errors import PilotageError
+from pilotage.model.events.payloads import JobRegistered
+from pilotage.model.exchange.exchange import AttemptRef, ExchangeReply
+from pilotage.model.exchange.operations import CancelSubmitted, Effect, Refused, Release, SubmitAttempt, SubmitPilot
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.settings.engine import EngineSettings
+from pilotage.model.sites.entry import SiteEntry, site_of
+from pilotage.model.sites.world import SiteWorld, WorldFile
+from pilotage.service.core import Core
+from pilotage.service.messages import Answer, Asked, Outbox, Submit
+from pilotage.simulator.agents.agent import Fleet
+from pilotage.simulator.runs.behaviour import DriftingQueue, JobNature, SiteNature, typical_seconds
+from pilotage.simulator.runs.figures import RunFigures, Watch
+from pilotage.simulator.world.batch_system import BatchSystem, Process
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.jobs import Definitions
+from pilotage.simulator.world.network import Network
+from pilotage.simulator.world.randomness import Dice, Fixed, Keyed, distribution_of
+from pilotage.simulator.world.service_process import Driver, Timing
+from pilotage.simulator.world.surroundings import AgentSettings, Store, Surroundings
+
+JOB = "J1"
+START = 1_000_000.0
+INTERVAL_SECONDS = 30.0
+"""Between the exchanges of an agent that has nothing to say: no message gets lost here, so fewer of them tell as much."""
+CALM_INTERVAL_SECONDS = 300.0
+"""The same where no pilot dies without a word, and nobody has to be missed."""
+_COLLECT_SECONDS = (0.01, 1.0)
+_COLLECT_SHARE = (
+    1 / 500
+)  # of the time of a package: what comes within it is one step, and nobody waits much longer for it
+_LATENCY_SECONDS = 0.01
+_SUBMISSION = 1  # the token of the one question of which it matters how it is answered
+_DEAD_START_SECONDS = 1.0
+_HOUR = 3600.0
+_FOREVER_SECONDS = 1e9
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What is simulated: a job, the sites it may run at, and how they behave."""
+
+    plan: JobPlan
+    registered: JobRegistered
+    sites: tuple[SiteEntry, ...]
+    world: WorldFile
+    horizon_seconds: float = 30 * 86400.0
+
+
+def usual_settings(world: WorldFile, settings: EngineSettings | None = None) -> EngineSettings:
+    """The settings of an engine, with fewer exchanges; where pilots die, leases are as long as in a service."""
+    usual = settings or EngineSettings()
+    deadly = any(each.node_failures_per_hour or each.outages or each.outage_every is not None for each in world.sites)
+    interval_seconds = INTERVAL_SECONDS if deadly else CALM_INTERVAL_SECONDS
+    intervals = max(2, round(usual.lease_seconds / interval_seconds))
+    return msgspec.structs.replace(usual, interval_seconds=interval_seconds, lease_intervals=intervals)
+
+
+class _Nothing:
+    """A journal that keeps nothing: nothing crashes here, so nobody reads it."""
+
+    full = False
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def append(self, events: Sequence[Checked], now: float, *, skewed: Sequence[tuple[str, str]] = ()) -> None:
+        self._count += len(events)
+
+    def sync(self) -> int:
+        return self._count
+
+    def crash(self, *, torn: bool) -> int:
+        raise AssertionError("nothing strikes here, and the service crashed")
+
+    def events(self) -> Sequence[Checked]:
+        return ()
+
+    def job(self, job: str) -> JobRow | None:
+        return None
+
+    def finals(self, job: JobRow) -> Iterator[FinalPackage]:
+        return iter(())
+
+
+class _Host:
+    """What an agent finds under it."""
+
+    __slots__ = ("_batch", "_schedule", "_watch")
+
+    def __init__(self, batch: BatchSystem, watch: Watch, schedule: Schedule) -> None:
+        self._batch = batch
+        self._watch = watch
+        self._schedule = schedule
+
+    def black_hole(self) -> str:
+        return self._batch.black_hole()
+
+    def ended(self, instance: str, reason: str = "ended") -> None:
+        self._watch.on_gone(instance, self._schedule.now)
+        self._batch.ended(instance, reason)
+
+
+class _StillBorn:
+    """A pilot that ends as soon as it starts."""
+
+    def kill(self) -> None:
+        """There is nothing to end."""
+
+
+class Forecast:
+    """One run. It is what stands around the service, and around the agents."""
+
+    def __init__(self, subject: Subject, *, seed: int, settings: EngineSettings) -> None:
+        """Put everything together; nothing happens before `run`."""
+        self._subject = subject
+        self._seed = seed
+        self._settings = settings
+        self.schedule = schedule = Schedule(START)
+        self._dice = dice = Dice(seed)
+        box = FaultBox(Faults(), dice)
+        box.stop()
+        self._sites = [site_of(entry) for entry in subject.sites]
+        known = {each.name: each for each in subject.world.sites}
+        self._natures = {
+            entry.name: SiteNature(known.get(entry.name) or SiteWorld(name=entry.name), speed=entry.speed)
+            for entry in subject.sites
+        }
+        self._watch = Watch([entry.name for entry in subject.sites], START)
+        self.driver = Driver(
+            schedule=schedule,
+            box=box,
+            journal=_Nothing(),
+            definitions=Definitions([], seed=seed),
+            timing=Timing(collect_seconds=_collect_seconds(subject), commit_seconds=0.01),
+            around=self,
+        )
+        self._batches = {
+            site.name: BatchSystem(
+                site,
+                schedule=schedule,
+                box=box,
+                dice=dice,
+                queue=DriftingQueue(self._natures[site.name], self._elapsed_seconds),
+                report=self.driver.receive,
+                running_max=self._natures[site.name].world.running_max or 1_000_000,
+            )
+            for site in self._sites
+        }
+        self._fleet = Fleet(
+            Surroundings(
+                schedule=schedule,
+                network=Network(schedule, box, dice, Fixed(_LATENCY_SECONDS), plain=True),
+                store=Store(schedule, remembers=False),
+                box=box,
+                nature=JobNature(
+                    seed,
+                    subject.plan,
+                    packages=subject.world.packages,
+                    sites=self._natures,
+                    elapsed_seconds=self._elapsed_seconds,
+                ),
+                uplink=self.driver.receive,
+                settings=AgentSettings(
+                    interval_seconds=settings.interval_seconds,
+                    idle_seconds=max(entry.idle_seconds for entry in subject.sites),
+                    hold_seconds=0.0,
+                ),
+                witness=self._watch,
+            )
+        )
+        self._submitted_at: dict[str, float] = {}
+        self._released = 0
+
+    def run(self) -> RunFigures:
+        """From the submission to the end of the last package; raises `PilotageError` where the job is refused."""
+        subject, watch = self._subject, self._watch
+        self.driver.start()
+        for site in self._sites:
+            self._batches[site.name].begin()
+            self._befall(self._natures[site.name].world, self._batches[site.name])
+        submit = Submit(token=_SUBMISSION, job=JOB, registered=subject.registered, plan=subject.plan)
+        self.driver.receive(submit)
+        outcome = self._follow()
+        job = self._engine.state.jobs.by_id[JOB]
+        elapsed_seconds = self._elapsed_seconds()
+        done = job.counts[Standing.DONE]
+        return watch.figures(
+            seed=self._seed,
+            outcome=outcome,
+            makespan_seconds=elapsed_seconds if outcome == "finished" else None,
+            done=done,
+            failed=sum(job.counts[each] for each in (Standing.ABORTED, Standing.CANCELLED, Standing.UPSTREAM)),
+            now=self.schedule.now,
+        )
+
+    def _follow(self) -> str:
+        """Let things happen until the job is over, or beyond its time; whoever has to look at it lets it go on at once."""
+        driver, jobs = self.driver, self._engine.state.jobs.by_id
+        ends_at = START + self._subject.horizon_seconds
+        while True:
+            steps = driver.steps
+            self.schedule.go_on()  # until the core took another one: before, nothing of the job has changed
+            if steps == driver.steps:
+                return "unfinished"
+            job = jobs.get(JOB)
+            if job is not None and is_over(job):
+                return "finished"
+            for package in self._watch.held[self._released :]:
+                self._released += 1
+                asked = Release(job=JOB, package=package)
+                self.driver.receive(Asked(token=_SUBMISSION + self._released, operation=asked))
+            if self.schedule.now > ends_at:
+                return "unfinished"
+
+    @property
+    def _engine(self) -> Engine:
+        core = self.driver.core
+        assert core is not None
+        return core.engine
+
+    def _elapsed_seconds(self) -> float:
+        return self.schedule.now - START
+
+    # --- what befalls sites -----------------------------------------------------------------------------------------
+
+    def _befall(self, world: SiteWorld, batch: BatchSystem) -> None:
+        for spell in world.outages:
+            self.schedule.after(spell.begins_seconds, batch.go_down, _lasting(spell.lasts_seconds))
+        for spell in world.black_holes:
+            self.schedule.after(
+                spell.begins_seconds, batch.turn_black, _lasting(spell.lasts_seconds), world.failure_reason
+            )
+        if world.outage_every is not None:
+            self._next_outage(world, batch)
+
+    def _next_outage(self, world: SiteWorld, batch: BatchSystem) -> None:
+        numbers = self._dice.stream(f"outages/{world.name}")
+        every = distribution_of(world.outage_every or world.outage_lasts)
+        up_seconds = max(1.0, every.draw(numbers))
+        lasts_seconds = distribution_of(world.outage_lasts).draw(numbers)
+        self.schedule.after(up_seconds, batch.go_down, lasts_seconds)
+        self.schedule.after(up_seconds + lasts_seconds, self._next_outage, world, batch)
+
+    # --- around the service -----------------------------------------------------------------------------------------
+
+    def carry_out(self, effect: Effect) -> None:
+        """Do what the service wants done at a site."""
+        match effect:
+            case SubmitPilot(site=site, key=key):
+                self._submit(site, key, None)
+            case SubmitAttempt(site=site, key=key, ref=ref):
+                self._submit(site, key, ref)
+            case CancelSubmitted(site=site, key=key):
+                self._batches[site].cancel(key)
+
+    def _submit(self, site: str, key: str, serves: AttemptRef | None) -> None:
+        self._submitted_at.setdefault(key, self.schedule.now)
+        self._batches[site].submit(key, lambda name: self._launch(name, site=site, key=key, serves=serves))
+
+    def _launch(self, name: str, *, site: str, key: str, serves: AttemptRef | None) -> Process:
+        batch, world, now = self._batches[site], self._natures[site].world, self.schedule.now
+        self._watch.on_launched(site, queued_seconds=now - self._submitted_at.get(key, now), now=now)
+        numbers = Keyed(f"{self._seed}/pilot/{name}")
+        if numbers.random() < world.pilot_failure_probability:
+            self.schedule.after(_DEAD_START_SECONDS, batch.ended, name, "failed")
+            return _StillBorn()
+        host = _Host(batch, self._watch, self.schedule)
+        agent = self._fleet.start(name, host, request=key, site=batch.site, serves=serves)
+        if world.node_failures_per_hour > 0.0:
+            lasts_seconds = -math.log(1.0 - numbers.random()) * _HOUR / world.node_failures_per_hour
+            self.schedule.after(lasts_seconds, agent.kill, "node-failed")
+        return agent
+
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        """Answer agents."""
+        self._fleet.deliver(replies)
+
+    def tell(self, answer: Answer) -> None:
+        """Whoever submitted hears whether the job got in."""
+        if answer.token == _SUBMISSION and isinstance(answer.outcome, Refused):
+            raise PilotageError(f"no run can begin: {answer.outcome.message}", subject=self._subject.registered.name)
+
+    def written(self, events: Sequence[Checked]) -> None:
+        """The journal keeps nothing that could be told."""
+
+    def crashed(self) -> None:
+        """Never."""
+
+    def clock_set(self, *, since: float, due: float) -> None:
+        """Nobody sets the clock of a forecast."""
+
+    def stepped(self, core: Core, outbox: Outbox) -> None:
+        """See what was decided and heard, and look at the job."""
+        if outbox.events:
+            self._watch.on_events(outbox.events)
+        self.schedule.halt()
+
+    def start(self, now: float) -> Core:
+        """A core that knows the sites and nothing else; each run has its own luck in the choice of sites as in all else."""
+        settings = msgspec.structs.replace(self._settings, seed=self._seed)
+        return Core(Engine(sites=self._sites, settings=settings, now=now))
+
+
+def _lasting(seconds: float | None) -> float:
+    return _FOREVER_SECONDS if seconds is None else seconds
+
+
+def _collect_seconds(subject: Subject) -> float:
+    """How long the service waits for messages that come together, by how long the shortest kind of package runs."""
+    least, most = _COLLECT_SECONDS
+    typical = typical_seconds(subject.plan, subject.world.packages)
+    return min(most, max(least, _COLLECT_SHARE * min(typical, default=0.0)))

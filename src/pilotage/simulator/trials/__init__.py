@@ -1,0 +1,1 @@
+"""Made-up worlds with checkers: what `simulate` without a job runs."""

@@ -1,0 +1,402 @@
+"""A world: everything a simulation needs to know, as one value that can be written down, changed and run again.
+
+`make_world` draws one from a seed: sites, jobs, how often each fault strikes and how long it goes on. Some worlds are
+calm, some are hell, most are bad in one way and good in others.
+"""
+
+from __future__ import annotations
+
+import random
+
+from msgspec.structs import replace
+
+from pilotage.model.jobs.definition import AbortOn, Retry, RetryRule
+from pilotage.model.jobs.plan import Template
+from pilotage.model.resources import Capacity, Demand, lacking
+from pilotage.model.settings.engine import EngineSettings, RestartSettings, SelectionSettings
+from pilotage.model.site import Site
+from pilotage.simulator.world.faults import Faults
+from pilotage.simulator.world.jobs import JobSketch, Join, JoinKind, LineSketch, Sketch, StageSketch, packages_of
+from pilotage.simulator.world.nature import Habits, SiteHabits
+from pilotage.simulator.world.randomness import AnyDistribution, Exponential, Fixed, LogNormal, Mixture, Uniform
+from pilotage.simulator.world.service_process import Timing
+from pilotage.simulator.world.surroundings import AgentSettings
+from pilotage.simulator.world.users import UserHabits
+
+_GIB = 2**30
+_END_PROBABILITY = 0.08  # of a job with something that runs last, and of one that a status ends
+_ALIKE_PROBABILITY = 0.15  # of a world in which many packages ask for the same, and differ in how urgent they are
+_TROUBLES = ("platform-failure", "application-error", "preempted", "signal", "segmentation-fault", "command-not-found")
+
+_HEAT: dict[str, dict[str, float]] = {
+    # By what is bad together: the probability of each fault where it is as bad as it gets.
+    "network": {
+        "message_lost": 0.2,
+        "message_duplicated": 0.2,
+        "message_delayed": 0.1,
+        "message_reordered": 0.1,
+    },
+    "agents": {"agent_killed": 0.02, "agent_paused": 0.02, "clock_skewed": 0.5},
+    "service": {"service_crashed": 0.01, "tail_torn": 1.0},
+    "disks": {"disk_full": 0.05, "input_vanishes": 0.1},
+    "batch": {
+        "batch_unreachable": 0.05,
+        "batch_forgets": 0.15,
+        "batch_reuses_id": 0.2,
+        "batch_starts_twice": 0.2,
+    },
+    "sites": {"site_down": 0.01, "black_hole": 0.02},
+    "user": {
+        "user_kills": 0.02,
+        "user_holds": 0.02,
+        "user_drops": 0.02,
+        "user_restores": 0.5,
+        "user_restarts": 0.04,
+        "user_reschedules": 0.04,
+        "user_replicates": 0.06,
+    },
+}
+
+_LATER_HEAT: dict[str, dict[str, float]] = {
+    # Kinds that came later have chance of their own, so that the worlds of before are as bad in other ways as they were.
+    "agents": {"agent_rogue": 0.05},
+    "disks": {"journal_full": 0.02},
+    "packages": {"package_loops": 0.1, "package_kills": 0.05},
+    "user": {"user_clears": 0.5, "user_revives": 1.0, "user_rambles": 1.0},
+    "clock": {"service_clock_set": 0.005},
+}
+
+_OF_FEW = ("tail_torn", "user_revives")
+"""Of few crashes many may tear the tail, and of few cleared jobs many come back: not a matter of how bad the rest is."""
+
+
+class SiteSketch(Sketch, frozen=True, kw_only=True):
+    """A site as it really is: what the engine knows of it, and how its queue and its hosts behave."""
+
+    site: Site
+    queue: AnyDistribution = Fixed(10.0)
+    running_max: int = 10  # what its batch system runs at once
+    habits: SiteHabits = SiteHabits()
+    outages: tuple[tuple[float, float], ...] = ()  # from, and for how long
+    nodes: tuple[str, ...] = ()  # where its batch system starts something; none: each time on one of its own
+
+
+class World(Sketch, frozen=True, kw_only=True):
+    """Everything that one run depends on."""
+
+    seed: int
+    sites: tuple[SiteSketch, ...]
+    jobs: tuple[JobSketch, ...]
+    packages: Habits = Habits()
+    faults: Faults = Faults()
+    user: UserHabits = UserHabits()
+    agents: AgentSettings = AgentSettings()
+    timing: Timing = Timing()
+    settings: EngineSettings = EngineSettings()
+    latency: AnyDistribution = Fixed(0.05)
+    faults_seconds: float = 3600.0  # then nothing strikes any more
+    horizon_seconds: float = 2 * 86400.0  # so long after that, everything must be over
+
+
+def packages_of_world(world: World) -> int:
+    """How many packages there are before anything grows."""
+    return sum(packages_of(job) for job in world.jobs)
+
+
+def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> World:
+    """The world of a seed."""
+    dice = random.Random(f"world/{seed}")
+    sites = tuple(_site(dice, number) for number in range(1, sites_min + dice.randint(0, 3) + 1))
+    if all(each.site.mode == "bound" for each in sites):
+        sites = (_as_pilots(sites[0]), *sites[1:])
+    jobs: list[JobSketch] = []
+    wanted = packages_min + dice.randint(0, packages_min)
+    while (left := wanted - sum(map(packages_of, jobs))) > 0:
+        jobs.append(_job(dice, len(jobs) + 1, sites=sites, packages=left))
+    if (urgent := random.Random(f"urgent/{seed}")).random() < _ALIKE_PROBABILITY:
+        jobs = _alike(urgent, jobs)
+    ruled = (_with_rules(random.Random(f"rules/{seed}/{job.job}"), job) for job in jobs)
+    ending = tuple(_with_end(random.Random(f"end/{seed}/{job.job}"), job) for job in ruled)
+    sites, named = with_nodes(random.Random(f"where/{seed}"), sites, ending)
+    return World(
+        seed=seed,
+        sites=sites,
+        jobs=named,
+        packages=_packages(dice),
+        faults=Faults(**_faults(dice, _HEAT), **_faults(random.Random(f"faults/{seed}"), _LATER_HEAT)),
+        user=UserHabits(
+            think_seconds=dice.choice([0.5, 5.0, 60.0]),
+            held_seconds=dice.choice([30.0, 300.0, 1800.0]),
+            whole_job=dice.choice([0.0, 0.1, 0.3]),
+        ),
+        timing=Timing(
+            collect_seconds=dice.choice([0.001, 0.01, 0.2]),
+            commit_seconds=dice.choice([0.005, 0.05, 0.5]),
+            restart_seconds=dice.choice([1.0, 10.0, 120.0]),
+            expand_seconds=dice.choice([0.1, 5.0, 60.0]),
+            full_seconds=dice.choice([1.0, 60.0]),
+        ),
+        settings=_settings(dice),
+        agents=AgentSettings(
+            idle_seconds=dice.choice([30.0, 300.0]),
+            outlive_seconds=dice.choice([900.0, 21600.0]),
+            backlog=dice.choice([0, 0, 2, 8]),
+        ),
+        latency=_one_of(dice, Fixed(0.01), Uniform(low=0.001, high=0.2), LogNormal(median=0.05, sigma=1.0)),
+        faults_seconds=dice.choice([900.0, 3600.0, 7200.0]),
+    )
+
+
+def _one_of(dice: random.Random, *choices: AnyDistribution) -> AnyDistribution:
+    return dice.choice(choices)
+
+
+def _faults(dice: random.Random, groups: dict[str, dict[str, float]]) -> dict[str, float]:
+    chosen: dict[str, float] = {}
+    for kinds in groups.values():
+        heat = dice.choice([0.0, 0.0, 0.1, 0.3, 1.0])
+        for kind, most in kinds.items():
+            share = most * dice.uniform(0.1, 1.0)
+            often = (0.5 + 0.5 * share) * bool(heat) if kind in _OF_FEW else share * heat
+            if probability := round(often, 5):
+                chosen[kind] = probability
+    return chosen
+
+
+def _packages(dice: random.Random) -> Habits:
+    return Habits(
+        application_seconds=LogNormal(median=dice.choice([5.0, 30.0, 120.0]), sigma=dice.choice([0.2, 0.7])),
+        memory_bytes=_one_of(dice, Fixed(0.0), LogNormal(median=0.2 * _GIB, sigma=1.0)),
+        inputs_seconds=_one_of(dice, Fixed(0.0), Exponential(2.0)),
+        outputs_seconds=_one_of(dice, Fixed(0.0), Exponential(2.0)),
+        doomed=dice.choice([0.0, 0.0, 0.03, 0.1]),
+    )
+
+
+def _site_habits(dice: random.Random) -> SiteHabits:
+    bad = dice.choice([0.0, 0.0, 0.1, 0.3])
+    reasons = dice.sample(_TROUBLES, 3) if bad else []
+    return SiteHabits(
+        speed=_one_of(dice, Fixed(1.0), Fixed(0.5), Uniform(low=0.5, high=3.0)),
+        failures={reason: round(bad * dice.random(), 4) for reason in reasons},
+        straggler=dice.choice([0.0, 0.05]),
+    )
+
+
+def _settings(dice: random.Random) -> EngineSettings:
+    return EngineSettings(
+        interval_seconds=dice.choice([5.0, 10.0, 30.0]),
+        waiting_seconds_max=dice.choice([0.0, 0.0, 0.0, 7200.0]),
+        owner_running_max=dice.choice([0, 0, 0, 5]),
+        flood_packages=dice.choice([3, 10]),
+        restart=RestartSettings(
+            platform_failures_max=dice.choice([5, 20]),
+            delay_seconds=dice.choice([1.0, 10.0]),
+            delay_seconds_max=dice.choice([60.0, 600.0]),
+        ),
+        # One for all, whatever the usual one is: what a seed has shown, it shows again.
+        selection=SelectionSettings(policy="weighted-random"),
+    )
+
+
+def _site(dice: random.Random, number: int) -> SiteSketch:
+    cores = dice.choice([100, 200, 400, 800])
+    nodes = dice.choice([1, 1, 2])
+    queue = _one_of(
+        dice,
+        Fixed(1.0),
+        Exponential(30.0),
+        LogNormal(median=60.0, sigma=1.0),
+        Mixture(weights=(0.8, 0.2), parts=(Exponential(10.0), Uniform(low=300.0, high=1200.0))),
+    )
+    site = Site(
+        name=f"site-{number}",
+        kind=dice.choice(["slurm", "gridengine"]),
+        mode=dice.choice(["pilots", "pilots", "bound"]),
+        capacity=Capacity(
+            cores_hundredths=cores,
+            memory_bytes=dice.choice([2, 4, 8]) * cores // 100 * _GIB,
+            gpus=dice.choice([0, 0, 1]),
+            scratch_bytes=dice.choice([10, 100]) * _GIB,
+        ),
+        nodes=nodes,
+        wall_seconds=dice.choice([0.0, 3600.0, 14400.0]),
+        pilots_max=dice.choice([1, 2, 4]),
+        job_throttle=dice.choice([0.5, 2.0, 10.0]),
+    )
+    outages = tuple((dice.uniform(0.0, 3600.0), dice.uniform(30.0, 1200.0)) for _ in range(dice.choice([0, 0, 1, 2])))
+    return SiteSketch(
+        site=site,
+        queue=queue,
+        running_max=dice.choice([2, 5, 20]),
+        habits=_site_habits(dice),
+        outages=outages,
+    )
+
+
+def _as_pilots(sketch: SiteSketch) -> SiteSketch:
+    return replace(sketch, site=replace(sketch.site, mode="pilots"))
+
+
+def _job(dice: random.Random, number: int, *, sites: tuple[SiteSketch, ...], packages: int) -> JobSketch:
+    templates = tuple(_template(dice, number, kind, sites) for kind in range(dice.randint(1, 4)))
+    stages: list[StageSketch] = []
+    wanted = min(packages, dice.randint(10, 80))
+    while wanted > 0:
+        stage = _stage(dice, len(stages), templates=len(templates), packages=wanted)
+        wanted -= 0 if stage.late else stage.items * sum(line.count * len(line.templates) for line in stage.lines)
+        stages.append(stage)
+    if dice.random() < 0.6:
+        merge = Join(stage=len(stages), kind="merge", early=False)
+        stages.append(StageSketch(lines=(LineSketch(templates=(0,)),), joins=(merge,)))
+    return JobSketch(
+        job=f"job-{number}",
+        owner=dice.choice(["ada", "ada", "emmy"]),
+        templates=templates,
+        stages=tuple(stages),
+        limits={"licence": dice.randint(1, 3)} if dice.random() < 0.5 else {},
+        priority=dice.choice([0, 0, 5]),
+        hold=dice.random() < 0.1,
+        submit_seconds=round(dice.uniform(0.0, 600.0), 3) if number > 1 else 0.0,
+    )
+
+
+def _with_end(dice: random.Random, job: JobSketch) -> JobSketch:
+    """Some jobs have a package that runs last, and some a status that ends them; chance of their own decides that."""
+    if dice.random() < _END_PROBABILITY:
+        last = Template(activity=f"last-{job.job}", final=True, retry=Retry(attempts_max=dice.choice([None, 2])))
+        lines = (LineSketch(count=dice.choice([1, 1, 2]), templates=(len(job.templates),)),)
+        job = replace(job, templates=(*job.templates, last), stages=(*job.stages, StageSketch(lines=lines)))
+    if dice.random() < _END_PROBABILITY:
+        # A success ends only what is known: whoever asks for it with a late stage is refused.
+        statuses = [1, 2, 3] if any(each.late for each in job.stages) else [0, 1, 2, 3]
+        ending = replace(job.templates[0], abort_on=AbortOn(exit_code=dice.choice(statuses)))
+        job = replace(job, templates=(ending, *job.templates[1:]))
+    return job
+
+
+def _alike(dice: random.Random, jobs: list[JobSketch]) -> list[JobSketch]:
+    """Most kinds of packages ask for what the first one does: who of them goes first is a matter of priorities alone."""
+    plain = Demand(cores_hundredths=50)
+    found = []
+    for job in jobs:
+        templates = [
+            replace(each, demand=plain, run_seconds=0.0, executor="", category="", priority=dice.choice([0, 3, 7]))
+            if dice.random() < 0.8
+            else each
+            for each in job.templates
+        ]
+        found.append(replace(job, templates=tuple(templates), priority=dice.choice([0, 5, 9]), submit_seconds=0.0))
+    return found
+
+
+def _with_rules(dice: random.Random, job: JobSketch) -> JobSketch:
+    """Some packages with a rule of their own have a second one for the same failure, which acts after the first."""
+    last = RetryRule(reason="application-error", action="give-up")
+    templates = [
+        replace(each, retry=replace(each.retry, rules=(*each.retry.rules, last)))
+        if each.retry.rules and dice.random() < 0.5
+        else each
+        for each in job.templates
+    ]
+    return replace(job, templates=tuple(templates))
+
+
+def _stage(dice: random.Random, number: int, *, templates: int, packages: int) -> StageSketch:
+    """One stage, fed by earlier ones; `number` of them stand before it."""
+    late = number > 0 and dice.random() < 0.2
+    lines = []
+    for _ in range(1 if late else dice.choice([1, 1, 2])):
+        length = dice.choice([1, 1, 1, 2, 3])
+        count = 1 if late else dice.randint(1, max(1, min(packages, 30) // length))
+        lines.append(LineSketch(count=count, templates=tuple(dice.randrange(templates) for _ in range(length))))
+    joins: list[Join] = []
+    for source in dice.sample(range(1, number + 1), min(number, dice.choice([1, 1, 2]))):
+        kinds: tuple[JoinKind, ...] = ("one-to-one", "merge", "random")
+        joins.append(Join(stage=source, kind=dice.choice(kinds), fan=dice.randint(1, 4)))
+    if joins and not late and dice.random() < 0.2:
+        joins = []
+    return StageSketch(
+        items=1 if late else dice.choice([1, 1, 1, 2]),
+        lines=tuple(lines),
+        joins=tuple(joins),
+        late=late,
+        names_max=dice.randint(1, 3) if late else 0,
+    )
+
+
+def _template(dice: random.Random, job: int, kind: int, sites: tuple[SiteSketch, ...]) -> Template:
+    """A kind of package that at least one of the sites can run."""
+    home = dice.choice(sites).site
+    capacity = home.capacity
+    cores = [each for each in (50, 100, 200, 400) if each <= capacity.cores_hundredths]
+    demand = Demand(
+        cores_hundredths=dice.choice(cores),
+        memory_bytes=dice.choice([0, capacity.memory_bytes // 8, capacity.memory_bytes // 4]),
+        gpus=capacity.gpus if dice.random() < 0.2 else 0,
+        scratch_bytes=dice.choice([0, _GIB]),
+        wall_seconds=dice.choice([0.0, 0.0, 600.0, 1800.0]),
+        nodes=2 if home.mode == "bound" and home.nodes > 1 and dice.random() < 0.3 else 1,
+    )
+    rules = (RetryRule(reason="application-error", action=dice.choice(["again", "elsewhere", "hold-job"]), times=1),)
+    return Template(
+        activity=f"activity-{job}-{kind}",
+        demand=demand,
+        priority=dice.choice([0, 0, 3]),
+        run_seconds=dice.choice([0.0, 60.0]),
+        executor=dice.choice([home.name, home.kind]) if dice.random() < 0.1 else "",
+        category="licence" if dice.random() < 0.2 else "",
+        side_effects=dice.random() < 0.15,
+        retry=Retry(
+            attempts_max=dice.choice([None, None, 2, 8]),
+            rules=rules if dice.random() < 0.15 else (),
+        ),
+    )
+
+
+# Nodes that have names: worlds whose sites say what theirs are called, and whose packages may run on some of them
+# only.
+
+Sites = tuple["SiteSketch", ...]
+Jobs = tuple[JobSketch, ...]
+
+_WORLDS = 0.2  # of these sites name their nodes
+_TEMPLATES = 0.3  # of these may run on some nodes only
+
+
+def with_nodes(dice: random.Random, sites: Sites, jobs: Jobs) -> tuple[Sites, Jobs]:
+    """The same with names of nodes, or as they are; chance of its own decides, so that other worlds are what they were."""
+    if dice.random() >= _WORLDS:
+        return sites, jobs
+    sites = tuple(_named(dice, each) for each in sites)
+    return sites, tuple(
+        replace(job, templates=tuple(_restricted(dice, each, sites) for each in job.templates)) for job in jobs
+    )
+
+
+def _named(dice: random.Random, sketch: SiteSketch) -> SiteSketch:
+    name = sketch.site.name
+    nodes = tuple(f"{name}-n{number}" for number in range(1, dice.randint(2, 4) + 1))
+    said = dice.choice([nodes, (f"{name}-n*",)])
+    # Where nobody can say on which node a batch job is to run, only a pilot that comes up there by chance will do.
+    places = sketch.site.mode == "bound" or dice.random() < 0.7
+    return replace(sketch, nodes=nodes, site=replace(sketch.site, node_names=said, places_nodes=places))
+
+
+def _restricted(dice: random.Random, template: Template, sites: Sites) -> Template:
+    homes = [each for each in sites if _could_run(each.site, template)]
+    if not homes or template.demand.nodes > 1 or dice.random() >= _TEMPLATES:
+        return template
+    home = dice.choice(homes)
+    named = tuple(dice.sample(home.nodes, dice.choice([1, 1, 2])))
+    if dice.random() < 0.2:
+        named = (f"{home.site.name}-n[12]",)
+    return replace(template, demand=replace(template.demand, node_restriction=named))
+
+
+def _could_run(site: Site, template: Template) -> bool:
+    """Whether a site has all that a package asks for, whatever its nodes are called."""
+    demand, longest = template.demand, site.package_seconds_max
+    if template.executor not in ("", site.name, site.kind) or lacking(demand, site.capacity):
+        return False
+    return not longest or max(demand.wall_seconds, template.run_seconds) <= longest

@@ -1,0 +1,471 @@
+"""Everything of a world put together: sites and agents on one side, the service on the other, a user, and the doubters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+
+from pilotage.book.codec import Checked, Codec
+from pilotage.book.rows.rows import JobRow
+from pilotage.engine.consistency import still_acting
+from pilotage.engine.decision_log import ENGINE_STREAM
+from pilotage.engine.engine import Engine
+from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in, next_number, surely_gone
+from pilotage.engine.state.job_queries import find_attempt
+from pilotage.model.events import payloads
+from pilotage.model.events.events import Event
+from pilotage.model.exchange.exchange import AttemptRef, Exchange, ExchangeReply
+from pilotage.model.exchange.operations import (
+    CancelSubmitted,
+    Clear,
+    Drop,
+    Effect,
+    Hold,
+    Kill,
+    Release,
+    Restart,
+    Restore,
+    SubmitAttempt,
+    SubmitPilot,
+)
+from pilotage.model.exchange.reports import AnyReport
+from pilotage.service.core import LATE_INTERVALS, Core, start_core
+from pilotage.service.messages import Answer, Asked, Outbox, Reload, Submit
+from pilotage.simulator.agents.agent import Agent, Fleet
+from pilotage.simulator.checkers.observer import Explain, Observer, Rules, States, Violation
+from pilotage.simulator.trials.definition import World
+from pilotage.simulator.world.batch_system import BatchSystem
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox
+from pilotage.simulator.world.jobs import Definitions, Growth
+from pilotage.simulator.world.journal import Fenced, SimulatedJournal
+from pilotage.simulator.world.nature import SeededNature
+from pilotage.simulator.world.network import Network
+from pilotage.simulator.world.randomness import Dice
+from pilotage.simulator.world.service_process import Driver, durable_growth
+from pilotage.simulator.world.surroundings import Store, Surroundings
+from pilotage.simulator.world.users import User
+
+START = 1_000_000.0  # the clock of an agent may be hours behind, and no time is before 1970
+
+_PILOTS_MAX = 1_000_000
+_REPEATABLE = Kill | Hold | Release | Drop | Restore | Clear
+"""What may be asked for twice: the second time it is refused, or changes nothing; a second replica would be one more."""
+
+OnDurable = Callable[[Checked, float], None]
+
+
+class _Host:
+    """What an agent finds under it: the batch system of its site, and a witness of its end."""
+
+    __slots__ = ("_batch", "_observer", "_schedule")
+
+    def __init__(self, batch: BatchSystem, observer: Observer, schedule: Schedule) -> None:
+        self._batch = batch
+        self._observer = observer
+        self._schedule = schedule
+
+    def black_hole(self) -> str:
+        return self._batch.black_hole()
+
+    def ended(self, instance: str, reason: str = "ended") -> None:
+        self._observer.on_gone(instance, self._schedule.now)
+        self._batch.ended(instance, reason)
+
+
+_LOADED_EVERY = 8
+_LOADED = Event(
+    source="service",
+    stream=ENGINE_STREAM,
+    n=3,
+    type="Noted",
+    time=START,
+    data=msgspec.Raw(msgspec.json.encode(payloads.Noted(text="loaded from the book of another service"))),
+)
+"""What a job that was loaded leaves in the stream of the decisions, in the book of every so many worlds."""
+
+
+class Scene:
+    """A world that runs. It is what stands around the service, and around the agents."""
+
+    def __init__(self, world: World, *, on_durable: OnDurable) -> None:
+        """Put everything together; nothing happens before `begin`."""
+        self.world = world
+        self.schedule = schedule = Schedule(START)
+        self.dice = dice = Dice(world.seed)
+        self.box = box = FaultBox(world.faults, dice)
+        self.calm = False
+        self._stopped_at = START
+        self._on_durable = on_durable
+        self._sites = tuple(sketch.site for sketch in world.sites)
+        self.observer = Observer(_rules(world))
+        self.journal = SimulatedJournal(dice.stream("journal"))
+        self.definitions = Definitions(world.jobs, seed=world.seed)
+        self.driver = Driver(
+            schedule=schedule,
+            box=box,
+            journal=self.journal,
+            definitions=self.definitions,
+            timing=world.timing,
+            around=self,
+        )
+        self.user = User(
+            schedule=schedule,
+            box=box,
+            dice=dice,
+            habits=world.user,
+            definitions=self.definitions,
+            ask=self._ask,
+            answered=self.observer,
+        )
+        self._network = Network(schedule, box, dice, world.latency)
+        self._desk = Network(schedule, box, dice, world.latency, plain=True)  # for what is not written as JSON here
+        self._batches = {
+            sketch.site.name: BatchSystem(
+                sketch.site,
+                schedule=schedule,
+                box=box,
+                dice=dice,
+                queue=sketch.queue,
+                report=self._report,
+                running_max=sketch.running_max,
+                nodes=sketch.nodes,
+            )
+            for sketch in world.sites
+        }
+        around_agents = Surroundings(
+            schedule=schedule,
+            network=self._network,
+            store=Store(schedule, on_read=self.observer.on_read, remembers=False),
+            box=box,
+            nature=SeededNature(
+                world.seed,
+                world.packages,
+                {each.site.name: each.habits for each in world.sites},
+                loops=world.faults.package_loops,
+                kills=world.faults.package_kills,
+            ),
+            uplink=self._uplink,
+            settings=world.agents,
+            witness=self.observer,
+        )
+        self._fleet = Fleet(around_agents)
+        self._growth: dict[str, Growth] = {}  # by what is durable
+        self._reserved: dict[tuple[str, str], str] = {}  # by job and place, for which site
+        self._acting: dict[AttemptRef, str] = {}  # by the engine that took the last step
+
+    # --- the run -----------------------------------------------------------------------------------------------------
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """How long it has run."""
+        return self.schedule.now - START
+
+    @property
+    def packages(self) -> int:
+        """How many packages all jobs in the book have by now."""
+        return sum(self.definitions.plan(job, growth).count for job, growth in self._growth.items())
+
+    def begin(self) -> None:
+        """Start the service, have the sites listed, and let the user submit."""
+        if self.world.seed % _LOADED_EVERY == 0:
+            self._load()
+        self.driver.start()
+        for sketch in self.world.sites:
+            batch = self._batches[sketch.site.name]
+            batch.begin()
+            for begins, seconds in sketch.outages:
+                self.schedule.after(begins, batch.go_down, seconds)
+        self.user.submit_all(self.world.jobs)
+
+    def _load(self) -> None:
+        """Something of another service is in the book, under a number of its own, with none before it."""
+        checked = Codec().check(_LOADED)
+        if not isinstance(checked, Checked):
+            raise TypeError(checked.message)
+        self.journal.append([checked], self.schedule.now)
+        self.journal.sync()
+
+    def calm_down(self) -> None:
+        """From now on nothing strikes."""
+        self.calm = True
+        self._stopped_at = self.schedule.now
+        self.box.stop()
+
+    def check(self) -> None:
+        """Look at what is live."""
+        self.observer.check(self.schedule.now)
+        if self.driver.core is not None:
+            self._check_explanations(self.driver.core)
+
+    def is_over(self) -> bool:
+        """Whether everything has come to its end; raises when it should have and has not."""
+        horizon = self.world.horizon_seconds
+        states = self.journal.states().packages
+        over = self.observer.check_finished(
+            states, stopped_at=self._stopped_at, horizon_seconds=horizon, now=self.schedule.now
+        )
+        if self.user.settled and self.driver.core is not None:
+            return over
+        if self.schedule.now > self._stopped_at + horizon:
+            raise Violation("finishing", "what is held was not released, or a job never got in", subject="user")
+        return False
+
+    def finish(self) -> None:
+        """Look at everything once more, now that it is over."""
+        core = self.driver.core
+        if core is None:
+            raise Violation("finishing", "the service is down, and nothing strikes any more", subject="service")
+        for job, refused in self.user.refused.items():
+            raise Violation("admission", f"was refused: {refused.message}", subject=job)
+        self.observer.finished(self.journal.states().packages, self._explainer(core), self._refold)
+        self._compare(self._restored(self.driver.clock).engine, "at the end")
+        core.engine.sanity_check()
+
+    # --- around the service ------------------------------------------------------------------------------------------
+
+    def carry_out(self, effect: Effect) -> None:
+        """Do what the service wants done at a site."""
+        match effect:
+            case SubmitPilot(site=site, key=key):
+                self._batches[site].submit(key, lambda name: self._launch(name, site=site, key=key, serves=None))
+            case SubmitAttempt(site=site, key=key, ref=ref, demand=demand):
+                launch = partial(self._launch, site=site, key=key, serves=ref, named=demand.node_restriction)
+                self._batches[site].submit(key, launch)
+            case CancelSubmitted(site=site, key=key):
+                self._batches[site].cancel(key)
+
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        """Send replies to agents, as far as they are there."""
+        self._fleet.deliver(replies)
+
+    def tell(self, answer: Answer) -> None:
+        """Send the user an answer, which may never come."""
+        self._desk.send(answer, self.user.hear)
+
+    def written(self, events: Sequence[Checked]) -> None:
+        """Show everybody who watches what is durable now."""
+        now = self.schedule.now
+        for checked in events:
+            job = checked.event.job or ""
+            if isinstance(checked.data, payloads.JobRegistered):
+                self._growth[job] = ()
+                self.observer.on_plan(job, self.definitions.plan(job, ()))
+            elif isinstance(checked.data, payloads.StageExpanded):
+                self._growth[job] = (*self._growth[job], *durable_growth([checked])[job])
+                self.observer.on_plan(job, self.definitions.plan(job, self._growth[job]))
+            self._on_durable(checked, now)
+            self.observer.on_written((checked,), now)
+        self.user.noticed(events)
+
+    def crashed(self) -> None:
+        """The service is gone; or it lost only its lock, and lives on: it writes what it decided last when another has begun."""
+        self.observer.on_crash(self.schedule.now)
+        if late := self.driver.unwritten:
+            after = 2 * self.world.timing.restart_seconds
+            self.schedule.after(after, self._write_late, late, self.journal.generation)
+
+    def _write_late(self, events: Sequence[Checked], generation: int) -> None:
+        with suppress(Fenced):  # it is turned away, and ends
+            self.journal.append_late(events, self.schedule.now, generation=generation)
+
+    def stepped(self, core: Core, outbox: Outbox) -> None:
+        """Look at the whole state of the engine after each step."""
+        self.observer.on_decided(outbox.events, self.schedule.now, reserved=self._reserved)
+        core.engine.sanity_check()
+        self._reserved = _reserved(core.engine)
+        self._acting = still_acting(core.engine.state)
+
+    def clock_set(self, *, since: float, due: float) -> None:
+        """Whoever watches the time must know."""
+        self.observer.on_clock_set(since=since, due=due, now=self.schedule.now)
+
+    def start(self, now: float) -> Core:
+        """A core from what the book says, which must be what all events together say."""
+        self.journal.take_over()
+        core = self._restored(self.driver.clock)
+        self.observer.on_began(now)
+        self._compare(core.engine, "after a restart")
+        for batch in self._batches.values():
+            batch.relist()
+        return core
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _launch(self, name: str, *, site: str, key: str, serves: AttemptRef | None, named: Sequence[str] = ()) -> Agent:
+        batch = self._batches[site]
+        host = _Host(batch, self.observer, self.schedule)
+        node = batch.node_for(named)
+        return self._fleet.start(name, host, request=key, site=batch.site, serves=serves, node=node)
+
+    def _uplink(self, exchange: Exchange) -> None:
+        self.user.before_exchange(exchange)
+        if self.driver.core is not None:
+            self.observer.on_exchange(exchange, self.schedule.now)
+        core = self.driver.core
+        if core is not None and not core.knows(exchange.pilot):
+            row = self.journal.stream("agent", exchange.pilot)
+            if row is not None:
+                core.recall(row)
+        self.driver.receive(exchange)
+
+    def _ask(self, message: Asked | Submit, *, at_once: bool) -> None:
+        if isinstance(message, Submit):
+            self._desk.send(message, self._take_job)
+            return
+        self.observer.on_asked(message.operation, self.schedule.now)
+        if at_once:
+            self._take_in(message)
+        else:
+            self._network.send(message, self._take_in, doubles=isinstance(message.operation, _REPEATABLE))
+
+    def _take_job(self, message: Submit) -> None:
+        taken = self.journal.job(message.job) is not None
+        self.driver.receive(msgspec.structs.replace(message, taken=taken))
+
+    def _take_in(self, message: Asked) -> None:
+        """Bring what was asked to the service, and with it the job from the book, where it was cleared and is wanted again."""
+        core, operation = self.driver.core, message.operation
+        if core is not None and isinstance(operation, Restart) and operation.job not in core.engine.state.jobs.by_id:
+            row = self.journal.job(operation.job)
+            if row is not None and row.state == "CLEARED":  # else what it was cleared by is not durable yet
+                gone = surely_gone(self.journal.pilots(after="", limit=_PILOTS_MAX))
+                self.driver.receive(Reload(job=self._snapshot_of(row), gone=frozenset(gone)))
+        self.driver.receive(message)
+
+    def _report(self, report: AnyReport) -> None:
+        # A listing that nobody got is made again: what it says may come late, twice or after the next, and comes.
+        self._network.send(report, self.driver.receive, loses=False)
+
+    def _restored(self, now: float) -> Core:
+        journal = self.journal
+        jobs = [self._snapshot_of(row) for row in journal.live_jobs()]
+        pilots = journal.pilots(after="", limit=_PILOTS_MAX)
+        snapshot = Snapshot(
+            jobs=jobs,
+            pilots=pilots,
+            sites=journal.sites(),
+            next_n=next_number(journal.streams("service")),
+            position=journal.position(),
+        )
+        live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they speak
+        streams = [row for row in journal.streams("agent") if row.stream in live]
+        return start_core(snapshot, sites=self._sites, settings=self.world.settings, now=now, streams=streams)
+
+    def _snapshot_of(self, row: JobRow) -> JobSnapshot:
+        """A job as the book has it."""
+        return JobSnapshot(
+            row=row,
+            plan=self.definitions.plan(row.job, self._growth.get(row.job, ())),
+            finals=self.journal.finals(row),
+            unfinished=self.journal.unfinished(row),
+            holds=holds_in(row, self.journal.own_events),
+        )
+
+    def _folded(self, now: float) -> Engine:
+        """An engine that has seen every durable event."""
+        engine = Engine(sites=self._sites, settings=self.world.settings, now=now)
+        events = self.journal.events()
+        growth = durable_growth(events)
+        for checked in events:
+            job = checked.event.job or ""
+            if isinstance(checked.data, payloads.JobRegistered):
+                stages = growth.get(job, ())
+                for count in range(len(stages) + 1):
+                    engine.bring_plan(job, self.definitions.plan(job, stages[:count]))
+            engine.apply(checked)
+        return engine
+
+    def _compare(self, restored: Engine, when: str) -> None:
+        """An engine that starts from the rows of the book stands where one that has seen every event does."""
+        folded = self._folded(restored.state.clock.now)
+        mine, theirs = restored.durable_state(), folded.durable_state()
+        if mine != theirs:
+            raise Violation("restoring", f"{when}, {_difference(mine, theirs)}", subject="engine")
+        self._compare_acting(restored, folded, when)
+
+    def _compare_acting(self, restored: Engine, folded: Engine, when: str) -> None:
+        """What may still act for the engine before may so for the one that follows it, and nothing that no event tells of."""
+        acting, told = still_acting(restored.state), still_acting(folded.state)
+        for ref, pilot in acting.items():
+            if told.get(ref) != pilot:
+                raise Violation(
+                    "restoring", f"{when}, {ref} acts with {pilot}, of which no event tells", subject="engine"
+                )
+        for ref, pilot in self._acting.items():
+            known = find_attempt(restored.state.jobs, ref)  # that it was given up may have been forgotten in the crash
+            if ref.job in restored.state.jobs.by_id and acting.get(ref) != pilot and (known is None or known.lost):
+                raise Violation("restoring", f"{when}, {ref} may act with {pilot}, and is forgotten", subject="engine")
+
+    def _refold(self) -> States:
+        order = list(range(len(self.journal.events())))
+        self.dice.stream("refold").shuffle(order)
+        return self.journal.refold(order).packages
+
+    def _explainer(self, core: Core) -> Explain:
+        def explain(job: str, package: str) -> list[str]:
+            told = core.engine.explain(job, package)
+            return [why.code for why in told.reasons] if told is not None else []
+
+        return explain
+
+    def _check_explanations(self, core: Core) -> None:
+        """Any package can be asked about at any time, and there is always something to say."""
+        chance, now = self.dice.stream("questions"), self.schedule.now
+        for job in core.engine.state.jobs.by_id.values():
+            if not job.count:
+                continue
+            package = job.dotted(chance.randrange(job.count))
+            told = core.engine.explain(job.id, package)
+            if told is None or not told.reasons:
+                raise Violation("explaining", "nothing is said of it", subject=f"{job.id}/{package}")
+            for why in told.reasons:
+                if why.code == "reserved" and why.since is not None:
+                    since = now - (
+                        core.engine.state.clock.wall_time - why.since
+                    )  # which is said by the clock, and that may be wrong
+                    self.observer.on_reserved(job.id, package, site=why.subject, since=since, now=now)
+
+
+def _reserved(engine: Engine) -> dict[tuple[str, str], str]:
+    """Which packages are reserved, for which site."""
+    return {
+        (queue.job.id, queue.job.dotted(number)): site.name
+        for site, queues in engine.state.queues.at.items()
+        for queue, numbers in queues.reserved.items()
+        for number in numbers
+    }
+
+
+def _rules(world: World) -> Rules:
+    """What the checkers are told of a world."""
+    settings = world.settings
+    return Rules(
+        attempts_max=settings.restart.attempts_max,
+        sites=tuple(sketch.site for sketch in world.sites),
+        pilot_kills_max=settings.restart.pilot_kills_max,
+        lease_seconds=settings.lease_seconds,
+        lost_after_leases=settings.lost_after_leases,
+        late_seconds=LATE_INTERVALS * settings.interval_seconds,
+        replicas_max=settings.selection.max_replicas,
+        queue_replicas_max=settings.selection.replication_limit,
+        owner_running_max=settings.owner_running_max,
+        unfit_seconds=settings.unfit_seconds,
+        collect_seconds=world.timing.collect_seconds,
+    )
+
+
+def _difference(one: object, other: object, at: str = "") -> str:
+    """Where two plain values differ first."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted({*one, *other}, key=str):
+            if one.get(key) != other.get(key):
+                return _difference(one.get(key), other.get(key), f"{at}/{key}")
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        for position, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            if mine != theirs:
+                return _difference(mine, theirs, f"{at}/{position}")
+    return f"{at} is {one!r} from the rows, and {other!r} from the events"

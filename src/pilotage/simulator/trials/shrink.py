@@ -1,0 +1,275 @@
+"""A failing world made smaller, as long as the same checker still fails: what is left is what the failure needs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from pilotage.model.errors import PilotageError
+from pilotage.simulator.trials.definition import World
+from pilotage.simulator.world.faults import KINDS, Faults
+from pilotage.simulator.world.jobs import JobSketch, LineSketch, StageSketch, packages_of
+
+Fails = Callable[[World], bool]
+
+
+def shrink(world: World, fails: Fails, *, runs_max: int = 200) -> World:
+    """The smallest world found in so many runs; `fails` says whether one fails in the same way."""
+    runs = 0
+    improved = True
+    while improved:
+        improved = False
+        for candidate in smaller_worlds(world):
+            if runs >= runs_max:
+                return world
+            runs += 1
+            if fails(candidate):
+                world, improved = candidate, True
+                break
+    return world
+
+
+def smaller_worlds(world: World) -> Iterator[World]:
+    """Worlds that are smaller by one step each, the largest steps first."""
+    for number in range(len(world.jobs)):
+        if len(world.jobs) > 1:
+            yield replace(world, jobs=_without(world.jobs, number))
+    for kind in _kinds(world.faults):
+        yield replace(world, faults=_without_kind(world.faults, kind))
+    for number in range(len(world.sites)):
+        if len(world.sites) > 1:
+            yield replace(world, sites=_without(world.sites, number))
+    if world.faults_seconds > 60.0:
+        yield replace(world, faults_seconds=round(world.faults_seconds / 2, 3))
+    for number, job in enumerate(world.jobs):
+        for smaller in _smaller_jobs(job):
+            yield replace(world, jobs=(*world.jobs[:number], smaller, *world.jobs[number + 1 :]))
+    yield from _calmer(world)
+
+
+def _calmer(world: World) -> Iterator[World]:
+    """The same without what is peculiar to its sites and jobs."""
+    for number, site in enumerate(world.sites):
+        if site.outages:
+            calm = replace(site, outages=())
+            yield replace(world, sites=(*world.sites[:number], calm, *world.sites[number + 1 :]))
+    for number, job in enumerate(world.jobs):
+        if job.limits or job.hold or job.submit_seconds:
+            plain = replace(job, limits={}, hold=False, submit_seconds=0.0)
+            yield replace(world, jobs=(*world.jobs[:number], plain, *world.jobs[number + 1 :]))
+
+
+def _kinds(faults: Faults) -> list[str]:
+    return [kind for kind, probability in asdict(faults).items() if probability]
+
+
+def _without_kind(faults: Faults, left_out: str) -> Faults:
+    """The faults without one kind; what never strikes is not written down."""
+    return Faults(**{kind: getattr(faults, kind) for kind in _kinds(faults) if kind != left_out})
+
+
+def _smaller_jobs(job: JobSketch) -> Iterator[JobSketch]:
+    last = len(job.stages)
+    if last > 1:
+        yield replace(job, stages=job.stages[:-1])
+    for number, stage in enumerate(job.stages):
+        for smaller in _smaller_stages(stage):
+            yield replace(job, stages=(*job.stages[:number], smaller, *job.stages[number + 1 :]))
+
+
+def _smaller_stages(stage: StageSketch) -> Iterator[StageSketch]:
+    if stage.items > 1:
+        yield replace(stage, items=stage.items // 2)
+    if len(stage.lines) > 1:
+        yield replace(stage, lines=stage.lines[:1])
+    if stage.names_max > 1:
+        yield replace(stage, names_max=stage.names_max - 1)
+    if len(stage.joins) > 1:
+        yield replace(stage, joins=stage.joins[:1])
+    for number, line in enumerate(stage.lines):
+        for smaller in _smaller_lines(line):
+            yield replace(stage, lines=(*stage.lines[:number], smaller, *stage.lines[number + 1 :]))
+
+
+def _smaller_lines(line: LineSketch) -> Iterator[LineSketch]:
+    if line.count > 1:
+        yield replace(line, count=line.count // 2)
+        if line.count > 2:
+            yield replace(line, count=line.count - 1)
+    if len(line.templates) > 1:
+        yield replace(line, templates=line.templates[:-1])
+
+
+def _without(parts: tuple, number: int) -> tuple:  # type: ignore[type-arg] # whatever they are
+    return (*parts[:number], *parts[number + 1 :])
+
+
+# A world as a file: what is stored today runs the same world later, or is refused.
+#
+# A file that is written by hand may leave out what has a usual value. A file that is stored says everything and
+# says so (`"complete": true`): where a field came, went or changed its type meanwhile, it does not fit any more,
+# and is refused rather than run as another world.
+
+PACKAGES_MAX = 1_000_000
+_COMPLETE = "complete"
+
+
+def stored(world: World) -> bytes:
+    """A world as the text of a file, with everything that it depends on."""
+    parts = [f'"{key}":{_text(part)}' for key, part in ({_COMPLETE: True} | _plain(world)).items()]
+    return "{{\n{}\n}}\n".format(",\n".join(parts)).encode()
+
+
+def read_world(text: bytes, *, name: str) -> World:
+    """The world that a file holds; `name` is the file's, for whoever reads what is wrong with it."""
+    try:
+        msgspec.json.decode(text)  # stricter than what follows: no NaN, no number too large, no half of a character
+        told = json.loads(text, object_pairs_hook=_each_once)
+        is_complete = isinstance(told, dict) and told.pop(_COMPLETE, False)
+        if is_complete not in (True, False):
+            raise _Unfit("Expected `bool`", at=f"$.{_COMPLETE}")
+        world = msgspec.convert(told, World)
+        _compare(told, _plain(world), at="$", is_complete=is_complete)
+        for place, what in _faults(world):
+            raise _Unfit(what, at=place)
+    except (ValueError, RecursionError) as fault:
+        raise PilotageError(f"is not a world: {fault}", subject=name) from None
+    return world
+
+
+class _Unfit(ValueError):
+    """What is wrong with a world, and where."""
+
+    def __init__(self, what: str, *, at: str) -> None:
+        super().__init__(f"{what} - at `{at}`")
+
+
+def _text(part: Any) -> str:
+    """A part of a world, with a line for each site and each job: so a change shows where it is."""
+    if isinstance(part, list):
+        return "[\n{}\n]".format(",\n".join(map(_text, part)))
+    return msgspec.json.encode(part).decode()
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"`{key}` stands twice in one object")
+        found[key] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value with all of its fields, those that have their usual value too."""
+    if isinstance(value, msgspec.Struct):
+        config = value.__struct_config__
+        tag = {config.tag_field: config.tag} if config.tag_field is not None else {}
+        return tag | {each: _plain(getattr(value, each)) for each in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return msgspec.to_builtins(value)
+
+
+def _compare(told: Any, known: Any, *, at: str, is_complete: bool) -> None:
+    """What a file says must all be known; and of a complete one, what is known must all be said."""
+    if isinstance(told, dict) and isinstance(known, dict):
+        for key in told:
+            if key not in known:
+                raise _Unfit(f"Object contains unknown field `{key}`", at=at)
+        for key in known:
+            if key in told:
+                _compare(told[key], known[key], at=f"{at}.{key}", is_complete=is_complete)
+            elif is_complete:
+                raise _Unfit(f"Object missing field `{key}`, and the file is to be complete", at=at)
+    elif isinstance(told, list) and isinstance(known, list) and len(told) == len(known):
+        for number, (one, other) in enumerate(zip(told, known, strict=True)):
+            _compare(one, other, at=f"{at}[{number}]", is_complete=is_complete)
+    elif told != known:
+        raise _Unfit(f"{told!r} is read as {known!r}", at=at)
+
+
+def _faults(world: World) -> Iterator[tuple[str, str]]:
+    """What keeps a world from being put together, each with its place."""
+    for kind in KINDS:
+        if not 0.0 <= getattr(world.faults, kind) <= 1.0:
+            yield f"$.faults.{kind}", "Expected a probability, from 0 to 1"
+    yield from _impossible(_plain(world), at="$")
+    for number, site in enumerate(world.sites):
+        if any(min(outage) < 0.0 for outage in site.outages):
+            yield f"$.sites[{number}].outages", "Expected nothing below 0"
+    yield from _alike([each.site.name for each in world.sites], at="sites", named="site.name")
+    yield from _alike([each.job for each in world.jobs], at="jobs", named="job")
+    for number, job in enumerate(world.jobs):
+        yield from _faults_of_job(job, at=f"$.jobs[{number}]")
+    if sum(map(packages_of, world.jobs)) > PACKAGES_MAX:
+        yield "$.jobs", f"Expected at most {PACKAGES_MAX} packages"
+
+
+def _impossible(value: Any, *, at: str) -> Iterator[tuple[str, str]]:
+    """Times and sizes below nothing, and distributions that nothing can be drawn from."""
+    if isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _impossible(each, at=f"{at}[{number}]")
+    if not isinstance(value, dict):
+        return
+    if "distribution" in value:
+        yield from _undrawable(value, at=at)
+    for key, each in value.items():
+        if isinstance(each, int | float) and each < 0 and key.endswith(("_seconds", "_bytes", "_hundredths", "_max")):
+            yield f"{at}.{key}", "Expected nothing below 0"
+        yield from _impossible(each, at=f"{at}.{key}")
+
+
+def _undrawable(value: dict[str, Any], *, at: str) -> Iterator[tuple[str, str]]:
+    for key, each in value.items():
+        if isinstance(each, float) and each < 0.0:
+            yield f"{at}.{key}", "Expected nothing below 0"
+    if value["distribution"] == "mixture":
+        weights = value["weights"]
+        if len(weights) != len(value["parts"]) or not math.fsum(weights) > 0.0 or min(weights) < 0.0:
+            yield f"{at}.weights", "Expected one weight for each part, and some above 0"
+
+
+def _alike(names: Sequence[str], *, at: str, named: str) -> Iterator[tuple[str, str]]:
+    if not names:
+        yield f"$.{at}", "Expected at least one"
+    for number, name in enumerate(names):
+        if not name or name in names[:number]:
+            yield f"$.{at}[{number}].{named}", "Expected a name that no other has"
+
+
+def _faults_of_job(job: JobSketch, *, at: str) -> Iterator[tuple[str, str]]:
+    if not job.stages:
+        yield f"{at}.stages", "Expected at least one"
+    for number, stage in enumerate(job.stages):
+        yield from _faults_of_stage(stage, earlier=number, templates=len(job.templates), at=f"{at}.stages[{number}]")
+
+
+def _faults_of_stage(stage: StageSketch, *, earlier: int, templates: int, at: str) -> Iterator[tuple[str, str]]:
+    if stage.items < 1:
+        yield f"{at}.items", "Expected at least 1"
+    if not stage.lines:
+        yield f"{at}.lines", "Expected at least one"
+    for number, line in enumerate(stage.lines):
+        if line.count < 1:
+            yield f"{at}.lines[{number}].count", "Expected at least 1"
+        if not line.templates or not all(0 <= each < templates for each in line.templates):
+            yield (
+                f"{at}.lines[{number}].templates",
+                f"Expected numbers of the job's templates, from 0 to {templates - 1}",
+            )
+    for number, join in enumerate(stage.joins):
+        if not 1 <= join.stage <= earlier:
+            yield f"{at}.joins[{number}].stage", f"Expected an earlier stage, from 1 to {earlier}"
+        if join.fan < 1:
+            yield f"{at}.joins[{number}].fan", "Expected at least 1"
+    if stage.late and not stage.joins:
+        yield f"{at}.joins", "Expected a stage whose outputs a late one lists"

@@ -1,0 +1,520 @@
+"""A ledger of plain dictionaries: the simplest store that the join of the book can work on.
+
+Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
+that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep,
+pressed together with others: it takes a fraction of the room, and is seldom wanted again. A short life is kept as what
+its events said, of which the text is made where one is wanted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from pilotage.book.fold.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
+from pilotage.book.rows import rows
+from pilotage.book.rows.derived_states import DONE, RUNNING
+from pilotage.book.rows.fast_rows import Begun, Ended, text_of
+from pilotage.book.rows.ledger import Changes, Observed, OfStreams, PackageKey, Sought, StreamsAtHand
+from pilotage.book.rows.rows import (
+    EventRow,
+    JobRow,
+    NodeRow,
+    PackageRow,
+    ParkedRow,
+    PilotRow,
+    SiteRow,
+    StageRow,
+    StatisticRow,
+    StreamRow,
+    read_facts,
+    written_facts,
+)
+from pilotage.book.rows.sketches import Sketch, added, packed, read_sketch
+from pilotage.book.rows.streams import NO_RANGES
+from pilotage.book.rows.tables import TABLE_BY_ROW, TABLES
+from pilotage.book.statistics import statistics
+from pilotage.model.events.events import SOURCE_RANKS
+
+# What is seldom wanted again of packages that are over, some dozens together, so that it takes little room.
+#
+# Texts are pressed: alike as they are, little is left of each. Short lives, which most packages have, are packed as
+# the values they consist of, which takes a fraction of the time.
+
+TOGETHER = 32
+_LEVEL = 1  # the others take longer, and win little
+_UNPACKED_MAX = 64
+
+
+class PressedTexts:
+    """Texts of one line each, found by the number that they were given. A text that was put here is never taken out."""
+
+    __slots__ = ("_blocks", "_open", "_unpacked")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._blocks: list[bytes] = []
+        self._open: list[str] = []  # too few as yet to be pressed
+        self._unpacked: dict[int, list[str]] = {}  # what was asked for lately
+
+    def put(self, text: str) -> int:
+        """Keep a text; the number to ask for it by."""
+        number = len(self._blocks) * TOGETHER + len(self._open)
+        self._open.append(text)
+        if len(self._open) == TOGETHER:
+            self._blocks.append(zlib.compress("\n".join(self._open).encode(), _LEVEL))
+            self._open.clear()
+        return number
+
+    def text(self, number: int) -> str:
+        """A text that was kept."""
+        block, place = divmod(number, TOGETHER)
+        if block == len(self._blocks):
+            return self._open[place]
+        texts = self._unpacked.get(block)
+        if texts is None:
+            if len(self._unpacked) >= _UNPACKED_MAX:
+                del self._unpacked[next(iter(self._unpacked))]
+            texts = self._unpacked[block] = zlib.decompress(self._blocks[block]).decode().split("\n")
+        return texts[place]
+
+
+_lives = msgspec.msgpack.Decoder(list[Ended])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class PackedLives:
+    """Short lives that have ended, found by the number that they were given. None is ever taken out."""
+
+    __slots__ = ("_blocks", "_open", "_unpacked")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._blocks: list[bytes] = []
+        self._open: list[Ended] = []  # too few as yet to be packed
+        self._unpacked: dict[int, list[Ended]] = {}  # what was asked for lately
+
+    def put(self, lives: Iterable[Ended]) -> int:
+        """Keep lives; the number to ask for the first by, from which the others count on."""
+        number = len(self._blocks) * TOGETHER + len(self._open)
+        found = [*self._open, *lives]
+        full = len(found) - len(found) % TOGETHER
+        self._blocks += [_encode(found[at : at + TOGETHER]) for at in range(0, full, TOGETHER)]
+        self._open = found[full:]
+        return number
+
+    def life(self, number: int) -> Ended:
+        """A life that was kept."""
+        block, place = divmod(number, TOGETHER)
+        if block == len(self._blocks):
+            return self._open[place]
+        lives = self._unpacked.get(block)
+        if lives is None:
+            if len(self._unpacked) >= _UNPACKED_MAX:
+                del self._unpacked[next(iter(self._unpacked))]
+            lives = self._unpacked[block] = _lives.decode(self._blocks[block])
+        return lives[place]
+
+
+# The streams of a book in memory: their rows, and beside them how far those were heard that only count on.
+
+
+class StreamTable:
+    """Streams by their source and name. What a row says of how far its stream was heard may be older than what is here."""
+
+    __slots__ = ("_heard", "_ids", "_rows")
+
+    def __init__(self, rows: dict[tuple[Any, ...], StreamRow]) -> None:
+        """Look after rows, of which there are none yet."""
+        self._rows = rows
+        self._ids: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
+        self._heard: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
+
+    def known(self, names: Collection[tuple[str, str]]) -> list[StreamRow]:
+        """Those that are known among some (source, stream)."""
+        ids, rows = self._ids, self._rows
+        return [self.read(rows[ids[source][stream],]) for source, stream in names if stream in ids[source]]
+
+    def at_hand(self) -> StreamsAtHand:
+        """All of them."""
+        return StreamsAtHand(self._ids, self._heard)
+
+    def read(self, row: StreamRow) -> StreamRow:
+        """A row of its own for whoever asked."""
+        return replace(row, watermark=self._heard[row.source].get(row.stream, row.watermark))
+
+    def write(self, rows: Iterable[StreamRow], counted_on: OfStreams) -> None:
+        """Put rows in place of those with the same keys, and go on with those that counted on."""
+        for source, counted in counted_on.items():
+            self._heard[source] |= counted
+        for row in rows:
+            self._rows[row.stream_id,] = row
+            self._ids[row.source][row.stream] = row.stream_id
+            heard = self._heard[row.source]
+            if row.ahead == NO_RANGES:
+                heard[row.stream] = row.watermark
+            else:
+                heard.pop(row.stream, None)
+
+
+AnyRow = TypeVar("AnyRow", bound=rows.Row)
+Key = tuple[Any, ...]
+Place = int
+"""A line and a number within it; they have nine digits at most."""
+Kept = PackageRow | Begun | int
+"""A package as it is kept: its row, or the beginning of its short life; or, once it is over, its state and the number of
+the text of its facts, as one number. A number below 0 is that of a short life that ended, counted down from -1."""
+
+_LINE = 2**30 + 1025
+"""So far are places of neighbouring lines from each other: odd, so that a dictionary does not put them all in one place."""
+_STATES = len(FINAL_ORDER)
+_STATE_NUMBERS = {state: number for number, state in enumerate(FINAL_ORDER)}
+_exhaust = deque[object](maxlen=0).extend  # has everything of an iterator happen, and keeps nothing
+
+
+def _key_reader(columns: tuple[str, ...]) -> Callable[[rows.Row], Key]:
+    read = attrgetter(*columns)
+    return read if len(columns) > 1 else lambda row: (read(row),)
+
+
+_KEYS: dict[type[rows.Row], Callable[[rows.Row], Key]] = {table.row: _key_reader(table.key) for table in TABLES}
+
+
+class MemoryLedger:
+    """Every table as a dictionary from its key to a row, and beside them what finds the keys of some rows."""
+
+    def __init__(self) -> None:
+        """Begin with an empty book."""
+        self.tables: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
+        self._stages: dict[int, dict[int, dict[Place, Kept]]] = {}  # job_id → stage → packages
+        self._over = PressedTexts()
+        self._ended = PackedLives()
+        self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
+        self._streams = StreamTable(self.tables["streams"])
+        self._job_ids: dict[str, int] = {}
+        self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
+        self._parked: dict[str, dict[Key, ParkedRow]] = {}  # by job
+        self._slices: dict[int, dict[int, dict[Key, None]]] = {width: {} for width in statistics.KEPT_SECONDS}
+        self._readers: dict[type[rows.Row], Callable[[Key, Any], rows.Row]] = {
+            EventRow: lambda _, values: _event(values),
+            StatisticRow: _statistic,
+            StreamRow: lambda _, row: self._streams.read(row),
+        }  # what makes a row of what is kept in its place
+        self._last = {"stream_id": 0, "job_id": 0}
+        self._position = 0
+
+    def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
+        """The streams that are known among some (source, stream)."""
+        return self._streams.known(names)
+
+    def streams_at_hand(self) -> StreamsAtHand | None:
+        """Every stream there is."""
+        return self._streams.at_hand()
+
+    def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
+        """The jobs that are known among some ids."""
+        ids, table = self._job_ids, self.tables["jobs"]
+        return [replace(table[ids[job],]) for job in jobs if job in ids]
+
+    def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[StageRow]:
+        """The stages that are known among some (job_id, stage)."""
+        return self._some(StageRow, keys)
+
+    def stages_of(self, job_id: int) -> list[StageRow]:
+        """Every stage of a job."""
+        known = max((job.stages for job in self._some(JobRow, [(job_id,)])), default=0)
+        numbers = {*range(1, known + 1), *self._stages.get(job_id, ())}
+        return self._some(StageRow, [(job_id, number) for number in sorted(numbers)])
+
+    def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
+        """The packages that have a row among some."""
+        found: list[PackageRow] = []
+        begun, where, packages = self._begun, (0, 0), {}
+        for key in keys:
+            job_id, stage, line, number = key
+            if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
+                where, packages = (job_id, stage), self._stages.get(job_id, {}).get(stage, {})
+            kept = packages.get(line * _LINE + number)
+            if kept is not None or (kept := begun.get(key)) is not None:
+                found.append(self._package(key, kept))
+        return found
+
+    def begun_packages(self) -> Mapping[PackageKey, Begun]:
+        """Packages whose short life has begun and not ended."""
+        return self._begun
+
+    def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
+        """Every package of a stage that has a row."""
+        return [self._package(key, kept) for key, kept in self._kept(job_id) if key[1] == stage]
+
+    def idle_packages(self, job_id: int) -> list[PackageRow]:
+        """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
+        found = []
+        for key, kept in self._kept(job_id):
+            if _state(kept) in _MOVED_BY_THEMSELVES:
+                continue
+            row = self._package(key, kept)
+            if row.facts.cancelled_at is None and row.facts.aborted_at is None:
+                found.append(row)
+        return found
+
+    def finals(self, job_id: int) -> Iterator[FinalPackage]:
+        """The packages of a job that are over by facts of their own, in the order of place."""
+        kept, text = self._in_place(job_id), self._text
+        return read_finals((*key[1:], _state(one), text(one)) for key, one in kept if isinstance(one, int))
+
+    def unfinished(self, job_id: int) -> Iterator[PackageRow]:
+        """The other packages of a job that have a row, in the order of place."""
+        for key, one in self._in_place(job_id):
+            if isinstance(one, int) and _state(one) in SURELY_OVER:
+                continue
+            row = self._package(key, one)
+            if not is_over(row.facts):
+                yield PackageRow(*key, row.facts)
+
+    def states(self, job_id: int) -> Iterator[tuple[PackageKey, str]]:
+        """The state of every package of a job that has a row, in the order of place."""
+        for key, one in self._in_place(job_id):
+            yield key, _state(one)
+
+    def _in_place(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
+        return iter(sorted(self._kept(job_id), key=itemgetter(0)))
+
+    def _kept(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
+        """Every package of a job that is kept."""
+        for stage, packages in self._stages.get(job_id, {}).items():
+            for place, kept in packages.items():
+                yield (job_id, stage, *divmod(place, _LINE)), kept
+        yield from ((key, life) for key, life in self._begun.items() if key[0] == job_id)
+
+    def _package(self, key: PackageKey, kept: Kept) -> PackageRow:
+        """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
+        if not isinstance(kept, PackageRow):
+            return PackageRow(*key, read_facts(self._text(kept)))
+        facts = kept.facts
+        own = replace(
+            facts,
+            attempts={number: replace(one, keys=one.keys.copy()) for number, one in facts.attempts.items()},
+            positions=facts.positions.copy(),
+            tags=facts.tags.copy(),
+            keys=facts.keys.copy(),
+        )
+        return PackageRow(*key, own, kept.counted, kept.observed)
+
+    def _text(self, kept: Begun | int) -> str:
+        """The facts of a package that is not kept as a row."""
+        if not isinstance(kept, int):
+            return text_of(kept)
+        return text_of(self._ended.life(-1 - kept)) if kept < 0 else self._over.text(kept // _STATES)
+
+    def pilots(self, names: Collection[str]) -> Iterable[PilotRow]:
+        """The pilots that are known among some."""
+        return self._some(PilotRow, [(name,) for name in names])
+
+    def nodes(self, names: Collection[str]) -> Iterable[NodeRow]:
+        """The nodes that are known among some."""
+        return self._some(NodeRow, [(name,) for name in names])
+
+    def sites(self, names: Collection[str]) -> Iterable[SiteRow]:
+        """The sites that are known among some."""
+        return self._some(SiteRow, [(name,) for name in names])
+
+    def stored(self, wanted: Collection[Sought]) -> Iterable[EventRow | ParkedRow]:
+        """The events that are stored among some, those that are parked too."""
+        for one in wanted:
+            identity = (one.stream_id, one.n)
+            if (parked := self.tables["parked"].get(identity)) is not None:
+                yield replace(parked)
+            position = self._positions.get(identity)
+            if position is None:
+                continue
+            event = _event(self.tables["events"][position,])
+            about = (event.job_id, event.stage, event.line, event.number) if event.stage else None
+            if about == one.package:
+                yield event
+
+    def parked(self, job: str) -> list[ParkedRow]:
+        """The events that wait for a job to be registered."""
+        return [replace(row) for row in self._parked.get(job, {}).values()]
+
+    def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[StatisticRow]:
+        """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
+        return self._some(StatisticRow, keys)
+
+    def next_stream_id(self) -> int:
+        """A number that no stream has."""
+        return self._next("stream_id")
+
+    def next_job_id(self) -> int:
+        """A number that no job ever had."""
+        return self._next("job_id")
+
+    def position(self) -> int:
+        """The position of the last event."""
+        return self._position
+
+    def advance(self, position: int) -> None:
+        """Go on from a position, if the last one is lower."""
+        self._position = max(self._position, position)
+
+    def write(self, changes: Changes) -> None:
+        """Put all rows in place of those with the same keys."""
+        self._write_events(changes)
+        self._write_packages(changes.packages)
+        self._write_short(changes)
+        self._streams.write(changes.streams, changes.counted_on)
+        for job in changes.jobs:
+            self._job_ids[job.job] = job.job_id
+        for group in (
+            changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags, changes.statistics,
+        ):  # fmt: skip
+            self._keep(group)
+        for name in changes.unparked:
+            for gone in self._parked.pop(name, ()):
+                del self.tables["parked"][gone]
+        for parked in changes.parked:
+            identity = (parked.stream_id, parked.n)
+            assert identity not in self.tables["parked"], "an event is parked once"
+            self.tables["parked"][identity] = self._parked.setdefault(parked.job, {})[identity] = replace(parked)
+        if changes.observed:
+            self._add_statistics(changes.observed, now=changes.received)
+
+    def _write_packages(self, changed: Sequence[PackageRow]) -> None:
+        put, buffer, numbers, begun = self._over.put, bytearray(), _STATE_NUMBERS, self._begun
+        for package in changed:
+            facts = package.facts
+            if begun:
+                begun.pop((package.job_id, package.stage, package.line, package.number), None)
+            stage = self._stages.setdefault(package.job_id, {}).setdefault(package.stage, {})
+            # Whoever joined a row is done with it: it need not be copied on the way in.
+            kept: Kept = package
+            if (state := numbers.get(facts.state)) is not None:
+                kept = put(written_facts(facts, buffer)) * _STATES + state
+            stage[package.line * _LINE + package.number] = kept
+
+    def _write_short(self, changes: Changes) -> None:
+        """Short lives are kept as they come; one that has only begun is remembered, which is all that is kept of it."""
+        begun = self._begun
+        begun |= changes.begun_packages
+        where, packages = (0, 0), {}
+        for ended in (changes.lived_packages, changes.ended_packages):
+            kept = -self._ended.put(ended.values())
+            for key in ended:
+                job_id, stage, line, number = key
+                if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
+                    where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
+                kept -= 1
+                packages[line * _LINE + number] = kept
+        _exhaust(map(begun.pop, changes.ended_packages, repeat(None)))
+
+    def _write_events(self, changes: Changes) -> None:
+        table = self.tables["events"]
+        for values in changes.all_events():
+            position, stream_id, n = values[:3]
+            assert position == self._position + 1, "positions count on by one"
+            assert (stream_id, n) not in self._positions, "an event is stored once"
+            self._positions[stream_id, n] = self._position = position
+            table[position,] = values  # most are never read again: a row is made of one that is
+
+    def find_rows(
+        self,
+        row: type[AnyRow],
+        *,
+        having: Mapping[str, str | int],
+        after: tuple[str | int, ...] = (),
+        limit: int | None = None,
+    ) -> list[AnyRow]:
+        """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
+        table = self._table(row)
+        found = [table[key] for key in sorted(table) if key > after and _has(table[key], having)]
+        return [replace(one) for one in found[:limit]]
+
+    def rows_by_keys(
+        self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
+    ) -> Iterable[AnyRow]:
+        """The rows that there are among some keys, given as the values of some columns; in any order."""
+        if by == TABLE_BY_ROW[row].key:
+            return self._some(row, keys)
+        read = _key_reader(by)
+        return [replace(one) for one in self._table(row).values() if read(one) in keys]
+
+    def put_rows(self, changed: Sequence[rows.Row]) -> None:
+        """Put rows of one table in place of those with the same keys."""
+        self._keep([replace(one) for one in changed])
+        self._streams.write([replace(one) for one in changed if isinstance(one, StreamRow)], {})
+
+    def _keep(self, changed: Sequence[rows.Row]) -> None:
+        """As `put_rows`, for rows that nobody will change any more."""
+        if changed:
+            kind = type(changed[0])
+            table, key_of = self.tables[TABLE_BY_ROW[kind].name], _KEYS[kind]
+            for one in changed:
+                table[key_of(one)] = one if not isinstance(one, StatisticRow) else read_sketch(one.sketch)
+
+    def remove_rows(
+        self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
+    ) -> None:
+        """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
+        table = self.tables[TABLE_BY_ROW[row].name]
+        for key in [key for key in table if (not through or key <= through) and _has(table[key], having)]:
+            del table[key]
+
+    def _add_statistics(self, observed: Observed, *, now: float) -> None:
+        """Add to slices in place, and forget those that are too old; they are packed when somebody looks at them."""
+        table = self.tables["statistics"]
+        for key, sketches in observed.items():
+            before = table.get(key)
+            total = added(before, sketches)
+            if before is None:
+                table[key] = total
+                self._slices[key[0]].setdefault(key[1], {})[key] = None
+        for width, slices in self._slices.items():
+            oldest = int(now - statistics.KEPT_SECONDS[width]) // width
+            for number in [number for number in slices if number < oldest]:
+                for key in slices.pop(number):
+                    table.pop(key, None)
+
+    def _table(self, kind: type[AnyRow]) -> dict[Key, AnyRow]:
+        table = self.tables[TABLE_BY_ROW[kind].name]
+        read = self._readers.get(kind)
+        return {key: cast("AnyRow", read(key, kept)) for key, kept in table.items()} if read is not None else table
+
+    def _some(self, kind: type[AnyRow], keys: Collection[Key]) -> list[AnyRow]:
+        table = self.tables[TABLE_BY_ROW[kind].name]
+        read = self._readers.get(kind)
+        if read is not None:
+            return [cast("AnyRow", read(key, table[key])) for key in keys if key in table]
+        return [replace(table[key]) for key in keys if key in table]
+
+    def _next(self, counter: str) -> int:
+        self._last[counter] += 1
+        return self._last[counter]
+
+
+_MOVED_BY_THEMSELVES = frozenset({"SCHEDULED", "RUNNING", "DONE", "CLEARED"})
+"""Where packages stand whatever is said of their job."""
+
+
+def _event(values: tuple[Any, ...]) -> EventRow:
+    return EventRow(**dict(zip(EventRow.__struct_fields__, values, strict=True)))
+
+
+def _statistic(key: Key, sketch: Sketch) -> StatisticRow:
+    return StatisticRow(width_seconds=key[0], slice=key[1], site=key[2], activity=key[3], sketch=packed(sketch))
+
+
+def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:
+    return all(getattr(row, column) == value for column, value in having.items())
+
+
+def _state(kept: Kept) -> str:
+    if isinstance(kept, int):
+        return FINAL_ORDER[kept % _STATES] if kept >= 0 else DONE
+    return RUNNING if isinstance(kept, Begun) else kept.facts.state

@@ -1,0 +1,241 @@
+"""Chance that one seed fixes: streams of numbers by name, numbers that follow from a text, and distributions.
+
+A distribution asks its numbers for nothing but `random()`, so it draws the same from whatever gives them, in every
+version of Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import struct
+from statistics import NormalDist
+from typing import Literal, Protocol, overload
+
+import msgspec
+
+from pilotage.model.sites.world import Factors, Times
+from pilotage.model.texts import changes_often
+
+_STEP = 2.0**-53
+_NORMAL = NormalDist()
+_blake2b = hashlib.blake2b
+_DIGEST_BYTES = 64
+_NUMBER_BYTES = 8
+_last_number = struct.Struct(f">{_DIGEST_BYTES - _NUMBER_BYTES}xQ").unpack
+
+
+class Numbers(Protocol):
+    """What gives numbers from 0 up to, and without, 1."""
+
+    def random(self) -> float:
+        """The next number."""
+        ...
+
+
+class Dice:
+    """All the chance of a simulation: a stream for each name, so that one more draw here changes nothing there."""
+
+    __slots__ = ("_streams", "seed")
+
+    def __init__(self, seed: int) -> None:
+        """Begin with a seed."""
+        self.seed = seed
+        self._streams: dict[str, random.Random] = {}
+
+    def stream(self, name: str) -> random.Random:
+        """The stream of a name, the same one each time."""
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = random.Random(f"{self.seed}/{name}")
+        return found
+
+
+@changes_often
+class Keyed(msgspec.Struct, gc=False):
+    """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt.
+
+    Nothing is computed before the first number is asked for.
+    """
+
+    _text: str
+    _blocks: int = 0
+    _left: int = 0  # so many bytes of the digest are not used yet, the first ones
+    _digest: bytes = b""
+
+    def random(self) -> float:
+        """The next number."""
+        end = self._left
+        if not end:
+            block = f"{self._text}/{self._blocks}".encode()
+            self._blocks += 1
+            self._digest = _blake2b(block).digest()
+            end = _DIGEST_BYTES
+        self._left = begin = end - _NUMBER_BYTES
+        return (int.from_bytes(self._digest[begin:end], "big") >> 11) * _STEP
+
+
+def number_of(text: str) -> float:
+    """The first of the numbers that follow from a text, in half the time, for who needs no other."""
+    number: int = _last_number(_blake2b(f"{text}/0".encode()).digest())[0]
+    return (number >> 11) * _STEP
+
+
+class Distribution(msgspec.Struct, frozen=True, tag_field="distribution"):
+    """The base: what amounts of something look like."""
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        raise NotImplementedError
+
+
+class OfOneNumber(Distribution, frozen=True):
+    """The base of those that one number decides."""
+
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        raise NotImplementedError
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        return self.at(numbers.random())
+
+
+class Fixed(Distribution, frozen=True, tag="fixed"):
+    """Always the same."""
+
+    value: float
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        return self.value
+
+
+class Uniform(OfOneNumber, frozen=True, kw_only=True, tag="uniform"):
+    """Anything between two bounds."""
+
+    low: float
+    high: float
+
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return self.low + (self.high - self.low) * number
+
+
+class Exponential(OfOneNumber, frozen=True, tag="exponential"):
+    """Waiting for something that may happen at any moment."""
+
+    mean: float
+
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return -self.mean * math.log(1.0 - number)
+
+
+class LogNormal(OfOneNumber, frozen=True, kw_only=True, tag="log-normal"):
+    """Mostly about the median, now and then far above it: run times and queues."""
+
+    median: float
+    sigma: float
+
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return self.median * math.exp(self.sigma * _NORMAL.inv_cdf(number or _STEP))
+
+
+class Mixture(Distribution, frozen=True, kw_only=True, tag="mixture"):
+    """One of several, each with a weight."""
+
+    weights: tuple[float, ...]
+    parts: tuple[AnyDistribution, ...]
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        left = numbers.random() * math.fsum(self.weights)
+        for weight, part in zip(self.weights, self.parts, strict=True):
+            left -= weight
+            if left < 0.0:
+                return part.draw(numbers)
+        return self.parts[-1].draw(numbers)
+
+
+AnyDistribution = Fixed | Uniform | Exponential | LogNormal | Mixture
+"""What a world may name, and JSON may hold."""
+
+
+# The distributions that a world for users may name, each drawn by one number, so that a seed gives the same to
+# everybody.
+
+_MEAN_OVER = 200  # quantiles, where a mean is needed and no formula is at hand
+
+
+class Weibull(OfOneNumber, frozen=True, kw_only=True, tag="weibull"):
+    """How long things last that wear out, or that settle: lives of nodes."""
+
+    scale: float
+    shape: float
+
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return float(self.scale * (-math.log(1.0 - number)) ** (1.0 / self.shape))
+
+
+class Empirical(OfOneNumber, frozen=True, tag="empirical"):
+    """What was seen, in order of size, each as likely as the others."""
+
+    values: tuple[float, ...]
+
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return self.values[int(number * len(self.values))]
+
+
+class _Even:
+    """The numbers (k + ½) / n in order."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._next = 0
+
+    def random(self) -> float:
+        number = (self._next + 0.5) / self._count
+        self._next += 1
+        return number
+
+
+def mean_of(distribution: Distribution) -> float:
+    """About the mean: over evenly spaced quantiles, without the farthest tails."""
+    numbers = _Even(_MEAN_OVER)
+    return math.fsum(distribution.draw(numbers) for _ in range(_MEAN_OVER)) / _MEAN_OVER
+
+
+@overload
+def distribution_of(spread: Times | Factors) -> Distribution: ...
+
+
+@overload
+def distribution_of(spread: None) -> None: ...
+
+
+def distribution_of(spread: Times | Factors | None) -> Distribution | None:
+    """What a distribution in a file draws."""
+    if spread is None:
+        return None
+
+    def given(name: Literal["value", "low", "high", "mean", "median", "scale"]) -> float:
+        return float(getattr(spread, f"{name}_seconds" if isinstance(spread, Times) else name) or 0.0)
+
+    match spread.distribution:
+        case "fixed":
+            return Fixed(given("value"))
+        case "uniform":
+            return Uniform(low=given("low"), high=given("high"))
+        case "exponential":
+            return Exponential(given("mean"))
+        case "log-normal":
+            return LogNormal(median=given("median"), sigma=spread.sigma or 0.0)
+        case "weibull":
+            return Weibull(scale=given("scale"), shape=spread.shape or 1.0)
+        case "empirical":
+            return Empirical(tuple(sorted(spread.values)))

@@ -1,0 +1,278 @@
+"""A user who submits jobs and then interferes with them at the worst moments, as the box of faults says.
+
+The worst moments are just after a lease was written, just before a grant, and just after an end. Whatever is held is
+released in the end, by whoever it was held. What is asked for may get lost on its way, or come late, or twice; so may
+the answer. Now and then the user explains at far too great a length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from pilotage.book.codec import Checked
+from pilotage.model.events.events import Event, parse_dotted
+from pilotage.model.exchange.exchange import Exchange
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnyOperation,
+    Clear,
+    Drop,
+    Hold,
+    Kill,
+    Refused,
+    Release,
+    Replicate,
+    Reschedule,
+    Restart,
+    Restore,
+)
+from pilotage.service.messages import Answer, Asked, Submit
+from pilotage.simulator.world.clock import Schedule
+from pilotage.simulator.world.faults import FaultBox
+from pilotage.simulator.world.jobs import Definitions, JobSketch, Sketch, registration
+from pilotage.simulator.world.randomness import Dice
+
+CLEARED_SECONDS = (0.0, 1800.0)  # how long after the end of a package its job is cleared
+RAMBLE_CHARACTERS = (1_000.0, 60_000.0)
+_IMPATIENT = 0.3  # so often whoever wants one more attempt asks for several
+_REPLICAS_AT_ONCE = 4  # which is more than there may be
+_RAMBLE = "and another thing, 0 € or \u20020 £: "  # of more bytes than characters
+
+_AFTER_LEASE = ("user_kills", "user_holds", "user_drops", "user_reschedules", "user_replicates")
+_BEFORE_GRANT = ("user_kills", "user_holds", "user_drops", "user_reschedules", "user_restarts")
+_MOMENTS: dict[str, tuple[str, ...]] = {
+    "AttemptCreated": _AFTER_LEASE,
+    "AttemptStarted": _AFTER_LEASE,
+    "AttemptSuspected": ("user_replicates", "user_kills", "user_restarts"),
+    "AttemptFinished": ("user_kills", "user_restarts", "user_drops"),
+    "CommitGranted": ("user_restarts", "user_drops", "user_restores", "user_clears"),
+    "CancelAccepted": ("user_restarts", "user_clears"),
+    "Aborted": ("user_restarts", "user_drops", "user_clears"),
+    "Dropped": ("user_restores",),
+}
+
+
+class UserHabits(Sketch, frozen=True, kw_only=True):
+    """How the user is: quick or slow, and how often a whole job is meant."""
+
+    think_seconds: float = 5.0  # at most so long until something is asked
+    answer_seconds: float = 60.0  # how long an answer is waited for
+    held_seconds: float = 300.0  # at most so long until what is held is released
+    whole_job: float = 0.05
+
+
+class Ask(Protocol):
+    """The way to the service."""
+
+    def __call__(self, message: Asked | Submit, *, at_once: bool) -> None:
+        """Send something; `at_once`, as if it had been on its way until now."""
+        ...
+
+
+class Answered(Protocol):
+    """Who is told of every answer that came back."""
+
+    def on_submitted(self, job: str, outcome: Accepted | Refused, now: float) -> None:
+        """The answer to a submission."""
+        ...
+
+    def on_answered(self, operation: AnyOperation, outcome: Accepted | Refused, now: float) -> None:
+        """The answer to anything else."""
+        ...
+
+
+class _Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer is waited for to, and which faults it came of."""
+
+    asked: AnyOperation | JobSketch
+    kinds: tuple[str, ...] = ()
+    hold: int = 0  # of a release: which hold it is to end
+
+
+class User:
+    """Asks for things, and remembers what has to be released."""
+
+    def __init__(
+        self,
+        *,
+        schedule: Schedule,
+        box: FaultBox,
+        dice: Dice,
+        habits: UserHabits,
+        definitions: Definitions,
+        ask: Ask,
+        answered: Answered,
+    ) -> None:
+        """`ask` reaches the service if all goes well; `answered` is told of every answer that came back."""
+        self.refused: dict[str, Refused] = {}  # jobs that were not taken
+        self.registered: dict[str, None] = {}
+        self._schedule = schedule
+        self._box = box
+        self._random = dice.stream("user")
+        self._impatience = dice.stream("user/impatience")
+        self._habits = habits
+        self._definitions = definitions
+        self._ask = ask
+        self._answered = answered
+        self._token = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._held: dict[tuple[str, str], int] = {}  # by job and package, the number of the hold
+        self._holds = 0
+        self._dropped: dict[tuple[str, int, int], None] = {}
+        self._ended: dict[str, str] = {}  # of each job, the package that ended last
+
+    def submit_all(self, sketches: Iterable[JobSketch]) -> None:
+        """Submit each job when its time comes, again and again until an answer came."""
+        for sketch in sketches:
+            self._schedule.after(sketch.submit_seconds, self._submit, sketch)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every job is in the book or was refused, and nothing is held."""
+        known = len(self.registered) + sum(job not in self.registered for job in self.refused)
+        return known == len(self._definitions.sketches) and not self._held
+
+    def before_exchange(self, exchange: Exchange) -> None:
+        """An agent's word is about to reach the service: the moment before a grant."""
+        for event in exchange.events:
+            if event.type == "AttemptFinished" and event.job is not None:
+                for kind in _BEFORE_GRANT:
+                    if self._box.strikes(kind):
+                        self._interfere(kind, event, at_once=True)
+
+    def noticed(self, events: Sequence[Checked]) -> None:
+        """Something was written down."""
+        for checked in events:
+            event = checked.event
+            self._remember(event)
+            if event.type == "Cleared" and self._box.strikes("user_revives"):
+                self._interfere("user_revives", event, at_once=False)
+            if event.package is None:
+                continue
+            for kind in _MOMENTS.get(event.type, ()):
+                if (kind != "user_restores" or self._dropped) and self._box.strikes(kind):
+                    self._interfere(kind, event, at_once=False)
+
+    def hear(self, answer: Answer) -> None:
+        """An answer came back."""
+        waiting, outcome = self._waiting.pop(answer.token, None), answer.outcome
+        if waiting is None:
+            return
+        asked = waiting.asked
+        if isinstance(asked, JobSketch):
+            self._answered.on_submitted(asked.job, outcome, self._schedule.now)
+            if isinstance(outcome, Refused) and asked.job not in self.registered:
+                self.refused[asked.job] = outcome
+            return
+        self._answered.on_answered(asked, outcome, self._schedule.now)
+        if isinstance(outcome, Accepted):
+            for kind in waiting.kinds if outcome.events else ():
+                self._box.took(kind)
+        elif isinstance(asked, Release) and self._held.get((asked.job, asked.package)) == waiting.hold:
+            del self._held[asked.job, asked.package]
+
+    def _submit(self, sketch: JobSketch) -> None:
+        if sketch.job in self.registered or sketch.job in self.refused:
+            return
+        token = self._next(_Waiting(asked=sketch))
+        plan = self._definitions.plan(sketch.job, ())
+        self._ask(Submit(token=token, job=sketch.job, registered=registration(sketch), plan=plan), at_once=False)
+        self._schedule.after(self._habits.answer_seconds, self._submit, sketch)
+        if sketch.hold:
+            self._hold_until_released(sketch.job, "")
+
+    def _remember(self, event: Event) -> None:
+        job = event.job or ""
+        match event.type:
+            case "JobRegistered":
+                self.registered[job] = None
+                self.refused.pop(job, None)
+            case "Held":
+                self._hold_until_released(job, event.package or "")
+            case "Released":
+                self._held.pop((job, event.package or ""), None)
+            case "CommitGranted" | "Aborted" if event.package is not None:
+                self._ended[job] = event.package
+            case "Dropped" | "Restored":
+                place = parse_dotted(event.package or "")
+                if place is not None and event.type == "Dropped":
+                    self._dropped[job, place.stage, place.line] = None
+                elif place is not None:
+                    self._dropped.pop((job, place.stage, place.line), None)
+
+    def _hold_until_released(self, job: str, package: str) -> None:
+        known = (job, package) in self._held
+        self._holds += 1
+        self._held[job, package] = self._holds
+        if not known:
+            seconds = self._random.uniform(1.0, self._habits.held_seconds)
+            self._schedule.after(seconds, self._release, job, package)
+
+    def _release(self, job: str, package: str) -> None:
+        """Release it, and look again later whether that was heard."""
+        if (job, package) in self._held:
+            self._send(_Waiting(asked=Release(job=job, package=package), hold=self._held[job, package]))
+            self._schedule.after(self._habits.answer_seconds, self._release, job, package)
+
+    def _interfere(self, kind: str, event: Event, *, at_once: bool) -> None:
+        self._box.missed(kind)  # until it is accepted
+        operation = self._operation(kind, job=event.job or "", package=event.package or "")
+        if operation is None:
+            return
+        kinds: tuple[str, ...] = (kind,)
+        if isinstance(operation, Kill | Hold | Restart) and self._box.strikes("user_rambles"):
+            self._box.missed("user_rambles")
+            length = int(self._box.between("user_rambles", low=RAMBLE_CHARACTERS[0], high=RAMBLE_CHARACTERS[1]))
+            operation = msgspec.structs.replace(operation, message=_RAMBLE * (length // len(_RAMBLE)))
+            kinds = (kind, "user_rambles")
+        waiting = _Waiting(asked=operation, kinds=kinds)
+        if isinstance(operation, Replicate) and self._impatience.random() < _IMPATIENT:
+            for turn in range(_REPLICAS_AT_ONCE):
+                self._schedule.after(turn * self._impatience.random(), self._send, waiting)
+        if isinstance(operation, Clear):
+            seconds = self._box.between("user_clears", low=CLEARED_SECONDS[0], high=CLEARED_SECONDS[1])
+            self._schedule.after(seconds, self._send, waiting)
+        elif at_once or self._random.random() < 0.5:
+            self._send(waiting, at_once=at_once)
+        else:
+            seconds = self._random.uniform(0.0, self._habits.think_seconds)
+            self._schedule.after(seconds, self._send, waiting)
+
+    def _operation(self, kind: str, *, job: str, package: str) -> AnyOperation | None:
+        whole = self._random.random() < self._habits.whole_job
+        place = parse_dotted(package)
+        match kind:
+            case "user_kills":
+                return Kill(job=job, package="" if whole else package, message="killed in a bad moment")
+            case "user_holds":
+                return Hold(job=job, package="" if whole else package)
+            case "user_clears":
+                return Clear(job=job)
+            case "user_revives":
+                return Restart(job=job, package="" if whole else self._ended.get(job, ""))
+            case "user_restarts":
+                return Restart(job=job, package="" if whole else package)
+            case "user_reschedules":
+                return Reschedule(job=job, package=package)
+            case "user_replicates":
+                return Replicate(job=job, package=package)
+            case "user_drops" if place is not None:
+                return Drop(job=job, stage=place.stage, line=place.line, force=True)
+            case "user_restores":
+                lines = [(stage, line) for of, stage, line in self._dropped if of == job]
+                if lines:
+                    stage, line = self._random.choice(lines)
+                    return Restore(job=job, stage=stage, line=line)
+        return None
+
+    def _send(self, waiting: _Waiting, *, at_once: bool = False) -> None:
+        assert not isinstance(waiting.asked, JobSketch)
+        self._ask(Asked(token=self._next(waiting), operation=waiting.asked), at_once=at_once)
+
+    def _next(self, waiting: _Waiting) -> int:
+        self._token += 1
+        self._waiting[self._token] = waiting
+        return self._token
