@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-from tests.dealing import dealt
+from tests.kit.dealing import dealt
 
 pytest_plugins = ["tests.engines.fixtures"]
 

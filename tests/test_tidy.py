@@ -18,9 +18,9 @@ from pilotage.model.jobs import definition
 from pilotage.model.settings import settings
 from pilotage.model.settings.settings import PACKAGE_SETTINGS
 from pilotage.model.version import VERSION
-from tests import tidy
-from tests.field_readers import readers_of
-from tests.import_circles import circle
+from tests.kit import tidy
+from tests.kit.field_readers import readers_of
+from tests.kit.import_circles import circle
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_BY_TOOLS = re.compile(r"\.(?!ci$|gitignore$).*|__pycache__|build|dist|.*\.egg-info")

@@ -13,7 +13,7 @@ import pytest
 from pilotage.adapters.journals.sqlite.locations import FOLDER
 from pilotage.app.service.background import end_agents
 from pilotage.service.announcement import find_service
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, place_in, wait_until
 
 FRAGILE = """\
 pilotage: 1

@@ -13,7 +13,7 @@ import pytest
 
 from pilotage.app.service.background import end_agents
 from pilotage.service.announcement import find_service
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, place_in, wait_until
 
 # The package says that it runs, and waits for a file.
 WAITING = """\

@@ -15,7 +15,7 @@ import pytest
 from pilotage.service.announcement import find_service
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, place_in, wait_until
 
 PACKAGES = 20
 SERVE = """\

@@ -19,8 +19,8 @@ import pytest
 from pilotage import Producer
 from pilotage.service.announcement import find_service
 from tests.engines.postgres import free_port
-from tests.real_runs import end_service
-from tests.waiting import wait_until
+from tests.kit.real_runs import end_service
+from tests.kit.waiting import wait_until
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 SHAPE = '[{"templates":[{"lines":3,"activities":["simulate"]}]}]'

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster_runs import WAITING, ClusterRun, cluster_run, lines, site_agent
 from tests.engines.capsule import CannotIsolate
 from tests.engines.slurm import SlurmCluster
-from tests.real_runs import processes_with, wait_until
+from tests.kit.cluster_runs import WAITING, ClusterRun, cluster_run, lines, site_agent
+from tests.kit.real_runs import processes_with, wait_until
 
 PACKAGES = 20
 ALL_SORTS = f"""\

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_runs import ClusterRun, cluster_run
 from tests.engines.capsule import CannotIsolate
 from tests.engines.slurm import SlurmCluster, can_limit_memory
+from tests.kit.cluster_runs import ClusterRun, cluster_run
 
 LIMIT_BYTES = 64 * 2**20
 # It takes so much on top of what Python itself takes, all at once, and says how much it then had.

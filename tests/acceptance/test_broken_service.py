@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pilotage.service.announcement import find_service, why_ended
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, place_in, wait_until
 
 DOCUMENT = """
 pilotage: 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import place_in
+from tests.kit.real_runs import place_in
 
 SITES = 40
 COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue")

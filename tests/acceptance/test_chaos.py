@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import PROGRAM, Job, Storm, environment
+from tests.kit.chaos import PROGRAM, Job, Storm, environment
 
 PACKAGES = int(os.environ.get("CHAOS_PACKAGES", "300"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "20"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pilotage
-from tests.real_runs import PROGRAM, SECONDS_MAX, Place, end_all, place_in, wait_until
+from tests.kit.real_runs import PROGRAM, SECONDS_MAX, Place, end_all, place_in, wait_until
 
 SWEEP = """\
 pilotage: 1

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pilotage.adapters.sites.zipapp import build
-from tests.real_runs import place_in, wait_until
+from tests.kit.real_runs import place_in, wait_until
 
 SLOW = {"numpy.ma", "tomllib", "smtplib", "cryptography", "jwt", "http.client", "rich", "pilotage.agent.batch"}
 """What neither the command nor the service needs, here where nobody has settings, mail, sites or TLS."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import SWEEP
+from tests.kit.jobs import SWEEP
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engines.podman import IMAGE, Podman
-from tests.real_runs import Place, own_seconds, place_in, processes_with, wait_until
+from tests.kit.real_runs import Place, own_seconds, place_in, processes_with, wait_until
 
 
 @pytest.fixture(scope="module")

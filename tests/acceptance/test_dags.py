@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, own_seconds, place_in, processes_with
+from tests.kit.real_runs import Place, own_seconds, place_in, processes_with
 
 # Every node says in `journal` when it begins and ends, and then does as its arguments say.
 NODE = """\

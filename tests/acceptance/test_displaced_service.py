@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from pilotage.service.announcement import find_service
-from tests.real_runs import place_in, processes_with, wait_until
+from tests.kit.real_runs import place_in, processes_with, wait_until
 
 DOCUMENT = """
 pilotage: 1

@@ -14,8 +14,8 @@ import pytest
 
 from tests.engines.debian import ensure_package
 from tests.engines.errors import EngineError
-from tests.pythons import pythons
-from tests.real_runs import Mounts, Place, own_mounts, place_in
+from tests.kit.pythons import pythons
+from tests.kit.real_runs import Mounts, Place, own_mounts, place_in
 
 OLD_PYTHONS = (8, 9, 10)
 AN_HOUR = "+3600s"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.real_runs import PROGRAM, end_all
+from tests.kit.real_runs import PROGRAM, end_all
 
 SECONDS_MAX = 120
 

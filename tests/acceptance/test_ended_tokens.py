@@ -17,7 +17,7 @@ from pilotage.app.service.credentials import tokens_of
 from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
 from tests.engines.postgres import free_port
-from tests.real_runs import Place, own_mounts, place_in, wait_until
+from tests.kit.real_runs import Place, own_mounts, place_in, wait_until
 
 LIFE_SECONDS = 6.0
 LASTING_SECONDS = 3600.0

@@ -13,8 +13,8 @@ from pilotage.agent.site.relay import Relaying
 from pilotage.app.service.credentials import tokens_of
 from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
-from tests.agent_forwarder import forwarder
-from tests.real_runs import PROGRAM, Place, place_in, wait_until
+from tests.kit.agent_forwarder import forwarder
+from tests.kit.real_runs import PROGRAM, Place, place_in, wait_until
 
 DOCUMENT = """
 pilotage: 1

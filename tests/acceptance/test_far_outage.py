@@ -15,13 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 from pilotage.model.sites.entry import SiteEntry
-from tests.book_figures import Figures
-from tests.cluster_sites import SERVICE, ClusterSite, middle, submitted
 from tests.engines.estates import USER, Estate
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
-from tests.real_runs import wait_until
-from tests.site_service import SiteService, service_in
+from tests.kit.book_figures import Figures
+from tests.kit.cluster_sites import SERVICE, ClusterSite, middle, submitted
+from tests.kit.real_runs import wait_until
+from tests.kit.site_service import SiteService, service_in
 
 SITES = ("lyon", "nantes")
 PACKAGES = 300

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.late_documents import late_document
-from tests.real_runs import Place
+from tests.kit.late_documents import late_document
+from tests.kit.real_runs import Place
 
 FIRST = late_document(
     "first",

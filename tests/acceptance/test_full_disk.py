@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.served_book import event, registered
+from tests.kit.served_book import event, registered
 
 ANSWER_SECONDS = 60
 MOUNTED = 'mount -t tmpfs -o size=3m,mode=700 tmpfs "$1" && exec "$2" serve --book-only --journal "sqlite:$1" --port 0'

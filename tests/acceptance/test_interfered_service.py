@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.service.announcement import find_service
-from tests.real_runs import Place, place_in, processes_with, wait_until
+from tests.kit.real_runs import Place, place_in, processes_with, wait_until
 
 STAMPED = re.compile(r"20[0-9-]{8}T[0-9:.]{12}Z (INFO|WARNING) pilotage[a-z_.]*: ")
 DOCUMENT = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, place_in
+from tests.kit.real_runs import Place, place_in
 
 LONG_AGO = 1_600_000_000
 

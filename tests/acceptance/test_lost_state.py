@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, end_all, place_in, wait_until
+from tests.kit.real_runs import Place, end_all, place_in, wait_until
 
 # What each package did is counted; the last waits for a file, so that a test decides when it goes on.
 DOCUMENT = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, place_in, wait_until
 
 JOB = """pilotage: 1
 job: {name}

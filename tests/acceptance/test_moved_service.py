@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster_runs import WAITING, ClusterRun, cluster_run, lines, site_agent
 from tests.engines.slurm import SlurmCluster
-from tests.real_runs import wait_until
+from tests.kit.cluster_runs import WAITING, ClusterRun, cluster_run, lines, site_agent
+from tests.kit.real_runs import wait_until
 
 ENTRIES: dict[str, dict[str, Any]] = {
     "pilots": {"mode": "pilots", "pilots_max": 2},

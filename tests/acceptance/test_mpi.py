@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_runs import ClusterRun, cluster_run
 from tests.engines.capsule import CannotIsolate
 from tests.engines.debian import ensure_programs
 from tests.engines.slurm import SlurmCluster
-from tests.real_runs import processes_with, wait_until
+from tests.kit.cluster_runs import ClusterRun, cluster_run
+from tests.kit.real_runs import processes_with, wait_until
 
 NODES, RANKS = 2, 4
 # It adds the numbers of its ranks up, turn by turn, until a file is there; every rank says where it is.

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.test_site_agent import SITE, far
-from tests.pilots import wait_until
-from tests.site_service import SiteService
+from tests.kit.pilots import wait_until
+from tests.kit.site_service import SiteService
 
 PACKAGES = 6
 SECONDS_MAX = 90.0
@@ -82,7 +82,7 @@ def test_a_job_through_a_site_agent_over_tls_tells_no_token(tmp_path: Path, way:
         assert len(secrets) == PACKAGES + 3
         seen = b"".join(file.read_bytes() for file in kept.glob("argv-*"))
         assert b"agent.pyz" in seen  # it is argv that was looked at
-        assert b"tests.site_service" in seen
+        assert b"tests.kit.site_service" in seen
         for whose, secret in secrets.items():
             assert secret not in seen, f"the token of {whose} is in an argv"
             assert files_with(root, secret, under_way=True) == [], f"the token of {whose} is told"

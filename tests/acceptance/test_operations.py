@@ -17,7 +17,7 @@ from pilotage.client import Server
 from pilotage.client.server import path_of
 from pilotage.service.announcement import find_service
 from tests.acceptance.test_book_commands import Desk
-from tests.real_runs import end_service
+from tests.kit.real_runs import end_service
 
 WAIT_SECONDS = 60.0
 INTERVAL_SECONDS = 60.0  # whoever waits for an agent that has nothing to say is found out

@@ -15,7 +15,7 @@ import pytest
 
 from pilotage.service.announcement import find_service, why_ended
 from tests.engines.postgres import PostgresServer
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, place_in, wait_until
 
 JOB = """pilotage: 1
 job: {name}

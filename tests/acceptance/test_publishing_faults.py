@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, own_mounts, place_in
+from tests.kit.real_runs import Place, own_mounts, place_in
 
 # The command takes every name that the disk can still hold, and gives two back: for the two files that are staged, but
 # not for the folder of one of them.

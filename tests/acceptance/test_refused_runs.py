@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.service.announcement import find_service
-from tests.real_runs import Place, place_in
+from tests.kit.real_runs import Place, place_in
 
 SMALL = "pilotage: 1\njob: small\nstages:\n  - run: 'true'\n"
 IMPOSSIBLE = "pilotage: 1\njob: large\nstages:\n  - run: 'true'\n    memory: 900 TiB\n    stdout: o.txt\n"

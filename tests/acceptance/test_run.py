@@ -17,7 +17,7 @@ import pytest
 
 import pilotage
 from pilotage.service.announcement import find_service
-from tests.real_runs import end_all
+from tests.kit.real_runs import end_all
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 SECONDS_MAX = 120

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, own_seconds, place_in, processes_with, size_bytes, wait_until
+from tests.kit.real_runs import Place, own_seconds, place_in, processes_with, size_bytes, wait_until
 
 BAD_WORDS = ["two words", 'quo"te', "it's", "new\nline", "$(touch evil)", "`touch evil`", "; touch evil", "", "*", "\\"]
 LARGE_BYTES = 2_000_000_000

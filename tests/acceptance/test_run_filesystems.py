@@ -11,7 +11,7 @@ import pytest
 
 from tests.engines.errors import EngineError
 from tests.engines.sshd import SshServer
-from tests.real_runs import Mounts, own_mounts, place_in, wait_until
+from tests.kit.real_runs import Mounts, own_mounts, place_in, wait_until
 
 GATED = """\
 pilotage: 1

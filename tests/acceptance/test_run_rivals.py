@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, place_in, wait_until
 
 FIRST = """
 pilotage: 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.service.announcement import find_service
-from tests.real_runs import PROGRAM, SECONDS_MAX, Place, place_in, processes_with, wait_until
+from tests.kit.real_runs import PROGRAM, SECONDS_MAX, Place, place_in, processes_with, wait_until
 
 # The package waits for a file, so that a test decides when it goes on.
 WAITING = """\

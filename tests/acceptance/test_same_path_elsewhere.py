@@ -12,7 +12,7 @@ from pathlib import Path
 from pilotage.app.service.credentials import tokens_of
 from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
-from tests.real_runs import Mounts, Place, own_mounts, place_in, wait_until
+from tests.kit.real_runs import Mounts, Place, own_mounts, place_in, wait_until
 
 DOCUMENT = """
 pilotage: 1

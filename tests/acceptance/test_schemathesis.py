@@ -14,8 +14,8 @@ from schemathesis import Case, GenerationMode
 from schemathesis.config import SchemathesisConfig
 
 from pilotage.service.journal.writer import Batch
-from tests.running_jobs import running_services
-from tests.served_book import TOKEN, event, listening, registered
+from tests.kit.running_jobs import running_services
+from tests.kit.served_book import TOKEN, event, listening, registered
 
 # A text that is a string is not yet a query, a cursor or a batch that makes sense: these are refused with a reason.
 _CONFIG = SchemathesisConfig.from_dict(

@@ -22,9 +22,9 @@ from pilotage.model.settings.settings import Settings
 from pilotage.ports import FoundEvent, Journal
 from pilotage.service.announcement import SERVICE_FILE, find_service
 from pilotage.service.http.services import Services
-from tests import served_book as served
 from tests.engines.postgres import PostgresServer, free_port
-from tests.served_book import TOKEN, WallClock, access_of, event, listening, nursery, served_book
+from tests.kit import served_book as served
+from tests.kit.served_book import TOKEN, WallClock, access_of, event, listening, nursery, served_book
 
 KILLS = 60
 KILL_AFTER_SECONDS_MAX = 0.08

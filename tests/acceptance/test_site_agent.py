@@ -28,9 +28,9 @@ from pilotage.service.announcement import left_behind
 from tests.engines.capsule import CannotIsolate, Capsule
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
-from tests.pilots import wait_until
-from tests.process_batch import ProcessBatch, give_dialect, pack_agent
-from tests.site_service import AgentProcess, SiteService, service_in
+from tests.kit.pilots import wait_until
+from tests.kit.process_batch import ProcessBatch, give_dialect, pack_agent
+from tests.kit.site_service import AgentProcess, SiteService, service_in
 
 SITE = "lyon"
 SYSTEM_PYTHON = "/usr/bin/python3"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, place_in, wait_until
 
 HOPS = [
     "reach", "scheduler", "install", "service", "submit", "starts", "python", "server", "exchange", "package", "outputs",

@@ -13,8 +13,8 @@ import pytest
 
 from pilotage.adapters.sites.zipapp import build
 from tests.engines.debian import ensure_programs
-from tests.pilots import wait_until
-from tests.real_runs import Mounts, own_mounts
+from tests.kit.pilots import wait_until
+from tests.kit.real_runs import Mounts, own_mounts
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 ACCOUNT = "daemon"  # an ordinary one with a home, which any Debian has

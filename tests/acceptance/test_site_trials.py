@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.process_batch import ProcessBatch, give_dialect
-from tests.real_runs import place_in, wait_until
+from tests.kit.process_batch import ProcessBatch, give_dialect
+from tests.kit.real_runs import place_in, wait_until
 
 HOPS = [
     "reach", "scheduler", "install", "service", "submit", "starts", "python", "server", "exchange", "package", "outputs",

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pilotage.service.announcement import find_service
-from tests.process_batch import ProcessBatch, give_dialect
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.process_batch import ProcessBatch, give_dialect
+from tests.kit.real_runs import Place, place_in, wait_until
 
 ANNEX = "  - {name: annex, kind: local, slots: 2, idle: 60}\n"
 CELLAR = "  - {name: cellar, kind: local, slots: 1, idle: 60}\n"

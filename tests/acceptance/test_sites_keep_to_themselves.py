@@ -11,7 +11,7 @@ from typing import Any
 from pilotage.app.service.credentials import tokens_of
 from pilotage.model.settings.settings import Settings
 from pilotage.model.sites.entry import SiteEntry
-from tests.site_service import SiteService, service_in
+from tests.kit.site_service import SiteService, service_in
 
 JOB = """\
 pilotage: 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster_runs import SITE, cluster_run
 from tests.engines.slurm import SlurmCluster
+from tests.kit.cluster_runs import SITE, cluster_run
 
 DOCUMENT = """\
 pilotage: 1

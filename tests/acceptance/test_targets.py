@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.late_documents import late_document
-from tests.real_runs import Place
+from tests.kit.late_documents import late_document
+from tests.kit.real_runs import Place
 
 TEXT = late_document(
     "some",

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import pytest
 
 from pilotage.model.sites.entry import SiteEntry
-from tests.book_figures import Figures
-from tests.cluster_sites import SERVICE, ClusterSite, middle, submitted
 from tests.engines.estates import Estate
 from tests.engines.gridengine import GridEngine
 from tests.engines.slurm import SlurmCluster
-from tests.real_runs import wait_until
-from tests.site_service import SiteService, service_in
+from tests.kit.book_figures import Figures
+from tests.kit.cluster_sites import SERVICE, ClusterSite, middle, submitted
+from tests.kit.real_runs import wait_until
+from tests.kit.site_service import SiteService, service_in
 
 SITES = ("lyon", "nantes", "rennes")
 PACKAGES = 500

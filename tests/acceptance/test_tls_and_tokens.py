@@ -16,7 +16,7 @@ from pilotage.app.state_folder import local_user
 from pilotage.client.finding import address_in
 from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
-from tests.real_runs import PROGRAM, Mounts, Place, own_mounts, place_in, wait_until
+from tests.kit.real_runs import PROGRAM, Mounts, Place, own_mounts, place_in, wait_until
 
 LIFE_SECONDS = 12.0  # the agent has come by then, and gets another in the last third
 DOCUMENT = """

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.process_batch import ProcessBatch, give_dialect
-from tests.real_runs import Place, place_in, wait_until
+from tests.kit.process_batch import ProcessBatch, give_dialect
+from tests.kit.real_runs import Place, place_in, wait_until
 
 JOB = "pilotage: 1\njob: waits\nstages:\n  - {shell: echo > made, outputs: [made], executor: lyon}\n"
 

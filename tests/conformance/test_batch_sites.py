@@ -16,9 +16,9 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.resources import Demand
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.ports import SiteBusy, SiteUnreachable, SubmissionRefused
-from tests.batch_sites import OpenBatch, batch_site, slurm_here
 from tests.engines.slurm import SlurmCluster
-from tests.pilots import wait_for_end, wait_until
+from tests.kit.batch_sites import OpenBatch, batch_site, slurm_here
+from tests.kit.pilots import wait_for_end, wait_until
 
 
 class Cut:

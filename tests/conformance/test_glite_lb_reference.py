@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.book.ulm import Imported, read_ulm
-from tests.ulm import LoggedJob
+from tests.kit.ulm import LoggedJob
 
 SHUFFLES = 200
 LOGS = (

@@ -14,7 +14,7 @@ from pilotage.model.events.payloads import Tagged
 from pilotage.model.settings.settings import NotificationSettings
 from pilotage.ports import Journal
 from pilotage.service.notifications.subscriptions import Asked
-from tests.notified import ADA, ADDRESS, FakeMailer, Notified
+from tests.kit.notified import ADA, ADDRESS, FakeMailer, Notified
 
 AWKWARD = "a\x00b \U0001f600 \u2028 'quoted' \\u0000"
 

@@ -15,9 +15,9 @@ from pilotage.book.notices.notices import Notice
 from pilotage.ports import BadAddress, DeliveryRefused, NotDelivered, Notifier
 from tests.engines import smtp
 from tests.engines.smtp import MailServer
-from tests.events import START, StandingClock
-from tests.notified import FakeNotifier
-from tests.webhook_receiver import BreakOff, Drip, Hang, Status, WebhookReceiver
+from tests.kit.events import START, StandingClock
+from tests.kit.notified import FakeNotifier
+from tests.kit.webhook_receiver import BreakOff, Drip, Hang, Status, WebhookReceiver
 
 SECRET = "a secret of a subscription"
 

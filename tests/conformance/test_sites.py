@@ -17,9 +17,9 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.resources import Demand
 from pilotage.ports import SeenAtSite, SiteAccess
-from tests.agent_service import agent_service
-from tests.batch_sites import batch_site, gridengine_here, slurm_here, slurm_over_ssh
-from tests.pilots import wait_for_end, wait_until
+from tests.kit.agent_service import agent_service
+from tests.kit.batch_sites import batch_site, gridengine_here, slurm_here, slurm_over_ssh
+from tests.kit.pilots import wait_for_end, wait_until
 
 Open = Callable[[], SiteAccess]
 

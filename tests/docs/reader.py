@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.pages import Command, Enter, Script, Step, Write
-from tests.real_runs import end_all
+from tests.kit.real_runs import end_all
 
 # What a reader does on another machine, or once in a lifetime: it is shown, and not run.
 ELSEWHERE = ("git clone ", "cd pilotage", "pip install ", "pipx install ", "source <(pilotage completion")

@@ -15,8 +15,8 @@ BROAD: dict[str, tuple[str, ...]] = {
         "tests/acceptance/test_run_faults.py",
         "tests/acceptance/test_run_stopping.py",
         "tests/acceptance/test_links.py",
-        "tests/unit/test_agent_remains.py",
-        "tests/unit/test_site_crontab.py",
+        "tests/unit/agent/test_agent_remains.py",
+        "tests/unit/adapters/test_site_crontab.py",
     ),
     "app": (
         "tests/acceptance/test_run.py",

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.book.rows.rows import JobRow, ParkedRow, StatisticRow, StreamRow
-from tests.histories import Scheduler
-from tests.memory_ledger import Book, MemoryBook, SqliteBook
-from tests.oracle import identity
-from tests.shown import assert_book_says, cut, delivered, everything
-from tests.standing import WireEvent
+from tests.kit.histories import Scheduler
+from tests.kit.memory_ledger import Book, MemoryBook, SqliteBook
+from tests.kit.oracle import identity
+from tests.kit.shown import assert_book_says, cut, delivered, everything
+from tests.kit.standing import WireEvent
 
 MANY = settings(max_examples=3 * settings().max_examples)
 seeds = st.integers(0, 2**32)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pilotage.book.rows.rows import JobRow, PackageFacts
 from pilotage.model.events.events import EVENT_TYPES
 from pilotage.model.states import ADVANCE, FINAL_STATES, State
-from tests.histories import Scheduler
-from tests.memory_ledger import MemoryBook
-from tests.shown import delivered
-from tests.standing import Package
+from tests.kit.histories import Scheduler
+from tests.kit.memory_ledger import MemoryBook
+from tests.kit.shown import delivered
+from tests.kit.standing import Package
 
 seeds = st.integers(0, 2**32)
 steps = st.integers(1, 60)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pilotage.book.codec import CUT_BYTES_MAX, Checked, Codec, MalformedBatch, Refusal, event_texts
 from pilotage.model.events.events import EVENT_TYPES
-from tests.histories import Scheduler
-from tests.memory_ledger import MemoryBook, SqliteBook
+from tests.kit.histories import Scheduler
+from tests.kit.memory_ledger import MemoryBook, SqliteBook
 
 CODEC = Codec()
 HISTORY = [event for seed in range(6) for event in Scheduler(random.Random(seed)).run(50).events]

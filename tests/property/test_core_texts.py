@@ -20,8 +20,8 @@ from pilotage.model.settings.engine import SelectionSettings
 from pilotage.model.states import ExitCodeGasw
 from pilotage.model.texts import REPLICAS_MAX
 from pilotage.service.messages import Asked, Input, Submit
-from tests.small_engine import JOB, Small
-from tests.small_plans import bag, kind, registered_of, site
+from tests.kit.small_engine import JOB, Small
+from tests.kit.small_plans import bag, kind, registered_of, site
 
 ANYTHING = st.text(alphabet=st.characters(exclude_categories=()), max_size=20)  # halves of surrogate pairs, too
 LONG = st.builds(lambda text, times: (text or "x") * times, ANYTHING, st.sampled_from([70, 300, 20_000]))

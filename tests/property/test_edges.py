@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pilotage.language import MemoryFolder, RecordingLists, Report, expand
 from pilotage.language.text.patterns import can_both_match, literal, matches
-from tests.jobs import definition_of
+from tests.kit.jobs import definition_of
 
 OUTPUTS = ["a-{i}", "./b-{i}", "a-{i}-*", "b-*", "c/{i}", "c/../d-{i}", "e-{i}.x"]
 INPUTS = [

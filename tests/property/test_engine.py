@@ -34,9 +34,9 @@ from pilotage.model.resources import Capacity
 from pilotage.model.settings.engine import RestartSettings
 from pilotage.model.site import Site
 from pilotage.service.messages import Asked, Reload, SitesChanged
-from tests.decided import check_decisions
-from tests.small_engine import Agent, Small, differences
-from tests.small_plans import bag, chain, grown, kind, plan, site, stage
+from tests.kit.decided import check_decisions
+from tests.kit.small_engine import Agent, Small, differences
+from tests.kit.small_plans import bag, chain, grown, kind, plan, site, stage
 
 GIB = 2**30
 MERGE = [("1.1.1", "2.1.1"), ("1.2.1", "2.1.1"), ("1.3.1", "2.1.1"), ("2.1.1", "3.1.1")]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pilotage.language import Expansion, MemoryFolder, RecordingLists, Report, expand
 from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.text.patterns import matches
-from tests.jobs import again, definition_of, grown, picture
+from tests.kit.jobs import again, definition_of, grown, picture
 
 FOLDER = {"t.csv": "e\nlow\nhigh\n", "l.txt": "one\ntwo\n", "r1.raw": "", "r2.raw": "", "cfg": ""}
 own = st.sampled_from(

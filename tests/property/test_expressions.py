@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pilotage.agent import expressions
 from pilotage.agent.expressions import UnboundedExpression, compile_expression
-from tests.jobs import refused
+from tests.kit.jobs import refused
 
 ATOMS = st.sampled_from(
     [

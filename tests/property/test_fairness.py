@@ -12,8 +12,8 @@ from pilotage.model.events.payloads import AttemptCreated
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import SubmitPilot
 from pilotage.model.settings.engine import Order
-from tests.small_engine import Small
-from tests.small_plans import bag, kind, site
+from tests.kit.small_engine import Small
+from tests.kit.small_plans import bag, kind, site
 
 PATIENCE_SECONDS = 500.0
 

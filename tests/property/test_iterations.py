@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pilotage.language import MemoryFolder, RecordingLists, Report, expand
 from pilotage.model.jobs.definition import plain
-from tests.jobs import definition_of, loaded
+from tests.kit.jobs import definition_of, loaded
 
 Item = tuple[tuple[int, ...], dict[str, str]]
 

@@ -44,7 +44,7 @@ from pilotage.book.query import (
     served_by,
     to_json,
 )
-from tests.reaching import share
+from tests.kit.reaching import share
 
 YEAR_9999 = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 texts = st.one_of(

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pilotage.book.rows.rows import EventRow, JobRow, Row, StageRow, StatisticRow, StreamRow, TagRow
 from pilotage.book.rows.sketches import Sketch, read_sketch
-from tests.histories import START, Scheduler
-from tests.memory_ledger import SqliteBook
-from tests.shown import cut, delivered
-from tests.standing import WireEvent
+from tests.kit.histories import START, Scheduler
+from tests.kit.memory_ledger import SqliteBook
+from tests.kit.shown import cut, delivered
+from tests.kit.standing import WireEvent
 
 KINDS: tuple[type[Row], ...] = (JobRow, StageRow, StreamRow, EventRow, TagRow)
 

@@ -20,7 +20,7 @@ from pilotage.model.exchange.reports import Trouble
 from pilotage.model.resources import Capacity, Demand
 from pilotage.model.settings.engine import Policy
 from pilotage.model.site import Site
-from tests.told_selection import Choice, Selection
+from tests.kit.told_selection import Choice, Selection
 
 POLICIES: list[Policy] = ["weighted-random", "best", "thompson", "uniform"]
 CAUSES: list[Cause] = ["success", "platform", "application", "nobody"]

@@ -20,9 +20,9 @@ from pilotage.book.fold.fast_path import ShortLives
 from pilotage.book.fold.join import Change, Joined
 from pilotage.book.rows.rows import EventRow, JobRow, StageRow, StatisticRow, StreamRow, TagRow
 from pilotage.book.rows.sketches import Sketch
-from tests.memory_ledger import SqliteBook
-from tests.shown import assert_book_says
-from tests.standing import WireEvent
+from tests.kit.memory_ledger import SqliteBook
+from tests.kit.shown import assert_book_says
+from tests.kit.standing import WireEvent
 
 START = 1_700_000_000.0
 SHA256 = "0f" * 32

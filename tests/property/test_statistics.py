@@ -19,10 +19,10 @@ from pilotage.book.rows.sketches import BINS, COARSE_SECONDS, ENTRY, FINE_SECOND
 from pilotage.book.statistics.statistics import Observations, flows, slices_of, statistic_rows
 from pilotage.model.states import State
 from pilotage.simulator.world.ledger import MemoryLedger
-from tests.histories import START, Scheduler
-from tests.memory_ledger import Book, MemoryBook, SqliteBook
-from tests.shown import cut, delivered
-from tests.standing import WireEvent, places
+from tests.kit.histories import START, Scheduler
+from tests.kit.memory_ledger import Book, MemoryBook, SqliteBook
+from tests.kit.shown import cut, delivered
+from tests.kit.standing import WireEvent, places
 
 STATES = [state.value for state in State]
 EARLY = START - 20_000  # received before anything happened: nothing is too old to be kept

@@ -20,8 +20,8 @@ from pilotage.model.events.payloads import AttemptFinished
 from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import NotDelivered
 from pilotage.service.notifications.subscriptions import Asked
-from tests.events import START, cut, delivered, random_history
-from tests.notified import ADDRESS, OPERATOR, FakeMailer, FakeNotifier, Notified
+from tests.kit.events import START, cut, delivered, random_history
+from tests.kit.notified import ADDRESS, OPERATOR, FakeMailer, FakeNotifier, Notified
 
 JOBS = parse("job in (job-1, job-2)", target=Target.PACKAGES)
 

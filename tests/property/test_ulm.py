@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pilotage.book.ulm import SequenceCode, UlmEvent, parse_code, parse_line, read_ulm
 from pilotage.book.ulm.lines import MOVES, RESULT_FIELDS, SOURCES
 from pilotage.model.states import State
-from tests.ulm import LoggedJob, ulm_line
+from tests.kit.ulm import LoggedJob, ulm_line
 
 KINDS = sorted({kind for kind, _, _ in MOVES})
 RESULTS = sorted({part for _, _, result in MOVES for part in result.split("/")})

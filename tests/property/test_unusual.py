@@ -12,10 +12,10 @@ from pilotage.book.rows.rows import JobRow, PackageFacts
 from pilotage.model.states import ADOPTED, MADE_BEFORE
 from pilotage.service.http.progress import _has_failed
 from pilotage.service.http.services import Unusual
-from tests.histories import Scheduler
-from tests.memory_ledger import MemoryBook
-from tests.shown import cut, delivered
-from tests.standing import WireEvent
+from tests.kit.histories import Scheduler
+from tests.kit.memory_ledger import MemoryBook
+from tests.kit.shown import cut, delivered
+from tests.kit.standing import WireEvent
 
 
 def with_adoptions(chance: random.Random, events: list[WireEvent]) -> list[WireEvent]:

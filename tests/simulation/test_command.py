@@ -9,7 +9,7 @@ import pytest
 
 from pilotage.simulator.trials.definition import make_world
 from pilotage.simulator.trials.trial import simulate
-from tests.command_line import in_an_empty_folder, refused, run
+from tests.kit.command_line import in_an_empty_folder, refused, run
 
 # Sixteen packages of a minute each on one core cannot be over within two minutes.
 IMPOSSIBLE = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pilotage.model.settings.engine import EngineSettings
-from tests.command_line import in_an_empty_folder, refused, run
+from tests.kit.command_line import in_an_empty_folder, refused, run
 
 JOB = """pilotage: 1
 job: sweep

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pilotage.agent.batch import Answer, Call, Dialect, Seen, Wanted, output_of
-from tests import waiting
+from tests.kit import waiting
 
 CALL_SECONDS_MAX = 60
 WAIT_SECONDS = 60.0

@@ -23,7 +23,7 @@ from pilotage.book.rows.rows import PackageRow, read_facts
 from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.ports import Journal
 from pilotage.service.journal.writer import Keeper
-from tests.events import StandingClock
+from tests.kit.events import StandingClock
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 

@@ -13,7 +13,7 @@ from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import JobAccepted, Noted, Tagged
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Content, Harness, content, keeper
-from tests.events import AWKWARD, Stream, a_short_job, batch, cut, delivered, random_history, registered
+from tests.kit.events import AWKWARD, Stream, a_short_job, batch, cut, delivered, random_history, registered
 
 VIEWS = ("packages", "attempts", "phases", "files")
 

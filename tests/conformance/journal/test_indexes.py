@@ -16,7 +16,7 @@ from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness, PostgresHarness, content, keeper
 from tests.conformance.journal.test_reading import package_values, place_of
-from tests.events import Stream, a_short_job, random_history
+from tests.kit.events import Stream, a_short_job, random_history
 
 NUMBERS = frozenset({"submitted", "entered", "updated", "attempts"})
 QUERIES = (

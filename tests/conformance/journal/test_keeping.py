@@ -24,7 +24,7 @@ from pilotage.model.events.payloads import (
 from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import Journal, JournalError
 from tests.conformance.journal.harness import Content, Harness, content, keeper
-from tests.events import Stream, a_short_job, cut, delivered, random_history, registered, shape
+from tests.kit.events import Stream, a_short_job, cut, delivered, random_history, registered, shape
 
 CONTENT = b"pilotage: 1\njob: sweep\n\x00\xff"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -18,7 +18,7 @@ from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import Noted
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness
-from tests.events import AWKWARD
+from tests.kit.events import AWKWARD
 
 LARGEST = 2**53 - 1
 TIMES = (0.0, 0.1, 1_700_000_000.123456, math.nextafter(2.0, 3.0), 5e-324, 253_402_300_799.999)

@@ -23,7 +23,7 @@ from pilotage.ports import Journal
 from pilotage.service.journal.rebuild import check, rebuild
 from pilotage.service.journal.writer import Keeper
 from tests.conformance.journal.harness import Harness, keeper
-from tests.events import START, StandingClock, Stream, manifest, registered, shape
+from tests.kit.events import START, StandingClock, Stream, manifest, registered, shape
 
 SUCCESS, FAILED = ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_FAILED
 ABOUT: dict[str, Any] = {"job": "j1", "package": "1.1.1", "attempt": 1}

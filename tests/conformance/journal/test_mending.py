@@ -13,7 +13,7 @@ from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import Journal
 from pilotage.service.journal.rebuild import Verdict, check, rebuild
 from tests.conformance.journal.harness import Harness, content, keeper
-from tests.events import START, Stream, a_short_job, cut, delivered, random_history
+from tests.kit.events import START, Stream, a_short_job, cut, delivered, random_history
 
 DAMAGES = {
     "a package's state": "UPDATE package_facts SET state = 'WAITING' WHERE line = 1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pilotage.book.rows import rows
 from pilotage.model.events.payloads import SiteDescribed, SiteHibernated, SiteProbed
 from tests.conformance.journal.harness import Harness, keeper
-from tests.events import Stream, a_short_job
+from tests.kit.events import Stream, a_short_job
 
 SINCE_TWO = ("reason", "score", "since", "learned", "probed_at", "probe")
 

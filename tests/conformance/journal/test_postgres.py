@@ -23,8 +23,8 @@ from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalLost, 
 from pilotage.service.journal.writer import Keeper
 from tests.conformance.journal.harness import PostgresHarness, content, keeper
 from tests.engines.postgres import PostgresServer
-from tests.events import AWKWARD, Stream, a_short_job, registered, shape
-from tests.waiting import wait_until
+from tests.kit.events import AWKWARD, Stream, a_short_job, registered, shape
+from tests.kit.waiting import wait_until
 
 
 def end_sessions(store: PostgresHarness, name: str) -> int:

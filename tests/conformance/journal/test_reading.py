@@ -18,7 +18,7 @@ from pilotage.model.events.payloads import NodeDescribed, PilotEnded, PilotStart
 from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import FoundEvent, FoundPackage, Journal, Page
 from tests.conformance.journal.harness import Harness, content, keeper
-from tests.events import START, Stream, a_short_job, random_history, registered
+from tests.kit.events import START, Stream, a_short_job, random_history, registered
 
 EVERYTHING_INDEXED = frozenset().union(*INDEXABLE.values())
 

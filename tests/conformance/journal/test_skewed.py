@@ -16,7 +16,7 @@ from pilotage.ports import Journal
 from pilotage.service.journal.rebuild import check, rebuild
 from pilotage.service.journal.writer import Batch, Keeper
 from tests.conformance.journal.harness import Content, Harness, content, keeper
-from tests.events import START, StandingClock, Stream, a_short_job, random_history, registered
+from tests.kit.events import START, StandingClock, Stream, a_short_job, random_history, registered
 
 WRONG = ("application", "wrong")
 HOUR = 3600.0

@@ -28,7 +28,7 @@ from pilotage.model.events.payloads import (
 from pilotage.model.states import FINAL_NAMES, ExitCodeGasw
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness, keeper
-from tests.events import START, Stream, a_short_job, random_history, registered, shape
+from tests.kit.events import START, Stream, a_short_job, random_history, registered, shape
 
 
 def row_of(journal: Journal, job: str) -> JobRow:

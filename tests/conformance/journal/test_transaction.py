@@ -11,7 +11,7 @@ from pilotage.book.rows import rows
 from pilotage.book.rows.ledger import Changes
 from pilotage.ports import Journal, JournalBusy, JournalError
 from tests.conformance.journal.harness import Harness, content, keeper
-from tests.events import Stream, a_short_job, registered
+from tests.kit.events import Stream, a_short_job, registered
 
 
 class Deliberate(Exception):

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from pilotage.agent.attempt.diagnosis import TokenEnded, from_system
+from pilotage.agent.link.connect import connect
+from pilotage.agent.pilot import fetch as fetching
+from pilotage.agent.pilot.fetch import ServerFetch
+from tests.kit.agent_service import AgentService, agent_service
+
+CONTENT = bytes(range(256)) * 40
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentService]:
+    monkeypatch.setattr(fetching, "PIECE_BYTES", 1024)
+    with agent_service(tmp_path / "agent.sock") as running:
+        yield running
+
+
+@pytest.fixture
+def fetch(service: AgentService, tmp_path: Path) -> Iterator[ServerFetch]:
+    made = ServerFetch(tmp_path / "content", lambda: connect(service.address))
+    yield made
+    made.close()
+
+
+def test_a_captured_file_is_fetched_once_in_pieces_and_can_be_run(service: AgentService, fetch: ServerFetch) -> None:
+    service.contents[f"content/{DIGEST}"] = CONTENT
+    path = Path(fetch.content(DIGEST))
+    assert path.read_bytes() == CONTENT
+    assert path.stat().st_mode & 0o777 == 0o555
+    del service.contents[f"content/{DIGEST}"]
+    assert fetch.content(DIGEST) == str(path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 2048])
+def test_a_file_of_the_tree_comes_whole_whatever_its_size(size: int, service: AgentService, fetch: ServerFetch) -> None:
+    service.contents["files/job?name=a%2Fb%20c"] = CONTENT[:size]
+    path = fetch.file("job", "a/b c")
+    assert path is not None
+    assert Path(path).read_bytes() == CONTENT[:size]
+    assert fetch.file("job", "another") is None
+
+
+def test_what_is_not_what_it_should_be_is_refused_and_not_kept(
+    service: AgentService, fetch: ServerFetch, tmp_path: Path
+) -> None:
+    service.contents[f"content/{DIGEST}"] = b"something else"
+    with pytest.raises(OSError, match="expected sha256"):
+        fetch.content(DIGEST)
+    with pytest.raises(OSError, match="does not have"):
+        fetch.content("0" * 64)
+    assert list((tmp_path / "content").iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [0, 1024, 2500])
+def test_an_output_is_staged_in_pieces(size: int, service: AgentService, fetch: ServerFetch, tmp_path: Path) -> None:
+    (tmp_path / "made").write_bytes(CONTENT[:size])
+    fetch.stage({"job": "job", "package": "1.1.1", "attempt": 2}, 3, str(tmp_path / "made"))
+    assert service.staged == {"job/1.1.1/2/3": bytearray(CONTENT[:size])}
+
+
+def test_who_shows_a_token_that_has_ended_is_told_so_at_once(
+    service: AgentService, fetch: ServerFetch, tmp_path: Path
+) -> None:
+    service.token_ended = True
+    ref = {"job": "job", "package": "1.1.1", "attempt": 2}
+    (tmp_path / "made").touch()
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: fetch.content(DIGEST),
+        lambda: fetch.file("job", "a"),
+        lambda: fetch.stage(ref, 3, str(tmp_path / "made")),
+    )
+    for ask in asks:
+        with pytest.raises(TokenEnded, match="expired") as told:
+            ask()
+        assert from_system(told.value, doing="staging").reason == "credential-expired"
+
+
+def test_a_service_that_was_away_in_between_is_asked_again_until_it_is_back(
+    service: AgentService, fetch: ServerFetch, tmp_path: Path
+) -> None:
+    service.contents["files/job?name=a"] = b"a"
+    assert fetch.file("job", "a")
+    service.stop()
+    with ThreadPoolExecutor(max_workers=1) as slot:
+        asked = slot.submit(fetch.file, "job", "a")
+        with pytest.raises(TimeoutError):
+            asked.result(timeout=0.2)
+        service.listen(tmp_path / "agent.sock")
+        assert asked.result(timeout=10)
+
+
+def test_nobody_waits_for_a_service_that_is_gone_when_the_pilot_ends_or_patience_is_over(tmp_path: Path) -> None:
+    over = Event()
+    fetch = ServerFetch(tmp_path / "content", lambda: connect(f"unix:{tmp_path}/agent.sock"), is_over=over.is_set)
+    with ThreadPoolExecutor(max_workers=1) as slot:
+        asked = slot.submit(fetch.file, "job", "a")
+        with pytest.raises(TimeoutError):
+            asked.result(timeout=0.2)
+        over.set()
+        with pytest.raises(FileNotFoundError):
+            asked.result(timeout=10)
+    hasty = ServerFetch(tmp_path / "content", lambda: connect(f"unix:{tmp_path}/agent.sock"), patience_seconds=0.0)
+    with pytest.raises(FileNotFoundError):
+        hasty.file("job", "a")

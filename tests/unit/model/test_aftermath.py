@@ -1,0 +1,134 @@
+"""What follows from durable events: files get their names, work is remembered, and what is over is let go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.model.exchange.operations import Hold, Kill, Release, Reschedule
+from tests.kit.earlier_work import Place, place
+from tests.kit.small_service import SmallService, finished
+
+TWO = """
+pilotage: 1
+job: two
+stages:
+  - each: {n: 1..2}
+    run: make {n}
+    outputs: ["out-{n}"]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Place]:
+    with place(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def service(here: Place) -> Iterator[SmallService]:
+    made = SmallService(here)
+    yield made
+    made.aftermath.stop()
+
+
+def text(here: Place, name: str) -> str:
+    file = here.folder / name
+    return file.read_text() if file.exists() else ""
+
+
+def test_what_is_granted_gets_its_name_and_need_not_be_made_again(here: Place, service: SmallService) -> None:
+    job = service.submit(TWO).job
+    service.succeed("1.1.1", {"out-1": "one"})
+    assert (text(here, "out-1"), service.staged(job)) == ("one", [])
+    assert service.aftermath.unpublished(job) == 0
+    assert [each.package for each in here.prepare(TWO).adopted] == ["1.1.1"]
+
+
+def test_what_cannot_be_published_holds_the_job_and_gets_its_name_when_that_is_released(
+    here: Place, service: SmallService
+) -> None:
+    job = service.submit(TWO).job
+    here.write(**{"out-1": "somebody else's"})
+    ref = service.succeed("1.1.1", {"out-1": "one"})
+    assert [held[0] for held in service.held] == [job]
+    fault = service.aftermath.fault(job)
+    assert fault is not None
+    assert (fault.package, "out-1" in fault.what, service.aftermath.unpublished(job)) == ("1.1.1", True, 1)
+    assert service.staged(job) == [(ref.package, ref.attempt)]
+    (here.folder / "out-1").unlink()
+    service.ask(Release(job=job))  # refused where it is not held: nothing follows from that
+    assert text(here, "out-1") == ""
+    service.ask(Hold(job=job))
+    service.ask(Release(job=job))
+    assert (text(here, "out-1"), service.aftermath.unpublished(job)) == ("one", 0)
+    assert service.aftermath.fault(job) is None
+
+
+def test_what_comes_too_late_is_thrown_away(here: Place, service: SmallService) -> None:
+    job = service.submit(TWO).job
+    ref = service.work("1.1.1")
+    manifest = service.stage(ref, {"out-1": "late"})
+    service.ask(Kill(job=job))
+    service.exchange((ref, finished(manifest)))
+    assert (text(here, "out-1"), service.staged(job)) == ("", [])
+
+
+def test_what_an_attempt_was_asked_for_is_forgotten_when_another_has_won_or_the_package_is_given_up(
+    service: SmallService,
+) -> None:
+    job = service.submit(TWO).job
+    lost = []
+    for package in ("1.1.1", "1.1.1", "1.2.1", "1.2.1"):
+        lost.append(service.work(package))
+        service.ask(Reschedule(job=job, package=package))
+        service.exchange()
+    at_work = service.jobs.get(job)
+    assert at_work is not None
+    assert len({*lost}) == 4
+    assert all(at_work.knows(ref) for ref in lost)  # any of them may still win
+    service.succeed("1.1.1", {"out-1": "one"})
+    assert [ref for ref in lost if at_work.knows(ref)] == lost[2:]
+    service.ask(Kill(job=job, package="1.2.1"))
+    assert not any(at_work.knows(ref) for ref in lost)
+
+
+def test_a_service_that_starts_finishes_what_one_that_died_had_granted(here: Place, service: SmallService) -> None:
+    job = service.submit(TWO).job
+    granted = service.succeed("1.1.1", {"out-1": "one"}, follow=False)
+    running = service.work("1.2.1")
+    service.stage(running, {"out-2": "half"})
+    assert (text(here, "out-1"), service.staged(job)) == ("", [(granted.package, 1), (running.package, 1)])
+
+    again = SmallService(here, now=2_000.0)
+    again.aftermath.mend(again.engine, job)
+    assert (text(here, "out-1"), text(here, "out-2")) == ("one", "")
+    assert again.staged(job) == [(running.package, 1)]  # its attempt may still be granted
+    assert [each.package for each in here.prepare(TWO).adopted] == ["1.1.1"]
+    again.aftermath.stop()
+
+
+def test_a_job_that_is_over_leaves_nothing_beside_its_results(here: Place, service: SmallService) -> None:
+    job = service.submit(TWO).job
+    staged = Path(here.store.staged_folder(str(here.folder), job))
+    service.succeed("1.1.1", {"out-1": "one"})
+    assert staged.is_dir()
+    service.succeed("1.2.1", {"out-2": "two"})
+    assert not staged.exists()
+
+
+def test_how_long_things_took_is_known_from_the_first_on_and_complete_in_the_end(
+    here: Place, service: SmallService
+) -> None:
+    folder = str(here.folder)
+    service.submit(TWO.replace("1..2", "1..4"))
+    service.succeed("1.1.1", {"out-1": "one"}, seconds=4.0)
+    assert here.index.mean_seconds(folder, "two") == {"make": 4.0}
+    service.succeed("1.2.1", {"out-2": "two"}, seconds=8.0)
+    service.succeed("1.3.1", {"out-3": "three"}, seconds=6.0)
+    service.aftermath.stop()  # in the middle
+    assert here.index.mean_seconds(folder, "two") == {"make": 6.0}
+    service.succeed("1.4.1", {"out-4": "four"}, seconds=2.0)
+    assert here.index.mean_seconds(folder, "two") == {"make": 5.0}
