@@ -157,12 +157,71 @@ def test_a_leftover_is_seen() -> None:
     assert len(tidy.leftovers({"a.py": "x = 1\n# TO" + "DO: y\n", "b.py": "mkdtemp('XXXXXX')"})) == 1
 
 
-def test_every_package_says_what_it_hides() -> None:
-    obey(tidy.packages_without_docstring(python("src/")))
+def test_every_folder_says_in_a_sentence_what_it_hides() -> None:
+    obey(tidy.folders_without_sentence(python("src/")))
 
 
-def test_a_silent_package_is_seen() -> None:
-    assert tidy.packages_without_docstring({"x/__init__.py": "", "x/y.py": ""})
+def test_a_silent_or_riddling_folder_is_seen() -> None:
+    good = {"x/__init__.py": '"""Keeps one thing."""', "x/y.py": ""}
+    assert tidy.folders_without_sentence(good) == []
+    for bad in ("", '"""One two three"""', '"""Things."""', '"""What follows from that."""'):
+        assert tidy.folders_without_sentence(good | {"x/z/__init__.py": bad})
+
+
+def test_a_folder_has_few_modules() -> None:
+    obey(tidy.crowded(python("src/"), modules_max=16))
+
+
+def test_a_crowded_folder_is_seen() -> None:
+    tree = {"x/__init__.py": "", "x/a.py": "", "x/b.py": "", "x/c/__init__.py": "", "x/c/d.py": ""}
+    assert tidy.crowded(tree, modules_max=2) == []
+    assert tidy.crowded(tree, modules_max=1) == ["x/__init__.py:1: 2 modules, at most 1: a folder is one room"]
+
+
+def test_a_folder_names_the_modules_that_others_use() -> None:
+    obey(tidy.closed_doors(python("src/")))
+
+
+def test_a_closed_door_is_seen() -> None:
+    tree = {
+        "src/house/__init__.py": "__all__ = ['cellar', 'roof']",
+        "src/house/roof.py": "from house.cellar import wine",
+        "src/house/cellar/__init__.py": "__all__ = ['wine']",
+        "src/house/cellar/wine.py": "from house.cellar import rats",
+        "src/house/cellar/rats.py": "",
+        "src/face/__init__.py": "from house.roof import tile\n__all__ = ['tile']",
+    }
+    assert tidy.closed_doors(tree) == []
+    door = "src/house/cellar/__init__.py"
+    assert tidy.closed_doors(tree | {door: "__all__ = []"}) == [
+        f"{door}:1: others import wine, so __all__ names it, or they import another"
+    ]
+    assert tidy.closed_doors(tree | {door: "__all__ = ['beer', 'wine']"}) == [
+        f"{door}:1: __all__ names beer, and there is no such module"
+    ]
+    assert tidy.closed_doors(tree | {door: ""}) == [
+        f"{door}:1: the folder has no __all__: it names the modules that others may use"
+    ]
+
+
+def test_no_module_has_a_riddle_for_a_name() -> None:
+    obey(tidy.riddles(python("src/", "tests/kit/")))
+
+
+def test_a_riddle_is_seen() -> None:
+    assert len(tidy.riddles({"x/aftermath.py": "", "x/publishing.py": "", "x/desk/y.py": ""})) == 1
+
+
+def test_every_word_of_the_glossary_is_used() -> None:
+    used = {path: text for path, text in tree().items() if path.startswith(("src/", "docs/"))}
+    glossary = used.pop("docs/GLOSSARY.md")
+    obey(tidy.unused_words(glossary, used))
+
+
+def test_a_word_that_nobody_uses_is_seen() -> None:
+    glossary = "| Word | Meaning |\n|---|---|\n| bound mode, spool | x |\n| gizmo | y |\n"
+    assert tidy.unused_words(glossary, {"a.py": "class Spool: ...\nbound_mode = gizmos = 1"}) == []
+    assert len(tidy.unused_words(glossary, {"a.py": "spooled, gizmology"})) == 3
 
 
 def test_everything_public_is_documented() -> None:
@@ -268,9 +327,8 @@ def test_the_changelog_speaks_of_this_version() -> None:
 
 # What reads a document, checks it, draws it or writes it in another format honours nothing of it; nor do tables of it.
 READS_ONLY = (
-    "reading/",
-    "dagman/",
-    "wfformat/",
+    "parsing/",
+    "formats/",
     "boutiques/",
     "drawing/",
     "text/",
@@ -281,8 +339,12 @@ NO_READERS = (
     *(f"src/pilotage/language/{each}" for each in READS_ONLY),
     *(f"src/pilotage/{each}/" for each in ("simulator", "agent", "book", "client")),
 )
-TABLES = ("src/pilotage/model/definition.py", "src/pilotage/model/configuration")
-# Whose other values are refused by name where the text is read: language/reading/document.py.
+TABLES = (
+    "src/pilotage/model/jobs/definition.py",
+    "src/pilotage/model/settings/settings.py",
+    "src/pilotage/model/settings/layers.py",
+)
+# Whose other values are refused by name where the text is read: language/parsing/document.py.
 REFUSED_WHEN_READ = {("Definition", "pilotage")}
 
 
@@ -312,7 +374,7 @@ def test_every_field_of_the_document_and_every_setting_is_read_somewhere() -> No
 
 
 def test_every_setting_of_a_package_is_read_somewhere() -> None:
-    texts = [text for path, text in python("src").items() if path != "src/pilotage/model/settings.py"]
+    texts = [text for path, text in python("src").items() if path != "src/pilotage/model/settings/settings.py"]
     unread = [name for name in PACKAGE_SETTINGS if not any(f'"{name}"' in text for text in texts)]
     assert unread == []
 

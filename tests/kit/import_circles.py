@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 
 def circle(texts: Mapping[str, str]) -> list[str]:
     """One circle among some files, as the modules on it; empty where there is none."""
-    modules = {_module(path): text for path, text in texts.items()}
-    graph = {module: {each for each in _imported(text, modules) if each != module} for module, text in modules.items()}
+    modules = {module_of(path): text for path, text in texts.items()}
+    graph = {module: {each for each in imported(text, modules) if each != module} for module, text in modules.items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as found:
@@ -19,13 +19,14 @@ def circle(texts: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _module(path: str) -> str:
+def module_of(path: str) -> str:
+    """The dotted name of the module that a file is."""
     parts = PurePosixPath(path).with_suffix("").parts
     names = parts[1:] if parts[0] == "src" else parts
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
-def _imported(text: str, modules: Mapping[str, str]) -> Iterator[str]:
+def imported(text: str, modules: Mapping[str, str]) -> Iterator[str]:
     """The modules that a file imports, of those that there are; a name that is none belongs to the module it is taken from."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):

@@ -8,7 +8,10 @@ from __future__ import annotations
 import ast
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping
+
+from tests.kit.import_circles import imported, module_of
 
 Texts = Mapping[str, str]
 """The text of each file, by its path from the top of the tree."""
@@ -35,6 +38,16 @@ INDEX = re.compile(
 )
 REFERENCE_FOLDER = re.compile("shared" + "/data")
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+RIDDLING_START = re.compile(r"(What|Who|Whoever|Whatever|Whose|Those|Things) ", re.IGNORECASE)
+# Names that modules had, and that nobody could guess the contents from.
+RIDDLES = frozenset({
+    "aftermath", "bequest", "berth", "broken", "choices", "courtesy", "desk", "door", "entitled", "forsaken", "going_on",
+    "growth", "guarding", "happenings", "haunted", "kept", "late", "leaving", "living", "looking", "makers",
+    "making", "misc", "nearby", "needs", "noticing", "openings", "parts", "place", "plain", "pressed", "rivals", "rogues",
+    "settling", "short", "sight", "standings", "standstill", "strays", "sweeping", "taking", "turns", "unusual", "unused",
+    "utils", "helpers", "waking",
+})  # fmt: skip
 
 DefinedFunction = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -113,12 +126,92 @@ def _matches(texts: Texts, pattern: re.Pattern[str], why: str) -> list[str]:
     ]
 
 
-def packages_without_docstring(texts: Texts) -> list[str]:
-    """Packages whose `__init__.py` does not say what they hide."""
+def folders_without_sentence(texts: Texts) -> list[str]:
+    """Folders whose `__init__.py` does not begin with a sentence, or begins with a riddle ("What …", "Whoever …")."""
+    found = []
+    for path, text in texts.items():
+        if not path.endswith("__init__.py"):
+            continue
+        first = (ast.get_docstring(ast.parse(text, path)) or "").partition("\n")[0]
+        if not first.endswith(".") or len(first.split()) < 3:
+            found.append(f"{path}:1: a folder's __init__.py says in a sentence what it hides")
+        elif RIDDLING_START.match(first):
+            found.append(f"{path}:1: {first.split()[0]!r} begins a riddle: name the thing, or say what it does")
+    return found
+
+
+def crowded(texts: Texts, *, modules_max: int) -> list[str]:
+    """Folders of more modules than a reader can keep in mind."""
+    folders = Counter(path.rpartition("/")[0] for path in texts if not path.endswith("/__init__.py"))
     return [
-        f"{path}:1: a package's __init__.py says in a sentence what it hides"
-        for path, text in texts.items()
-        if path.endswith("__init__.py") and not ast.get_docstring(ast.parse(text, path))
+        f"{folder}/__init__.py:1: {count} modules, at most {modules_max}: a folder is one room"
+        for folder, count in sorted(folders.items())
+        if count > modules_max
+    ]
+
+
+def closed_doors(texts: Texts) -> list[str]:
+    """Modules that others import though their folder's `__all__` does not name them, and names in it that do not exist.
+
+    A folder whose `__init__.py` imports something is a face: its `__all__` names what it offers, and only has to be there.
+    """
+    modules = {module_of(path): path for path in texts}
+    folders = {name: path for name, path in modules.items() if path.endswith("__init__.py")}
+    offered, found = {}, []
+    for name, path in folders.items():
+        tree = ast.parse(texts[path], path)
+        names = _offered(tree)
+        if names is None:
+            found.append(f"{path}:1: the folder has no __all__: it names the modules that others may use")
+        elif not any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(tree)):
+            offered[name] = names
+            gone = sorted(each for each in names if f"{name}.{each}" not in modules)
+            found += [f"{path}:1: __all__ names {each}, and there is no such module" for each in gone]
+    missing = {
+        (folder, module)
+        for importer, path in modules.items()
+        for target in imported(texts[path], modules)
+        for folder, module in _doors(target)
+        if folder in offered and importer != folder and not importer.startswith(f"{folder}.")
+        if module not in offered[folder]
+    }
+    return found + [
+        f"{folders[folder]}:1: others import {module}, so __all__ names it, or they import another"
+        for folder, module in sorted(missing)
+    ]
+
+
+def _offered(tree: ast.Module) -> set[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return None
+
+
+def _doors(module: str) -> Iterator[tuple[str, str]]:
+    """Every folder on the way to a module, and what is asked for there."""
+    parts = module.split(".")
+    yield from ((".".join(parts[:count]), parts[count]) for count in range(1, len(parts)))
+
+
+def riddles(texts: Texts) -> list[str]:
+    """Modules with a name that says nothing of what is in them."""
+    return [
+        f"{path}:1: {name!r} is a riddle: what would HTCondor, Slurm or a database book call it?"
+        for path in texts
+        if (name := path.rpartition("/")[2].removesuffix(".py")) in RIDDLES
+    ]
+
+
+def unused_words(glossary: str, texts: Texts) -> list[str]:
+    """Words that a glossary explains and nothing else uses."""
+    written = " ".join(text.lower().replace("_", " ") for text in texts.values())
+    rows = (re.match(r"\| ([a-z ,]+) \|", line) for line in glossary.splitlines())
+    words = [word for row in rows if row for word in row.group(1).split(", ")]
+    return [
+        f"docs/GLOSSARY.md:1: {word!r} is explained, and nobody uses it"
+        for word in words
+        if not re.search(rf"\b{re.escape(word)}s?\b", written)
     ]
 
 

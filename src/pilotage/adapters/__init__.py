@@ -1,1 +1,3 @@
-"""The outside world behind the ports: journals, notifiers, the files of settings, and the token of the local user."""
+"""Implements the ports: journals in SQLite and PostgreSQL, sites, stores of files, notifiers, and files of settings."""
+
+__all__ = ["closed_folders", "journals", "notifiers", "settings", "sites", "stores"]

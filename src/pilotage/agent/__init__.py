@@ -1,4 +1,4 @@
-"""What runs on someone else's computer, with nothing but a Python interpreter: standard library only, Python 3.8 on.
+"""Runs on other people's computers, with the standard library of Python 3.8 alone: pilots, site agents, delivery of events.
 
 The pilot, which holds the slots of a node and runs attempts in them; and the spool, in which events of applications wait
 for their server on a local disk, the producer that fills it, and the courier that delivers it. The public names are

@@ -1,4 +1,4 @@
-"""The composition root: what pilotage can be asked to do, for the command line and for Python.
+"""Puts the program together, for the command line and for Python.
 
 `documents` understands jobs and is offered here; `book` opens, serves and looks after the book.
 Everything heavy is imported where it is used, so that what needs little is quick.

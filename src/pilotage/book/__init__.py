@@ -1,1 +1,3 @@
-"""What happened and what follows from it: events joined into facts, and the states, queries and statistics over them."""
+"""Folds events into facts, and derives states, answers to queries, statistics and notices from them."""
+
+__all__ = ["codec", "fold", "notices", "query", "rows", "statistics", "ulm"]

@@ -1,4 +1,4 @@
-"""The command line: words in, words and exit codes out. Everything it does, it asks `app` to do."""
+"""Speaks with people: words in, words and exit codes out; everything it does, it asks `app` to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The remote side: finds a server, asks it over HTTP, and merges what several answer. Standard library and `model` only.
+"""Finds servers, asks them over HTTP, and merges their answers, with the standard library and `model` only.
 
 `Server` is imported when it is first used: to find one takes no HTTP.
 """

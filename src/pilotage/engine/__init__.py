@@ -1,1 +1,15 @@
-"""Decides: readiness, sites, attempts, commits, restarts. Events in, decision events and effects out; no clock, no socket."""
+"""Decides on readiness, sites, attempts, commits and restarts: events in, decision events and effects out; no clock, no socket."""
+
+__all__ = [
+    "consistency",
+    "decision_log",
+    "decisions",
+    "engine",
+    "explain",
+    "inbound",
+    "restore",
+    "retry",
+    "selection",
+    "state",
+    "transitions",
+]

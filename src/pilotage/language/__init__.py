@@ -1,4 +1,4 @@
-"""Understands what a researcher wrote: text → checked definition → resolved lists, packages and the graph of their files.
+"""Reads documents: text → checked definition → resolved lists, packages and the graph of their files.
 
 Hides YAML, templates, iteration and other people's formats. `load` does it all for one document; `expand` and `grow`
 are the pure part, which gives the same packages for the same definition and lists for ever.

@@ -1,1 +1,18 @@
-"""Says what exists: frozen values that every other part shares, and nothing that acts."""
+"""Defines the frozen values that every other room shares; nothing in it acts."""
+
+__all__ = [
+    "answers",
+    "errors",
+    "events",
+    "exchange",
+    "exit_codes",
+    "jobs",
+    "reference",
+    "resources",
+    "settings",
+    "site",
+    "sites",
+    "states",
+    "texts",
+    "version",
+]

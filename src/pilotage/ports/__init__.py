@@ -1,4 +1,4 @@
-"""What pilotage needs of the world, as protocols: adapters provide it, and every one passes its port's conformance suite."""
+"""Defines what pilotage needs of the world, as protocols: every adapter passes the conformance suite of its port."""
 
 from __future__ import annotations
 

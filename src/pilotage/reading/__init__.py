@@ -1,1 +1,3 @@
-"""Answers questions about the book, for whoever shows something: HTTP, the command line, the monitor."""
+"""Answers questions about the book for HTTP, the command line and the monitor."""
+
+__all__ = ["access", "packages", "queries", "view_builders", "views"]

@@ -1,1 +1,17 @@
-"""What runs: the keeper of the book, its HTTP side, deliveries, and who may do what."""
+"""Runs jobs: drives the engine, writes the book, acts at sites, answers HTTP, and sends notices."""
+
+__all__ = [
+    "announcement",
+    "core",
+    "errors",
+    "http",
+    "jobs",
+    "journal",
+    "messages",
+    "notifications",
+    "process",
+    "server",
+    "sites",
+    "tokens",
+    "works",
+]

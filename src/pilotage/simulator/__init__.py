@@ -1,1 +1,3 @@
-"""Doubts everything: the production engine, core and book on a virtual clock, among agents and sites that fail on purpose."""
+"""Tests the production engine, core and book on a virtual clock, among agents and sites that fail on purpose."""
+
+__all__ = ["runs", "trials"]

@@ -1,1 +1,3 @@
-"""Where the book is kept: one live SQLite file with a file for each sealed job, or one PostgreSQL database."""
+"""Stores the book: in one live SQLite file with a file for each sealed job, or in one PostgreSQL database."""
+
+__all__ = ["dump", "network_folders", "postgres", "queries", "sqlite"]

@@ -1,1 +1,3 @@
-"""Ways to tell somebody: webhooks and mail, behind the port `Notifier`."""
+"""Delivers notices by webhook and by mail, behind the port `Notifier`."""
+
+__all__ = ["registry"]

@@ -1,1 +1,3 @@
-"""Files of settings, sites, keys and certificates."""
+"""Reads and writes the files of settings, keys and certificates."""
+
+__all__ = ["settings_files", "tls", "tokens"]

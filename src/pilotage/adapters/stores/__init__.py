@@ -1,1 +1,3 @@
-"""Where the files of jobs are kept: so far a folder that service and agents both see."""
+"""Keeps the files of jobs in a folder that the service and its agents both see, and an index of what was made before."""
+
+__all__ = ["folder", "work_index"]

@@ -1,4 +1,4 @@
-"""The languages of batch systems: what to call, and what the answer means. Nothing in here calls anything.
+"""Speaks the languages of batch systems: which command to call, and what its answer means; it calls nothing by itself.
 
 Each module of this package that has a class of `Dialect` adds one, found by looking: another is added by one more file.
 """

@@ -1,1 +1,3 @@
-"""Events on their way: the producer that writes them, the spool on disk, the courier that delivers them."""
+"""Delivers events: the producer that writes them, the spool on disk, the courier that sends them."""
+
+__all__ = ["courier", "producer", "spool"]

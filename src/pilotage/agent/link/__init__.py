@@ -1,1 +1,3 @@
-"""A connection to the service: over HTTP, a Unix socket, or a folder shared with a relay."""
+"""Connects to the service: over HTTP, a Unix socket, or a folder shared with a relay."""
+
+__all__ = ["connect", "folder_link", "http", "link", "tls"]

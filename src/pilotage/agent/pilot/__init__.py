@@ -1,1 +1,3 @@
-"""The pilot: holds the slots of a node, exchanges with the service, and runs attempts."""
+"""Holds the slots of a node, exchanges messages with the service, and runs attempts."""
+
+__all__ = ["backlog", "exchange", "fetch", "pilot", "spool", "takeover"]

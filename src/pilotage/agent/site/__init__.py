@@ -1,1 +1,3 @@
-"""The site agent: submits pilots from inside a cluster, and relays for nodes without a way out."""
+"""Submits pilots from inside a cluster, and relays messages of nodes that cannot reach the service."""
+
+__all__ = ["program"]

@@ -1,1 +1,3 @@
-"""Documents of a folder: found, checked, converted, with what is chosen for their parameters."""
+"""Finds, checks and converts the documents of a folder, and reads the values chosen for their parameters."""
+
+__all__ = ["documents", "map", "parameters", "retry_rules"]

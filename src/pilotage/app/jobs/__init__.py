@@ -1,1 +1,3 @@
-"""Jobs of a folder: submitted, watched, their results taken, their leftovers removed."""
+"""Submits the jobs of a folder, watches them, and takes their results."""
+
+__all__ = ["results", "submit", "targets", "watch"]

@@ -1,1 +1,3 @@
-"""The service of a folder: started, found, stopped, or done without."""
+"""Starts, finds and stops the service of a folder, or answers from its book without one."""
+
+__all__ = ["background", "credentials", "offline", "serve", "serve_book", "session"]

@@ -1,1 +1,3 @@
-"""A new site: discovered, written to its file, and tested."""
+"""Discovers a new site, writes it to the file of sites, and tests it."""
+
+__all__ = ["discovery", "editing", "testing"]

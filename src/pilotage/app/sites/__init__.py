@@ -1,1 +1,3 @@
-"""The sites of a folder: their entries, and a connection to each."""
+"""Reads the entries of a folder's sites, and connects to each."""
+
+__all__ = ["connections", "dialects", "entries"]

@@ -1,1 +1,3 @@
-"""Events are folded into rows: each once, in any order, with the same result."""
+"""Folds events into rows: each event once, in any order, with the same result."""
+
+__all__ = ["facts", "finals", "intake", "join", "replay"]

@@ -1,1 +1,3 @@
-"""Who is told of what: subscriptions, notices and digests."""
+"""Decides who is told of what: subscriptions, notices and digests."""
+
+__all__ = ["digests", "notices", "subscriptions"]

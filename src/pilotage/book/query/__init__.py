@@ -1,4 +1,4 @@
-"""The query language of the book, from text or JSON to a checked value; it knows no storage."""
+"""Reads the query language of the book, from text or JSON to a checked value; it knows no storage."""
 
 from pilotage.book.query.attributes import (
     ATTRIBUTES,

@@ -1,1 +1,3 @@
-"""The rows of the book: registers, tables and streams, and the states that follow from them."""
+"""Defines the rows of the book: registers, tables and streams, and the states that follow from them."""
+
+__all__ = ["derived_states", "fast_rows", "ledger", "registers", "rows", "shapes", "sketches", "streams", "tables"]

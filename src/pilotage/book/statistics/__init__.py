@@ -1,1 +1,3 @@
-"""Counts and durations of finished packages, by site and activity."""
+"""Counts finished packages and their durations, by site and activity."""
+
+__all__ = ["statistics"]

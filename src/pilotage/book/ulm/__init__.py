@@ -1,4 +1,4 @@
-"""Events of gLite L&B, read from ULM lines: one state for each job, whatever the order of the lines."""
+"""Reads events of gLite L&B from ULM lines: one state for each job, whatever the order of the lines."""
 
 from pilotage.book.ulm.importer import Imported, ImportedJob, read_ulm
 from pilotage.book.ulm.lines import SequenceCode, UlmEvent, parse_code, parse_line

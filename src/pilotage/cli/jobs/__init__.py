@@ -1,1 +1,3 @@
-"""Commands that look at jobs and steer them."""
+"""Commands that show jobs and operate on them."""
+
+__all__ = ["logs", "operations", "outputs", "query", "status", "tags"]

@@ -1,1 +1,3 @@
 """Commands about sites."""
+
+__all__ = ["site"]

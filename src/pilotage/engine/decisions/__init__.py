@@ -1,1 +1,13 @@
-"""What the engine decides, one module for each kind of decision."""
+"""Makes the decisions of the engine, one module for each kind."""
+
+__all__ = [
+    "attempts",
+    "binding",
+    "completion",
+    "due_timers",
+    "job_lifecycle",
+    "lost_pilots",
+    "provisioning",
+    "pulling",
+    "site_status",
+]

@@ -1,1 +1,3 @@
-"""What events mean to the state: one function for each type."""
+"""Applies events to the state of the engine, one function for each type."""
+
+__all__ = ["on_attempts", "on_jobs", "on_packages", "on_sites"]

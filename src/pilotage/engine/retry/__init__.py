@@ -1,1 +1,3 @@
-"""What follows from a failure: the rules, and the policy that applies them."""
+"""Decides what follows from a failure: the rules, and the policy that applies them."""
+
+__all__ = ["policy", "rules"]

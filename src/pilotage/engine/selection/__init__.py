@@ -1,4 +1,4 @@
-"""The choice of sites by how they behave: filter → status → score → room → pick. `Selection` is what the engine holds."""
+"""Chooses sites by how they behave: filter → status → score → room → pick; the engine holds a `Selection`."""
 
 from pilotage.engine.selection.black_holes import Cause, cause_of
 from pilotage.engine.selection.filters import Asked, SiteDescription

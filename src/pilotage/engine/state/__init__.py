@@ -1,1 +1,3 @@
-"""What the engine knows: plain data, which imports nothing that acts on it."""
+"""Holds the tables of the engine: plain data, which imports nothing that acts on it."""
+
+__all__ = ["clock", "job_queries", "jobs", "pending", "queues", "sites", "tables"]

@@ -1,1 +1,3 @@
-"""Changes of the state that folds and decisions share: readiness, queues, slots, what sites show."""
+"""Changes the state in the ways that folds and decisions share: readiness, queues, slots, observations of sites."""
+
+__all__ = ["occupancy", "queue_classes", "readiness", "site_observations"]

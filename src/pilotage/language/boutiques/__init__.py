@@ -1,4 +1,4 @@
-"""Boutiques descriptors as software descriptions: read, checked, and turned into the command line that bosh prints.
+"""Reads and checks Boutiques descriptors, and turns them into the command line that bosh prints.
 
 `parse_descriptor` and `parse_invocation` take JSON text, `read_descriptor` and `read_invocation` nodes of any document.
 """

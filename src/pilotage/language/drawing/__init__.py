@@ -1,4 +1,4 @@
-"""Pictures of a job's graph: text for a terminal, SVG for a page, DOT and JSON for other programs.
+"""Draws a job's graph: text for a terminal, SVG for a page, DOT and JSON for other programs.
 
 Hides how a graph is laid out, and when there is too much of it to draw every package.
 """

@@ -1,1 +1,3 @@
-"""Formats of other systems, read and written: DAGMan and WfFormat."""
+"""Reads and writes the formats of other systems: DAGMan and WfFormat."""
+
+__all__ = ["dagman", "wfformat"]

@@ -1,1 +1,3 @@
-"""Texts and what stands in them: strict YAML and JSON as trees, templates, patterns, file names, quantities."""
+"""Parses texts: strict YAML and JSON as trees, templates, patterns, file names, quantities."""
+
+__all__ = ["emit", "names", "patterns", "quantities", "templates", "tree", "yaml"]

@@ -1,1 +1,3 @@
-"""Events and their payloads, as the book stores them."""
+"""Defines events and their payloads, as the book stores them."""
+
+__all__ = ["events", "payloads"]

@@ -1,1 +1,3 @@
-"""What agents, sites and people say to the service, and what it answers."""
+"""Defines the messages between agents, sites, people and the service."""
+
+__all__ = ["exchange", "operations", "reports"]

@@ -1,1 +1,3 @@
-"""What a job is: its definition, submission, plan, graph and layout."""
+"""Defines a job: its definition, submission, plan, graph and layout."""
+
+__all__ = ["definition", "graph", "layout", "plan", "submission"]

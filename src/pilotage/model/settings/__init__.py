@@ -1,1 +1,3 @@
-"""Settings with their defaults, and the layers they come from."""
+"""Defines the settings with their defaults, and the layers they come from."""
+
+__all__ = ["engine", "layers", "settings"]

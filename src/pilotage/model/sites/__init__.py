@@ -1,1 +1,3 @@
-"""What a site is: as the engine sees it, as a file describes it, and as it behaved."""
+"""Defines a site as its entry in `sites.yaml` describes it, and as a simulation describes its behaviour."""
+
+__all__ = ["entry", "world"]

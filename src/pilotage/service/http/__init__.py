@@ -1,1 +1,3 @@
-"""The HTTP side of the service: what it answers, to whom, and how faults become statuses."""
+"""Answers HTTP requests: who may ask, what is answered, and which status an error becomes."""
+
+__all__ = ["agent_exchange", "backend", "dispatcher", "listener", "services", "watchdogs"]

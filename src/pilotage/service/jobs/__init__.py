@@ -1,1 +1,3 @@
-"""Jobs while they run: submission, late stages, publishing of results, and the driver of the engine."""
+"""Drives the engine and looks after its jobs: submission, late stages, publishing and removal of files."""
+
+__all__ = ["clean", "output_claims", "package_names", "preview", "publishing", "runner", "stall"]

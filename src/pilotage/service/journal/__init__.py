@@ -1,1 +1,3 @@
-"""The one writer of the book, its retention, and its rebuild."""
+"""Writes the book, the only one to do so; retains, purges and rebuilds it."""
+
+__all__ = ["rebuild", "retention", "writer"]

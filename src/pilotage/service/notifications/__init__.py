@@ -1,1 +1,3 @@
-"""Subscriptions, and the delivery of what they ask for."""
+"""Keeps subscriptions, and delivers the notices they ask for."""
+
+__all__ = ["notifications", "subscriptions"]

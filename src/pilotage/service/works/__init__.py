@@ -1,1 +1,3 @@
-"""What an attempt needs to know, and what it made: work orders, manifests, reuse, removal."""
+"""Writes work orders for attempts, records what they made, and finds earlier results to reuse."""
+
+__all__ = ["capture", "manifests", "reuse", "work_orders"]

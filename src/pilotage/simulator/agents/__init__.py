@@ -1,1 +1,3 @@
-"""Simulated agents: they run attempts, lose messages, die and lie."""
+"""Simulates agents that run attempts, lose messages, die and lie."""
+
+__all__ = ["agent"]

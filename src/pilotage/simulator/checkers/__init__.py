@@ -1,1 +1,3 @@
-"""What must hold in every world, whatever fails: each checker watches one promise."""
+"""Checks what must hold in every simulated world, one promise in each checker."""
+
+__all__ = ["observer"]

@@ -1,1 +1,3 @@
-"""Runs of a real job in virtual time: what `simulate JOB` does."""
+"""Runs a real job in virtual time, as `simulate JOB` does."""
+
+__all__ = ["behaviour", "charts", "comparison", "fitting", "run"]

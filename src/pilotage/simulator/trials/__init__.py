@@ -1,1 +1,3 @@
-"""Made-up worlds with checkers: what `simulate` without a job runs."""
+"""Runs made-up worlds with checkers, as `simulate` without a job does."""
+
+__all__ = ["definition", "shrink", "trial"]

@@ -1,1 +1,15 @@
-"""The virtual world: clock, network, batch systems, users, faults, and a journal in memory."""
+"""Simulates the world: clock, network, batch systems, users, faults, and a journal in memory."""
+
+__all__ = [
+    "batch_system",
+    "clock",
+    "faults",
+    "jobs",
+    "journal",
+    "nature",
+    "network",
+    "randomness",
+    "service_process",
+    "surroundings",
+    "users",
+]

@@ -1,1 +1,3 @@
-"""The book in a PostgreSQL database."""
+"""Stores the book in a PostgreSQL database."""
+
+__all__ = ["journal"]

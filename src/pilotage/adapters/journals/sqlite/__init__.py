@@ -1,1 +1,3 @@
-"""The book in one live SQLite file, with a file for each sealed job."""
+"""Stores the book in one live SQLite file, and each sealed job in a file of its own."""
+
+__all__ = ["backup", "connections", "journal", "locations", "reader", "schema"]

@@ -1,4 +1,4 @@
-"""HTCondor DAGMan: DAG files and submit descriptions to definitions and back, with a list of what was lost on the way."""
+"""Converts DAG files and submit descriptions of HTCondor DAGMan to definitions and back, with a list of what was lost."""
 
 from pilotage.language.formats.dagman.reader import read_dagman
 from pilotage.language.formats.dagman.writer import write_dagman

@@ -1,4 +1,4 @@
-"""WfFormat 1.5, the JSON of WfCommons: instances to definitions and back, with a list of what was lost on the way."""
+"""Converts instances of WfFormat 1.5, the JSON of WfCommons, to definitions and back, with a list of what was lost."""
 
 from __future__ import annotations
 

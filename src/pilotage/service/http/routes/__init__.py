@@ -1,1 +1,3 @@
-"""The routes of HTTP, by subject."""
+"""Defines the routes of HTTP, by subject."""
+
+__all__ = ["events", "jobs", "operations", "outputs", "sites", "subscriptions", "system"]
