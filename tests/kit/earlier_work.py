@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
-from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.stores.work_index import SqliteWorkIndex
+from pilotage.adapters.stores.folder_tree import FolderTree
+from pilotage.adapters.stores.logs import SqliteLogs
+from pilotage.adapters.stores.results_index import SqliteResultsIndex
+from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.language import DiskFolder, load
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource, Work
@@ -24,14 +26,15 @@ from tests.kit.sqlite_books import opened
 
 
 class Place:
-    """A document's folder with a journal, an index and a store."""
+    """A document's folder with a journal, an index, logs and a tree."""
 
-    def __init__(self, folder: Path, journal: SqliteJournal, index: SqliteWorkIndex) -> None:
+    def __init__(self, folder: Path, journal: SqliteJournal, index: SqliteResultsIndex, logs: SqliteLogs) -> None:
         """Made by `place`."""
         self.folder = folder
         self.journal = journal
         self.index = index
-        self.store = FolderStore(folder / ".pilotage", index)
+        self.logs = logs
+        self.tree = FolderTree(folder / ".pilotage", index)
         self.ran: list[str] = []  # the names of packages, in order
 
     def write(self, **files: str) -> None:
@@ -55,7 +58,7 @@ class Place:
     def prepare(self, text: str, **more: Any) -> Prepared:
         """A document submitted from the folder."""
         submission = self.submission(text, **more)
-        return prepare(submission, journal=self.journal, store=self.store, index=self.index, owner="ada")
+        return prepare(submission, journal=self.journal, tree=self.tree, index=self.index, owner="ada")
 
     def run(self, text: str, *, failing: Collection[str] = (), **more: Any) -> list[str]:
         """Run a document by hand; the names of the packages that were run, without those that fail and what follows."""
@@ -72,7 +75,7 @@ class Place:
                 continue
             ref = AttemptRef(prepared.job, expansion.id(number).dotted, 1)
             inputs = tuple(InputSource(expansion.id(each).dotted, 1) for each in producers)
-            staged = self.store.staged_folder(str(self.folder), prepared.job)
+            staged = self.tree.staged_folder(str(self.folder), prepared.job)
             assignment = Assignment(ref=ref, inputs=inputs)
             work = compose(expansion, number, assignment, prepared.origin, staged=staged, manifest_of=granted.get)
             every = compose_every_way(expansion, number, assignment, prepared.origin, manifest_of=granted.get)
@@ -82,7 +85,7 @@ class Place:
 
     def _made(self, work: Work, every: Sequence[Work], ref: AttemptRef, prepared: Prepared) -> tuple[OutputFile, ...]:
         """Pretend that a work ran: what it makes follows from its commands and the content of its inputs."""
-        fields = completed(fields_of(*every), lambda name: self.store.checksum(str(self.folder), name))
+        fields = completed(fields_of(*every), lambda name: self.tree.checksum(str(self.folder), name))
         assert fields is not None
         data = key_of(fields).encode()
         names = sorted(
@@ -95,7 +98,7 @@ class Place:
             OutputFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for name in names
         )
         for number in range(len(names)):
-            self.store.write_staged(str(self.folder), ref, number=number, offset=0, data=data)
+            self.tree.write_staged(str(self.folder), ref, number=number, offset=0, data=data)
         made = MadeWork(
             key=key_of(fields),
             fields=fields,
@@ -105,7 +108,7 @@ class Place:
             manifest=manifest,
         )
         self.index.keep([made])
-        self.store.publish(str(self.folder), ref, manifest)
+        self.tree.publish(str(self.folder), ref, manifest)
         return manifest
 
 
@@ -113,9 +116,11 @@ class Place:
 def place(folder: Path) -> Iterator[Place]:
     """A folder to submit from."""
     state = folder / ".pilotage"
-    index = SqliteWorkIndex(state)
+    database = WorkDatabase(state)
+    index, logs = SqliteResultsIndex(database), SqliteLogs(database)
     try:
         with opened(state) as journal:
-            yield Place(folder, journal, index)
+            yield Place(folder, journal, index, logs)
     finally:
         index.close()
+        logs.close()

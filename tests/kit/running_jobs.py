@@ -22,7 +22,7 @@ from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.settings.settings import Settings
 from pilotage.model.site import Site
 from pilotage.model.states import ClearedBy
-from pilotage.ports import FileStore, Journal, StoredFile, WorkIndex
+from pilotage.ports import AttemptLogs, JobTree, Journal, StoredFile
 from pilotage.reading.access import Principal
 from pilotage.service.errors import OperationRefused, UnknownSite
 from pilotage.service.http.backend import Running
@@ -34,7 +34,7 @@ from tests.kit.served_book import WallClock, access_of, sqlite_journal
 Told = TypeVar("Told")
 
 
-class FakeStore:
+class FakeTree:
     """Files of one folder, by their plain paths."""
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ class FakeStore:
         self.staged.append((folder, ref, number, offset, data))
 
 
-class FakeIndex:
+class FakeLogs:
     """Logs that a test put there."""
 
     def __init__(self) -> None:
         self.kept: list[LogText] = []
 
-    def logs(self, job: str, package: str) -> list[LogText]:
+    def read(self, job: str, package: str) -> list[LogText]:
         return [each for each in self.kept if (each.ref.job, each.ref.package) == (job, package)]
 
 
@@ -68,8 +68,8 @@ class FakeJobs:
     """Runs nothing. `answers` is what an exchange gets, and `refusals` which operations are refused."""
 
     def __init__(self) -> None:
-        self.files = FakeStore()
-        self.kept = FakeIndex()
+        self.files = FakeTree()
+        self.kept = FakeLogs()
         self.engine = Engine(sites=[Site(name="local")], settings=EngineSettings())
         self.heard: list[AgentSays] = []
         self.heard_sites: list[SiteSays] = []
@@ -96,12 +96,12 @@ class FakeJobs:
         self.leaving: Future[None] | None = None
 
     @property
-    def store(self) -> FileStore:
-        return cast("FileStore", self.files)
+    def tree(self) -> JobTree:
+        return cast("JobTree", self.files)
 
     @property
-    def index(self) -> WorkIndex:
-        return cast("WorkIndex", self.kept)
+    def logs(self) -> AttemptLogs:
+        return cast("AttemptLogs", self.kept)
 
     def start(self) -> None:
         self.alive = True

@@ -44,11 +44,11 @@ class SmallService:
         self.effects: list[Effect] = []
         self.assigned: dict[str, Assignment] = {}  # by package
         self.manifests = Manifests(place.journal)
-        self.jobs = JobsAtWork(place.journal, store=place.store, index=place.index)
+        self.jobs = JobsAtWork(place.journal, tree=place.tree, index=place.index)
         self.aftermath = Aftermath(
             self.jobs,
             self.manifests,
-            store=place.store,
+            tree=place.tree,
             index=place.index,
             hold=lambda job, message: self.held.append((job, message)),
         )
@@ -141,7 +141,7 @@ class SmallService:
         found: list[OutputFile] = []
         for number, (name, text) in enumerate(sorted(files.items())):
             data = text.encode()
-            self.place.store.write_staged(str(self.place.folder), ref, number=number, offset=0, data=data)
+            self.place.tree.write_staged(str(self.place.folder), ref, number=number, offset=0, data=data)
             found.append(OutputFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest()))
         return tuple(found)
 
@@ -155,7 +155,7 @@ class SmallService:
 
     def staged(self, job: str) -> Sequence[tuple[str, int]]:
         """What waits for a grant."""
-        return self.place.store.staged(str(self.place.folder), job)
+        return self.place.tree.staged(str(self.place.folder), job)
 
 
 def finished(manifest: tuple[OutputFile, ...], *, seconds: float = 4.0) -> AttemptFinished:

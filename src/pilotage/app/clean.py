@@ -20,7 +20,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.ports import JournalBusy
 
 if TYPE_CHECKING:
-    from pilotage.adapters.stores.work_index import SqliteWorkIndex
+    from pilotage.adapters.stores.results_index import SqliteResultsIndex
     from pilotage.model.settings.settings import Settings
     from pilotage.ports import Journal
 
@@ -134,11 +134,12 @@ def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> Obsole
 
 def _removed(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
     """Remove, with the book for this process alone: no service begins meanwhile."""
-    from pilotage.adapters.stores.work_index import SqliteWorkIndex
+    from pilotage.adapters.stores.results_index import SqliteResultsIndex
+    from pilotage.adapters.stores.work_database import WorkDatabase
     from pilotage.service.jobs.clean import removal_notes
     from pilotage.service.journal.writer import Batch, Keeper
 
-    with closing(_own(settings, state)) as journal, closing(SqliteWorkIndex(state)) as index:
+    with closing(_own(settings, state)) as journal, closing(SqliteResultsIndex(WorkDatabase(state))) as index:
         found = _cleaned(request, journal, index, state=state)
         clock = SystemClock()
         if notes := removal_notes(found, journal=journal, clock=clock):
@@ -155,10 +156,10 @@ def _own(settings: Settings, state: Path) -> Journal:
     return open_journal(settings)
 
 
-def _cleaned(request: CleanRequest, journal: Journal, index: SqliteWorkIndex, *, state: Path) -> ObsoleteFiles:
-    from pilotage.adapters.stores.folder import FolderStore
+def _cleaned(request: CleanRequest, journal: Journal, index: SqliteResultsIndex, *, state: Path) -> ObsoleteFiles:
+    from pilotage.adapters.stores.folder_tree import FolderTree
     from pilotage.service.jobs.clean import clean
     from pilotage.service.jobs.output_claims import GrantedFiles
 
-    with closing(FolderStore(state, index)) as store:
-        return clean(request, journal=journal, store=store, index=index, learn=GrantedFiles(journal, index).learn)
+    with closing(FolderTree(state, index)) as tree:
+        return clean(request, journal=journal, tree=tree, index=index, learn=GrantedFiles(journal, index).learn)

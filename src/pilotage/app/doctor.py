@@ -22,7 +22,7 @@ from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.journals.sqlite.locations import BOOK
 from pilotage.adapters.settings.settings_files import STATE_FOLDER, load_settings, state_folder
 from pilotage.adapters.settings.tokens import TokenError, read_token, token_file
-from pilotage.adapters.stores.work_index import FILE as INDEX
+from pilotage.adapters.stores.work_database import FILE as INDEX
 from pilotage.app.service.background import is_held
 from pilotage.app.sites.entries import file_here, known_sites
 from pilotage.app.state_folder import other_ports, settings_here, state_folders

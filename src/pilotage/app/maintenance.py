@@ -265,7 +265,7 @@ def backup_book(settings: Settings, target: Path) -> Copied:
     A service may write it meanwhile. The copy is a state folder: whole when it has its name, and before that not there.
     """
     from pilotage.adapters.journals.sqlite.backup import copy_book, copy_database, sync
-    from pilotage.adapters.stores.work_index import FILE as WORK_FILE
+    from pilotage.adapters.stores.work_database import FILE as WORK_FILE
 
     address = settings.journal.address
     if address.kind != "sqlite":

@@ -20,7 +20,7 @@ from pilotage.model.site import executors_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pilotage.adapters.stores.work_index import SqliteWorkIndex
+    from pilotage.adapters.stores.results_index import SqliteResultsIndex
     from pilotage.model.exchange.operations import Refused
     from pilotage.model.jobs.plan import JobPlan
     from pilotage.model.jobs.submission import RunPlan, Submission
@@ -47,37 +47,38 @@ def plan_run(source: Source, how: HowToRun) -> RunPlan:
 
 
 def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPlan:
-    from pilotage.adapters.stores.folder import FolderStore
+    from pilotage.adapters.stores.folder_tree import FolderTree
     from pilotage.service.jobs.preview import plan
 
     settings = load_settings(environment=os.environ, folder=source.folder, flags={})
     state = state_folder(settings, folder=source.folder).absolute()
     with copied_index(state) as index:
         learn = partial(_learned, state, index, settings)
-        store, slots = FolderStore(index.path.parent, index, learn=learn), how.slots or len(os.sched_getaffinity(0))
+        tree, slots = FolderTree(index.path.parent, index, learn=learn), how.slots or len(os.sched_getaffinity(0))
         sites = _sites(settings, source.folder, state, slots=how.slots)
         admission = _admission(sites, owner=sent.owner or local_user())
-        return plan(sent, store=store, index=index, admission=admission, executors=executors_of(sites), slots=slots)
+        return plan(sent, tree=tree, index=index, admission=admission, executors=executors_of(sites), slots=slots)
 
 
 @contextmanager
-def copied_index(state: Path) -> Iterator[SqliteWorkIndex]:
+def copied_index(state: Path) -> Iterator[SqliteResultsIndex]:
     """The index of a state folder, looked at in a copy: not even a checksum that is remembered changes the folder."""
-    from pilotage.adapters.stores.work_index import FILE, SqliteWorkIndex
+    from pilotage.adapters.stores.results_index import SqliteResultsIndex
+    from pilotage.adapters.stores.work_database import FILE, WorkDatabase
 
     with tempfile.TemporaryDirectory(prefix="pilotage-plan-") as made:
         aside = Path(made)
         for ending in _BESIDE:
             if (state / f"{FILE}{ending}").is_file():
                 shutil.copyfile(state / f"{FILE}{ending}", aside / f"{FILE}{ending}")
-        index = SqliteWorkIndex(aside)
+        index = SqliteResultsIndex(WorkDatabase(aside))
         try:
             yield index
         finally:
             index.close()
 
 
-def _learned(state: Path, index: SqliteWorkIndex, settings: Settings, folder: str) -> bool:
+def _learned(state: Path, index: SqliteResultsIndex, settings: Settings, folder: str) -> bool:
     """Have an index learn from the book of a state folder which files of a folder are ours, if there is a book."""
     from pilotage.adapters.journals.sqlite.reader import SqliteReader
     from pilotage.app.service.offline import is_readable

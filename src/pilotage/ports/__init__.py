@@ -5,19 +5,14 @@ from __future__ import annotations
 from pilotage.ports.clock import (
     Clock,
 )
-from pilotage.ports.files import (
-    FileStore,
+from pilotage.ports.job_tree import (
     InTheWay,
-    MadeFile,
-    MadeWork,
+    JobTree,
     Mark,
     NotOurs,
     Rival,
-    SeenFile,
     StoredFile,
     StoreError,
-    WorkFields,
-    WorkIndex,
 )
 from pilotage.ports.journal import (
     FoundEvent,
@@ -31,6 +26,9 @@ from pilotage.ports.journal import (
     Page,
     SealedLost,
 )
+from pilotage.ports.logs import (
+    AttemptLogs,
+)
 from pilotage.ports.notifying import (
     BadAddress,
     DeliveryRefused,
@@ -38,6 +36,13 @@ from pilotage.ports.notifying import (
     Mailer,
     NotDelivered,
     Notifier,
+)
+from pilotage.ports.results_index import (
+    MadeFile,
+    MadeWork,
+    ResultsIndex,
+    SeenFile,
+    WorkFields,
 )
 from pilotage.ports.sites import (
     SeenAtSite,
@@ -48,13 +53,14 @@ from pilotage.ports.sites import (
 )
 
 __all__ = [
+    "AttemptLogs",
     "BadAddress",
     "Clock",
     "DeliveryRefused",
-    "FileStore",
     "FoundEvent",
     "FoundPackage",
     "InTheWay",
+    "JobTree",
     "Journal",
     "JournalBusy",
     "JournalError",
@@ -70,6 +76,7 @@ __all__ = [
     "NotOurs",
     "Notifier",
     "Page",
+    "ResultsIndex",
     "Rival",
     "SealedLost",
     "SeenAtSite",
@@ -81,5 +88,4 @@ __all__ = [
     "StoredFile",
     "SubmissionRefused",
     "WorkFields",
-    "WorkIndex",
 ]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.stores.work_index import SqliteWorkIndex
+from pilotage.adapters.stores.folder_tree import FolderTree
+from pilotage.adapters.stores.results_index import SqliteResultsIndex
+from pilotage.adapters.stores.work_database import WorkDatabase
 
 LONG_AGO = 1_600_000_000
 
@@ -21,22 +22,22 @@ def sha(data: bytes) -> str:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[SqliteWorkIndex]:
-    made = SqliteWorkIndex(tmp_path / ".pilotage")
+def index(tmp_path: Path) -> Iterator[SqliteResultsIndex]:
+    made = SqliteResultsIndex(WorkDatabase(tmp_path / ".pilotage"))
     yield made
     made.close()
 
 
 @pytest.fixture
-def store(tmp_path: Path, index: SqliteWorkIndex) -> FolderStore:
+def tree(tmp_path: Path, index: SqliteResultsIndex) -> FolderTree:
     """A store that has read a file which is old."""
     path = tmp_path / "in.dat"
     path.write_bytes(b"old")
     os.utime(path, (LONG_AGO, LONG_AGO))
-    store = FolderStore(tmp_path / ".pilotage", index)
-    assert store.checksum(str(tmp_path), "in.dat") == sha(b"old")
-    store.close()
-    return store
+    tree = FolderTree(tmp_path / ".pilotage", index)
+    assert tree.checksum(str(tmp_path), "in.dat") == sha(b"old")
+    tree.close()
+    return tree
 
 
 def await_tick(path: Path) -> None:
@@ -58,18 +59,18 @@ def write_in_place(path: Path, data: bytes) -> None:
     os.utime(path, (LONG_AGO, LONG_AGO))
 
 
-def test_a_change_whose_time_was_set_back_is_seen(store: FolderStore, tmp_path: Path) -> None:
+def test_a_change_whose_time_was_set_back_is_seen(tree: FolderTree, tmp_path: Path) -> None:
     path = tmp_path / "in.dat"
     before = path.stat()
     write_in_place(path, b"new")
     after = path.stat()
     same = [(each.st_size, each.st_mtime_ns, each.st_ino) for each in (before, after)]
     assert same[0] == same[1]  # everything else says that it is the same
-    assert store.checksum(str(tmp_path), "in.dat") == sha(b"new")
+    assert tree.checksum(str(tmp_path), "in.dat") == sha(b"new")
 
 
 def test_what_attempts_linked_is_not_read_again_and_a_change_after_them_is_seen(
-    store: FolderStore, index: SqliteWorkIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: FolderTree, index: SqliteResultsIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, link = tmp_path / "in.dat", tmp_path / "scratch"
     await_tick(path)
@@ -78,17 +79,17 @@ def test_what_attempts_linked_is_not_read_again_and_a_change_after_them_is_seen(
     index.used(str(tmp_path), until_ns=path.stat().st_ctime_ns)
     with monkeypatch.context() as patch:
         patch.setattr("pilotage.adapters.stores.checksums.hashlib", None)
-        assert store.checksum(str(tmp_path), "in.dat") == sha(b"old")
+        assert tree.checksum(str(tmp_path), "in.dat") == sha(b"old")
     write_in_place(path, b"new")
-    assert store.checksum(str(tmp_path), "in.dat") == sha(b"new")
+    assert tree.checksum(str(tmp_path), "in.dat") == sha(b"new")
 
 
 def test_a_link_of_somebody_else_has_it_read_again_once(
-    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: FolderTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "in.dat"
     await_tick(path)
     (tmp_path / "backup").hardlink_to(path)
-    assert store.checksum(str(tmp_path), "in.dat") == sha(b"old")
+    assert tree.checksum(str(tmp_path), "in.dat") == sha(b"old")
     monkeypatch.setattr("pilotage.adapters.stores.checksums.hashlib", None)
-    assert store.checksum(str(tmp_path), "in.dat") == sha(b"old")
+    assert tree.checksum(str(tmp_path), "in.dat") == sha(b"old")

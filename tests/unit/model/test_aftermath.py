@@ -112,7 +112,7 @@ def test_a_service_that_starts_finishes_what_one_that_died_had_granted(here: Pla
 
 def test_a_job_that_is_over_leaves_nothing_beside_its_results(here: Place, service: SmallService) -> None:
     job = service.submit(TWO).job
-    staged = Path(here.store.staged_folder(str(here.folder), job))
+    staged = Path(here.tree.staged_folder(str(here.folder), job))
     service.succeed("1.1.1", {"out-1": "one"})
     assert staged.is_dir()
     service.succeed("1.2.1", {"out-2": "two"})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.ports import NotOurs, WorkIndex
+from pilotage.ports import NotOurs, ResultsIndex
 from pilotage.service.works.reuse import adopt, may_be_there
 from tests.kit.earlier_work import Place, place
 
@@ -185,14 +185,14 @@ stages:
     assert expansion.late
     here.index.keep([])
     here.run(CHAIN)  # the folder is known now
-    assert [each.package for each in adopt(expansion, origin, store=here.store, index=here.index)] == []
+    assert [each.package for each in adopt(expansion, origin, tree=here.tree, index=here.index)] == []
 
 
 def test_where_nothing_was_made_nothing_is_looked_at(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "pilotage: 1\njob: j\nstages: [{each: {n: 1..100000}, run: 'work {n}', outputs: ['{n}.out']}]\n"
     prepared = here.prepare(text)
     monkeypatch.setattr(type(prepared.expansion), "block", None)
-    assert adopt(prepared.expansion, prepared.origin, store=here.store, index=here.index) == []
+    assert adopt(prepared.expansion, prepared.origin, tree=here.tree, index=here.index) == []
 
 
 def test_what_makes_no_file_is_looked_for_only_where_its_document_was_run(
@@ -204,7 +204,7 @@ def test_what_makes_no_file_is_looked_for_only_where_its_document_was_run(
     asked: list[int] = []
     real = type(here.index).find
 
-    def counted(index: WorkIndex, folder: str, keys: list[str]) -> object:
+    def counted(index: ResultsIndex, folder: str, keys: list[str]) -> object:
         asked.append(len(keys))
         return real(here.index, folder, keys)
 
@@ -240,7 +240,7 @@ def test_many_packages_are_looked_for_together(here: Place, monkeypatch: pytest.
     asked: list[int] = []
     real = type(here.index).find
 
-    def counted(index: WorkIndex, folder: str, keys: list[str]) -> object:
+    def counted(index: ResultsIndex, folder: str, keys: list[str]) -> object:
         asked.append(len(keys))
         return real(here.index, folder, keys)
 
@@ -256,7 +256,7 @@ def test_a_job_that_has_grown_adopts_among_its_new_packages(here: Place) -> None
     (last,) = adopt(
         prepared.expansion,
         prepared.origin,
-        store=here.store,
+        tree=here.tree,
         index=here.index,
         granted=granted,
         numbers=range(2, 3),

@@ -42,7 +42,7 @@ def here(tmp_path: Path) -> Iterator[Place]:
 
 
 def jobs_of(here: Place) -> JobsAtWork:
-    return JobsAtWork(here.journal, store=here.store, index=here.index)
+    return JobsAtWork(here.journal, tree=here.tree, index=here.index)
 
 
 def registered(here: Place, prepared: Prepared) -> None:

@@ -12,7 +12,7 @@ from pilotage.model.events import payloads
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import Hold, Release
-from pilotage.ports import FileStore, NotOurs
+from pilotage.ports import JobTree, NotOurs
 from pilotage.service.jobs.output_claims import Claims
 from pilotage.service.works.manifests import Manifests
 from tests.kit.earlier_work import Place, place
@@ -97,7 +97,7 @@ class FakeJobs:
         return self.rivals
 
 
-class FakeStore:
+class FakeTree:
     """A tree in which nothing is, or something that is in the way."""
 
     def __init__(self) -> None:
@@ -128,8 +128,8 @@ def file(name: str, digit: str = "a") -> OutputFile:
 
 
 def test_the_second_of_two_jobs_with_another_file_of_the_same_name_is_refused_until_the_first_is_over() -> None:
-    jobs, store = FakeJobs(), FakeStore()
-    claims = Claims(cast("Any", jobs), Manifests(cast("Any", NoJournal())), cast("FileStore", store))
+    jobs, tree = FakeJobs(), FakeTree()
+    claims = Claims(cast("Any", jobs), Manifests(cast("Any", NoJournal())), cast("JobTree", tree))
     one, two = AttemptRef("one", "1.1.1", 1), AttemptRef("two", "1.1.1", 1)
     claims.contested = frozenset({"one", "two"})
     claims.made(one, [file("x"), file("y")])
@@ -144,9 +144,9 @@ def test_the_second_of_two_jobs_with_another_file_of_the_same_name_is_refused_un
     assert claims.refusal(equal) == ""  # the same content is no harm
     third = AttemptRef("two", "1.3.1", 1)
     claims.made(third, [file("x", "c")])
-    store.fault = NotOurs("another file is there", subject="/data/x")
+    tree.fault = NotOurs("another file is there", subject="/data/x")
     assert claims.refusal(third) == "/data/x: another file is there"
-    store.fault = None
+    tree.fault = None
     jobs.on_let_go("one")
     assert (claims.contested, claims.refusal(third)) == (frozenset({"two"}), "")
 
@@ -158,7 +158,7 @@ def test_the_second_of_two_jobs_with_another_file_of_the_same_name_is_refused_un
 def test_jobs_are_contested_where_one_of_them_makes_what_is_not_known_before(
     here: Place, first: str, second: str, *, contested: bool
 ) -> None:
-    claims = Claims(cast("Any", FakeJobs()), Manifests(cast("Any", NoJournal())), cast("FileStore", FakeStore()))
+    claims = Claims(cast("Any", FakeJobs()), Manifests(cast("Any", NoJournal())), cast("JobTree", FakeTree()))
     one, two = (here.prepare(PATTERN.format(output=name)) for name in (first, second))
     claims.contest("two", two.expansion, [])
     assert not claims.contested

@@ -54,7 +54,7 @@ class Folder:
     def ran(self, text: str, *, over: bool = True, content: str = "", **more: Any) -> str:
         """Run a document: what it makes is granted, unless it is not `over`; the job."""
         here, submission = self.here, self.submission(text, **more)
-        made = prepare(submission, journal=here.journal, store=here.store, index=here.index, owner=submission.owner)
+        made = prepare(submission, journal=here.journal, tree=here.tree, index=here.index, owner=submission.owner)
         self.say(made.job, "JobRegistered", made.registered)
         for number in range(made.expansion.count):
             package = made.expansion.id(number).dotted
@@ -85,7 +85,7 @@ class Folder:
     ) -> ObsoleteFiles:
         request = CleanRequest(submission=self.submission(text, **more), read=read, remove=remove or {})
         here = self.here
-        return clean(request, journal=here.journal, store=here.store, index=here.index, learn=self._learn)
+        return clean(request, journal=here.journal, tree=here.tree, index=here.index, learn=self._learn)
 
     def removed(self, text: str, **more: Any) -> ObsoleteFiles:
         shown = self.found(text, **more)

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.stores.work_index import SqliteWorkIndex
+from pilotage.adapters.stores.folder_tree import FolderTree
+from pilotage.adapters.stores.results_index import SqliteResultsIndex
+from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import OutputFile
 from pilotage.ports import NotOurs
@@ -58,15 +59,15 @@ class Told:
         self.say("CommitGranted", {}, package=package, attempt=1)
 
 
-def without_an_index(here: Place) -> tuple[FolderStore, SqliteWorkIndex]:
+def without_an_index(here: Place) -> tuple[FolderTree, SqliteResultsIndex]:
     """A store whose index knows nothing, with the book to learn from."""
     state = here.folder / ".pilotage" / "lost"
-    index = SqliteWorkIndex(state)
-    return FolderStore(here.folder / ".pilotage", index, learn=GrantedFiles(here.journal, index).learn), index
+    index = SqliteResultsIndex(WorkDatabase(state))
+    return FolderTree(here.folder / ".pilotage", index, learn=GrantedFiles(here.journal, index).learn), index
 
 
-def prepared(here: Place, store: FolderStore, index: SqliteWorkIndex) -> Prepared:
-    return prepare(here.submission(TEXT), journal=here.journal, store=store, index=index, owner="ada")
+def prepared(here: Place, tree: FolderTree, index: SqliteResultsIndex) -> Prepared:
+    return prepare(here.submission(TEXT), journal=here.journal, tree=tree, index=index, owner="ada")
 
 
 def test_what_was_granted_is_ours_though_the_index_is_lost(here: Place) -> None:
@@ -74,12 +75,12 @@ def test_what_was_granted_is_ours_though_the_index_is_lost(here: Place) -> None:
     for package, name in (("1.1.1", "1.dat"), ("1.2.1", "2.dat")):
         told.made(package, name)
         told.granted(package)
-    store, index = without_an_index(here)
-    assert prepared(here, store, index).adopted == ()
+    tree, index = without_an_index(here)
+    assert prepared(here, tree, index).adopted == ()
     assert index.maker(str(here.folder), "1.dat", sha256=SHA256["1.dat"]) == told.job.job
     (here.folder / "1.dat").write_text("1!dat")  # of the same size
     with pytest.raises(NotOurs, match=r"changed since: 1\.dat\n") as refused:
-        prepared(here, store, index)
+        prepared(here, tree, index)
     assert "--replace" in refused.value.next_step
     index.close()
 
@@ -87,11 +88,11 @@ def test_what_was_granted_is_ours_though_the_index_is_lost(here: Place) -> None:
 def test_what_was_made_and_not_granted_is_not_ours_until_it_is(here: Place) -> None:
     told = Told(here)
     told.made("1.1.1", "1.dat")
-    store, index = without_an_index(here)
+    tree, index = without_an_index(here)
     with pytest.raises(NotOurs, match=r"1\.dat"):
-        prepared(here, store, index)
+        prepared(here, tree, index)
     told.granted("1.1.1")
-    prepared(here, store, index)
+    prepared(here, tree, index)
     index.close()
 
 
@@ -99,13 +100,13 @@ def test_an_index_that_was_begun_anew_learns_everything_again(here: Place) -> No
     told = Told(here)
     told.made("1.1.1", "1.dat")
     told.granted("1.1.1")
-    store, index = without_an_index(here)
-    prepared(here, store, index)
+    tree, index = without_an_index(here)
+    prepared(here, tree, index)
     index.path.write_bytes(b"no database, whatever it was")
     index.path.with_name("work.sqlite-wal").write_bytes(b"")
     (here.folder / "2.dat").write_text("theirs")
     with pytest.raises(NotOurs, match=r"2\.dat"):
-        prepared(here, store, index)
+        prepared(here, tree, index)
     (here.folder / "2.dat").unlink()
-    prepared(here, store, index)
+    prepared(here, tree, index)
     index.close()

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.stores.work_index import SqliteWorkIndex
-from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, Exchange, LogText
-from pilotage.ports import StoreError
+from pilotage.adapters.stores.folder_tree import FolderTree
+from pilotage.adapters.stores.results_index import SqliteResultsIndex
+from pilotage.adapters.stores.work_database import WorkDatabase
+from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, Exchange
 from pilotage.reading.access import EXCHANGE, READ, Principal, local_principal
 from pilotage.service.errors import Superseded
 from pilotage.service.http.agent_exchange import PIECE_BYTES, make_door, range_of
@@ -202,16 +202,6 @@ def test_numbers_that_no_book_can_keep_are_refused(door: Door, said: dict[str, A
     assert door.jobs.heard == []
 
 
-def test_a_log_of_no_package_does_not_lose_the_others(tmp_path: Path) -> None:
-    index = SqliteWorkIndex(tmp_path)
-    logs = [LogText(ref=AttemptRef("j", package, 1), stream="stdout", head=package) for package in ("x", "1.1.1")]
-    index.put_logs(logs)
-    assert index.logs("j", "1.1.1") == logs[1:]
-    with pytest.raises(StoreError):
-        index.put_logs([LogText(ref=AttemptRef("j", "1.1.1", 2**63), stream="stdout", head="")])
-    index.close()
-
-
 def test_a_service_whose_engine_has_ended_is_not_well(door: Door) -> None:
     assert door.ask("GET", "/healthz")[0] == 200
     door.jobs.alive = False
@@ -333,8 +323,8 @@ def test_an_empty_output_is_taken(door: Door, job_folder: Path) -> None:
 def test_what_is_no_file_of_the_job_is_refused_in_plain_words(
     door: Door, job_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    index = SqliteWorkIndex(job_folder / ".pilotage")
-    door.jobs.files = FolderStore(job_folder / ".pilotage", index)  # type: ignore[assignment]
+    index = SqliteResultsIndex(WorkDatabase(job_folder / ".pilotage"))
+    door.jobs.files = FolderTree(job_folder / ".pilotage", index)  # type: ignore[assignment]
     (job_folder / "folder").mkdir()
     (job_folder / "loop").symlink_to("loop")
     (job_folder / ".pilotage" / "empty").touch()

@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.adapters.stores.folder import FolderStore
-from pilotage.adapters.stores.work_index import SqliteWorkIndex
+from pilotage.adapters.stores.folder_tree import FolderTree
+from pilotage.adapters.stores.results_index import SqliteResultsIndex
+from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.model.exchange.exchange import (
     AttemptRef,
     Work,
@@ -192,24 +193,26 @@ def expected(number: int, data: bytes) -> str:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> SqliteWorkIndex:
+def index(tmp_path: Path) -> SqliteResultsIndex:
     """An index, which the test closes."""
-    return SqliteWorkIndex(tmp_path / ".pilotage")
+    return SqliteResultsIndex(WorkDatabase(tmp_path / ".pilotage"))
 
 
-def placed(store: FolderStore, folder: Path, number: int) -> MadeWork:
+def placed(tree: FolderTree, folder: Path, number: int) -> MadeWork:
     """What was made of an input as it is now."""
     work = made(folder, number)
-    return msgspec.structs.replace(work, placed=store.look_up(str(folder), list(work.fields.inputs)))
+    return msgspec.structs.replace(work, placed=tree.look_up(str(folder), list(work.fields.inputs)))
 
 
-def test_what_was_made_of_an_input_that_is_another_by_now_is_not_kept(tmp_path: Path, index: SqliteWorkIndex) -> None:
-    store = FolderStore(tmp_path / ".pilotage", index)
+def test_what_was_made_of_an_input_that_is_another_by_now_is_not_kept(
+    tmp_path: Path, index: SqliteResultsIndex
+) -> None:
+    tree = FolderTree(tmp_path / ".pilotage", index)
     (tmp_path / "in-1").write_bytes(b"one")
-    work = placed(store, tmp_path, 1)
+    work = placed(tree, tmp_path, 1)
     (tmp_path / "new").write_bytes(b"two")
     (tmp_path / "new").replace(tmp_path / "in-1")
-    completer = Completer(store, index)
+    completer = Completer(tree, index)
     completer.complete([work])
     completer.settle()
     completer.stop()
@@ -218,14 +221,14 @@ def test_what_was_made_of_an_input_that_is_another_by_now_is_not_kept(tmp_path: 
 
 
 def test_what_was_made_is_kept_once_the_checksums_of_its_inputs_are_known(
-    tmp_path: Path, index: SqliteWorkIndex
+    tmp_path: Path, index: SqliteResultsIndex
 ) -> None:
-    store = FolderStore(tmp_path / ".pilotage", index)
+    tree = FolderTree(tmp_path / ".pilotage", index)
     (tmp_path / "in-1").write_bytes(b"one")
     (tmp_path / "in-3").write_bytes(b"three")
-    completer = Completer(store, index)
-    completer.complete([placed(store, tmp_path, 1), made(tmp_path, 2)])  # the second has lost its input
-    completer.complete([placed(store, tmp_path, 3)])
+    completer = Completer(tree, index)
+    completer.complete([placed(tree, tmp_path, 1), made(tmp_path, 2)])  # the second has lost its input
+    completer.complete([placed(tree, tmp_path, 3)])
     completer.settle()
     completer.stop()
     found = index.find(str(tmp_path), [expected(1, b"one"), expected(3, b"three")])
@@ -234,9 +237,9 @@ def test_what_was_made_is_kept_once_the_checksums_of_its_inputs_are_known(
     index.close()
 
 
-def test_a_completer_that_had_nothing_to_do_ends_at_once(tmp_path: Path, index: SqliteWorkIndex) -> None:
+def test_a_completer_that_had_nothing_to_do_ends_at_once(tmp_path: Path, index: SqliteResultsIndex) -> None:
     before = threading.active_count()
-    completer = Completer(FolderStore(tmp_path, index), index)
+    completer = Completer(FolderTree(tmp_path, index), index)
     completer.complete([])
     completer.settle()
     completer.stop()
@@ -245,13 +248,13 @@ def test_a_completer_that_had_nothing_to_do_ends_at_once(tmp_path: Path, index: 
 
 
 def test_a_checksum_that_cannot_be_had_ends_nothing(
-    tmp_path: Path, index: SqliteWorkIndex, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, index: SqliteResultsIndex, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "in-3").write_bytes(b"three")
     bad = msgspec.structs.replace(made(tmp_path, 1), fields=fields_of(replace(inputs=(WorkInput(name="../in"),))))
-    store = FolderStore(tmp_path / ".pilotage", index)
-    completer = Completer(store, index)
-    completer.complete([bad, placed(store, tmp_path, 3)])
+    tree = FolderTree(tmp_path / ".pilotage", index)
+    completer = Completer(tree, index)
+    completer.complete([bad, placed(tree, tmp_path, 3)])
     completer.settle()
     completer.stop()
     assert index.find(str(tmp_path), [expected(3, b"three")])

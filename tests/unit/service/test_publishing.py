@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
-from pilotage.ports import FileStore, NotOurs, StoreError
+from pilotage.ports import JobTree, NotOurs, StoreError
 from pilotage.service.jobs.publishing import Publisher, Unpublished
 from pilotage.service.works.manifests import Manifests
 
@@ -19,7 +19,7 @@ ONE, TWO = AttemptRef("j", "1.1.1", 1), AttemptRef("j", "1.2.1", 3)
 MANIFEST = (OutputFile(name="a.dat", size_bytes=1, sha256="ab" * 32),)
 
 
-class FakeStore:
+class FakeTree:
     """Notes what is published and thrown away; refuses what the test says."""
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class Desk:
     """A publisher among what the test looks at."""
 
     def __init__(self) -> None:
-        self.store = FakeStore()
+        self.tree = FakeTree()
         self.holds: list[tuple[str, str]] = []
         manifests = Manifests(cast("Any", NoJournal()))
         manifests.note(ONE, MANIFEST)
         self.publisher = Publisher(
-            cast("FileStore", self.store),
+            cast("JobTree", self.tree),
             manifests,
             hold=lambda job, message: self.holds.append((job, message)),
             are_rivals=lambda job, other: (job, other) == ("j", "k"),
@@ -79,17 +79,17 @@ def desk() -> Desk:
 def test_a_granted_attempt_is_published_with_what_it_told_of(desk: Desk) -> None:
     desk.publisher.publish(FOLDER, ONE)
     desk.publisher.publish(FOLDER, TWO)  # it told of nothing
-    assert desk.store.published == [(FOLDER, ONE, MANIFEST), (FOLDER, TWO, ())]
+    assert desk.tree.published == [(FOLDER, ONE, MANIFEST), (FOLDER, TWO, ())]
     assert (desk.holds, desk.publisher.waiting("j"), desk.publisher.fault("j")) == ([], 0, None)
 
 
 def test_the_store_is_told_which_jobs_are_rivals_of_this_one(desk: Desk) -> None:
     desk.publisher.publish(FOLDER, ONE)
-    assert desk.store.rivals == {"k": True, "l": False}
+    assert desk.tree.rivals == {"k": True, "l": False}
 
 
 def test_what_cannot_be_published_holds_its_job_and_is_tried_again_when_that_is_released(desk: Desk) -> None:
-    desk.store.fault = NotOurs("a file is there", subject="/data/a.dat", next_step="move it away")
+    desk.tree.fault = NotOurs("a file is there", subject="/data/a.dat", next_step="move it away")
     desk.publisher.publish(FOLDER, ONE)
     desk.publisher.publish(FOLDER, TWO)
     told = "what 1.2.1 made cannot be published: /data/a.dat: a file is there"
@@ -125,7 +125,7 @@ def test_the_same_attempt_waits_once_however_often_it_fails(desk: Desk) -> None:
 def test_what_nobody_wants_is_thrown_away_and_if_that_fails_nothing_else_does(desk: Desk) -> None:
     desk.publisher.discard(FOLDER, ONE)
     desk.publisher.discard(FOLDER, TWO)
-    assert desk.store.discarded == [(FOLDER, ONE, 1), (FOLDER, TWO, 0)]
-    desk.store.fault = StoreError("read-only", subject="/data")
+    assert desk.tree.discarded == [(FOLDER, ONE, 1), (FOLDER, TWO, 0)]
+    desk.tree.fault = StoreError("read-only", subject="/data")
     desk.publisher.discard(FOLDER, ONE)
     assert desk.holds == []

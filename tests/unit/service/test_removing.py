@@ -69,7 +69,7 @@ def removals_of(service: SmallService, writer: Writer) -> Removals:
 
     at = service.place
     return Removals(
-        service.jobs, journal=at.journal, writer=writer, codec=Codec(), clock=StandingClock(2_000.0), store=at.store,
+        service.jobs, journal=at.journal, writer=writer, codec=Codec(), clock=StandingClock(2_000.0), tree=at.tree,
         index=at.index, ask=ask,
     )  # fmt: skip
 
@@ -234,8 +234,8 @@ def test_a_line_is_its_packages_and_which_of_them_make_files(here: Place, servic
 @contextmanager
 def runner_of(here: Place, writer: Writer) -> Iterator[Runner]:
     made = Runner(
-        journal=here.journal, writer=writer, clock=WallClock(), codec=Codec(), sites=[], accesses={}, store=here.store,
-        index=here.index, settings=EngineSettings(),
+        journal=here.journal, writer=writer, clock=WallClock(), codec=Codec(), sites=[], accesses={}, tree=here.tree,
+        index=here.index, logs=here.logs, settings=EngineSettings(),
     )  # fmt: skip
     made.start()
     try:

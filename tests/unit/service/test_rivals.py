@@ -51,7 +51,7 @@ def begun(here: Place, job: str, *, at: float, name: str = "", document: str = "
     """A job of a document, registered at a time."""
     text = f"pilotage: 1\njob: {name or job}\nstages:\n  - run: make\n    outputs: ['*.dat']\n"
     submission = msgspec.structs.replace(here.submission(text, id=job), document=document)
-    prepared = prepare(submission, journal=here.journal, store=here.store, index=here.index, owner=owner)
+    prepared = prepare(submission, journal=here.journal, tree=here.tree, index=here.index, owner=owner)
     told(here, job, "JobRegistered", at=at, data=msgspec.json.encode(prepared.registered))
 
 

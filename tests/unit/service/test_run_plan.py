@@ -54,7 +54,7 @@ def planned(
 ) -> RunPlan:
     return plan(
         here.submission(text, **more),
-        store=here.store,
+        tree=here.tree,
         index=here.index,
         admission=admission,
         executors=executors,

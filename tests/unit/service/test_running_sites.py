@@ -98,8 +98,9 @@ def runner_of(here: Place, **accesses: Hanging) -> Iterator[Runner]:
         codec=codec,
         sites=[LYON] if accesses else [],
         accesses=accesses,
-        store=here.store,
+        tree=here.tree,
         index=here.index,
+        logs=here.logs,
         settings=EngineSettings(),
     )
     try:

@@ -108,7 +108,7 @@ def test_a_job_without_an_owner_or_a_folder_is_refused(here: Place) -> None:
 
     def prepared(**changes: Any) -> Prepared:
         changed = msgspec.structs.replace(submission, **changes)
-        return prepare(changed, journal=here.journal, store=here.store, index=here.index, owner="")
+        return prepare(changed, journal=here.journal, tree=here.tree, index=here.index, owner="")
 
     with pytest.raises(SubmissionError, match="owns"):
         prepared()
@@ -121,14 +121,14 @@ def test_a_job_without_an_owner_or_a_folder_is_refused(here: Place) -> None:
 def test_a_definition_with_a_fault_is_told_as_any_document(here: Place) -> None:
     submission = msgspec.structs.replace(here.submission(SWEEP), definition={"pilotage": 1, "job": "j", "stagez": []})
     with pytest.raises(DocumentError, match="stagez"):
-        prepare(submission, journal=here.journal, store=here.store, index=here.index, owner="ada")
+        prepare(submission, journal=here.journal, tree=here.tree, index=here.index, owner="ada")
 
 
 def test_what_was_not_sent_is_asked_for(here: Place) -> None:
     captured = {"simulate": Captured(sha256=sha("never sent"))}
     submission = msgspec.structs.replace(here.submission(SWEEP), captured=captured)
     with pytest.raises(SubmissionError, match="not sent") as refused:
-        prepare(submission, journal=here.journal, store=here.store, index=here.index, owner="ada")
+        prepare(submission, journal=here.journal, tree=here.tree, index=here.index, owner="ada")
     assert refused.value.subject == "simulate"
 
 
@@ -169,7 +169,7 @@ def test_a_million_outputs_are_looked_for_by_listing_their_folder(here: Place, m
         return real(path, *rest, **more)
 
     monkeypatch.setattr("os.stat", noted)
-    prepare(submission, journal=here.journal, store=here.store, index=here.index, owner="ada")
+    prepare(submission, journal=here.journal, tree=here.tree, index=here.index, owner="ada")
     assert not [path for path in asked if path.endswith(".dat")]
 
 

@@ -12,7 +12,8 @@ import threading
 import time
 from contextlib import suppress
 
-from pilotage.ports.files import SeenFile, StoredFile, StoreError, WorkIndex
+from pilotage.ports.job_tree import StoredFile, StoreError
+from pilotage.ports.results_index import ResultsIndex, SeenFile
 
 _KEPT_MAX = 512  # so many are handed to the index at once
 _SETTLED_NS = 2_000_000_000  # a file changed this shortly ago may change again without another time
@@ -42,7 +43,7 @@ def stored(path: str, name: str) -> StoredFile | None:
 class Checksums:
     """Remembers checksums, at first here, then in the index."""
 
-    def __init__(self, index: WorkIndex) -> None:
+    def __init__(self, index: ResultsIndex) -> None:
         """Begin with what the index knows."""
         self._index = index
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 
 from pilotage.agent.attempt.files import MARK_BYTES_MAX, MARK_FILE
-from pilotage.ports.files import Mark
+from pilotage.ports.job_tree import Mark
 
 # Paths are texts here, as in the store.
 # ruff: noqa: PTH103, PTH104, PTH106, PTH108, PTH118, PTH120, PTH123, PTH208

@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Callable
 
-from pilotage.ports.files import StoredFile
+from pilotage.ports.job_tree import StoredFile
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -28,7 +28,8 @@ from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import why_ended
 
 if TYPE_CHECKING:
-    from pilotage.adapters.stores.work_index import SqliteWorkIndex
+    from pilotage.adapters.stores.logs import SqliteLogs
+    from pilotage.adapters.stores.results_index import SqliteResultsIndex
     from pilotage.book.codec import Codec
     from pilotage.engine.engine import Engine
     from pilotage.model.answers import CleanRequest, ObsoleteFiles
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pilotage.model.exchange.reports import SiteSays
     from pilotage.model.jobs.submission import RunPlan, Submission, SubmissionAnswer
     from pilotage.model.states import ClearedBy
-    from pilotage.ports import Clock, FileStore, Journal, WorkIndex
+    from pilotage.ports import AttemptLogs, Clock, JobTree, Journal
     from pilotage.service.http.backend import Running
     from pilotage.service.journal.retention import Action
     from pilotage.service.journal.writer import Writer
@@ -181,26 +182,32 @@ class Resting:
     left_behind = ()
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        """Take the state folder; its index is opened when it is asked for."""
+        """Take the state folder; its database is opened when it is asked for."""
         self._folder = folder
         self._settings = settings
-        self._index: SqliteWorkIndex | None = None
+        self._opened: tuple[SqliteResultsIndex, SqliteLogs] | None = None
 
     @property
-    def index(self) -> WorkIndex:
-        """What was made before, and the logs."""
-        from pilotage.adapters.stores.work_index import SqliteWorkIndex
-
-        if self._index is None:
-            self._index = SqliteWorkIndex(self._folder)
-        return self._index
-
-    @property
-    def store(self) -> FileStore:
+    def tree(self) -> JobTree:
         """The files of its jobs, to be looked at."""
-        from pilotage.adapters.stores.folder import FolderStore
+        from pilotage.adapters.stores.folder_tree import FolderTree
 
-        return FolderStore(self._folder, self.index)
+        return FolderTree(self._folder, self._database()[0])
+
+    @property
+    def logs(self) -> AttemptLogs:
+        """What their attempts printed."""
+        return self._database()[1]
+
+    def _database(self) -> tuple[SqliteResultsIndex, SqliteLogs]:
+        from pilotage.adapters.stores.logs import SqliteLogs
+        from pilotage.adapters.stores.results_index import SqliteResultsIndex
+        from pilotage.adapters.stores.work_database import WorkDatabase
+
+        if self._opened is None:
+            database = WorkDatabase(self._folder)
+            self._opened = SqliteResultsIndex(database), SqliteLogs(database)
+        return self._opened
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
         """The outputs of a finished job were handed over: the book is opened for writing as long as that takes."""
@@ -228,9 +235,9 @@ class Resting:
 
     def stop(self) -> None:
         """Close what was opened."""
-        index, self._index = self._index, None
-        if index is not None:
-            index.close()
+        opened, self._opened = self._opened, None
+        for each in opened or ():
+            each.close()
 
     def plan(self, submission: Submission) -> RunPlan:
         """What a run would come to is for a service to say."""

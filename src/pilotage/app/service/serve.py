@@ -73,8 +73,10 @@ def running_over(
     """What makes the running part of a service whose state is in a folder, with this computer and others as its sites."""
 
     def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
-        from pilotage.adapters.stores.folder import FolderStore
-        from pilotage.adapters.stores.work_index import SqliteWorkIndex
+        from pilotage.adapters.stores.folder_tree import FolderTree
+        from pilotage.adapters.stores.logs import SqliteLogs
+        from pilotage.adapters.stores.results_index import SqliteResultsIndex
+        from pilotage.adapters.stores.work_database import WorkDatabase
         from pilotage.app.service.credentials import tokens_of
         from pilotage.app.sites.connections import GivenSites, SitesReader, arranged, slots_of
         from pilotage.app.sites.entries import file_here
@@ -98,8 +100,9 @@ def running_over(
             else GivenSites(arrange(entries))
         )
         placed = reader.changed() or ()
-        index = SqliteWorkIndex(folder)
-        store = FolderStore(folder, index, learn=GrantedFiles(journal, index).learn)
+        database = WorkDatabase(folder)
+        index = SqliteResultsIndex(database)
+        tree = FolderTree(folder, index, learn=GrantedFiles(journal, index).learn)
         accesses, agent_sites = ways_of(ways_to(placed))
         runner = Runner(
             journal=journal,
@@ -109,8 +112,9 @@ def running_over(
             sites=[each.site for each in placed],
             accesses=accesses,
             agent_sites=agent_sites,
-            store=store,
+            tree=tree,
             index=index,
+            logs=SqliteLogs(database),
             settings=engine_settings(settings),
             package_token=tokens.for_package,
         )
@@ -125,7 +129,7 @@ def running_over(
                 return runner.ask(lambda engine: consider(engine.state, made, owner=submission.owner)).result()
 
             slots, executors = slots_of(runner.sites), executors_of(runner.sites)
-            return plan(submission, store=store, index=index, admission=admission, executors=executors, slots=slots)
+            return plan(submission, tree=tree, index=index, admission=admission, executors=executors, slots=slots)
 
         return Running(runner, journal=journal, plan=planned, sites=keeper)
 

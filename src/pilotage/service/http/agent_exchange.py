@@ -447,10 +447,10 @@ class AgentDoor:
 
     async def _file(self, job: str, scope: Any, send: Send) -> None:
         name = _parameters(scope).get("name", "")
-        (_, folder), store = await self._job(job), self._running.jobs.store
+        (_, folder), tree = await self._job(job), self._running.jobs.tree
         if why := why_outside(name):
             raise UnknownContent(f"no file of the job can have this name: {why}", subject=name[:256])
-        found = (await self._services.do(store.look_up, folder, [name])).get(name)
+        found = (await self._services.do(tree.look_up, folder, [name])).get(name)
         if found is None or found.size_bytes < 0:
             raise UnknownContent("no such file is there" if found is None else "this is no file", subject=name[:256])
         asked = header_of(scope, b"range")
@@ -460,7 +460,7 @@ class AgentDoor:
             headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, found.size_bytes)))
         # The first piece is read before anything is promised, though it may be empty.
         size_bytes = min(PIECE_BYTES, end - start)
-        first = await asyncio.to_thread(store.read, folder, name, offset=start, size_bytes=size_bytes)
+        first = await asyncio.to_thread(tree.read, folder, name, offset=start, size_bytes=size_bytes)
         pieces = self._pieces(folder, name, start=start + len(first), end=end if first else start)
         await send({"type": "http.response.start", "status": 206 if asked else 200, "headers": headers})
         await send({"type": "http.response.body", "body": first, "more_body": True})
@@ -474,7 +474,7 @@ class AgentDoor:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pieces(self, folder: str, name: str, *, start: int, end: int) -> AsyncIterator[bytes]:
-        read = self._running.jobs.store.read
+        read = self._running.jobs.tree.read
         while start < end:
             size = min(PIECE_BYTES, end - start)
             piece = await asyncio.to_thread(read, folder, name, offset=start, size_bytes=size)
@@ -498,7 +498,7 @@ class AgentDoor:
                 raise
             raise _no_attempt(ref) from None
         await self._services.do(self._refuse_unasked, row, ref, number, principal)
-        write = self._running.jobs.store.write_staged
+        write = self._running.jobs.tree.write_staged
         begin = offset = int(offset_text)
         held, more = bytearray(), True
         while more:

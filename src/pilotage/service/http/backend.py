@@ -19,7 +19,7 @@ from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, Lin
 from pilotage.model.exchange.reports import SiteSays
 from pilotage.model.jobs.submission import FILE, Origin, RunPlan, Submission, SubmissionAnswer
 from pilotage.model.states import ClearedBy
-from pilotage.ports import FileStore, Journal, WorkIndex
+from pilotage.ports import AttemptLogs, JobTree, Journal
 from pilotage.reading.access import Principal
 from pilotage.reading.views import KeptSites
 from pilotage.service.jobs.publishing import Unpublished
@@ -53,13 +53,13 @@ class RunsJobs(Protocol):
         ...
 
     @property
-    def store(self) -> FileStore:
+    def tree(self) -> JobTree:
         """The files of its jobs."""
         ...
 
     @property
-    def index(self) -> WorkIndex:
-        """What was made before, and the logs."""
+    def logs(self) -> AttemptLogs:
+        """What their attempts printed."""
         ...
 
     def exchange(self, says: AgentSays) -> Future[bytes]:

@@ -51,7 +51,7 @@ def left_unpublished(services: Services, job: JobRow) -> dict[str, int]:
     if running is None or folder is None:
         return {}
     try:
-        staged = running.jobs.store.staged(folder, job.job)
+        staged = running.jobs.tree.staged(folder, job.job)
     except StoreError:
         return {}  # its folder is gone: what is not there is not on its way either
     return {

@@ -16,7 +16,7 @@ from pilotage.model.exchange.exchange import Assignment, AttemptRef, Work, WorkI
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.submission import Origin
 from pilotage.model.site import Site
-from pilotage.ports import FileStore, InTheWay, Journal, MadeWork, Mark, StoredFile, WorkFields, WorkIndex
+from pilotage.ports import InTheWay, JobTree, Journal, MadeWork, Mark, ResultsIndex, StoredFile, WorkFields
 from pilotage.service.jobs.late_stages import Expanded
 from pilotage.service.jobs.resubmission import are_rivals
 from pilotage.service.jobs.submission import recall
@@ -41,7 +41,7 @@ class JobAtWork:
         origin: Origin,
         staged: str,
         kept: str,
-        store: FileStore,
+        tree: JobTree,
     ) -> None:
         """Take what the definition and the lists give, where its outputs are staged, and where half of them are kept."""
         self.job = job
@@ -57,7 +57,7 @@ class JobAtWork:
         self._asked: dict[AttemptRef, tuple[int, WorkFields, tuple[WorkInput, ...]]] = {}  # of attempts under way
         self._keys: dict[AttemptRef, str] = {}  # of those of them whose key was asked for
         self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs whose checksums are not known
-        self._store = store
+        self._tree = tree
         self._mark: Mark | None = None  # made for the first attempt
         self._looked_at: JobPlan | None = None  # as it was when `_by_site` was found out
         self._by_site = False
@@ -92,7 +92,7 @@ class JobAtWork:
             if found is not None:
                 granted[found] = AttemptRef(self.job, source.package, source.attempt)
         if self._mark is None:
-            self._mark = self._store.mark(self.folder, self.job)
+            self._mark = self._tree.mark(self.folder, self.job)
 
         def manifest_of(producer: int) -> Manifest | None:
             return manifests.of(granted[producer]) if producer in granted else None
@@ -122,7 +122,7 @@ class JobAtWork:
         self._keys.pop(assignment.ref, None)
         if not is_complete(fields):
             unknown = [name for name, sha256 in fields.inputs.items() if not sha256]
-            self._placed[assignment.ref] = self._store.look_up(self.folder, unknown)
+            self._placed[assignment.ref] = self._tree.look_up(self.folder, unknown)
         return work
 
     def _is_started_by_site(self) -> bool:
@@ -138,7 +138,7 @@ class JobAtWork:
         def of_now(script: WorkScript | None) -> WorkScript | None:
             if script is None or not script.files:
                 return script
-            checksum = partial(self._store.checksum, self.folder)
+            checksum = partial(self._tree.checksum, self.folder)
             files = [msgspec.structs.replace(each, sha256=checksum(each.name) or each.sha256) for each in script.files]
             return msgspec.structs.replace(script, files=tuple(files))
 
@@ -198,10 +198,10 @@ class JobAtWork:
 class JobsAtWork:
     """Every job that is worked on, by its id. Threads may ask at once."""
 
-    def __init__(self, journal: Journal, *, store: FileStore, index: WorkIndex) -> None:
-        """Have jobs from the book of a journal, their folders from a store, and what was made before from an index."""
+    def __init__(self, journal: Journal, *, tree: JobTree, index: ResultsIndex) -> None:
+        """Have jobs from the book of a journal, their folders from a tree, and what was made before from an index."""
         self._journal = journal
-        self._store = store
+        self._tree = tree
         self._index = index
         self._jobs: dict[str, JobAtWork] = {}
         self._offered: dict[tuple[str, int], Expanded] = {}
@@ -210,10 +210,10 @@ class JobsAtWork:
 
     def bring(self, job: str, *, expansion: Expansion, plan: JobPlan, origin: Origin) -> JobAtWork:
         """Take a job in that is about to be registered, or was recalled."""
-        staged = self._store.staged_folder(origin.folder, job)
-        kept = self._store.kept_folder(job)
+        staged = self._tree.staged_folder(origin.folder, job)
+        kept = self._tree.kept_folder(job)
         at_work = JobAtWork(
-            job, expansion=expansion, plan=plan, origin=origin, staged=staged, kept=kept, store=self._store
+            job, expansion=expansion, plan=plan, origin=origin, staged=staged, kept=kept, tree=self._tree
         )
         at_work.has_earlier = may_be_there(expansion, origin, self._index)
         with self._guard:
@@ -250,7 +250,7 @@ class JobsAtWork:
             found = self._index.find(folder, [key for where, key in keys if where == folder])
             if not found:
                 continue
-            faults = out_of_place(found.values(), folder, store=self._store, index=self._index)
+            faults = out_of_place(found.values(), folder, tree=self._tree, index=self._index)
             for key, made in found.items():
                 if key not in faults:
                     number = keys[folder, key]

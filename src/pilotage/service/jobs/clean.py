@@ -32,7 +32,7 @@ from pilotage.model.jobs.definition import Definition, InputFile, Parameter, Sou
 from pilotage.model.jobs.submission import Origin
 from pilotage.model.states import FINAL_NAMES
 from pilotage.model.texts import clipped
-from pilotage.ports import Clock, FileStore, Journal, MadeFile, StoredFile, StoreError, WorkIndex
+from pilotage.ports import Clock, JobTree, Journal, MadeFile, ResultsIndex, StoredFile, StoreError
 from pilotage.service.jobs.resubmission import origin_of
 from pilotage.service.jobs.submission import expansion_of, recall
 from pilotage.service.works.capture import differing_of, output_column
@@ -129,14 +129,14 @@ class FileUses:
         self._read_like.add(((pattern, 0) for pattern in {*patterns} if pattern.strip("*")), stage=0)
 
 
-def files_there(store: FileStore, folder: str, names: Collection[str]) -> Iterator[StoredFile]:
+def files_there(tree: JobTree, folder: str, names: Collection[str]) -> Iterator[StoredFile]:
     """The files of some names, as far as they can be looked at: what cannot be is read by nobody."""
     try:
-        yield from store.look_up(folder, names).values()
+        yield from tree.look_up(folder, names).values()
     except StoreError:
         if len(names) > 1:
             for name in names:
-                yield from files_there(store, folder, [name])
+                yield from files_there(tree, folder, [name])
 
 
 def identity(file: StoredFile) -> tuple[int, int]:
@@ -201,8 +201,8 @@ def clean(
     request: CleanRequest,
     *,
     journal: Journal,
-    store: FileStore,
-    index: WorkIndex,
+    tree: JobTree,
+    index: ResultsIndex,
     learn: Learn,
     unfinished: Collection[str] = (),
     at_work: AtWork = lambda _: None,
@@ -212,7 +212,7 @@ def clean(
     `unfinished` are jobs that are not over besides those that are not by the book. Raises `DocumentError`, and `StoreError`
     where files cannot be looked at; what cannot be removed is told.
     """
-    found = _Search(request, journal=journal, store=store, unfinished=unfinished, at_work=at_work).obsolete(
+    found = _Search(request, journal=journal, tree=tree, unfinished=unfinished, at_work=at_work).obsolete(
         _made(index, request.submission.folder, learn)
     )
     if not request.remove:
@@ -223,13 +223,13 @@ def clean(
         if request.remove.get(file.name) != file.sha256:
             continue
         try:
-            if store.remove(found.folder, file.name, sha256=file.sha256):
+            if tree.remove(found.folder, file.name, sha256=file.sha256):
                 removed.append(file.name)
             else:
                 failed.append(NotRemoved(name=file.name, message="it was changed a moment ago"))
         except StoreError as fault:
             failed.append(NotRemoved(name=file.name, message=fault.what))
-    folders = store.remove_empty(found.folder, removed)
+    folders = tree.remove_empty(found.folder, removed)
     return msgspec.structs.replace(found, removed=tuple(removed), folders=tuple(folders), not_removed=tuple(failed))
 
 
@@ -267,7 +267,7 @@ def removal_notes(found: ObsoleteFiles, *, journal: Journal, clock: Clock) -> li
     return notes
 
 
-def _made(index: WorkIndex, folder: str, learn: Learn) -> Iterator[tuple[str, dict[str, MadeFile]]]:
+def _made(index: ResultsIndex, folder: str, learn: Learn) -> Iterator[tuple[str, dict[str, MadeFile]]]:
     """The names under which something was made, each with what it was, by checksum."""
     learn(folder)
     for name, files in groupby(index.made_files(folder), key=lambda made: made.file.name):
@@ -291,7 +291,7 @@ class _Search:
         request: CleanRequest,
         *,
         journal: Journal,
-        store: FileStore,
+        tree: JobTree,
         unfinished: Collection[str],
         at_work: AtWork,
     ) -> None:
@@ -299,7 +299,7 @@ class _Search:
         self._submission = submission
         self._folder = submission.folder
         self._journal = journal
-        self._store = store
+        self._tree = tree
         self._at_work = at_work
         expansion = expansion_of(submission)
         self._definition = expansion.definition
@@ -323,7 +323,7 @@ class _Search:
             for name, contents in made
             if not self._now.makes(name) and any(each.job in self._mine for each in contents.values())
         }
-        there = self._store.look_up(self._folder, wanted) if wanted else {}
+        there = self._tree.look_up(self._folder, wanted) if wanted else {}
         users = self._users() if there else []
         files: list[ObsoleteFile] = []
         kept: list[StayingFile] = []
@@ -353,10 +353,10 @@ class _Search:
         def kept(reason: StaysFor, message: str) -> StayingFile:
             return StayingFile(name=name, reason=reason, message=message)
 
-        if self._store.is_linked(self._folder, name):
+        if self._tree.is_linked(self._folder, name):
             return kept("link", "it is a link, or in a folder that is one")
         sizes = {each.file.size_bytes for each in contents.values()}
-        sha256 = self._store.checksum(self._folder, name) if there.size_bytes in sizes else None
+        sha256 = self._tree.checksum(self._folder, name) if there.size_bytes in sizes else None
         made = contents.get(sha256 or "")
         if made is None or sha256 is None:
             return kept("changed", "it was changed since it was made")
@@ -419,7 +419,7 @@ class _Search:
         key = (origin.folder, origin.document)
         if key not in self._documents:
             try:
-                self._documents[key] = bool(self._store.look_up(origin.folder, [origin.document]))
+                self._documents[key] = bool(self._tree.look_up(origin.folder, [origin.document]))
             except StoreError:  # nobody may look there: what is not known for certain is there
                 self._documents[key] = True
         return self._documents[key]
@@ -472,7 +472,7 @@ class _Search:
             for user in (*users, own):
                 names = user.uses.names_read() if user.uses is not None else ()
                 who = user.message.removesuffix(_USES)
-                for file in files_there(self._store, user.folder, names):
+                for file in files_there(self._tree, user.folder, names):
                     self._links[identity(file)] = (user.reason, f"{who}reads {file.name}, which leads to it")
         return self._links
 

@@ -23,7 +23,7 @@ from pilotage.model.events.events import Event, parse_dotted
 from pilotage.model.events.payloads import FilesRemoved, KeptFile, OutputFile, RemovalOrdered
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import LineFiles
-from pilotage.ports import Clock, FileStore, Journal, StoreError, WorkIndex
+from pilotage.ports import Clock, JobTree, Journal, ResultsIndex, StoreError
 from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
 from pilotage.service.jobs.clean import FileUses, files_there, identity, name_in
 from pilotage.service.jobs.resubmission import unfinished_jobs
@@ -116,8 +116,8 @@ class Removals:
         writer: Writer,
         codec: Codec,
         clock: Clock,
-        store: FileStore,
-        index: WorkIndex,
+        tree: JobTree,
+        index: ResultsIndex,
         ask: Ask[set[str]],
     ) -> None:
         """Take the jobs and the book, the files, and how the engine is asked."""
@@ -126,7 +126,7 @@ class Removals:
         self._writer = writer
         self._codec = codec
         self._clock = clock
-        self._store = store
+        self._tree = tree
         self._index = index
         self._ask = ask
 
@@ -141,7 +141,7 @@ class Removals:
         for each in ordered:
             manifest = manifests.of(each.ref) or ()
             try:
-                self._store.discard(at_work.folder, each.ref, len(manifest))  # it may never have got its names
+                self._tree.discard(at_work.folder, each.ref, len(manifest))  # it may never have got its names
             except StoreError as fault:
                 log.warning("%s: %s", each.ref, fault)  # it takes room until the job is over, and nothing else
             dealt = self._remove(at_work.folder, each.ref, manifest, others)
@@ -154,7 +154,7 @@ class Removals:
         at_work, manifests, names = self._jobs.get(job), Manifests(self._journal), set[str]()
         for each in standing if at_work is not None else ():
             names.update(file.name for file in manifests.of(each.ref) or ())
-        return LineFiles(kept=len(self._store.look_up(at_work.folder, names)) if at_work is not None else 0)
+        return LineFiles(kept=len(self._tree.look_up(at_work.folder, names)) if at_work is not None else 0)
 
     def kept_for_readers(self, total: LineFiles, standing: Sequence[Standing]) -> LineFiles:
         """The same with the files of attempts that somebody was reading."""
@@ -186,16 +186,16 @@ class Removals:
 
     def _remove(self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile], others: Sequence[_Other]) -> _Dealt:
         dealt = _Dealt([], [], [])
-        there = self._store.look_up(folder, [file.name for file in manifest])
+        there = self._tree.look_up(folder, [file.name for file in manifest])
         if there:
-            self._store.is_ours(folder, list(there.values()))  # the index learns from the book what it has lost
+            self._tree.is_ours(folder, list(there.values()))  # the index learns from the book what it has lost
         for file in manifest:
             if file.name not in there:
                 dealt.gone.append(file.name)
                 continue
             try:
                 kept = self._why_kept(folder, ref.job, file, others)
-                if kept is None and not self._store.remove(folder, file.name, sha256=file.sha256):
+                if kept is None and not self._tree.remove(folder, file.name, sha256=file.sha256):
                     kept = _changed(file)  # a moment ago
             except StoreError as fault:
                 kept = KeptFile(name=file.name, reason="not-removed", message=fault.what)
@@ -207,12 +207,12 @@ class Removals:
 
     def _why_kept(self, folder: str, job: str, file: OutputFile, others: Sequence[_Other]) -> KeptFile | None:
         name = file.name
-        if self._store.checksum(folder, name) != file.sha256:
+        if self._tree.checksum(folder, name) != file.sha256:
             return _changed(file)
         maker = self._index.maker(folder, name, sha256=file.sha256)
         if maker not in ("", job):
             return KeptFile(name=name, reason="made", message=f"the job {maker} has made it since, or taken it over")
-        there = self._store.look_up(folder, [name]).get(name)
+        there = self._tree.look_up(folder, [name]).get(name)
         for other in others:
             told = f"the job {other.job}, which is not over,"
             inner = name_in(other.folder, folder=folder, name=name)
@@ -229,7 +229,7 @@ class Removals:
         for other in sorted(unfinished):
             if (at_work := self._jobs.get(other)) is not None:
                 uses = FileUses(at_work.expansion, [*at_work.origin.captured, at_work.origin.document])
-                read = files_there(self._store, at_work.folder, uses.names_read())
+                read = files_there(self._tree, at_work.folder, uses.names_read())
                 yield _Other(other, at_work.folder, uses, frozenset(map(identity, read)))
 
     # --- the book ---

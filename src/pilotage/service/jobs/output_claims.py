@@ -20,7 +20,7 @@ from pilotage.engine.state.jobs import PackageWork
 from pilotage.language import Expansion
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.ports import FileStore, Journal, JournalError, StoreError, WorkIndex
+from pilotage.ports import JobTree, Journal, JournalError, ResultsIndex, StoreError
 from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
 from pilotage.service.jobs.resubmission import origin_of, unfinished_jobs
 from pilotage.service.works.manifests import Manifest, Manifests
@@ -32,11 +32,11 @@ NAMES_MAX = 100_000
 class Claims:
     """The guard of an engine. It is asked in the engine's thread; jobs are told of from another one."""
 
-    def __init__(self, jobs: JobsAtWork, manifests: Manifests, store: FileStore) -> None:
+    def __init__(self, jobs: JobsAtWork, manifests: Manifests, tree: JobTree) -> None:
         """Take the jobs, what attempts made, and where the files are."""
         self._jobs = jobs
         self._manifests = manifests
-        self._store = store
+        self._tree = tree
         self.contested: frozenset[str] = frozenset()  # the jobs of which another one may make the same
         self._made: dict[AttemptRef, Manifest] = {}  # of attempts that wait for a grant
         self._names: dict[tuple[str, str], tuple[str, str]] = {}  # by folder and name: whose it is, and its sha256
@@ -101,7 +101,7 @@ class Claims:
                 return f"{file.name}: the job {job}, which is not over, has made another file of this name"
         try:
             rivals = partial(self._jobs.are_rivals, ref.job)
-            self._store.check(folder, manifest, is_rival=rivals, in_the_way=at_work.in_the_way)
+            self._tree.check(folder, manifest, is_rival=rivals, in_the_way=at_work.in_the_way)
         except StoreError as fault:
             return f"{fault.subject}: {fault.what}"
         self._names.update(((folder, file.name), (ref.job, file.sha256)) for file in manifest)
@@ -148,7 +148,7 @@ class GrantedFiles:
     The book is read only where a file stands in the way that the index does not know, each of its events once.
     """
 
-    def __init__(self, journal: Journal, index: WorkIndex) -> None:
+    def __init__(self, journal: Journal, index: ResultsIndex) -> None:
         """Take the book, and the index that is to know as much."""
         self._journal = journal
         self._index = index

@@ -25,7 +25,7 @@ from pilotage.model.jobs.submission import (
     StagePlan,
     Submission,
 )
-from pilotage.ports import FileStore, WorkIndex
+from pilotage.ports import JobTree, ResultsIndex
 from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.submission import lay_out
 from pilotage.service.works.reuse import NEVER, Earlier, run_again_last
@@ -41,8 +41,8 @@ Admission = Callable[[JobPlan], "Refused | tuple[str, ...]"]
 def plan(
     submission: Submission,
     *,
-    store: FileStore,
-    index: WorkIndex,
+    tree: JobTree,
+    index: ResultsIndex,
     admission: Admission,
     executors: Collection[str] = (),
     slots: int = 1,
@@ -52,10 +52,10 @@ def plan(
     `executors` are the names and kinds of the sites there are. Where nothing would run no job is made of it, and nobody
     can refuse that.
     """
-    laid_out = lay_out(submission, store=store, executors=executors)
+    laid_out = lay_out(submission, tree=tree, executors=executors)
     expansion, job = laid_out.expansion, laid_out.plan
     while True:
-        found = _examine(expansion, laid_out.origin, store=store, index=index, fresh=submission.fresh)
+        found = _examine(expansion, laid_out.origin, tree=tree, index=index, fresh=submission.fresh)
         grown = _grown(expansion, found)
         if grown is None:
             break
@@ -143,7 +143,7 @@ def _grown(expansion: Expansion, found: _Examined) -> Expansion | None:
     return None
 
 
-def _examine(expansion: Expansion, origin: Origin, *, store: FileStore, index: WorkIndex, fresh: bool) -> _Examined:
+def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: ResultsIndex, fresh: bool) -> _Examined:
     would_run = np.ones(expansion.count, np.bool_)
     would_run[sorted(expansion.left_out)] = False
     made: dict[int, list[str]] = {}
@@ -157,7 +157,7 @@ def _examine(expansion: Expansion, origin: Origin, *, store: FileStore, index: W
         reasons[why] = int(would_run.sum())
         numbers = np.flatnonzero(would_run)[:PLANNED_MAX].tolist()
         return _Examined(would_run, [_planned(expansion, number, why) for number in numbers], +reasons, made)
-    earlier = Earlier(expansion, origin, store=store, index=index, explain=True)
+    earlier = Earlier(expansion, origin, tree=tree, index=index, explain=True)
     for verdict in earlier.verdicts():
         if verdict.adopted is not None:
             would_run[verdict.number] = False

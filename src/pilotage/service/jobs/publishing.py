@@ -21,7 +21,7 @@ from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.exchange.operations import HoldResults
 from pilotage.model.states import ADOPTED, ExitCodeGasw
-from pilotage.ports import FileStore, InTheWay, MadeWork, StoreError, WorkIndex
+from pilotage.ports import InTheWay, JobTree, MadeWork, ResultsIndex, StoreError
 from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
 from pilotage.service.process import Courtesy
 from pilotage.service.works.manifests import Manifest, Manifests
@@ -53,9 +53,9 @@ class Unpublished(msgspec.Struct, frozen=True, kw_only=True):
 class Publisher:
     """Publishes what was granted, and throws away what was not; one thread uses it."""
 
-    def __init__(self, store: FileStore, manifests: Manifests, *, hold: Hold, are_rivals: AreRivals) -> None:
-        """Take the store, what attempts made, how a job is held, and which jobs must leave each other's files alone."""
-        self._store = store
+    def __init__(self, tree: JobTree, manifests: Manifests, *, hold: Hold, are_rivals: AreRivals) -> None:
+        """Take the tree, what attempts made, how a job is held, and which jobs must leave each other's files alone."""
+        self._tree = tree
         self._manifests = manifests
         self._hold = hold
         self._are_rivals = are_rivals
@@ -67,7 +67,7 @@ class Publisher:
         manifest = self._manifests.of(ref) or ()
         try:
             rivals = partial(self._are_rivals, ref.job)
-            self._store.publish(folder, ref, manifest, is_rival=rivals, in_the_way=in_the_way)
+            self._tree.publish(folder, ref, manifest, is_rival=rivals, in_the_way=in_the_way)
         except StoreError as fault:
             self.postpone(folder, ref, fault)
 
@@ -85,7 +85,7 @@ class Publisher:
         """Throw away what an attempt staged that nobody wants."""
         manifest = self._manifests.of(ref)
         try:
-            self._store.discard(folder, ref, len(manifest or ()))
+            self._tree.discard(folder, ref, len(manifest or ()))
         except StoreError as fault:
             log.warning("%s: %s", ref, fault)  # it takes room, and nothing else: the next start tries again
 
@@ -140,8 +140,8 @@ class Aftermath:
         jobs: JobsAtWork,
         manifests: Manifests,
         *,
-        store: FileStore,
-        index: WorkIndex,
+        tree: JobTree,
+        index: ResultsIndex,
         hold: Hold,
         on_its_way: Callable[[str], bool] = lambda _: False,
         courtesy: Courtesy | None = None,
@@ -152,10 +152,10 @@ class Aftermath:
         """
         self._jobs = jobs
         self._manifests = manifests
-        self._store = store
+        self._tree = tree
         self._index = index
-        self._publisher = Publisher(store, manifests, hold=hold, are_rivals=jobs.are_rivals)
-        self._completer = Completer(store, index)
+        self._publisher = Publisher(tree, manifests, hold=hold, are_rivals=jobs.are_rivals)
+        self._completer = Completer(tree, index)
         # By job and activity: how many succeeded, and their seconds, as far as that was not noted yet.
         self._spent: dict[str, dict[str, list[float]]] = {}
         self._timed: dict[str, int] = {}  # by job: how many succeeded
@@ -222,7 +222,7 @@ class Aftermath:
             return 0
         state = engine.state.jobs.by_id[job]
         granted = []
-        for package, attempt in self._store.staged(at_work.folder, job):
+        for package, attempt in self._tree.staged(at_work.folder, job):
             number = at_work.number(package)
             ref = AttemptRef(job, package, attempt)
             if number is not None and state.granted[number] == attempt:
@@ -288,7 +288,7 @@ class Aftermath:
         if at_work is not None and not self._publisher.waiting(job):
             self._note_times(job)
             self._timed.pop(job, None)
-            self._store.forget(at_work.folder, job)
+            self._tree.forget(at_work.folder, job)
             self._jobs.let_go(job)
 
     # --- by type of event ---

@@ -24,7 +24,7 @@ from pilotage.model.jobs.submission import (
     Submission,
 )
 from pilotage.model.states import FINAL_NAMES
-from pilotage.ports import FileStore, Journal, NotOurs
+from pilotage.ports import JobTree, Journal, NotOurs
 from pilotage.service.jobs.submission import Prepared, plain_outputs
 
 ANEW, REPLACED = "to start everything anew", "to replace files that are not ours"
@@ -196,7 +196,7 @@ def standings_of(job: str, engine: Engine) -> Standings:
     )
 
 
-def lost(expansion: Expansion, standings: Standings, *, folder: str, store: FileStore) -> list[str]:
+def lost(expansion: Expansion, standings: Standings, *, folder: str, tree: JobTree) -> list[str]:
     """The packages, dotted, of which a file is gone that something needs which is not over or must run again.
 
     Whoever others of them read from comes first. What nobody needs any more may be gone.
@@ -208,14 +208,14 @@ def lost(expansion: Expansion, standings: Standings, *, folder: str, store: File
         read = {each for number in readers for each in _producers(expansion, number)}
         makers = sorted((read & standings.granted) - looked_at)
         looked_at.update(makers)
-        readers = _without_their_files(expansion, makers, folder=folder, store=store)
+        readers = _without_their_files(expansion, makers, folder=folder, tree=tree)
         found = [*(expansion.id(number).dotted for number in readers), *found]
     return found
 
 
-def _without_their_files(expansion: Expansion, makers: Iterable[int], *, folder: str, store: FileStore) -> list[int]:
+def _without_their_files(expansion: Expansion, makers: Iterable[int], *, folder: str, tree: JobTree) -> list[int]:
     names = {number: _named_outputs(expansion, number) for number in makers}
-    there = store.look_up(folder, {name for each in names.values() for name in each})
+    there = tree.look_up(folder, {name for each in names.values() for name in each})
     return [number for number, each in names.items() if any(name not in there for name in each)]
 
 

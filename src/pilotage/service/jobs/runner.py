@@ -42,7 +42,7 @@ from pilotage.model.exchange.reports import SiteSays
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site, executors_of
 from pilotage.model.states import ClearedBy
-from pilotage.ports import Clock, FileStore, Journal, SiteAccess, WorkIndex
+from pilotage.ports import AttemptLogs, Clock, JobTree, Journal, ResultsIndex, SiteAccess
 from pilotage.service.core import Core
 from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.active_jobs import JobsAtWork
@@ -94,8 +94,9 @@ class Runner:
         sites: Sequence[Site],
         accesses: Mapping[str, SiteAccess],
         agent_sites: Mapping[str, AgentSettings] | None = None,
-        store: FileStore,
-        index: WorkIndex,
+        tree: JobTree,
+        index: ResultsIndex,
+        logs: AttemptLogs,
         settings: EngineSettings,
         package_token: Callable[[AttemptRef], str] | None = None,
     ) -> None:
@@ -109,14 +110,15 @@ class Runner:
         self._clock = clock
         self._codec = codec
         self._sites = sites
-        self.store, self.index = store, index  # the files; what was made before, and the logs
+        self.tree, self.logs = tree, logs
+        self._index = index
         self._settings = settings
         self._package_token = package_token
         self._manifests = Manifests(journal)
-        self._jobs = JobsAtWork(journal, store=store, index=index)
+        self._jobs = JobsAtWork(journal, tree=tree, index=index)
         driver = self._driver = Driver(writer=writer, clock=clock, outside=self)
         self._aftermath = Aftermath(
-            self._jobs, self._manifests, store=store, index=index, hold=self._hold,
+            self._jobs, self._manifests, tree=tree, index=index, hold=self._hold,
             on_its_way=driver.on_its_way, courtesy=driver.courtesy,
         )  # fmt: skip
         self._workers = SiteWorkers(
@@ -131,14 +133,14 @@ class Runner:
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._granted_files = GrantedFiles(journal, index)
-        self._claims = Claims(self._jobs, self._manifests, store)
+        self._claims = Claims(self._jobs, self._manifests, tree)
         self._removals = Removals(
             self._jobs,
             journal=journal,
             writer=writer,
             codec=codec,
             clock=clock,
-            store=store,
+            tree=tree,
             index=index,
             ask=driver.ask,
         )
@@ -169,8 +171,9 @@ class Runner:
         self._driver.stop()
         self._expander.stop()
         self._aftermath.stop()
-        self.store.close()
-        self.index.close()
+        self.tree.close()
+        self._index.close()
+        self.logs.close()
 
     @property
     def alive(self) -> bool:
@@ -291,7 +294,7 @@ class Runner:
         """The book has cleared, sealed or purged a finished job: the engine need not know it any longer."""
         self._driver.receive(PutAway(job=action.job))
         if action.deed == "purge":
-            self.index.forget(action.job)
+            self.logs.forget(action.job)
 
     def _clear(self, job: str, by: ClearedBy) -> Accepted:
         if self._driver.ask(lambda engine: job in engine.state.jobs.by_id).result():
@@ -311,8 +314,8 @@ class Runner:
         found = clean(
             request,
             journal=self._journal,
-            store=self.store,
-            index=self.index,
+            tree=self.tree,
+            index=self._index,
             learn=self._granted_files.learn,
             unfinished=self._driver.ask(unfinished).result(),
             at_work=at_work,
@@ -362,8 +365,8 @@ class Runner:
         return prepare(
             submission,
             journal=self._journal,
-            store=self.store,
-            index=self.index,
+            tree=self.tree,
+            index=self._index,
             owner=submission.owner,
             executors=executors_of(self._sites),
         )
@@ -418,9 +421,9 @@ class Runner:
         if at_work is None:
             return 0
         standings = self._driver.ask(partial(standings_of, job)).result()
-        staged = {package for package, _ in self.store.staged(at_work.folder, job)}  # made, and not under its names yet
+        staged = {package for package, _ in self.tree.staged(at_work.folder, job)}  # made, and not under its names yet
         count = 0
-        for package in lost(at_work.expansion, standings, folder=at_work.folder, store=self.store):
+        for package in lost(at_work.expansion, standings, folder=at_work.folder, tree=self.tree):
             if package in staged:
                 continue
             with suppress(OperationRefused):  # somebody reads what it made: so that is there for who does
@@ -462,7 +465,7 @@ class Runner:
         self._aftermath.follow(self._core.engine, outbox.events)
         if logs:
             try:
-                self.index.put_logs(logs)
+                self.logs.put(logs)
             except Exception:  # whatever it is, nothing is decided by a log
                 log.exception("%d logs are lost", len(logs))
 
@@ -542,4 +545,4 @@ class Runner:
         """What of a stage that was laid out just now need not be run."""
         if (at_work := self._jobs.get(job)) is None or at_work.origin.fresh:
             return ()
-        return adopt(expansion, at_work.origin, store=self.store, index=self.index, granted=granted, numbers=numbers)
+        return adopt(expansion, at_work.origin, tree=self.tree, index=self._index, granted=granted, numbers=numbers)

@@ -51,7 +51,7 @@ from pilotage.model.jobs.submission import (
     options_said,
 )
 from pilotage.model.states import FINAL_NAMES
-from pilotage.ports import FileStore, Journal, NotOurs, WorkIndex
+from pilotage.ports import JobTree, Journal, NotOurs, ResultsIndex
 from pilotage.service import messages
 from pilotage.service.jobs.refusals import endings_refused, refusals, refuse_unwritable
 from pilotage.service.works.capture import wanted_column
@@ -128,8 +128,8 @@ def prepare(
     submission: Submission,
     *,
     journal: Journal,
-    store: FileStore,
-    index: WorkIndex,
+    tree: JobTree,
+    index: ResultsIndex,
     owner: str,
     executors: Collection[str] = (),
     suffix: Callable[[], str] | None = None,
@@ -143,7 +143,7 @@ def prepare(
     owner = owner or submission.owner
     if not owner:
         raise SubmissionError("nobody owns the job", next_step="say who submits it")
-    laid_out = lay_out(submission, store=store, executors=executors)
+    laid_out = lay_out(submission, tree=tree, executors=executors)
     job = _job_id(submission, laid_out.definition, journal, suffix or _suffix)
     origin, expansion = laid_out.origin, laid_out.expansion
     for name, file in origin.captured.items():
@@ -151,7 +151,7 @@ def prepare(
             raise SubmissionError(
                 "a file that the job brings along was not sent", subject=name, next_step="send its content first"
             )
-    adopted = said_to_be_done(expansion) if submission.fresh else adopt(expansion, origin, store=store, index=index)
+    adopted = said_to_be_done(expansion) if submission.fresh else adopt(expansion, origin, tree=tree, index=index)
     registered = JobRegistered(
         owner=owner,
         name=laid_out.definition.job,
@@ -199,7 +199,7 @@ def expansion_of(submission: Submission) -> Expansion:
     return _expanded_from(_read(submission.definition, file), submission.lists, file)
 
 
-def lay_out(submission: Submission, *, store: FileStore, executors: Collection[str] = ()) -> LaidOut:
+def lay_out(submission: Submission, *, tree: JobTree, executors: Collection[str] = ()) -> LaidOut:
     """Check a submission and lay its packages out; nothing is kept. Raises as `prepare` does.
 
     What asks for an executor that is none of `executors` runs by default, as GASW has it; where there is no site at all,
@@ -233,7 +233,7 @@ def lay_out(submission: Submission, *, store: FileStore, executors: Collection[s
     plan = _plan_of(expansion, origin)
     if faults := endings_refused(plan, file=file):
         raise DocumentError(faults)
-    in_the_way = _not_ours(expansion, submission.folder, store)
+    in_the_way = _not_ours(expansion, submission.folder, tree)
     if in_the_way and not submission.replace:
         raise _in_the_way(in_the_way, submission.folder)
     return LaidOut(definition=definition, expansion=expansion, plan=plan, origin=origin, in_the_way=in_the_way)
@@ -338,16 +338,16 @@ def plain_outputs(expansion: Expansion) -> Iterator[str]:
                 yield from wanted_column(expansion, block, output)
 
 
-def _not_ours(expansion: Expansion, folder: str, store: FileStore) -> tuple[str, ...]:
+def _not_ours(expansion: Expansion, folder: str, tree: JobTree) -> tuple[str, ...]:
     """The outputs of a job under whose names files lie that somebody else made, or changed."""
     foreign: list[str] = []
     for block in expansion.blocks:
         for _, output in block.outputs():
             if block.makes_pattern(output) or block.package.done:
                 continue
-            there = store.look_up(folder, wanted_column(expansion, block, output))
+            there = tree.look_up(folder, wanted_column(expansion, block, output))
             if there:
-                foreign += [name for name, ours in store.is_ours(folder, list(there.values())).items() if not ours]
+                foreign += [name for name, ours in tree.is_ours(folder, list(there.values())).items() if not ours]
     return tuple(foreign)
 
 

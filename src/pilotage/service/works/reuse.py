@@ -31,7 +31,7 @@ from pilotage.model.exchange.exchange import (
 )
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.submission import Origin
-from pilotage.ports import FileStore, MadeWork, StoreError, WorkFields, WorkIndex
+from pilotage.ports import JobTree, MadeWork, ResultsIndex, StoreError, WorkFields
 from pilotage.service.works.work_orders import compose_every_way
 
 # What a package was asked for, as a key: equal keys make equal files, so that nothing is run twice for nothing.
@@ -244,8 +244,8 @@ def adopt(
     expansion: Expansion,
     origin: Origin,
     *,
-    store: FileStore,
-    index: WorkIndex,
+    tree: JobTree,
+    index: ResultsIndex,
     granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
     numbers: Collection[int] | None = None,
 ) -> list[Adopted]:
@@ -259,7 +259,7 @@ def adopt(
     without = _surely_new(expansion, origin, index)
     if len(without) == len(expansion.blocks):
         return []
-    earlier = Earlier(expansion, origin, store=store, index=index, granted=granted)
+    earlier = Earlier(expansion, origin, tree=tree, index=index, granted=granted)
     found = [each.adopted for each in earlier.verdicts(numbers, without=without) if each.adopted is not None]
     again = run_again_last(expansion, [*(each.number for each in found), *(granted or ())])
     return [each for each in found if each.number not in again] if again else found
@@ -274,14 +274,14 @@ def run_again_last(expansion: Expansion, adopted: Collection[int]) -> set[int]:
     return last
 
 
-def may_be_there(expansion: Expansion, origin: Origin, index: WorkIndex) -> bool:
+def may_be_there(expansion: Expansion, origin: Origin, index: ResultsIndex) -> bool:
     """Whether anything that a job is to make can have been made before."""
     if origin.fresh or not index.knows(origin.folder):
         return False
     return len(_surely_new(expansion, origin, index)) < len(expansion.blocks) or bool(expansion.late)
 
 
-def _surely_new(expansion: Expansion, origin: Origin, index: WorkIndex) -> frozenset[int]:
+def _surely_new(expansion: Expansion, origin: Origin, index: ResultsIndex) -> frozenset[int]:
     """The blocks, by their `id`, of which nothing can have been made before.
 
     What makes no file has the name of its document in its key: it is looked for only where that document was run. What
@@ -324,15 +324,15 @@ class Earlier:
         expansion: Expansion,
         origin: Origin,
         *,
-        store: FileStore,
-        index: WorkIndex,
+        tree: JobTree,
+        index: ResultsIndex,
         granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
         explain: bool = False,
     ) -> None:
         """With `explain`, it is said of what is not adopted why, and the field that changed is looked for."""
         self._expansion = expansion
         self._origin = origin
-        self._store = store
+        self._tree = tree
         self._index = index
         self._explain = explain
         self._manifests: dict[int, tuple[OutputFile, ...]] = dict(granted or {})
@@ -395,7 +395,7 @@ class Earlier:
         if not waiting:
             return
         found = self._index.find(self._origin.folder, [asked.key for asked in waiting])
-        faults = out_of_place(found.values(), self._origin.folder, store=self._store, index=self._index)
+        faults = out_of_place(found.values(), self._origin.folder, tree=self._tree, index=self._index)
         latest = self._latest(waiting, found)
         for asked in waiting:
             made = found.get(asked.key)
@@ -425,7 +425,7 @@ class Earlier:
         return self._index.latest(self._origin.folder, self._expansion.definition.job, places)
 
     def _checksum(self, name: str) -> str | None:
-        return self._store.checksum(self._origin.folder, name)
+        return self._tree.checksum(self._origin.folder, name)
 
     def _producers(self, number: int) -> list[int]:
         """The packages whose files one takes."""
@@ -442,9 +442,9 @@ def made_before(maker: AttemptRef) -> str:
     return f"made before, by attempt {maker.attempt} of {maker.job}/{maker.package}"
 
 
-def out_of_place(found: Collection[MadeWork], folder: str, *, store: FileStore, index: WorkIndex) -> dict[str, str]:
+def out_of_place(found: Collection[MadeWork], folder: str, *, tree: JobTree, index: ResultsIndex) -> dict[str, str]:
     """What is wrong with the files of what was made, by key."""
-    there = store.look_up(folder, {file.name for made in found for file in made.manifest})
+    there = tree.look_up(folder, {file.name for made in found for file in made.manifest})
     seen = index.seen(folder, list(there))
     faults: dict[str, str] = {}
     for made in found:
@@ -455,7 +455,7 @@ def out_of_place(found: Collection[MadeWork], folder: str, *, store: FileStore, 
             elif known is not None and known.is_still(stored):
                 if known.sha256 != file.sha256:
                     faults[made.key] = f"changed output {file.name}"
-            elif stored.size_bytes != file.size_bytes or store.checksum(folder, file.name) != file.sha256:
+            elif stored.size_bytes != file.size_bytes or tree.checksum(folder, file.name) != file.sha256:
                 faults[made.key] = f"changed output {file.name}"
             if made.key in faults:
                 break
@@ -485,9 +485,9 @@ WAITING_MAX = 100_000
 class Completer:
     """A thread that completes what was made with the checksums of its inputs, and has the index keep it."""
 
-    def __init__(self, store: FileStore, index: WorkIndex, *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, tree: JobTree, index: ResultsIndex, *, waiting_max: int = WAITING_MAX) -> None:
         """Nothing runs before the first is to be completed."""
-        self._store = store
+        self._tree = tree
         self._index = index
         self._waiting: deque[MadeWork] = deque(maxlen=waiting_max)
         self._change = threading.Condition()
@@ -521,11 +521,11 @@ class Completer:
         names = [name for name, sha256 in made.fields.inputs.items() if not sha256]
         if not self._is_as_placed(made, names):
             return None
-        fields = completed(made.fields, partial(self._store.checksum, made.folder))
+        fields = completed(made.fields, partial(self._tree.checksum, made.folder))
         return fields if self._is_as_placed(made, names) else None
 
     def _is_as_placed(self, made: MadeWork, names: Sequence[str]) -> bool:
-        there, placed = self._store.look_up(made.folder, names), made.placed
+        there, placed = self._tree.look_up(made.folder, names), made.placed
         return there.keys() == placed.keys() and all(file.is_like(placed[name]) for name, file in there.items())
 
     def _run(self) -> None:

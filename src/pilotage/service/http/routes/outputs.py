@@ -90,7 +90,7 @@ async def logs(request: Ask, services: Book, job: JobPath, package: PackagePath,
 
     def answer() -> LogsView:
         _, place, _ = _found(services, request, job, package)
-        kept = running.jobs.index.logs(job, place.dotted)
+        kept = running.jobs.logs.read(job, place.dotted)
         return LogsView(logs=[_view(each) for each in kept if attempt in (None, each.ref.attempt)])
 
     return await services.ask(answer)
@@ -125,7 +125,7 @@ async def one_log(
     def answer() -> str:
         _, place, _ = _found(services, request, job, package)
         kept = {
-            each.stream: each for each in running.jobs.index.logs(job, place.dotted) if str(each.ref.attempt) == attempt
+            each.stream: each for each in running.jobs.logs.read(job, place.dotted) if str(each.ref.attempt) == attempt
         }
         found = [text_of(kept[each]) for each in STANDARD.get(stream, (stream,)) if each in kept]
         if found:
@@ -170,7 +170,7 @@ def _output(
     number = known.attempt or 0
     last = known.attempts.get(number, AttemptFacts())
     base = f"/v1/jobs/{job.job}/packages/{place.dotted}/logs/{number}"
-    kept = {each.stream: each for each in running.jobs.index.logs(job.job, place.dotted) if each.ref.attempt == number}
+    kept = {each.stream: each for each in running.jobs.logs.read(job.job, place.dotted) if each.ref.attempt == number}
     places = {name: _log_place(f"{base}/{name}", kept.get(name)) for name in STREAMS}
     places |= {name: _together(base, name, kept) for name in STANDARD}
     return PackageOutput(

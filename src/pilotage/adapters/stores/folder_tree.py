@@ -23,7 +23,8 @@ from pilotage.adapters.stores.removal import remove_unchanged
 from pilotage.model.events.events import JOB_ID, parse_dotted
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.ports.files import InTheWay, Mark, NotOurs, Rival, StoredFile, StoreError, WorkIndex
+from pilotage.ports.job_tree import InTheWay, Mark, NotOurs, Rival, StoredFile, StoreError
+from pilotage.ports.results_index import ResultsIndex
 
 # Files that get a name, and those that give it back: by a rename, which is done or is not.
 
@@ -87,10 +88,10 @@ _FEW = 16  # so many names of one directory are looked up one by one; for more, 
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
 
 
-class FolderStore:
+class FolderTree:
     """A store for folders of this machine. It may be asked from several threads."""
 
-    def __init__(self, state: Path, index: WorkIndex, *, learn: Learn = lambda _: False) -> None:
+    def __init__(self, state: Path, index: ResultsIndex, *, learn: Learn = lambda _: False) -> None:
         """Stage within `state` where that is on the file system of the results; the index says what is ours.
 
         Of what it does not know it may `learn` from the book: an index can be lost, and then its last part first.

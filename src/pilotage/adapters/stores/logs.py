@@ -1,0 +1,77 @@
+"""The logs of attempts in the database of a state folder."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from pilotage.adapters.stores.work_database import WorkTables, mending, place_of
+from pilotage.model.events.events import parse_dotted
+from pilotage.model.exchange.exchange import AttemptRef, LogText
+
+# Texts as they lie in a database: packed where that pays, and where they hold what no text there may hold.
+
+_PACKED_MIN = 200  # a shorter text is not worth packing
+
+
+def packed(text: str) -> str | bytes:
+    """A text as it is stored."""
+    if len(text) < _PACKED_MIN and text.isascii():
+        return text
+    return zlib.compress(text.encode("utf-8", "surrogatepass"), 1)
+
+
+def unpacked(stored: str | bytes) -> str:
+    """A text from what is stored of it."""
+    return stored if isinstance(stored, str) else zlib.decompress(stored).decode("utf-8", "surrogatepass")
+
+
+class SqliteLogs(WorkTables):
+    """The logs of a state folder. It may be asked from several threads, one at a time."""
+
+    @mending
+    def put(self, logs: Sequence[LogText]) -> None:
+        """Keep logs; what was kept of the same attempt and stream before is replaced."""
+        if not logs:
+            return
+        with self._database.writing() as book:
+            book.executemany(
+                "INSERT OR REPLACE INTO logs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (self._database.numbered(one.ref.job), *place_of(one.ref.package), one.ref.attempt, one.stream,
+                     packed(one.head), packed(one.tail), one.dropped_bytes, one.final)
+                    for one in logs if parse_dotted(one.ref.package) is not None  # of no package: nobody could ask for it
+                ],
+            )  # fmt: skip
+
+    @mending
+    def read(self, job: str, package: str) -> list[LogText]:
+        """The logs of every attempt of a package, in order."""
+        with self._database.reading() as book:
+            number = self._database.number(job)
+            if number is None:
+                return []
+            rows = book.execute(
+                "SELECT attempt, stream, head, tail, dropped_bytes, final FROM logs"
+                " WHERE job = ? AND stage = ? AND line = ? AND number = ? ORDER BY attempt, stream DESC",
+                (number, *place_of(package)),
+            ).fetchall()
+        return [
+            LogText(
+                ref=AttemptRef(job, package, attempt),
+                stream=stream,
+                head=unpacked(head),
+                tail=unpacked(tail),
+                dropped_bytes=dropped_bytes,
+                final=bool(final),
+            )
+            for attempt, stream, head, tail, dropped_bytes, final in rows
+        ]
+
+    @mending
+    def forget(self, job: str) -> None:
+        """Remove the logs of a job."""
+        with self._database.writing() as book:
+            number = self._database.number(job)
+            if number is not None:
+                book.execute("DELETE FROM logs WHERE job = ?", (number,))

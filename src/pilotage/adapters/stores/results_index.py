@@ -1,0 +1,338 @@
+"""The index of results in the database of a state folder: what was made before, and which files are ours."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pilotage.adapters.stores.work_database import WorkDatabase, WorkTables, mending, place_of
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.ports.job_tree import StoredFile, StoreError
+from pilotage.ports.results_index import MadeFile, MadeWork, SeenFile, WorkFields
+
+# Files that the index has as ours, remembered for a while: what is kept is seen soon after, and need not be kept
+# again.
+
+_FILES_MAX = 16_384
+
+
+class KeptFiles:
+    """The last content that was kept under each name; one thread asks at a time."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._contents: dict[str, dict[str, str]] = {}  # folder → name → sha256
+        self._count = 0
+
+    def add(self, made: Iterable[MadeWork]) -> None:
+        """These are in the index."""
+        if self._count >= _FILES_MAX:
+            self._contents, self._count = {}, 0
+        for one in made:
+            contents = self._contents.setdefault(one.folder, {})
+            for file in one.manifest:
+                contents[file.name] = file.sha256
+            self._count += len(one.manifest)
+
+    def others(self, folder: str, files: Collection[SeenFile]) -> list[SeenFile]:
+        """Which of some files are not known to be in the index."""
+        known = self._contents.get(folder, {}).get
+        return [each for each in files if known(each.file.name) != each.sha256]
+
+
+_PAGE = 10_000  # files in one answer
+_CHUNK = 500  # values in one question; SQLite takes no more than some thousand
+
+_MADE = (
+    "INSERT OR REPLACE INTO made (folder, key, document, stage, line, number, job, attempt, fields, manifest)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_OURS = (
+    "INSERT INTO ours VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET job = excluded.job"
+    " WHERE excluded.job IS NOT NULL AND excluded.job IS NOT job"
+)
+
+log = logging.getLogger(__name__)
+
+_encode = msgspec.msgpack.Encoder().encode
+_fields = msgspec.msgpack.Decoder(WorkFields)
+_manifest = msgspec.msgpack.Decoder(tuple[OutputFile, ...])
+
+
+class SqliteResultsIndex(WorkTables):
+    """The index of a state folder. It may be asked from several threads, one at a time."""
+
+    def __init__(self, database: WorkDatabase) -> None:
+        """Use a database."""
+        super().__init__(database)
+        self._used: dict[str, int] = {}  # folder → until when attempts used its files
+        self._kept = KeptFiles()
+
+    @property
+    def path(self) -> Path:
+        """Where the database lies."""
+        return self._database.path
+
+    @property
+    def beginnings(self) -> int:
+        """How often it was begun anew since it was opened."""
+        return self._database.beginnings
+
+    def lost(self) -> None:
+        """Nothing that was kept is known to be there."""
+        self._kept = KeptFiles()
+
+    # --- what was made ---
+
+    @mending
+    def keep(self, made: Sequence[MadeWork]) -> None:
+        """Remember granted attempts, and that their files are ours."""
+        if not made:
+            return
+        with self._database.lock:
+            with self._database.writing() as book:
+                rows, files = self._rows_of(made)
+                book.executemany(_MADE, rows)
+                book.executemany(_OURS, files)
+            self._kept.add(made)
+
+    @mending
+    def claim(self, folder: str, job: str, files: Sequence[OutputFile]) -> None:
+        """Remember that these contents, which a job was granted, are ours."""
+        with self._database.writing() as book:
+            numbers = self._database.numbered(folder), self._database.numbered(job)
+            rows = [(numbers[0], file.name, bytes.fromhex(file.sha256), file.size_bytes, numbers[1]) for file in files]
+            book.executemany(_OURS, rows)
+
+    def _rows_of(self, made: Sequence[MadeWork]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """What was made, and its files, as they are stored."""
+        rows: list[tuple[Any, ...]] = []
+        files: list[tuple[Any, ...]] = []
+        known, unhex = self._database.names.get, bytes.fromhex  # a name has a number greater than 0
+        for one in made:
+            ref = one.ref
+            folder = known(one.folder) or self._database.numbered(one.folder)
+            document = known(one.document) or self._database.numbered(one.document)
+            job = known(ref.job) or self._database.numbered(ref.job)
+            rows.append(
+                (folder, unhex(one.key), document, *place_of(ref.package),
+                 job, ref.attempt, _encode(one.fields), _encode(one.manifest))
+            )  # fmt: skip
+            files += [(folder, file.name, unhex(file.sha256), file.size_bytes, job) for file in one.manifest]
+        return rows, files
+
+    @mending
+    def knows(self, folder: str, *, document: str | None = None) -> bool:
+        """Whether anything was made in a folder, by a document where one is named."""
+        with self._database.reading() as book:
+            numbers = [self._database.number(name) for name in (folder, document) if name is not None]
+            if None in numbers:
+                return False
+            which = "folder = ?" if document is None else "folder = ? AND document = ?"
+            return book.execute(f"SELECT 1 FROM made WHERE {which} LIMIT 1", numbers).fetchone() is not None
+
+    @mending
+    def knows_files(self, folder: str) -> bool:
+        """Whether any file was made in a folder."""
+        with self._database.reading() as book:
+            number = self._database.number(folder)
+            return book.execute("SELECT 1 FROM ours WHERE folder = ? LIMIT 1", (number,)).fetchone() is not None
+
+    @mending
+    def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
+        """What was made in a folder under these keys."""
+        found: dict[str, MadeWork] = {}
+        with self._database.reading() as book:
+            number = self._database.number(folder)
+            for some in _chunks(keys) if number is not None else ():
+                statement = (
+                    "SELECT key, fields, d.name, stage, line, number, j.name, attempt, manifest FROM made"
+                    " JOIN names AS d ON d.name_id = document JOIN names AS j ON j.name_id = job"
+                    f" WHERE folder = ? AND key IN ({_marks(some)})"
+                )
+                for row in book.execute(statement, (number, *map(bytes.fromhex, some))):
+                    ref = AttemptRef(row[6], f"{row[3]}.{row[4]}.{row[5]}", row[7])
+                    found[row[0].hex()] = MadeWork(
+                        key=row[0].hex(),
+                        fields=_fields.decode(row[1]),
+                        folder=folder,
+                        document=row[2],
+                        ref=ref,
+                        manifest=_manifest.decode(row[8]),
+                    )
+        return found
+
+    @mending
+    def latest(self, folder: str, document: str, packages: Collection[str]) -> dict[str, WorkFields]:
+        """What the latest run of a document was asked for, by the dotted place of each package."""
+        found: dict[str, WorkFields] = {}
+        with self._database.reading() as book:
+            numbers = (self._database.number(folder), self._database.number(document))
+            if None in numbers:
+                return {}
+            for package in packages:
+                row = book.execute(
+                    "SELECT fields FROM made WHERE folder = ? AND document = ? AND stage = ? AND line = ? AND number = ?"
+                    " ORDER BY made_id DESC LIMIT 1",
+                    (*numbers, *place_of(package)),
+                ).fetchone()
+                if row is not None:
+                    found[package] = _fields.decode(row[0])
+        return found
+
+    # --- files ---
+
+    @mending
+    def makers(self, folder: str, names: Collection[str]) -> dict[str, tuple[OutputFile, ...]]:
+        """Which of these files are ours, with every content that was made under the name."""
+        found: dict[str, tuple[OutputFile, ...]] = {}
+        for name, sha256, size_bytes in self._rows("ours", "name, sha256, size_bytes", folder, names):
+            one = OutputFile(name=name, size_bytes=size_bytes, sha256=sha256.hex())
+            found[name] = (*found.get(name, ()), one)
+        return found
+
+    @mending
+    def maker(self, folder: str, name: str, *, sha256: str) -> str:
+        """The job that made a content under a name, the last if several did; empty where none is known."""
+        with self._database.reading() as book:
+            statement = "SELECT j.name FROM ours JOIN names AS j ON j.name_id = job WHERE folder = ? AND ours.name = ? AND sha256 = ?"
+            row = book.execute(statement, (self._database.number(folder), name, bytes.fromhex(sha256))).fetchone()
+        return row[0] if row is not None else ""
+
+    def made_files(self, folder: str) -> Iterator[MadeFile]:
+        """Every content that was made in a folder, sorted by name; read a page at a time."""
+        after = ("", b"")
+        while page := self._made_page(folder, after):
+            for name, sha256, size_bytes, job in page:
+                file = OutputFile(name=name, size_bytes=size_bytes, sha256=sha256.hex())
+                yield MadeFile(file=file, job=job or "")
+            after = page[-1][0], page[-1][1]
+
+    @mending
+    def _made_page(self, folder: str, after: tuple[str, bytes]) -> list[tuple[Any, ...]]:
+        with self._database.reading() as book:
+            statement = (
+                "SELECT ours.name, sha256, size_bytes, j.name FROM ours LEFT JOIN names AS j ON j.name_id = job"
+                " WHERE folder = ? AND (ours.name, sha256) > (?, ?) ORDER BY ours.name, sha256 LIMIT ?"
+            )
+            return book.execute(statement, (self._database.number(folder), *after, _PAGE)).fetchall()
+
+    @mending
+    def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:
+        """Remember the checksums of files as they are; those `made` are ours from now on."""
+        if not files:
+            return
+        with self._database.writing() as book:
+            number, unhex = self._database.numbered(folder), bytes.fromhex
+            rows = [
+                (number, (file := s.file).name, unhex(s.sha256), file.size_bytes,
+                 file.modified_ns, _signed(file.inode), file.changed_ns)
+                for s in files
+            ]  # fmt: skip
+            book.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            if made and (others := self._kept.others(folder, files)):
+                book.executemany(
+                    _OURS, [(number, s.file.name, unhex(s.sha256), s.file.size_bytes, None) for s in others]
+                )
+
+    @mending
+    def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
+        """What is remembered of the checksums of these files."""
+        rows = self._rows("files", "name, sha256, size_bytes, modified_ns, inode, changed_ns", folder, names)
+        used_ns = self._used_until(folder) if rows else 0
+        return {
+            name: SeenFile(
+                file=StoredFile(
+                    name=name, size_bytes=size, modified_ns=modified_ns, inode=inode % 2**64, changed_ns=changed_ns
+                ),
+                sha256=sha256.hex(),
+                used_ns=used_ns,
+            )
+            for name, sha256, size, modified_ns, inode, changed_ns in rows
+        }
+
+    def used(self, folder: str, *, until_ns: int) -> None:
+        """Attempts have used files of a folder until then."""
+        self._used[folder] = until_ns
+
+    def _used_until(self, folder: str) -> int:
+        known = self._used.get(folder)
+        if known is None:
+            with self._database.reading() as book:
+                row = book.execute(
+                    "SELECT used_ns FROM folders WHERE folder = ?", (self._database.number(folder),)
+                ).fetchone()
+            known = self._used[folder] = row[0] if row is not None else 0
+        return known
+
+    def _keep_used(self, book: sqlite3.Connection) -> None:
+        """Write down until when folders were used; it is known here meanwhile, and not after a crash."""
+        rows = [
+            (self._database.numbered(folder), until_ns) for folder, until_ns in list(self._used.items()) if until_ns
+        ]
+        book.executemany("INSERT OR REPLACE INTO folders VALUES (?, ?)", rows)
+
+    def _rows(self, table: str, columns: str, folder: str, names: Collection[str]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        with self._database.reading() as book:
+            number = self._database.number(folder)
+            for some in _chunks(names) if number is not None else ():
+                statement = f"SELECT {columns} FROM {table} WHERE folder = ? AND name IN ({_marks(some)})"
+                rows += book.execute(statement, (number, *some)).fetchall()
+        return rows
+
+    # --- times ---
+
+    @mending
+    def note_times(self, folder: str, document: str, times: Mapping[str, tuple[int, float]]) -> None:
+        """Remember how long packages took: for each activity how many there were, and their seconds in all."""
+        if not times:
+            return
+        with self._database.writing() as book:
+            numbers = (self._database.numbered(folder), self._database.numbered(document))
+            book.executemany(
+                "INSERT INTO times VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " count = count + excluded.count, seconds = seconds + excluded.seconds",
+                [(*numbers, activity, count, seconds) for activity, (count, seconds) in times.items()],
+            )
+            self._keep_used(book)
+
+    @mending
+    def mean_seconds(self, folder: str, document: str) -> dict[str, float]:
+        """How long a package of each activity took on average in earlier runs of a document."""
+        with self._database.reading() as book:
+            numbers = (self._database.number(folder), self._database.number(document))
+            if None in numbers:
+                return {}
+            statement = "SELECT activity, seconds / count FROM times WHERE folder = ? AND document = ? AND count > 0"
+            return dict(book.execute(statement, numbers).fetchall())
+
+    def close(self) -> None:
+        """Write down until when folders were used, and close it."""
+        try:
+            if any(self._used.values()):
+                with self._database.writing() as book:
+                    self._keep_used(book)
+        except StoreError as fault:  # then files are read again
+            log.warning("until when files were used is not remembered: %s", fault)
+        super().close()
+
+
+def _signed(inode: int) -> int:
+    """An inode as SQLite can keep it: some file systems use all 64 bits."""
+    return inode - 2**64 if inode >= 2**63 else inode
+
+
+def _chunks(values: Iterable[str]) -> Iterator[list[str]]:
+    found = list(values)
+    return (found[start : start + _CHUNK] for start in range(0, len(found), _CHUNK))
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))
