@@ -6,8 +6,7 @@ carry values instead of text, which makes a run of a thousand packages a matter 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -19,10 +18,11 @@ from pilotage.engine.state.job_queries import is_over
 from pilotage.engine.state.jobs import Standing
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import JobRegistered
-from pilotage.model.exchange.exchange import AttemptRef, ExchangeReply
-from pilotage.model.exchange.operations import CancelSubmitted, Effect, Refused, Release, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.exchange import ExchangeReply
+from pilotage.model.exchange.operations import Effect, Refused, Release
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings
+from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.model.sites.world import SiteWorld, WorldFile
 from pilotage.service.core import Core
@@ -30,17 +30,14 @@ from pilotage.service.messages import Answer, Asked, Outbox, Submit
 from pilotage.simulator.agents.agent import Fleet
 from pilotage.simulator.runs.behaviour import DriftingQueue, JobNature, SiteNature, typical_seconds
 from pilotage.simulator.runs.figures import RunFigures, Watch
-from pilotage.simulator.world.batch_system import BatchSystem, Process
+from pilotage.simulator.world.assembly import START, SimulatedWorld, SiteSetup
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
 from pilotage.simulator.world.jobs import Definitions
-from pilotage.simulator.world.network import Network
-from pilotage.simulator.world.randomness import Dice, Fixed, Keyed, distribution_of
-from pilotage.simulator.world.service_process import Driver, Timing
-from pilotage.simulator.world.surroundings import AgentSettings, Store, Surroundings
+from pilotage.simulator.world.randomness import Dice, Fixed, distribution_of
+from pilotage.simulator.world.service_process import Timing
+from pilotage.simulator.world.surroundings import AgentSettings
 
 JOB = "J1"
-START = 1_000_000.0
 INTERVAL_SECONDS = 30.0
 """Between the exchanges of an agent that has nothing to say: no message gets lost here, so fewer of them tell as much."""
 CALM_INTERVAL_SECONDS = 300.0
@@ -51,8 +48,6 @@ _COLLECT_SHARE = (
 )  # of the time of a package: what comes within it is one step, and nobody waits much longer for it
 _LATENCY_SECONDS = 0.01
 _SUBMISSION = 1  # the token of the one question of which it matters how it is answered
-_DEAD_START_SECONDS = 1.0
-_HOUR = 3600.0
 _FOREVER_SECONDS = 1e9
 
 
@@ -102,31 +97,6 @@ class _Nothing:
         return iter(())
 
 
-class _Host:
-    """What an agent finds under it."""
-
-    __slots__ = ("_batch", "_schedule", "_watch")
-
-    def __init__(self, batch: BatchSystem, watch: Watch, schedule: Schedule) -> None:
-        self._batch = batch
-        self._watch = watch
-        self._schedule = schedule
-
-    def black_hole(self) -> str:
-        return self._batch.black_hole()
-
-    def ended(self, instance: str, reason: str = "ended") -> None:
-        self._watch.on_gone(instance, self._schedule.now)
-        self._batch.ended(instance, reason)
-
-
-class _StillBorn:
-    """A pilot that ends as soon as it starts."""
-
-    def kill(self) -> None:
-        """There is nothing to end."""
-
-
 class Forecast:
     """One run. It is what stands around the service, and around the agents."""
 
@@ -136,68 +106,47 @@ class Forecast:
         self._seed = seed
         self._settings = settings
         self.schedule = schedule = Schedule(START)
-        self._dice = dice = Dice(seed)
-        box = FaultBox(Faults(), dice)
-        box.stop()
         self._sites = [site_of(entry) for entry in subject.sites]
         known = {each.name: each for each in subject.world.sites}
-        self._natures = {
+        natures = {
             entry.name: SiteNature(known.get(entry.name) or SiteWorld(name=entry.name), speed=entry.speed)
             for entry in subject.sites
         }
         self._watch = Watch([entry.name for entry in subject.sites], START)
-        self.driver = Driver(
+        self._simulated = SimulatedWorld(
+            [_setup(site, natures[site.name], self._elapsed_seconds) for site in self._sites],
             schedule=schedule,
-            box=box,
+            dice=Dice(seed),
+            faults=None,
+            service=self,
             journal=_Nothing(),
             definitions=Definitions([], seed=seed),
             timing=Timing(collect_seconds=_collect_seconds(subject), commit_seconds=0.01),
-            around=self,
+            latency=Fixed(_LATENCY_SECONDS),
+            as_json=False,
+            nature=JobNature(
+                seed,
+                subject.plan,
+                packages=subject.world.packages,
+                sites=natures,
+                elapsed_seconds=self._elapsed_seconds,
+            ),
+            fleet=Fleet,
+            agents=AgentSettings(
+                interval_seconds=settings.interval_seconds,
+                idle_seconds=max(entry.idle_seconds for entry in subject.sites),
+                hold_seconds=0.0,
+            ),
+            witness=self._watch,
+            on_launched=self._watch.on_launched,
         )
-        self._batches = {
-            site.name: BatchSystem(
-                site,
-                schedule=schedule,
-                box=box,
-                dice=dice,
-                queue=DriftingQueue(self._natures[site.name], self._elapsed_seconds),
-                report=self.driver.receive,
-                running_max=self._natures[site.name].world.running_max or 1_000_000,
-            )
-            for site in self._sites
-        }
-        self._fleet = Fleet(
-            Surroundings(
-                schedule=schedule,
-                network=Network(schedule, box, dice, Fixed(_LATENCY_SECONDS), plain=True),
-                store=Store(schedule, remembers=False),
-                box=box,
-                nature=JobNature(
-                    seed,
-                    subject.plan,
-                    packages=subject.world.packages,
-                    sites=self._natures,
-                    elapsed_seconds=self._elapsed_seconds,
-                ),
-                uplink=self.driver.receive,
-                settings=AgentSettings(
-                    interval_seconds=settings.interval_seconds,
-                    idle_seconds=max(entry.idle_seconds for entry in subject.sites),
-                    hold_seconds=0.0,
-                ),
-                witness=self._watch,
-            )
-        )
-        self._submitted_at: dict[str, float] = {}
+        self.driver = self._simulated.driver
         self._released = 0
 
     def run(self) -> RunFigures:
         """From the submission to the end of the last package; raises `PilotageError` where the job is refused."""
         subject, watch = self._subject, self._watch
-        self.driver.start()
-        for site in self._sites:
-            self._batches[site.name].begin()
-            self._befall(self._natures[site.name].world, self._batches[site.name])
+        self._simulated.begin()
         submit = Submit(token=_SUBMISSION, job=JOB, registered=subject.registered, plan=subject.plan)
         self.driver.receive(submit)
         outcome = self._follow()
@@ -241,59 +190,15 @@ class Forecast:
     def _elapsed_seconds(self) -> float:
         return self.schedule.now - START
 
-    # --- what befalls sites -----------------------------------------------------------------------------------------
-
-    def _befall(self, world: SiteWorld, batch: BatchSystem) -> None:
-        for spell in world.outages:
-            self.schedule.after(spell.begins_seconds, batch.go_down, _lasting(spell.lasts_seconds))
-        for spell in world.black_holes:
-            self.schedule.after(
-                spell.begins_seconds, batch.turn_black, _lasting(spell.lasts_seconds), world.failure_reason
-            )
-        if world.outage_every is not None:
-            self._next_outage(world, batch)
-
-    def _next_outage(self, world: SiteWorld, batch: BatchSystem) -> None:
-        numbers = self._dice.stream(f"outages/{world.name}")
-        every = distribution_of(world.outage_every or world.outage_lasts)
-        up_seconds = max(1.0, every.draw(numbers))
-        lasts_seconds = distribution_of(world.outage_lasts).draw(numbers)
-        self.schedule.after(up_seconds, batch.go_down, lasts_seconds)
-        self.schedule.after(up_seconds + lasts_seconds, self._next_outage, world, batch)
-
     # --- around the service -----------------------------------------------------------------------------------------
 
     def carry_out(self, effect: Effect) -> None:
         """Do what the service wants done at a site."""
-        match effect:
-            case SubmitPilot(site=site, key=key):
-                self._submit(site, key, None)
-            case SubmitAttempt(site=site, key=key, ref=ref):
-                self._submit(site, key, ref)
-            case CancelSubmitted(site=site, key=key):
-                self._batches[site].cancel(key)
-
-    def _submit(self, site: str, key: str, serves: AttemptRef | None) -> None:
-        self._submitted_at.setdefault(key, self.schedule.now)
-        self._batches[site].submit(key, lambda name: self._launch(name, site=site, key=key, serves=serves))
-
-    def _launch(self, name: str, *, site: str, key: str, serves: AttemptRef | None) -> Process:
-        batch, world, now = self._batches[site], self._natures[site].world, self.schedule.now
-        self._watch.on_launched(site, queued_seconds=now - self._submitted_at.get(key, now), now=now)
-        numbers = Keyed(f"{self._seed}/pilot/{name}")
-        if numbers.random() < world.pilot_failure_probability:
-            self.schedule.after(_DEAD_START_SECONDS, batch.ended, name, "failed")
-            return _StillBorn()
-        host = _Host(batch, self._watch, self.schedule)
-        agent = self._fleet.start(name, host, request=key, site=batch.site, serves=serves)
-        if world.node_failures_per_hour > 0.0:
-            lasts_seconds = -math.log(1.0 - numbers.random()) * _HOUR / world.node_failures_per_hour
-            self.schedule.after(lasts_seconds, agent.kill, "node-failed")
-        return agent
+        self._simulated.carry_out(effect)
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
         """Answer agents."""
-        self._fleet.deliver(replies)
+        self._simulated.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
         """Whoever submitted hears whether the job got in."""
@@ -319,6 +224,22 @@ class Forecast:
         """A core that knows the sites and nothing else; each run has its own luck in the choice of sites as in all else."""
         settings = msgspec.structs.replace(self._settings, seed=self._seed)
         return Core(Engine(sites=self._sites, settings=settings, now=now))
+
+
+def _setup(site: Site, nature: SiteNature, elapsed_seconds: Callable[[], float]) -> SiteSetup:
+    world = nature.world
+    return SiteSetup(
+        site=site,
+        queue=DriftingQueue(nature, elapsed_seconds),
+        running_max=world.running_max or 1_000_000,
+        outages=tuple((spell.begins_seconds, _lasting(spell.lasts_seconds)) for spell in world.outages),
+        outage_every=None if world.outage_every is None else distribution_of(world.outage_every),
+        outage_lasts=distribution_of(world.outage_lasts),
+        black_holes=tuple((spell.begins_seconds, _lasting(spell.lasts_seconds)) for spell in world.black_holes),
+        black_hole_reason=world.failure_reason,
+        pilot_failure_probability=world.pilot_failure_probability,
+        node_failures_per_hour=world.node_failures_per_hour,
+    )
 
 
 def _lasting(seconds: float | None) -> float:

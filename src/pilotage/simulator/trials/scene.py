@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 import msgspec
 
@@ -19,7 +18,6 @@ from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
 from pilotage.model.exchange.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.exchange.operations import (
-    CancelSubmitted,
     Clear,
     Drop,
     Effect,
@@ -28,52 +26,28 @@ from pilotage.model.exchange.operations import (
     Release,
     Restart,
     Restore,
-    SubmitAttempt,
-    SubmitPilot,
 )
 from pilotage.model.exchange.reports import AnyReport
 from pilotage.service.core import LATE_INTERVALS, Core, start_core
 from pilotage.service.messages import Answer, Asked, Outbox, Reload, Submit
-from pilotage.simulator.agents.agent import Agent, Fleet
+from pilotage.simulator.agents.agent import Fleet
 from pilotage.simulator.checkers.observer import Explain, Observer, Rules, States, Violation
-from pilotage.simulator.trials.definition import World
-from pilotage.simulator.world.batch_system import BatchSystem
+from pilotage.simulator.trials.definition import SiteSketch, World
+from pilotage.simulator.world.assembly import START, SimulatedWorld, SiteSetup
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox
 from pilotage.simulator.world.jobs import Definitions, Growth
 from pilotage.simulator.world.journal import Fenced, SimulatedJournal
 from pilotage.simulator.world.nature import SeededNature
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice
-from pilotage.simulator.world.service_process import Driver, durable_growth
-from pilotage.simulator.world.surroundings import Store, Surroundings
+from pilotage.simulator.world.service_process import durable_growth
 from pilotage.simulator.world.users import User
-
-START = 1_000_000.0  # the clock of an agent may be hours behind, and no time is before 1970
 
 _PILOTS_MAX = 1_000_000
 _REPEATABLE = Kill | Hold | Release | Drop | Restore | Clear
 """What may be asked for twice: the second time it is refused, or changes nothing; a second replica would be one more."""
 
 OnDurable = Callable[[Checked, float], None]
-
-
-class _Host:
-    """What an agent finds under it: the batch system of its site, and a witness of its end."""
-
-    __slots__ = ("_batch", "_observer", "_schedule")
-
-    def __init__(self, batch: BatchSystem, observer: Observer, schedule: Schedule) -> None:
-        self._batch = batch
-        self._observer = observer
-        self._schedule = schedule
-
-    def black_hole(self) -> str:
-        return self._batch.black_hole()
-
-    def ended(self, instance: str, reason: str = "ended") -> None:
-        self._observer.on_gone(instance, self._schedule.now)
-        self._batch.ended(instance, reason)
 
 
 _LOADED_EVERY = 8
@@ -96,7 +70,6 @@ class Scene:
         self.world = world
         self.schedule = schedule = Schedule(START)
         self.dice = dice = Dice(world.seed)
-        self.box = box = FaultBox(world.faults, dice)
         self.calm = False
         self._stopped_at = START
         self._on_durable = on_durable
@@ -104,43 +77,17 @@ class Scene:
         self.observer = Observer(_rules(world))
         self.journal = SimulatedJournal(dice.stream("journal"))
         self.definitions = Definitions(world.jobs, seed=world.seed)
-        self.driver = Driver(
+        self._simulated = simulated = SimulatedWorld(
+            [_setup(sketch) for sketch in world.sites],
             schedule=schedule,
-            box=box,
+            dice=dice,
+            faults=world.faults,
+            service=self,
             journal=self.journal,
             definitions=self.definitions,
             timing=world.timing,
-            around=self,
-        )
-        self.user = User(
-            schedule=schedule,
-            box=box,
-            dice=dice,
-            habits=world.user,
-            definitions=self.definitions,
-            ask=self._ask,
-            answered=self.observer,
-        )
-        self._network = Network(schedule, box, dice, world.latency)
-        self._desk = Network(schedule, box, dice, world.latency, plain=True)  # for what is not written as JSON here
-        self._batches = {
-            sketch.site.name: BatchSystem(
-                sketch.site,
-                schedule=schedule,
-                box=box,
-                dice=dice,
-                queue=sketch.queue,
-                report=self._report,
-                running_max=sketch.running_max,
-                nodes=sketch.nodes,
-            )
-            for sketch in world.sites
-        }
-        around_agents = Surroundings(
-            schedule=schedule,
-            network=self._network,
-            store=Store(schedule, on_read=self.observer.on_read, remembers=False),
-            box=box,
+            latency=world.latency,
+            as_json=True,
             nature=SeededNature(
                 world.seed,
                 world.packages,
@@ -148,11 +95,25 @@ class Scene:
                 loops=world.faults.package_loops,
                 kills=world.faults.package_kills,
             ),
-            uplink=self._uplink,
-            settings=world.agents,
+            fleet=Fleet,
+            agents=world.agents,
             witness=self.observer,
+            on_read=self.observer.on_read,
+            uplink=self._uplink,
+            report=self._report,
         )
-        self._fleet = Fleet(around_agents)
+        self.box, self.driver = simulated.box, simulated.driver
+        self.user = User(
+            schedule=schedule,
+            box=self.box,
+            dice=dice,
+            habits=world.user,
+            definitions=self.definitions,
+            ask=self._ask,
+            answered=self.observer,
+        )
+        # Answers and submissions are not written as JSON here.
+        self._user_network = Network(schedule, self.box, dice, world.latency, plain=True)
         self._growth: dict[str, Growth] = {}  # by what is durable
         self._reserved: dict[tuple[str, str], str] = {}  # by job and place, for which site
         self._acting: dict[AttemptRef, str] = {}  # by the engine that took the last step
@@ -173,12 +134,7 @@ class Scene:
         """Start the service, have the sites listed, and let the user submit."""
         if self.world.seed % _LOADED_EVERY == 0:
             self._load()
-        self.driver.start()
-        for sketch in self.world.sites:
-            batch = self._batches[sketch.site.name]
-            batch.begin()
-            for begins, seconds in sketch.outages:
-                self.schedule.after(begins, batch.go_down, seconds)
+        self._simulated.begin()
         self.user.submit_all(self.world.jobs)
 
     def _load(self) -> None:
@@ -229,22 +185,15 @@ class Scene:
 
     def carry_out(self, effect: Effect) -> None:
         """Do what the service wants done at a site."""
-        match effect:
-            case SubmitPilot(site=site, key=key):
-                self._batches[site].submit(key, lambda name: self._launch(name, site=site, key=key, serves=None))
-            case SubmitAttempt(site=site, key=key, ref=ref, demand=demand):
-                launch = partial(self._launch, site=site, key=key, serves=ref, named=demand.node_restriction)
-                self._batches[site].submit(key, launch)
-            case CancelSubmitted(site=site, key=key):
-                self._batches[site].cancel(key)
+        self._simulated.carry_out(effect)
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
         """Send replies to agents, as far as they are there."""
-        self._fleet.deliver(replies)
+        self._simulated.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
         """Send the user an answer, which may never come."""
-        self._desk.send(answer, self.user.hear)
+        self._user_network.send(answer, self.user.hear)
 
     def written(self, events: Sequence[Checked]) -> None:
         """Show everybody who watches what is durable now."""
@@ -289,17 +238,11 @@ class Scene:
         core = self._restored(self.driver.clock)
         self.observer.on_began(now)
         self._compare(core.engine, "after a restart")
-        for batch in self._batches.values():
+        for batch in self._simulated.batch_systems.values():
             batch.relist()
         return core
 
     # --- inside ------------------------------------------------------------------------------------------------------
-
-    def _launch(self, name: str, *, site: str, key: str, serves: AttemptRef | None, named: Sequence[str] = ()) -> Agent:
-        batch = self._batches[site]
-        host = _Host(batch, self.observer, self.schedule)
-        node = batch.node_for(named)
-        return self._fleet.start(name, host, request=key, site=batch.site, serves=serves, node=node)
 
     def _uplink(self, exchange: Exchange) -> None:
         self.user.before_exchange(exchange)
@@ -314,13 +257,13 @@ class Scene:
 
     def _ask(self, message: Asked | Submit, *, at_once: bool) -> None:
         if isinstance(message, Submit):
-            self._desk.send(message, self._take_job)
+            self._user_network.send(message, self._take_job)
             return
         self.observer.on_asked(message.operation, self.schedule.now)
         if at_once:
             self._take_in(message)
         else:
-            self._network.send(message, self._take_in, doubles=isinstance(message.operation, _REPEATABLE))
+            self._simulated.network.send(message, self._take_in, doubles=isinstance(message.operation, _REPEATABLE))
 
     def _take_job(self, message: Submit) -> None:
         taken = self.journal.job(message.job) is not None
@@ -338,7 +281,7 @@ class Scene:
 
     def _report(self, report: AnyReport) -> None:
         # A listing that nobody got is made again: what it says may come late, twice or after the next, and comes.
-        self._network.send(report, self.driver.receive, loses=False)
+        self._simulated.network.send(report, self.driver.receive, loses=False)
 
     def _restored(self, now: float) -> Core:
         journal = self.journal
@@ -438,6 +381,16 @@ def _reserved(engine: Engine) -> dict[tuple[str, str], str]:
         for queue, numbers in queues.reserved.items()
         for number in numbers
     }
+
+
+def _setup(sketch: SiteSketch) -> SiteSetup:
+    return SiteSetup(
+        site=sketch.site,
+        queue=sketch.queue,
+        running_max=sketch.running_max,
+        nodes=sketch.nodes,
+        outages=sketch.outages,
+    )
 
 
 def _rules(world: World) -> Rules:

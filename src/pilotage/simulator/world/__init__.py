@@ -1,7 +1,7 @@
 """Simulates the world: clock, network, batch systems, users, faults, and a journal in memory."""
 
 __all__ = [
-    "batch_system",
+    "assembly",
     "clock",
     "faults",
     "jobs",
