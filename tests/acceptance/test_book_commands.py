@@ -438,5 +438,5 @@ def test_the_help_of_the_program_is_quick_to_import(desk: Desk) -> None:
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
     assert imported.isdisjoint(
-        {"msgspec", "sqlite3", "litestar", "http.client", "pilotage.app", "pilotage.cli.jobs.query"}
+        {"msgspec", "sqlite3", "litestar", "http.client", "pilotage.app", "pilotage.cli.book.query"}
     )

@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from itertools import takewhile
 from typing import Any
 
 import click
@@ -15,74 +16,80 @@ from pilotage import __version__
 from pilotage.cli.shared import errors
 from pilotage.cli.shared.streams import guard_standard_streams
 
+EVERYDAY = ("init", "check", "plan", "run", "map", "status", "logs", "explain", "retry", "kill", "outputs", "site")
+"""The commands that `pilotage --help` explains, in this order; of all others it shows the names, by group."""
+
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
-    "Jobs as documents": {
-        "check": ("documents.check", "Check a document and count what it comes to."),
-        "completion": ("documents.rules", "Print a script that completes pilotage's words in a shell."),
-        "convert": ("documents.check", "Write a document in another format, or in the canonical form of our own."),
-        "graph": ("documents.check", "Draw the graph that a document's files imply."),
-        "init": ("documents.init", "Write a first pilotage.yaml into the current folder."),
-        "rules": ("documents.rules", "Show what is done when attempts fail."),
-        "schema": ("documents.rules", "Print the JSON Schema of a document, for editors and other programs."),
-        "software": ("documents.rules", "Work with descriptions of software."),
+    "documents": {
+        "check": ("check", "Check a document and count its stages, packages and files."),
+        "completion": ("rules", "Print a completion script for your shell."),
+        "convert": ("check", "Convert a document to another format, or to its canonical form."),
+        "graph": ("check", "Draw the dependency graph of a document."),
+        "init": ("init", "Write a first pilotage.yaml into the current folder."),
+        "rules": ("rules", "Show how failed attempts are retried."),
+        "schema": ("rules", "Print the JSON Schema of documents."),
+        "software": ("rules", "Work with descriptions of software."),
     },
-    "Running jobs": {
-        "run": ("run.run", "Run a document here, or only what some of its outputs need, and wait for its end."),
-        "map": ("run.run", "Run one command for each of many files or values, without a document."),
-        "plan": ("run.run", "Say what a run would do, why, and what it would cost; nothing is run."),
-        "submit": (
-            "run.submit",
-            "Have a document run by a service, or only what some of its outputs need, and do not wait for it.",
-        ),
-        "attach": ("run.submit", "Come back to a job that goes on without a terminal."),
-        "watch": ("run.submit", "Show how far a job is, until it is over."),
-        "explain": ("jobs.status", "Say why a package is where it is: why it does not run, above all."),
-        "logs": ("jobs.logs", "Show what the programs of a package wrote."),
-        "outputs": ("jobs.outputs", "Verify the outputs of a job or a package, and hand them over."),
-        "clean": ("jobs.outputs", "Remove, after showing, what earlier runs made and the document no longer makes."),
-        "doctor": ("service.serve", "Find out what is broken between here and a result."),
+    "jobs": {
+        "attach": ("submit", "Reattach to a job that runs without a terminal."),
+        "clean": ("outputs", "Remove files that earlier runs made and the document no longer makes."),
+        "drop": ("operations", "Leave a line out of a job."),
+        "explain": ("status", "Explain why a package waits, where it runs, or how it ended."),
+        "hold": ("operations", "Start no further attempts of a job or a package."),
+        "kill": ("operations", "Cancel a job, a line, a package, or everything that a query finds."),
+        "logs": ("logs", "Show what the programs of a package wrote."),
+        "map": ("run", "Run one command for each of many files or values."),
+        "outputs": ("outputs", "Verify the outputs of a job or a package, and hand them over."),
+        "plan": ("run", "Show what a run would do, why, and what it would cost."),
+        "release": ("operations", "Continue held jobs or packages."),
+        "replicate": ("operations", "Start one more attempt of a running package."),
+        "restore": ("operations", "Take a dropped line back into its job."),
+        "retry": ("operations", "Retry failed packages; on request also done or running ones."),
+        "run": ("run", "Run a document here and wait until it ends."),
+        "status": ("status", "Show the state of a job or a package."),
+        "submit": ("submit", "Submit a document to a service and return at once."),
+        "watch": ("submit", "Show the progress of a job until it ends."),
     },
-    "Steering jobs": {
-        "kill": ("jobs.operations", "Cancel a job, a line, a package, or everything that a query finds."),
-        "hold": ("jobs.operations", "Start nothing more of a job or a package."),
-        "release": ("jobs.operations", "Go on with what was held."),
-        "restart": ("jobs.operations", "Begin a package, or all that failed of a job, anew."),
-        "retry": ("jobs.operations", "Try again what failed."),
-        "reschedule": ("jobs.operations", "Give up the live attempts of a package, and try it again."),
-        "replicate": ("jobs.operations", "Start one more attempt beside those of a running package."),
-        "drop": ("jobs.operations", "Leave a line out of a job."),
-        "restore": ("jobs.operations", "Take a dropped line back in."),
+    "sites": {
+        "site": ("site", "Manage sites: add, test, list, hibernate, wake."),
     },
-    "Sites": {
-        "site": ("sites.site", "Look after the places that run packages: add, test, list, hibernate, wake."),
+    "book": {
+        "book": ("book", "Maintain a book: back up, check, rebuild, seal, dump, load, purge."),
+        "courier": ("book", "Deliver spooled events to their servers."),
+        "events": ("query", "Show the events of a job or a package, in the order of the book."),
+        "log": ("tags", "Log an event, from a script or by hand."),
+        "query": ("query", "Find packages, jobs or events."),
+        "statistics": ("query", "Show how packages flow through the states."),
+        "subscriptions": ("subscriptions", "Subscribe to changes: follow them, or get them by webhook or mail."),
+        "tag": ("tags", "Tag a job or a package, before, during or after its run."),
     },
-    "The book": {
-        "book": ("service.book", "Look after a book: back it up, rebuild, check, seal, dump, load, purge."),
-        "courier": ("service.book", "Deliver events that wait in the spool, to each server its own."),
-        "events": ("jobs.query", "Show what happened to a job or a package, in the order of the book."),
-        "log": ("jobs.tags", "Log an event, from a script or by hand."),
-        "query": ("jobs.query", "Find packages, jobs or events."),
-        "serve": ("service.serve", "Run the service: jobs of many, and the book over HTTP."),
-        "statistics": ("jobs.query", "Show how work flows through the states."),
-        "status": ("jobs.status", "Show how a job or a package stands."),
-        "subscriptions": ("service.subscriptions", "Be told of changes: by following them, by a webhook or by mail."),
-        "tag": ("jobs.tags", "Give a job or a package names with values, before, during or after its run."),
+    "service": {
+        "doctor": ("serve", "Check every step between this computer and a result."),
+        "serve": ("serve", "Run the service: it runs jobs and answers over HTTP."),
+        "tls": ("serve", "Create certificates for the service."),
     },
-    "pilotage itself": {
-        "simulate": (
-            "run.simulate",
-            "Say how long a job would take at your sites; or, without one, put pilotage itself to the test.",
-        ),
-        "tls": ("service.serve", "Make the service speak TLS: an authority of its own, and a certificate."),
+    "simulation": {
+        "simulate": ("simulate", "Forecast how long a job takes at your sites; without a job, test pilotage itself."),
     },
 }
-"""Every command by name: the module of `pilotage.cli` that has it, and what `--help` says of it.
+"""Every command by group and name: its module, and what help says of it. A group is a folder of `pilotage.cli`.
 
 A module is imported when its command is used: `pilotage --help` must be quick, however many there are.
 """
 
-_NAMES = {"map": "map_command"}
-_HOMES = {name: module for section in COMMANDS.values() for name, (module, _) in section.items()}
+ALIASES = {
+    "reschedule": ("jobs", "operations"),  # retry --elsewhere
+    "restart": ("jobs", "operations"),  # retry --force
+    "why": ("jobs", "status"),  # explain
+}
+"""Words that still work and that help does not show: the group and the module of each."""
+
+_FUNCTIONS = {"map": "map_command"}
+_HOMES = ALIASES | {
+    name: (group, module) for group, commands in COMMANDS.items() for name, (module, _) in commands.items()
+}
+_ALL = "pilotage.all-commands"
+_LINE_MAX = 1000  # as good as none: what does not fit is wrapped
 
 
 class Program(click.Group):
@@ -100,31 +107,59 @@ class Program(click.Group):
         as_json = errors.wants_json(sys.argv[1:] if words is None else list(words))
         sys.exit(errors.exit_code_of(lambda: run(*arguments, standalone_mode=False, **extra), as_json=as_json))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options before the command; `--all` asks for the whole help, before and after `--help`."""
+        if "--all" in takewhile(lambda word: word.startswith("-"), args):
+            ctx.meta[_ALL] = True
+            args = ["--help"]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands."""
-        return sorted(_HOMES)
+        """The names of all commands, without aliases."""
+        return sorted({*_HOMES, "help"} - {*ALIASES})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command, its module imported now."""
+        if cmd_name == "help":
+            return help_command
         if cmd_name not in _HOMES:
             return None
-        module = import_module(f"pilotage.cli.{_HOMES[cmd_name]}")
+        group, module = _HOMES[cmd_name]
         # A command whose name is one of Python's own has another one there.
-        command: click.Command = getattr(module, _NAMES.get(cmd_name, cmd_name))
+        function = _FUNCTIONS.get(cmd_name, cmd_name)
+        command: click.Command = getattr(import_module(f"pilotage.cli.{group}.{module}"), function)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands into the help text, without importing any."""
-        for section, commands in COMMANDS.items():
-            with formatter.section(section):
-                formatter.write_dl([(name, told) for name, (_, told) in commands.items()])
+        if ctx.meta.get(_ALL):
+            for group, commands in COMMANDS.items():
+                with formatter.section(group.capitalize()):
+                    formatter.write_dl([(name, told) for name, (_, told) in commands.items()])
+            return
+        known = {name: told for commands in COMMANDS.values() for name, (_, told) in commands.items()}
+        with formatter.section("Everyday commands"):
+            formatter.write_dl([(name, known[name]) for name in EVERYDAY])
+        with formatter.section("More commands, by group"):
+            others = {group: [name for name in names if name not in EVERYDAY] for group, names in COMMANDS.items()}
+            formatter.write_dl([(group, ", ".join(others[group] or COMMANDS[group])) for group in COMMANDS])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say how to see more."""
+        more = [("pilotage help GROUP", "the commands of a group"), ("pilotage help COMMAND", "all about a command")]
+        if not ctx.meta.get(_ALL):
+            more.append(("pilotage help --all", "all commands"))
+        with formatter.section("Further help"):
+            formatter.write_dl(more)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; a word that is none is answered with the nearest that is."""
         word = args[0]
-        if word not in _HOMES and not word.startswith("-"):
+        if word in COMMANDS and word not in _HOMES:
+            ctx.fail(f"{word!r} is a group of commands. See them with: pilotage help {word}")
+        if word not in _HOMES and word != "help" and not word.startswith("-"):
             import difflib
 
             known = self.list_commands(ctx)
@@ -134,7 +169,53 @@ class Program(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--all", is_flag=True, expose_value=False, help="Show all commands and exit.")
 @click.version_option(__version__, prog_name="pilotage", message="%(prog)s %(version)s")
 def main() -> None:
     """Carry a job from its definition to provable results across unreliable sites."""
+
+
+@click.command(name="help")
+@click.argument("words", nargs=-1, metavar="[GROUP|COMMAND]...")
+@click.option("--all", "all_commands", is_flag=True, help="Show all commands.")
+@click.pass_context
+def help_command(ctx: click.Context, words: tuple[str, ...], *, all_commands: bool) -> None:
+    """Show help on a command or on a group of commands.
+
+    Without a word, it shows what `pilotage --help` shows.
+    """
+    assert ctx.parent is not None
+    place: click.Context = ctx.parent
+    if all_commands:
+        place.meta[_ALL] = True
+    elif len(words) == 1 and words[0] in COMMANDS:
+        click.echo(_group_help(place, words[0]))
+        return
+    for word in () if all_commands else words:
+        if not isinstance(place.command, click.Group):
+            ctx.fail(f"{place.command_path!r} has no commands of its own.")
+        name, command, _ = place.command.resolve_command(place, [word])
+        assert command is not None
+        place = click.Context(command, info_name=name, parent=place, **command.context_settings)
+    click.echo(place.command.get_help(place))
+
+
+def _group_help(ctx: click.Context, group: str) -> str:
+    """The commands of a group, and those below them, each with its first sentence."""
+    formatter = ctx.make_formatter()
+    formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGS]...")
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(import_module(f"pilotage.cli.{group}").__doc__ or "")
+    rows: list[tuple[str, str]] = []
+    for name, (_, told) in COMMANDS[group].items():
+        command = main.get_command(ctx, name)
+        below = command.commands if isinstance(command, click.Group) else {}
+        rows += [(f"{name} {each}", below[each].get_short_help_str(_LINE_MAX)) for each in sorted(below)]
+        rows += [] if below else [(name, told)]
+    with formatter.section("Commands"):
+        formatter.write_dl(rows)
+    with formatter.section("Further help"):
+        formatter.write_dl([("pilotage help COMMAND", "all about a command")])
+    return formatter.getvalue().rstrip("\n")

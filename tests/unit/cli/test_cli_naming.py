@@ -157,7 +157,7 @@ def test_a_job_that_the_service_has_put_away_is_told_for_what_it_is(canned: Cann
     assert f"pilotage retry --failed {OLD}" in told
     knows(canned, {OLD: "CLEARED"})
     canned.refuse(f"/v1/jobs/{OLD}/operations", 404, "unknown_job", f"no job is called '{OLD}'")
-    assert f"pilotage restart {OLD}/1.2.1" in refused("kill", OLD)
+    assert f"pilotage retry --force {OLD}/1.2.1" in refused("kill", OLD)
 
 
 def test_a_refusal_does_not_say_twice_what_it_is_about(canned: CannedServer) -> None:

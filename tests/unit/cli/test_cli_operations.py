@@ -65,7 +65,10 @@ def test_a_document_is_submitted_for_some_of_its_files_alone(canned: CannedServe
         (("restart", "j/1.2.1"), {"operation": "restart", "package": "1.2.1"}, "restarted j/1.2.1"),
         (("retry", "--failed", "j"), {"operation": "restart"}, "restarted j"),
         (("retry", "j/1.2.1"), {"operation": "restart", "package": "1.2.1"}, "restarted j/1.2.1"),
+        (("retry", "--force", "j/1.2.1"), {"operation": "restart", "package": "1.2.1"}, "restarted j/1.2.1"),
+        (("retry", "--force", "j"), {"operation": "restart"}, "restarted j"),
         (("reschedule", "j/1.2.1"), {"operation": "reschedule", "package": "1.2.1"}, "rescheduled j/1.2.1"),
+        (("retry", "--elsewhere", "j/1.2.1"), {"operation": "reschedule", "package": "1.2.1"}, "rescheduled j/1.2.1"),
         (("replicate", "j/1.2.1"), {"operation": "replicate", "package": "1.2.1"}, "replicated j/1.2.1"),
         (("drop", "j", "1.2"), {"operation": "drop", "stage": 1, "line": 2}, "dropped j/1.2"),
         (("restore", "j", "001/002"), {"operation": "restore", "stage": 1, "line": 2}, "restored j/1.2"),
@@ -99,8 +102,52 @@ def test_retry_does_not_run_again_what_did_not_fail(canned: CannedServer, state:
     result = run("retry", "j/1.2.1")
     assert (result.exit_code, len(posted(canned))) == (code, int(code == 0))
     assert ("did not fail: DONE" in result.stderr) == (code == 2)
-    assert ("pilotage restart j/1.2.1" in result.stderr) == (code == 2)
+    assert ("pilotage retry --force j/1.2.1" in result.stderr) == (code == 2)
+    assert run("retry", "--force", "j/1.2.1").exit_code == 0
     assert run("restart", "j/1.2.1").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        (("restart", "j/1.2.1", "--message", "x"), ("retry", "--force", "j/1.2.1", "--message", "x")),
+        (("restart", "j", "j/1.2.1"), ("retry", "--force", "j", "j/1.2.1")),
+        (("restart", "--where", "site=lyon"), ("retry", "--force", "--where", "site=lyon")),
+        (("restart", "--jobs", "--where", "name=a"), ("retry", "--jobs", "--where", "name=a")),
+        (("restart", "j/1.2.1", "k"), ("retry", "--force", "j/1.2.1", "k")),
+        (("restart",), ("retry", "--force")),
+        (("reschedule", "j/1.2.1"), ("retry", "--elsewhere", "j/1.2.1")),
+        (("reschedule", "--where", "site=lyon"), ("retry", "--elsewhere", "--where", "site=lyon")),
+        (("reschedule", "j"), ("retry", "--elsewhere", "j")),
+        (("reschedule", "j/1.2.1", "k/1.1.1"), ("retry", "--elsewhere", "j/1.2.1", "k/1.1.1")),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("as_json", [False, True], ids=["", "json"])
+def test_an_older_word_does_and_says_what_retry_does_with_its_option(
+    canned: CannedServer, old: tuple[str, ...], new: tuple[str, ...], *, as_json: bool
+) -> None:
+    canned.answer("/v1/jobs/j/operations", ACCEPTED)
+    for path in ("/v1/jobs/k/operations", "/v1/jobs/k"):
+        canned.refuse(path, 404, "unknown_job", "no job is called 'k'")
+    for target in ("packages", "jobs"):
+        canned.answer(f"/v1/counts/{target}", {"count": 3})
+    canned.answer("/v1/operations", {"found": 3, "done": 2, "refused": 1, "told": []})
+    told: list[tuple[object, ...]] = []
+    for words in (old, new):
+        before = len(posted(canned))
+        result = run(*words, *(["--json"] if as_json else []))
+        said = result.stderr.rpartition("Error: ")[2]  # the usage in front names the word itself
+        out = result.stdout.replace(f"see: main {words[0]} --help", "")
+        told.append((result.exit_code, out, said, posted(canned)[before:]))
+    assert told[0] == told[1]
+    assert as_json == str(told[0][1]).startswith("{")
+
+
+def test_what_runs_is_retried_elsewhere_for_a_reason(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs/j/operations", ACCEPTED)
+    assert run("retry", "--elsewhere", "j/1.2.1", "--message", "slow disk").exit_code == 0
+    assert posted(canned)[0][1] == {"operation": "reschedule", "package": "1.2.1", "message": "slow disk"}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +155,12 @@ def test_retry_does_not_run_again_what_did_not_fail(canned: CannedServer, state:
     [
         (("kill",), "--where QUERY"),
         (("retry", "j"), "pilotage retry --failed j"),
+        (("retry", "--failed", "j/1.2.1"), "j/1.2.1 is one package"),
+        (("retry", "--failed", "--force", "j/1.2.1"), "j/1.2.1 is one package"),
+        (("retry", "--elsewhere", "j"), "which package"),
+        (("retry", "--elsewhere", "--failed", "j"), "leave --failed out"),
+        (("retry", "--elsewhere", "--force", "j/1.2.1"), "leave --force out"),
+        (("retry", "--elsewhere", "--jobs", "--where", "all"), "leave --jobs out"),
         (("reschedule", "j"), "which package"),
         (("drop", "j"), "pilotage drop JOB STAGE.LINE"),
         (("drop", "j", "1"), "no line"),
@@ -267,6 +320,8 @@ def test_an_explanation_is_told_in_words(canned: CannedServer) -> None:
         "    next: release it\n"
     )
     assert json.loads(run("explain", "j/1.2.1", "--json").stdout)["standing"] == "blocked"
+    for words in ([], ["--json"]):
+        assert run("why", "j/1.2.1", *words).stdout == run("explain", "j/1.2.1", *words).stdout
     canned.answer(
         "/v1/jobs/j/packages", {"packages": [package_view(id="1.1.1"), package_view(id="1.2.1")], "next": "x"}
     )
@@ -465,9 +520,9 @@ def test_results_that_are_not_what_was_granted_are_named_and_nothing_is_cleared(
     assert (result.exit_code, posted(canned)) == (1, [])
     assert f"{results}/a.dat: its content is not what was granted" in result.stderr
     assert f"{results}/sub/b.dat: it is gone" in result.stderr
-    assert f"move {results}/a.dat away, then make it anew: pilotage restart j/1.1.1" in result.stderr
+    assert f"move {results}/a.dat away, then make it anew: pilotage retry --force j/1.1.1" in result.stderr
     (results / "a.dat").unlink()
-    assert "\nmake it anew: pilotage restart j/1.1.1\n" in run("outputs", "j").stderr
+    assert "\nmake it anew: pilotage retry --force j/1.1.1\n" in run("outputs", "j").stderr
     progress = {"job": "j", "state": "DONE", "unpublished": 1, "next_step": "move a.dat away; then: pilotage release j"}
     canned.answer("/v1/jobs/j/progress", progress)
     said = run("outputs", "j").stderr

@@ -10,7 +10,8 @@ from jsonschema import Draft202012Validator
 
 import pilotage
 from pilotage import app
-from pilotage.cli import main
+from pilotage.cli import main, program
+from pilotage.cli.program import COMMANDS
 from pilotage.cli.shared.errors import exit_code_of
 from pilotage.model.errors import DocumentError, PilotageError, Problem
 
@@ -56,6 +57,102 @@ def test_every_command_has_a_help_text(words: tuple[str, ...]) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: {' '.join(('main', *words))} ")
     assert len(result.stdout.splitlines()) > 5
+
+
+# --- the help of the program ------------------------------------------------------------------------------------------
+
+
+def listed(text: str, section: str) -> dict[str, str]:
+    """The rows of a section of a help text, each a word and what stands behind it."""
+    lines = text.partition(f"{section}:\n")[2].partition("\n\n")[0].splitlines()
+    rows: dict[str, str] = {}
+    for line in lines:
+        if line.startswith("   "):
+            rows[list(rows)[-1]] += f" {line.strip()}"
+        else:
+            word, _, told = line.strip().partition("  ")
+            rows[word] = told.strip()
+    return rows
+
+
+def test_the_help_explains_the_everyday_commands_and_names_the_others_by_group() -> None:
+    text = run("--help").stdout
+    everyday = listed(text, "Everyday commands")
+    assert " ".join(everyday) == "init check plan run map status logs explain retry kill outputs site"
+    assert everyday["explain"] == "Explain why a package waits, where it runs, or how it ended."
+    groups = listed(text, "More commands, by group")
+    assert list(groups) == ["documents", "jobs", "sites", "book", "service", "simulation"]
+    others = {name for told in groups.values() for name in told.split(", ")}
+    assert others | {*everyday, "help"} == set(main.list_commands(click.Context(main)))
+    assert "serve" in groups["service"].split(", ")
+
+
+@pytest.mark.parametrize(
+    "words", [("--help", "--all"), ("--all", "--help"), ("--all",), ("help", "--all")], ids=" ".join
+)
+def test_all_commands_are_shown_when_asked_for(words: tuple[str, ...]) -> None:
+    result = run(*words)
+    assert result.exit_code == 0
+    shown = [name for group in COMMANDS for name in listed(result.stdout, group.capitalize())]
+    assert sorted([*shown, "help"]) == main.list_commands(click.Context(main))
+
+
+def test_a_group_is_a_folder_and_every_folder_of_commands_a_group() -> None:
+    folders = {path.parent.name for path in Path(program.__file__).parent.glob("*/__init__.py")}
+    assert folders - {"shared"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("group", COMMANDS)
+def test_the_help_of_a_group_shows_its_commands_and_those_below_them(group: str) -> None:
+    result = run("help", group)
+    assert result.exit_code == 0
+    shown = listed(result.stdout, "Commands")
+    assert {name.partition(" ")[0] for name in shown} == set(COMMANDS[group])
+    assert all(shown.values())
+    assert "..." not in result.stdout.partition("Commands:")[2]
+
+
+def test_help_on_a_command_is_what_the_command_says_of_itself() -> None:
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "run").stdout == run("run", "--help").stdout
+    assert run("help", "site", "add").stdout == run("site", "add", "--help").stdout
+    assert "backup" in listed(run("book", "--help").stdout, "Commands")
+    assert "book backup" in listed(run("help", "book").stdout, "Commands")
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("help", "chek"), "Did you mean 'check'?"),
+        (("help", "run", "now"), "'main run' has no commands of its own."),
+        (("jobs",), "'jobs' is a group of commands. See them with: pilotage help jobs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_there_is_no_help_on_is_bad_input(words: tuple[str, ...], told: str) -> None:
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+
+
+@pytest.mark.parametrize("alias", ["restart", "reschedule", "why"])
+def test_an_alias_has_help_and_is_listed_nowhere(alias: str) -> None:
+    command = main.get_command(click.Context(main), alias)
+    assert command is not None
+    assert command.hidden
+    assert run(alias, "--help").stdout.startswith(f"Usage: main {alias} ")
+    assert run("help", alias).stdout == run(alias, "--help").stdout
+    assert alias not in main.list_commands(click.Context(main))
+    sections = (("--help",), "Everyday commands"), (("--all",), "Jobs"), (("help", "jobs"), "Commands")
+    assert all(alias not in listed(run(*words).stdout, section) for words, section in sections)
+    assert alias not in listed(run("--help").stdout, "More commands, by group")["jobs"].split(", ")
+
+
+@pytest.mark.parametrize("alias", ["restart", "reschedule", "why"])
+def test_an_alias_fails_in_the_form_of_every_command(alias: str) -> None:
+    result = run(alias, "--json", "--no-such-option")
+    error = json.loads(result.stdout)["error"]
+    assert (result.exit_code, error["code"], error["hint"]) == (2, "usage", f"see: main {alias} --help")
 
 
 def test_the_version_is_said() -> None:

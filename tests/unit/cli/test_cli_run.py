@@ -184,7 +184,7 @@ def test_a_fresh_run_beside_one_that_is_not_over_names_the_ways_on(server: Canne
     server.answer("/v1/jobs", {"job": JOB, "packages": 3, "superseded": ["old"]}, status=201)
     said = run("run", "--fresh").stderr
     assert "old was not over, and is killed: --fresh starts everything anew\n" in said
-    assert f"pilotage kill {JOB}, then pilotage restart old\n" in said
+    assert f"pilotage kill {JOB}, then pilotage retry --failed old\n" in said
     assert "the same command without --fresh\n" in said
     assert "has changed" not in said
 

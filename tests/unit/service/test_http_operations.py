@@ -14,7 +14,7 @@ from pilotage.engine.state.jobs import JobState
 from pilotage.model.errors import DocumentError, Problem
 from pilotage.model.events.payloads import KeptFile
 from pilotage.model.exchange.exchange import AttemptRef, LogText
-from pilotage.model.exchange.operations import Drop, Hold, Kill, LineFiles, Refused, Replicate, Restart
+from pilotage.model.exchange.operations import Drop, Hold, Kill, LineFiles, Refused, Replicate, Reschedule, Restart
 from pilotage.model.jobs.submission import ResolvedLists, Submission
 from pilotage.model.settings.settings import Settings
 from pilotage.ports import NotOurs
@@ -204,6 +204,13 @@ def test_packages_of_one_job_are_found_by_naming_it(desk: Desk) -> None:
     status, told = desk.post("/v1/operations", {"operation": "replicate", "where": "activity=merge", "job": "j"})
     assert (status, told["done"]) == (200, 2)
     assert desk.jobs.operations == [Replicate(job="j", package="1.1.2"), Replicate(job="j", package="1.2.2")]
+
+
+def test_the_reason_for_which_what_a_query_finds_is_tried_elsewhere_is_handed_on(desk: Desk) -> None:
+    desk.register(1, "j")
+    asked = {"operation": "reschedule", "where": "activity=merge", "job": "j", "message": "slow disk"}
+    assert desk.post("/v1/operations", asked)[0] == 200
+    assert {each.message for each in desk.jobs.operations if isinstance(each, Reschedule)} == {"slow disk"}
 
 
 def test_a_line_is_dropped_once_however_many_of_its_packages_are_found(desk: Desk) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli.run.run import plan_lines
+from pilotage.cli.jobs.run import plan_lines
 from pilotage.model.errors import DocumentError
 from pilotage.model.exchange.operations import Refused
 from pilotage.model.jobs.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @parameter_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")
 def check(file: str | None, source_format: str, *, parameters: dict[str, str], as_json: bool) -> int:
-    """Check a document and count what it comes to.
+    """Check a document and count its stages, packages and files.
 
     Every error is shown at once. Exit code 0: valid, also with warnings; 2: it has errors.
     """
@@ -95,7 +95,7 @@ DRAWINGS: tuple[Drawing, ...] = ("text", "dot", "json", "svg")
 )
 @output_option
 def graph(file: str | None, source_format: str, word: str | None, output: str, *, parameters: dict[str, str]) -> None:
-    """Draw the graph that a document's files imply.
+    """Draw the dependency graph of a document.
 
     text and svg show every package of a small job and the activities of a large one; dot and json have every package
     and every edge.
@@ -134,7 +134,7 @@ _KEYWORDS_SHOWN_MAX = 6
     help="Write what was lost on the way to this file, as a JSON array.",
 )
 def convert(file: str | None, source_format: str, target: str, output: str, report: str | None) -> None:
-    """Write a document in another format, or in the canonical form of our own.
+    """Convert a document to another format, or to its canonical form.
 
     DAGMan takes several files: with -o DIR/NAME.dag its submit files go beside NAME.dag; without -o all are printed,
     each under a line with its name.

@@ -53,7 +53,7 @@ def rules(
     *,
     as_json: bool,
 ) -> None:
-    """Show what is done when attempts fail.
+    """Show how failed attempts are retried.
 
     Without FILE, the default rule for each reason. With a reason, an exit code or a message: what would be done after
     the first such failure, the second, and so on, by the rules of FILE's packages, or by the defaults. Nothing is run.
@@ -132,7 +132,7 @@ def _words(action: str, cause: str | None) -> str:
 @click.option("--sites", is_flag=True, help="Of a file of sites, sites.yaml, instead.")
 @output_option
 def schema(output: str, *, sites: bool) -> None:
-    """Print the JSON Schema of a document, for editors and other programs."""
+    """Print the JSON Schema of documents."""
     from pilotage import app
 
     if sites:
@@ -199,7 +199,7 @@ complete -F _pilotage_completion pilotage
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print a script that completes pilotage's words in a shell.
+    """Print a completion script for your shell.
 
     Read it once per session, for instance with `source <(pilotage completion bash)`.
     """

@@ -1,3 +1,3 @@
-"""Commands that show jobs and operate on them."""
+"""Commands that run, submit, watch and steer jobs, and show their states, logs and outputs."""
 
-__all__ = ["logs", "operations", "outputs", "query", "status", "tags"]
+__all__ = ["logs", "operations", "outputs", "run", "status", "submit"]

@@ -1,4 +1,4 @@
-"""The commands that steer jobs: kill, hold, release, restart, retry, reschedule, replicate, drop and restore."""
+"""The commands that steer jobs: kill, hold, release, retry, replicate, drop and restore."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pilotage.model.exchange.operations import Accepted, AnyOperation, LineFiles, OperatedOn, OperationOn
 
 
-# What the commands that steer jobs are told: names, or a query in their place, and why.
+# Arguments of the commands that steer jobs: names, or a query in their place, and why.
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -33,18 +33,23 @@ def where_options(*, jobs: bool) -> Callable[[Decorated], Decorated]:
     """`--where`, which takes the place of names; `--jobs` where whole jobs can be meant."""
 
     def decorate(command: Decorated) -> Decorated:
-        command = click.option("--yes", is_flag=True, help=f"Do not ask, also where it is more than {ASKED_ABOVE}.")(
-            command
-        )
+        command = click.option(
+            "--yes", is_flag=True, help=f"Do not ask for confirmation, even for more than {ASKED_ABOVE}."
+        )(command)
         if jobs:
+            command = click.option("--jobs", "target", flag_value="jobs", help="QUERY finds whole jobs.")(command)
             command = click.option(
-                "--jobs", "target", flag_value="jobs", help="The QUERY is for jobs, each as a whole."
-            )(command)
-            command = click.option(
-                "--packages", "target", flag_value="packages", default="packages", help="It is for packages. [default]"
+                "--packages",
+                "target",
+                flag_value="packages",
+                default="packages",
+                help="QUERY finds packages. [default]",
             )(command)
         return click.option(
-            "--where", "query", metavar="QUERY", help="Everything that it finds, such as state=RUNNING and site=lyon."
+            "--where",
+            "query",
+            metavar="QUERY",
+            help="Take everything that QUERY finds, such as 'state=RUNNING and site=lyon'.",
         )(command)
 
     return decorate
@@ -52,7 +57,7 @@ def where_options(*, jobs: bool) -> Callable[[Decorated], Decorated]:
 
 def message_option(command: Decorated) -> Decorated:
     """`--message`: for the book."""
-    return click.option("--message", default="", metavar="TEXT", help="Why: it stands in the book.")(command)
+    return click.option("--message", default="", metavar="TEXT", help="Record TEXT in the book as the reason.")(command)
 
 
 def places_argument(*, name: str) -> Callable[[Decorated], Decorated]:
@@ -105,8 +110,8 @@ class Side(NamedTuple):
 def kill(places: tuple[str, ...], query: str | None, target: str, message: str, **more: Any) -> int:
     """Cancel a job, a line, a package, or everything that a query finds.
 
-    What runs is stopped; what was made stays. A line is JOB/STAGE.LINE, such as JOB/1.2; what waits for it is given up,
-    unless the line is dropped. With one JOB and --where, packages of that job.
+    Running attempts are stopped; outputs stay. A line is JOB/STAGE.LINE, such as JOB/1.2; packages that need its outputs
+    are given up, unless the line is dropped. With one JOB and --where, packages of that job are cancelled.
     """
     return _operate("kill", places, Where(query, target, more["yes"]), _side(more), message=message)
 
@@ -118,9 +123,9 @@ def kill(places: tuple[str, ...], query: str | None, target: str, message: str, 
 @json_option
 @server_option
 def hold(places: tuple[str, ...], query: str | None, target: str, message: str, **more: Any) -> int:
-    """Start nothing more of a job or a package.
+    """Start no further attempts of a job or a package.
 
-    What runs goes on to its end.
+    Running attempts go on to their end.
     """
     return _operate("hold", places, Where(query, target, more["yes"]), _side(more), message=message)
 
@@ -131,18 +136,61 @@ def hold(places: tuple[str, ...], query: str | None, target: str, message: str, 
 @json_option
 @server_option
 def release(places: tuple[str, ...], query: str | None, target: str, **more: Any) -> int:
-    """Go on with what was held."""
+    """Continue held jobs or packages."""
     return _operate("release", places, Where(query, target, more["yes"]), _side(more))
 
 
 @click.command()
+@places_argument(name="JOB|PACKAGE")
+@click.option("--failed", is_flag=True, help="Retry everything of a JOB that failed or was cancelled.")
+@click.option("--force", is_flag=True, help="Retry packages also where they are done.")
+@click.option(
+    "--elsewhere",
+    is_flag=True,
+    help="Stop the running attempts of a PACKAGE and retry it, at another site if there is one.",
+)
+@where_options(jobs=True)
+@message_option
+@json_option
+@server_option
+def retry(places: tuple[str, ...], query: str | None, target: str, message: str, **more: Any) -> int:
+    """Retry failed packages; on request also done or running ones.
+
+    A PACKAGE that failed or was cancelled is begun anew, with a fresh count of attempts; so is, with --failed, everything
+    of a JOB that did. --where QUERY retries those of the packages it finds that failed or were cancelled, with --force all
+    of them. A package that runs is retried with --elsewhere. What was made before stays in the book.
+    """
+    where, side = Where(query, target, more["yes"]), _side(more)
+    if more["elsewhere"]:
+        for option, is_set in (("--failed", more["failed"]), ("--force", more["force"]), ("--jobs", target == "jobs")):
+            if is_set:
+                raise click.UsageError(f"--elsewhere retries packages that run: leave {option} out.")
+        return _operate("reschedule", places, where, side, message=message)
+    for word in places:
+        if place_of(word).package is not None and more["failed"]:
+            raise click.UsageError(f"{word} is one package: write pilotage retry {word}, or --failed with its job.")
+    if more["force"]:
+        return _operate("restart", places, where, side, message=message)
+    for word in places:
+        if place_of(word).package is None and query is None and not more["failed"]:
+            raise click.UsageError(f"{word} is a job. To retry all that failed of it: pilotage retry --failed {word}")
+    if query is not None and target == "packages":
+        failed = "state in (ABORTED, CANCELLED)"  # what is well, or under way, is not touched
+        where = where._replace(query=failed if query.strip() == "all" else f"{query} and {failed}")
+    return _operate("restart", places, where, side, message=message, before=_refuse_done)
+
+
+# Two words from before `retry` had its options: they do the same as ever, and `--help` does not list them.
+
+
+@click.command(hidden=True)
 @places_argument(name="JOB|PACKAGE")
 @where_options(jobs=True)
 @message_option
 @json_option
 @server_option
 def restart(places: tuple[str, ...], query: str | None, target: str, message: str, **more: Any) -> int:
-    """Begin a package, or all that failed of a job, anew.
+    """Begin a package, or all that failed of a job, anew: the same as `pilotage retry --force`.
 
     Of a JOB, everything that failed or was cancelled; a PACKAGE also where it is done. What was made before stays in
     the book.
@@ -150,40 +198,15 @@ def restart(places: tuple[str, ...], query: str | None, target: str, message: st
     return _operate("restart", places, Where(query, target, more["yes"]), _side(more), message=message)
 
 
-@click.command()
-@places_argument(name="JOB|PACKAGE")
-@click.option("--failed", is_flag=True, help="Of a JOB, everything that failed or was cancelled.")
-@where_options(jobs=True)
-@message_option
-@json_option
-@server_option
-def retry(places: tuple[str, ...], query: str | None, target: str, message: str, **more: Any) -> int:
-    """Try again what failed.
-
-    A PACKAGE, or with --failed everything of a JOB that failed or was cancelled: as restart, with a fresh count of
-    attempts.
-    """
-    for word in places:
-        if place_of(word).package is None and query is None and not more["failed"]:
-            raise click.UsageError(f"All that failed of {word}? Then say: pilotage retry --failed {word}")
-        if place_of(word).package is not None and more["failed"]:
-            raise click.UsageError(f"{word} is one package: say pilotage retry {word}, or --failed with its job.")
-    if query is not None and target == "packages":
-        failed = "state in (ABORTED, CANCELLED)"  # what is well, or under way, is not touched
-        query = failed if query.strip() == "all" else f"{query} and {failed}"
-    where = Where(query, target, more["yes"])
-    return _operate("restart", places, where, _side(more), message=message, before=_refuse_done)
-
-
-@click.command()
+@click.command(hidden=True)
 @places_argument(name="PACKAGE")
 @where_options(jobs=False)
 @json_option
 @server_option
 def reschedule(places: tuple[str, ...], query: str | None, **more: Any) -> int:
-    """Give up the live attempts of a package, and try it again.
+    """Stop the running attempts of a package and retry it: the same as `pilotage retry --elsewhere`.
 
-    Elsewhere, if there is an elsewhere.
+    It is retried at another site if there is one.
     """
     return _operate("reschedule", places, Where(query, "packages", more["yes"]), _side(more))
 
@@ -194,9 +217,9 @@ def reschedule(places: tuple[str, ...], query: str | None, **more: Any) -> int:
 @json_option
 @server_option
 def replicate(places: tuple[str, ...], query: str | None, **more: Any) -> int:
-    """Start one more attempt beside those of a running package.
+    """Start one more attempt of a running package.
 
-    The first that succeeds counts.
+    The first attempt that succeeds counts.
     """
     return _operate("replicate", places, Where(query, "packages", more["yes"]), _side(more))
 
@@ -204,9 +227,9 @@ def replicate(places: tuple[str, ...], query: str | None, **more: Any) -> int:
 @click.command()
 @click.argument("job", metavar="JOB", required=False)
 @click.argument("lines", nargs=-1, metavar="[STAGE.LINE]...")
-@click.option("--force", is_flag=True, help="Also where others have read what it made: what they made of it stays.")
+@click.option("--force", is_flag=True, help="Drop a line also where other packages have read its outputs; theirs stay.")
 @click.option(
-    "--remove-files", is_flag=True, help="Remove what it made, unless somebody changed it, has it, too, or reads it."
+    "--remove-files", is_flag=True, help="Remove its outputs, unless they were changed, or others have or read them."
 )
 @where_options(jobs=False)
 @json_option
@@ -216,9 +239,9 @@ def drop(
 ) -> int:
     """Leave a line out of a job.
 
-    And what it would have made out of every list of inputs. Where others have read what it made, that is said, and
-    nothing is done without --force. With --remove-files its files go, too, after a question, also those of a line that
-    was dropped before; else they stay. With --where, the lines of the packages that it finds.
+    Its outputs are left out of every list of inputs, too. A line whose outputs other packages have read is refused without
+    --force. Its files stay, unless --remove-files removes them, after a question; also those of a line that was dropped
+    before. With --where, the lines of the packages that QUERY finds are dropped.
     """
     for option, is_set in (("--force", force), ("--remove-files", remove_files)):
         if is_set and query is not None:
@@ -237,9 +260,9 @@ def drop(
 @json_option
 @server_option
 def restore(job: str | None, lines: tuple[str, ...], query: str | None, **more: Any) -> int:
-    """Take a dropped line back in.
+    """Take a dropped line back into its job.
 
-    As long as nothing has started without it.
+    This works as long as no package has started without it.
     """
     return _on_lines("restore", job, lines, Where(query, "packages", more["yes"]), _side(more))
 
@@ -264,7 +287,7 @@ def _refuse_done(connection: Server, operation: AnyOperation) -> None:
         return  # who is asked for the operation says why
     if state in ("DONE", "CLEARED"):
         subject = str(Place(operation.job, package))
-        step = f"run it once more all the same: pilotage restart {subject}"
+        step = f"run it again all the same: pilotage retry --force {subject}"
         raise ServerRefused(
             f"{subject} did not fail: {state}", subject="", status=409, code="package_over", next_step=step
         )
@@ -306,7 +329,7 @@ def _operate(
     if where.query is not None:
         return _on_all(kind, places, where, side, message=message)
     if not places:
-        raise click.UsageError("What? Name it, or find it with --where QUERY.")
+        raise click.UsageError("Name a job or a package, or find them with --where QUERY.")
     made = getattr(operations, kind.capitalize())
     fields: dict[str, Any] = {"message": message} if message else {}
     wanted: list[Wanted] = []
@@ -346,7 +369,7 @@ def _on_lines(
 
     if where.query is not None:
         if lines:
-            raise click.UsageError("Lines are named, or found with --where; not both.")
+            raise click.UsageError("Name lines, or find them with --where; not both.")
         return _on_all(kind, [job] if job else [], where, side)
     if job is None or not lines:
         raise click.UsageError(f"Which line? Write: pilotage {kind} JOB STAGE.LINE")
@@ -420,8 +443,8 @@ def _operated(connection: Server, wanted: Wanted) -> tuple[str, Accepted]:
         step = ""
         if state in FINAL_NAMES:
             bad = found["failed"] or found["counts"]["cancelled"]
-            again = f"retry --failed {job}" if bad else f"restart {job}/1.2.1"
-            step = f"begin {'what failed' if bad else 'a package'} of it anew with: pilotage {again}"
+            again = f"--failed {job}" if bad else f"--force {job}/1.2.1"
+            step = f"retry {'what failed' if bad else 'a package'} of it with: pilotage retry {again}"
         raise ServerRefused(told, subject="", status=409, code="job_over", next_step=step) from error
 
 
@@ -481,7 +504,7 @@ def _on_all(kind: str, places: Sequence[str], where: Where, side: Side, *, messa
 
     assert where.query is not None
     if len(places) > 1 or (places and place_of(places[0]).package is not None):
-        raise click.UsageError("With --where, at most one JOB is named, in which is looked.")
+        raise click.UsageError("With --where, name at most one JOB: QUERY then looks in it alone.")
     named = places[0] if places else ""
     if named and where.target == "jobs":
         raise click.UsageError(f"--jobs finds whole jobs: name {named} without --where, or look for packages in it.")

@@ -123,7 +123,7 @@ def _cure(jobs: Jobs, job: str, problems: list[Taken]) -> str:
         if progress.unpublished and progress.next_step:
             return f"what was made has not got its names: {one_line(progress.next_step)}"
     away = f"move {one_line(first.path)} away, then make it anew" if first.kind == "changed" else "make it anew"
-    return f"{away}: pilotage restart {one_line(job)}/{first.file.package}"
+    return f"{away}: pilotage retry --force {one_line(job)}/{first.file.package}"
 
 
 def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
@@ -187,7 +187,7 @@ KEPT_SHOWN_MAX = 20
 def clean(
     file: str | None, source_format: str, *, parameters: dict[str, str], yes: bool, dry_run: bool, as_json: bool
 ) -> int:
-    """Remove, after showing, what earlier runs made and the document no longer makes.
+    """Remove files that earlier runs made and the document no longer makes.
 
     FILE is a document; none: the one of the current folder. A file stays where somebody changed it, where a job that is not
     over makes or reads it, where the document reads it or may make it, and where another document does. Exit code 0: all

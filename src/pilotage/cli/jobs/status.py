@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "subm
 @json_option
 @server_option
 def status(place: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> None:
-    """Show how a job or a package stands.
+    """Show the state of a job or a package.
 
     Of a job, what failed is grouped by its cause, and where nothing can move it is said why. Of a package, every
     attempt is shown, and of one that failed how, where, its last words, and whether it is tried again. It is written
@@ -350,11 +351,11 @@ _ABLE = ("site-unknown", "site-hibernated", "site-avoided", "site-closed", "site
 @json_option
 @server_option
 def explain(package: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> None:
-    """Say why a package is where it is: why it does not run, above all.
+    """Explain why a package waits, where it runs, or how it ended.
 
-    It is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME, with the id of its job or its name, which means the newest job of that
-    name; 1.2.1 alone is one of the last job. Of a job with a single package, the job is enough. The reason that matters
-    most stands first.
+    PACKAGE is JOB/1.2.1, JOB/001/002/001 or JOB/NAME, where JOB is an id, or a name for the newest job of that name; 1.2.1
+    alone is a package of the last job. For a job with a single package, JOB is enough. The most important reason comes
+    first.
     """
     from pilotage.client.jobs import Jobs
 
@@ -371,6 +372,11 @@ def explain(package: str | None, server: str | None, token_file: str | None, *, 
         emit([app.json_text(msgspec.to_builtins(told))])
     else:
         emit(explanation_lines(where, told))
+
+
+why = copy.copy(explain)
+"""`pilotage why`: the same by another word, which `--help` does not list."""
+why.name, why.hidden = "why", True
 
 
 def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:

@@ -1,3 +1,3 @@
-"""Commands about the service and its book."""
+"""Commands that start, stop and examine the service."""
 
-__all__ = ["book", "serve", "subscriptions"]
+__all__ = ["serve"]

@@ -63,7 +63,7 @@ def serve(
     background: bool,
     stop: bool,
 ) -> int:
-    """Run the service: jobs of many, and the book over HTTP.
+    """Run the service: it runs jobs and answers over HTTP.
 
     Its address is said when it answers; commands in this folder and below find it by themselves. Ctrl-C or SIGTERM
     ends it in good order: what runs goes on, and is taken up again by the next one. With --book-only nothing is run,
@@ -134,7 +134,7 @@ def _tell(settings: Settings, announcement: Announcement) -> None:
 @click.option("--journal", metavar="URL", help="Where the book is kept: sqlite:DIR or postgresql://…")
 @json_option
 def doctor(journal: str | None, *, as_json: bool) -> int:
-    """Find out what is broken between here and a result.
+    """Check every step between this computer and a result.
 
     Programs, disk, clock, token, service and agents are tried, one after the other: those of this folder, or of the
     nearest above it where it has none. The exit code is 1 where something is bad.
@@ -162,7 +162,7 @@ def doctor(journal: str | None, *, as_json: bool) -> int:
 
 @click.group(cls=WholeHelp)
 def tls() -> None:
-    """Make the service speak TLS: an authority of its own, and a certificate."""
+    """Create certificates for the service."""
 
 
 @tls.command("init")

@@ -127,7 +127,7 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
         if how.fresh:
             say_to_reader(
                 f"{job} was not over, and is killed: --fresh starts everything anew\n"
-                f"  to go on with {job} instead: pilotage kill {answer.job}, then pilotage restart {job}\n"
+                f"  to go on with {job} instead: pilotage kill {answer.job}, then pilotage retry --failed {job}\n"
                 "  to run only what is missing: the same command without --fresh"
             )
         elif answer.in_the_way:

@@ -1,3 +1,3 @@
-"""Commands about sites."""
+"""Commands that add, test and manage sites."""
 
 __all__ = ["site"]

@@ -27,7 +27,7 @@ _COLUMNS = ("SITE", "KIND", "STATUS", "SCORE", "TSCORE", "PILOTS", "SLOTS", "USE
 
 @click.group(cls=WholeHelp)
 def site() -> None:
-    """Look after the places that run packages: add, test, list, hibernate, wake.
+    """Manage sites: add, test, list, hibernate, wake.
 
     They are written down in sites.yaml, in the folder of the project or in your own settings. A service reads it when
     it starts, and again when it changes.

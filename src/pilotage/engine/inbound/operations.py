@@ -391,7 +391,7 @@ def _replicate(state: EngineState, job: JobState, operation: Replicate) -> None:
     found = judge(state, job, work)
     if found is not None and found.action == "give-up":
         message = f"{operation.package} may not be tried once more: {found.message}"
-        hint = "what runs of it is its last attempt; should that fail, it can be begun anew by `pilotage restart`"
+        hint = "what runs of it is its last attempt; should that fail, retry it with `pilotage retry`"
         raise _Refusal("spent", message, subject=operation.package, next_step=hint)
     most = replicas_max(state, job, number)
     if live_attempts(work) >= most:

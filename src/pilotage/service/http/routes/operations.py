@@ -182,7 +182,7 @@ KINDS: dict[str, type[AnyOperation]] = {
 }  # fmt: skip
 _OF_JOBS = ("kill", "hold", "release", "restart")
 _OF_LINES = ("drop", "restore")
-_WITH_MESSAGE = ("kill", "hold", "restart")
+_WITH_MESSAGE = ("kill", "hold", "restart", "reschedule")
 
 
 def right_for(operation: AnyOperation | str) -> Right:

@@ -202,7 +202,7 @@ _ASKED_SECONDS = 2.0  # in which a server says which job has a name
 @json_option
 @server_option
 def tag(words: tuple[str, ...], **options: Any) -> int:
-    """Give a job or a package names with values, before, during or after its run.
+    """Tag a job or a package, before, during or after its run.
 
     A package is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME. Without one, in a running package, it is that package.
     """

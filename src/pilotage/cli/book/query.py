@@ -239,7 +239,7 @@ def events(
     following: bool,
     as_json: bool,
 ) -> int:
-    """Show what happened to a job or a package, in the order of the book.
+    """Show the events of a job or a package, in the order of the book.
 
     A package is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or a name: then the newest job of that name is
     meant. Without one it is the last job that is not over, or the last of all. --follow goes on where it was when the server comes back.
@@ -326,7 +326,7 @@ def statistics(
     *,
     as_json: bool,
 ) -> None:
-    """Show how work flows through the states.
+    """Show how packages flow through the states.
 
     For each site and activity: rates into each state, and mean, median and 95th percentile of the time between two.
     Median and percentile are approximate, within 5 %.

@@ -76,7 +76,7 @@ def simulate(
     trace: bool,
     as_json: bool,
 ) -> int:
-    """Say how long a job would take at your sites; or, without one, put pilotage itself to the test.
+    """Forecast how long a job takes at your sites; without a job, test pilotage itself.
 
     With a job, it is run many times in virtual time, with seeds from 0 on, and nothing is started anywhere. Without one,
     made-up worlds are run with every fault there is, and it is checked what must hold; exit code 1: something did not.
@@ -90,7 +90,7 @@ def simulate(
             )
         if svg is not None and not comparisons:
             raise click.UsageError("--svg draws what is compared: say --compare")
-        from pilotage.cli.run.simulation_report import Asked, forecast
+        from pilotage.cli.simulation.simulation_report import Asked, forecast
 
         import_numpy_quickly()
         asked = Asked(

@@ -34,7 +34,7 @@ def run(
     detach: bool,
     as_json: bool,
 ) -> int:
-    """Run a document here, or only what some of its outputs need, and wait for its end.
+    """Run a document here and wait until it ends.
 
     FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
     What an earlier run has made is not made again. Ctrl-C stops in good order, and the same command goes on; a closed
@@ -79,7 +79,7 @@ def map_command(
     detach: bool,
     as_json: bool,
 ) -> int:
-    """Run one command for each of many files or values, without a document.
+    """Run one command for each of many files or values.
 
     An example: pilotage map 'convert {} {/.}.png' *.tif.
 
@@ -141,7 +141,7 @@ def plan(
     all_packages: bool,
     as_json: bool,
 ) -> None:
-    """Say what a run would do, why, and what it would cost; nothing is run.
+    """Show what a run would do, why, and what it would cost.
 
     FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such:
     only what it needs is looked at. It tells what would run, what is there already, the core-hours and the time. Nothing is written.

@@ -28,7 +28,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 @click.group(cls=WholeHelp)
 def book() -> None:
-    """Look after a book: back it up, rebuild, check, seal, dump, load, purge.
+    """Maintain a book: back up, check, rebuild, seal, dump, load, purge.
 
     All but `backup` and `dump` need the book for themselves: stop its service first.
     """
@@ -275,7 +275,7 @@ def courier(
     once: bool,
     as_json: bool,
 ) -> int:
-    """Deliver events that wait in the spool, to each server its own.
+    """Deliver spooled events to their servers.
 
     It goes on until interrupted, unless --once is given. Whatever cannot be delivered is kept and tried again. A server that refuses an event says why; it is set aside in
     refused.jsonl of its queue. Exit code of --once: 0 when nothing waits any more, 3 when something does.

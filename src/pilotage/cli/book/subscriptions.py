@@ -28,7 +28,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 @click.group(cls=WholeHelp)
 def subscriptions() -> None:
-    """Be told of changes: by following them, by a webhook or by mail.
+    """Subscribe to changes: follow them, or get them by webhook or mail.
 
     A subscription is kept by the server, and what is to be told waits while nobody listens. It lives for two hours
     unless it is refreshed.

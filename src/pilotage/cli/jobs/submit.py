@@ -37,7 +37,7 @@ def submit(
     how: HowToRun,
     as_json: bool,
 ) -> None:
-    """Have a document run by a service, or only what some of its outputs need, and do not wait for it.
+    """Submit a document to a service and return at once.
 
     FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
     Prints the id of the job. Its results appear in the folder of the document, which the service must see.
@@ -73,7 +73,7 @@ def submit(
 @click.argument("job", required=False)
 @json_option
 def attach(job: str | None, *, as_json: bool) -> int:
-    """Come back to a job that goes on without a terminal.
+    """Reattach to a job that runs without a terminal.
 
     It is shown until it is over, as `pilotage run` does. JOB is an id, or a name: then the newest job of that name is meant. Without one it is the last job that is not over. Where nothing runs the job any more, it goes on; Ctrl-C stops it as
     it stops `pilotage run`.
@@ -119,7 +119,7 @@ def _chosen(server: Server, job: str | None) -> str:
 @json_option
 @server_option
 def watch(job: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
-    """Show how far a job is, until it is over.
+    """Show the progress of a job until it ends.
 
     JOB is an id, or a name: then the newest job of that name is meant. Without one it is the last job that is not over. Ctrl-C ends the watching, and not the job. The exit code is that of the job: 0 complete, 1 packages failed.
     """

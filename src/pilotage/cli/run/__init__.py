@@ -1,3 +1,0 @@
-"""Commands that run, submit and simulate documents."""
-
-__all__ = ["run", "simulate", "submit"]
