@@ -339,11 +339,8 @@ NO_READERS = (
     *(f"src/pilotage/language/{each}" for each in READS_ONLY),
     *(f"src/pilotage/{each}/" for each in ("simulator", "agent", "book", "client")),
 )
-TABLES = (
-    "src/pilotage/model/jobs/definition.py",
-    "src/pilotage/model/settings/settings.py",
-    "src/pilotage/model/settings/layers.py",
-)
+PACKAGE_SETTINGS_TABLE = "src/pilotage/model/settings/settings.py"
+TABLES = ("src/pilotage/model/jobs/definition.py", PACKAGE_SETTINGS_TABLE, "src/pilotage/model/settings/layers.py")
 # Whose other values are refused by name where the text is read: language/parsing/document.py.
 REFUSED_WHEN_READ = {("Definition", "pilotage")}
 
@@ -368,13 +365,18 @@ def _is_record(found: object, base: type) -> bool:
     return isinstance(found, type) and issubclass(found, base) and found is not base
 
 
+@pytest.mark.parametrize("path", [*NO_READERS, *TABLES])
+def test_what_counts_as_no_reader_is_there(path: str) -> None:
+    assert any(each.startswith(path) for each in python("src")), "it was moved, and counts as a reader now"
+
+
 def test_every_field_of_the_document_and_every_setting_is_read_somewhere() -> None:
     unread = [name for name, places in fields().items() if not places and name not in REFUSED_WHEN_READ]
     assert unread == [], "a field that nothing reads is a lie: honour it, or refuse it by name"
 
 
 def test_every_setting_of_a_package_is_read_somewhere() -> None:
-    texts = [text for path, text in python("src").items() if path != "src/pilotage/model/settings/settings.py"]
+    texts = [text for path, text in python("src").items() if path != PACKAGE_SETTINGS_TABLE]
     unread = [name for name in PACKAGE_SETTINGS if not any(f'"{name}"' in text for text in texts)]
     assert unread == []
 

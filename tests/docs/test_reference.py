@@ -30,7 +30,7 @@ def test_the_tables_of_the_document_page_are_up_to_date(root: Path) -> None:
 def test_every_code_of_the_language_and_of_its_files_is_explained(root: Path) -> None:
     rooms = ("", "text", "parsing", "expansion")  # the formats explain their own codes
     sources = [path for room in rooms for path in sorted((root / "src/pilotage/language" / room).glob("*.py"))]
-    sources += [root / "src/pilotage/app/documents/documents.py", *sorted((root / "src/pilotage/cli").rglob("*.py"))]
+    sources += [*(root / "src/pilotage/app/documents").glob("*.py"), *(root / "src/pilotage/cli").rglob("*.py")]
     text = "\n".join(path.read_text("utf-8") for path in sources)
     used = {*CODE.findall(text), *OTHER_CODES.findall(text), *FILE_CODES.findall(text)}
     page = (root / "docs/reference/messages.md").read_text("utf-8")

@@ -24,10 +24,9 @@ from pilotage.model.site import Site
 from pilotage.model.states import ClearedBy
 from pilotage.ports import AttemptLogs, JobTree, Journal, StoredFile
 from pilotage.reading.access import Principal
-from pilotage.service.errors import OperationRefused, UnknownSite
+from pilotage.service.errors import OperationRefused, UnknownSite, Unpublished
 from pilotage.service.http.backend import Running
 from pilotage.service.http.services import Services
-from pilotage.service.jobs.publishing import Unpublished
 from pilotage.service.journal.retention import Action
 from tests.kit.served_book import WallClock, access_of, sqlite_journal
 

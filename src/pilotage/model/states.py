@@ -192,7 +192,7 @@ _CODES_BY_PHASE: dict[str, ExitCodeGasw] = {
 def exit_code_for(reason: str, *, phase: str) -> ExitCodeGasw:
     """GASW's exit code of a failure: one for each reason; where the platform failed, one for each phase it was in.
 
-    An agent says the same (`agent/diagnosis.py`), and so does one of the simulator. Before the first phase, `phase` is
+    An agent says the same (`agent/attempt/diagnosis.py`), and so does one of the simulator. Before the first phase, `phase` is
     empty. Whatever else there is, such as a reason that a failure pattern names, is a failure of the execution.
     """
     if reason == "platform-failure":

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import msgspec
+
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange.operations import Refused
 
@@ -61,3 +63,13 @@ def for_many() -> Future[None]:
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future
+
+
+class Unpublished(msgspec.Struct, frozen=True, kw_only=True):
+    """A package whose files could not get their names: why, and what to do about it before its job is released."""
+
+    package: str  # dotted
+    attempt: int
+    what: str
+    next_step: str = ""
+    count: int = 1  # of packages of its job with which it is so

@@ -265,7 +265,7 @@ def test_the_library_of_checksums_is_brought_when_the_pilot_says_so_and_not_for_
     (tmp_path / "tiny").write_bytes(b"x" * 64)
     said = (
         "import sys; from pilotage.agent.attempt import files; files.sha256_of(sys.argv[1], 64); "
-        "print('hashlib' in sys.modules); hashing.get_ready(); print('hashlib' in sys.modules)"
+        "print('hashlib' in sys.modules); files.get_ready(); print('hashlib' in sys.modules)"
     )
     told = subprocess.run(
         [sys.executable, "-c", said, str(tmp_path / "tiny")], check=True, capture_output=True, text=True

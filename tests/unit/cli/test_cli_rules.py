@@ -217,8 +217,8 @@ def test_every_promise_of_the_checkers_is_told_to_whoever_reads_a_violation(root
     row = re.compile(r"^\| `([a-z]+)` \|", re.MULTILINE)
     raised = re.compile(r'(?:Violation\(|checker=)"([a-z]+)"')
     folder = root / "src/pilotage/simulator"
-    known = {name for file in folder.glob("*.py") for name in raised.findall(file.read_text("utf-8"))}
-    known.update(row.findall((folder / "checkers.py").read_text("utf-8")))
+    known = {name for file in folder.rglob("*.py") for name in raised.findall(file.read_text("utf-8"))}
+    known.update(row.findall((folder / "checkers" / "observer.py").read_text("utf-8")))
     page = (root / "docs/howto/simulate.md").read_text("utf-8")
     assert known == set(row.findall(page[page.index("### Read a violation") :]))
 

@@ -32,7 +32,7 @@ def test_every_loss_of_an_export_is_listed(sections: dict[str, str]) -> None:
 
 
 def test_every_code_is_listed(sections: dict[str, str], root: Path) -> None:
-    sources = (root / "src" / "pilotage" / "language" / "dagman").glob("*.py")
+    sources = (root / "src" / "pilotage" / "language" / "formats" / "dagman").glob("*.py")
     used = {code for path in sources for code in _CODE.findall(path.read_text("utf-8"))} | _BUILT
     assert set(_ROW.findall(sections["Codes"])) == used
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from pilotage.model.events.payloads import JobAccepted
-from pilotage.service.errors import for_many
+from pilotage.service.errors import Unpublished, for_many
 from pilotage.service.http.services import Pace
-from pilotage.service.jobs.publishing import Unpublished
 from tests.kit.desks import Desk, a_bad_day, code_of, desk_in
 from tests.kit.served_book import event
 from tests.kit.small_engine import Small

@@ -17,7 +17,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT")
 _SPACE_BYTES_MIN = 64 * 1024
 
-# As in `model/outcomes.py`, which says the same of the attempts of a simulated agent; a test compares them.
+# As in `model/states.py`, which says the same of the attempts of a simulated agent; a test compares them.
 _CODES = {
     "cancelled": "EXECUTION_CANCELED",
     "disk-full": "ERROR_WRITE_LOCAL",

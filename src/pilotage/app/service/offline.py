@@ -264,7 +264,7 @@ class Resting:
         self._refuse()
 
     def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
-        """Nothing is removed: who wants that opens the book for itself (`app/cleaning.py`)."""
+        """Nothing is removed: who wants that opens the book for itself (`app/clean.py`)."""
         self._refuse()
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:

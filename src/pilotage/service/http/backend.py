@@ -22,7 +22,7 @@ from pilotage.model.states import ClearedBy
 from pilotage.ports import AttemptLogs, JobTree, Journal
 from pilotage.reading.access import Principal
 from pilotage.reading.views import KeptSites
-from pilotage.service.jobs.publishing import Unpublished
+from pilotage.service.errors import Unpublished
 from pilotage.service.journal.retention import Action
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from pilotage.model.states import ADOPTED, FINAL_NAMES, MADE_BEFORE, UNDECLARED,
 from pilotage.ports import StoreError
 from pilotage.reading.access import Principal
 from pilotage.reading.packages import ShownPackage
+from pilotage.service.errors import Unpublished
 from pilotage.service.http.backend import Running
 from pilotage.service.http.services import Services
-from pilotage.service.jobs.publishing import Unpublished
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine

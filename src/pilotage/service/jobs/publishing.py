@@ -22,6 +22,7 @@ from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.exchange.operations import HoldResults
 from pilotage.model.states import ADOPTED, ExitCodeGasw
 from pilotage.ports import InTheWay, JobTree, MadeWork, ResultsIndex, StoreError
+from pilotage.service.errors import Unpublished
 from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
 from pilotage.service.process import Courtesy
 from pilotage.service.works.manifests import Manifest, Manifests
@@ -38,16 +39,6 @@ AreRivals = Callable[[str, str], bool]
 def hold_for(job: str, message: str) -> HoldResults:
     """What the service asks for when something of a job cannot be published: also of one that is over, which waits for it."""
     return HoldResults(job=job, message=message)
-
-
-class Unpublished(msgspec.Struct, frozen=True, kw_only=True):
-    """A package whose files could not get their names: why, and what to do about it before its job is released."""
-
-    package: str  # dotted
-    attempt: int
-    what: str
-    next_step: str = ""
-    count: int = 1  # of packages of its job with which it is so
 
 
 class Publisher:

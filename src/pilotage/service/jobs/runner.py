@@ -44,7 +44,7 @@ from pilotage.model.site import Site, executors_of
 from pilotage.model.states import ClearedBy
 from pilotage.ports import AttemptLogs, Clock, JobTree, Journal, ResultsIndex, SiteAccess
 from pilotage.service.core import Core
-from pilotage.service.errors import OperationRefused
+from pilotage.service.errors import OperationRefused, Unpublished
 from pilotage.service.jobs.active_jobs import JobsAtWork
 from pilotage.service.jobs.agent_access import Entitled
 from pilotage.service.jobs.clean import clean, removal_notes
@@ -52,7 +52,7 @@ from pilotage.service.jobs.driver import Driver
 from pilotage.service.jobs.dropped_files import Removals, granted_in, packages_of_line, unfinished_removals
 from pilotage.service.jobs.late_stages import Expanded, Expander
 from pilotage.service.jobs.output_claims import Claims, GrantedFiles
-from pilotage.service.jobs.publishing import Aftermath, Unpublished, hold_for, is_over
+from pilotage.service.jobs.publishing import Aftermath, hold_for, is_over
 from pilotage.service.jobs.resubmission import (
     earlier_runs,
     lost,

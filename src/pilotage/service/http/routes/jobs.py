@@ -38,6 +38,7 @@ from pilotage.reading.views import (
     PackageView,
     StagesPage,
 )
+from pilotage.service.errors import Unpublished
 from pilotage.service.http.progress import cure_of, how_far, left_unpublished, tried_by
 from pilotage.service.http.routing import (
     AfterStage,
@@ -55,7 +56,6 @@ from pilotage.service.http.routing import (
     in_query,
 )
 from pilotage.service.http.services import Services
-from pilotage.service.jobs.publishing import Unpublished
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
