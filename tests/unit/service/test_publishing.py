@@ -11,7 +11,8 @@ import pytest
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
 from pilotage.ports import JobTree, NotOurs, StoreError
-from pilotage.service.jobs.publishing import Publisher, Unpublished
+from pilotage.service.errors import Unpublished
+from pilotage.service.jobs.publishing import Publisher
 from pilotage.service.works.manifests import Manifests
 
 FOLDER = "/data"
