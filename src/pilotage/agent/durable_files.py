@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FILE_MODE = 0o600  # events and server names are the business of one user
 FOLDER_MODE = 0o700
+_BLOCK_BYTES = 65536  # in which a file is read backwards
 
 
 def make_folder(folder: Path) -> None:
@@ -86,8 +87,8 @@ def append_durably(file: Path, content: bytes) -> None:
 def _after_last_newline(descriptor: int, *, size_bytes: int) -> int:
     end = size_bytes
     while end:
-        start = max(0, end - 65536)
-        found = os.pread(descriptor, end - start, start).rfind(b"\n")
+        start = max(0, end - _BLOCK_BYTES)
+        found = os.pread(descriptor, _BLOCK_BYTES, start).rfind(b"\n")
         if found >= 0:
             return start + found + 1
         end = start
@@ -273,7 +274,7 @@ def tail_of(descriptor: int, *, size_bytes: int) -> Tail | None:
         start = max(0, size_bytes - window)
         block = os.pread(descriptor, size_bytes - start, start)
         end = block.rfind(b"\n")
-        begin = block.rfind(b"\n", 0, max(end, 0))
+        begin = block.rfind(b"\n", 0, end)
         if end >= 0 and (begin >= 0 or start == 0):
             return Tail(start + end + 1, text_of(block[begin + 1 : end]))
         if start == 0 or window > _LINE_MAX:
