@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +14,12 @@ import pytest
 
 import pilotage.agent.attempt.attempt as attempt_module
 from pilotage.agent.attempt import files
-from pilotage.agent.attempt.attempt import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, Outcome, plain_binary
+from pilotage.agent.attempt.attempt import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, Outcome, plain_binary, stage_small
 from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, KnownFiles, Sight
-from pilotage.agent.attempt.inputs import Inputs
+from pilotage.agent.attempt.inputs import Inputs, Placed
 from pilotage.agent.attempt.outputs import Outputs
 from pilotage.model.exchange.exchange import Work, WorkBinary
-from tests.kit.agent_runs import Place, place_in
+from tests.kit.agent_runs import Place, open_descriptors, place_in
 
 _MEASURED = ("phases", "read_bytes", "written_bytes")
 _MADE: dict[str, Any] = {"name": "in", "sha256": hashlib.sha256(b"data").hexdigest(), "size_bytes": 4, "made": True}
@@ -228,6 +229,39 @@ def test_a_work_that_says_more_goes_the_long_way(field: str) -> None:
 @pytest.mark.parametrize("field", [*sorted(_UNUSUAL_BINARY), "a field of later"])
 def test_a_binary_that_says_more_goes_the_long_way(field: str) -> None:
     assert plain_binary({}, {"binaries": [{"argv": ["a"], field: "x"}]}) is None
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        [], [{"name": "out"}, {"name": "out"}], [{"name": "out", "pattern": True}], [{}], [{"name": ""}],
+        [{"name": "sub/out"}], [{"name": ".pilotage"}], [{"name": ".pilotage-x"}], [{"name": "ö"}], [{"name": "gone"}],
+        [{"name": "sub"}], [{"name": "link"}], [{"name": "second"}], [{"name": "large"}], [{"name": "placed"}],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_output_that_is_anything_but_a_small_new_file_is_left_to_the_long_way(
+    tmp_path: Path, outputs: list[dict[str, Any]]
+) -> None:
+    scratch, target = tmp_path / "scratch", tmp_path / "target"
+    (scratch / "sub").mkdir(parents=True)
+    for name in ("out", "sub/out", ".pilotage", ".pilotage-x", "ö", "first", "placed"):
+        (scratch / name).write_bytes(b"data")
+    (scratch / "large").write_bytes(bytes(SMALL_BYTES))
+    (scratch / "second").hardlink_to(scratch / "first")
+    (scratch / "link").symlink_to("out")
+    placed = [Placed("in", "", (scratch / "placed").stat().st_ino, 4, 0)]
+    before = sorted(scratch.rglob("*"))
+    descriptor, opened = os.open(scratch, os.O_RDONLY), open_descriptors()
+    said: dict[str, Any] = {"scratch": descriptor, "target": str(target), "known": KnownFiles(), "placed": placed}
+    assert stage_small(outputs, **said) is None
+    assert (sorted(scratch.rglob("*")), target.exists(), open_descriptors()) == (before, False, opened)
+    [told] = stage_small([{"name": "out"}], **said) or []
+    assert told == {"name": "out", "size_bytes": 4, "sha256": _MADE["sha256"]}
+    assert (target.read_bytes(), (scratch / "out").exists()) == (b"data", False)
+    (scratch / "large").write_bytes(bytes(SMALL_BYTES - 1))
+    assert stage_small([{"name": "large"}], **said) is not None
+    os.close(descriptor)
 
 
 def test_a_file_is_known_by_what_the_system_says_of_it_as_long_as_that_stays(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pilotage.agent.link.connect import connect
 from pilotage.agent.link.link import Link
 from pilotage.agent.site.relay import Relaying, bound, may_pass
 from pilotage.model.exchange.exchange import AgentSays, Exchange
+from tests.kit.agent_runs import open_descriptors
 from tests.kit.agent_service import AgentService
 from tests.kit.pilots import flying
 
@@ -69,6 +70,22 @@ def raw(port: int, text: bytes) -> bytes:
             while piece := connection.recv(65536):
                 answer += piece
         return answer
+
+
+def test_a_port_that_was_just_given_up_is_taken_again_and_one_that_is_held_is_not() -> None:
+    with bound("127.0.0.1", 0) as listener:
+        listener.listen()
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), SECONDS) as caller:
+            accepted, _ = listener.accept()
+            accepted.close()  # first: the system keeps the port for what may still come from the other side
+            assert caller.recv(1) == b""
+        before = open_descriptors()
+        with pytest.raises(OSError, match="in use"):
+            bound("127.0.0.1", port)
+        assert open_descriptors() == before
+    with bound("127.0.0.1", port) as again:
+        assert again.getsockname()[1] == port
 
 
 @pytest.mark.parametrize(
