@@ -33,10 +33,10 @@ class Placed(NamedTuple):
     """An input that lies in the folder; `source` is empty where it is a copy, which the command may do with as it likes."""
 
     name: str
-    source: str
-    inode: int
-    size_bytes: int
-    modified_ns: int
+    source: str = ""
+    inode: int = 0
+    size_bytes: int = 0
+    modified_ns: int = 0
 
 
 class Inputs:
@@ -99,7 +99,7 @@ class Inputs:
             move(fetched, target)
             if each.get("executable"):
                 os.chmod(target, _EXECUTABLE)
-            return Placed(name, "", 0, 0, 0)
+            return Placed(name)
         source, status = found
         mode = status.st_mode
         if not stat.S_ISREG(mode):
@@ -111,7 +111,7 @@ class Inputs:
         if not each.get("made") and status.st_size <= COPIED_BYTES_MAX:
             # A command that writes into its input must not reach the user's own file.
             copy(source, target)
-            return Placed(name, "", 0, 0, 0)
+            return Placed(name)
         return self._linked(name, source, target, status)
 
     def _found(self, name: str) -> tuple[str, os.stat_result] | None:
@@ -155,7 +155,7 @@ class Inputs:
     def _linked(name: str, source: str, target: str, status: os.stat_result) -> Placed:
         if link_or_copy(source, target):
             return Placed(name, source, status.st_ino, status.st_size, status.st_mtime_ns)
-        return Placed(name, "", 0, 0, 0)
+        return Placed(name)
 
 
 def changed_input(placed: Collection[Placed]) -> Placed | None:
@@ -190,7 +190,7 @@ def _copied(source: str, target: str, each: Mapping[str, Any]) -> Placed:
     """A copy that may be executed, where the file itself may not."""
     copy(source, target)
     os.chmod(target, _EXECUTABLE)
-    return Placed(each["name"], "", 0, 0, 0)
+    return Placed(each["name"])
 
 
 def _not_brought(name: str, error: OSError) -> Failure:
