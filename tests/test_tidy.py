@@ -204,6 +204,19 @@ def test_a_closed_door_is_seen() -> None:
     ]
 
 
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    told = ("docs/ARCHITECTURE.md", "docs/architecture/", "docs/decisions.md", "CONTRIBUTING.md")
+    obey(tidy.missing_files({path: text for path, text in tree().items() if path.startswith(told)}, tree()))
+
+
+def test_a_missing_file_is_seen() -> None:
+    paths = ["src/pilotage/cellar/wine.py", "tests/roof/tile.py"]
+    good = "`cellar/wine.py`, `src/pilotage/cellar/wine.py`, `cellar/`, `tests/roof/`, `__init__.py` and `yaml`"
+    assert tidy.missing_files({"p.md": good}, paths) == []
+    bad = "`wine.py`, `beer.py`, `roof/`, `roof/tile.py`"
+    assert len(tidy.missing_files({"p.md": bad}, paths)) == 4
+
+
 def test_no_module_has_a_riddle_for_a_name() -> None:
     obey(tidy.riddles(python("src/", "tests/kit/")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -11,6 +12,8 @@ CODE = re.compile(r'(?:\.|_)(?:error|warn|fault|note_fault)\(\s*"([a-z0-9]+(?:-[
 OTHER_CODES = re.compile(r'(?:ListFault\(\s*|yield \(?\s*|return )"([a-z0-9]+(?:-[a-z0-9]+)+)",')
 FILE_CODES = re.compile(r'_unreadable\(\s*[^"]*?"([a-z0-9]+(?:-[a-z0-9]+)+)"')
 LITERAL = re.compile(r'"([a-z0-9]+(?:-[a-z0-9]+)*)"')
+
+WALK_STEP = re.compile(r"^\| (\d+) \| `([\w/]+\.py)`[^|]* \| `(\w+)` \| [^|]+ \| ([^|]*)\|$", re.MULTILINE)
 
 
 def generator(root: Path) -> ModuleType:
@@ -22,9 +25,36 @@ def generator(root: Path) -> ModuleType:
     return module
 
 
-def test_the_tables_of_the_document_page_are_up_to_date(root: Path) -> None:
-    page = (root / "docs/reference/document.md").read_text("utf-8")
-    assert generator(root).with_tables(page) == page, "run make docs"
+def test_the_generated_parts_of_every_page_are_up_to_date(root: Path) -> None:
+    generate = generator(root)
+    for page in generate.PAGES:
+        text = page.read_text("utf-8")
+        assert "<!-- generated: " in text, page
+        assert generate.with_tables(text) == text, f"{page.name}: run make docs"
+
+
+def test_the_picture_of_the_rooms_is_drawn_from_their_imports(root: Path) -> None:
+    generate = generator(root)
+    assert generate.arrows()["reading"] == {"book", "model", "ports"}
+    assert "    reading --> ports\n" in generate.drawing()
+    assert "    reading --> model\n" not in generate.drawing()
+
+
+def test_every_step_of_the_walks_is_a_function_of_its_file(root: Path) -> None:
+    page = (root / "docs/architecture/walks.md").read_text("utf-8")
+    walks = [WALK_STEP.findall(walk) for walk in page.split("\n## ")[1:]]
+    assert [len(walk) > 15 for walk in walks] == [True, True]
+    for walk in walks:
+        assert [int(number) for number, *_ in walk] == list(range(1, len(walk) + 1))
+        seen = set()
+        for number, file, function, again in walk:
+            tree = ast.parse((root / "src/pilotage" / file).read_text("utf-8"))
+            functions = {
+                node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+            assert function in functions, f"step {number}: {file} has no function {function}"
+            assert bool(again.strip()) == (file in seen), f"step {number}: {file} is entered again, or for no reason"
+            seen.add(file)
 
 
 def test_every_code_of_the_language_and_of_its_files_is_explained(root: Path) -> None:

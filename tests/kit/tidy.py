@@ -9,7 +9,7 @@ import ast
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tests.kit.import_circles import imported, module_of
 
@@ -39,6 +39,8 @@ INDEX = re.compile(
 REFERENCE_FOLDER = re.compile("shared" + "/data")
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
+PROGRAM = "src/pilotage/"
+NAMED_FILE = re.compile(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`")
 RIDDLING_START = re.compile(r"(What|Who|Whoever|Whatever|Whose|Those|Things) ", re.IGNORECASE)
 # Names that modules had, and that nobody could guess the contents from.
 RIDDLES = frozenset({
@@ -192,6 +194,19 @@ def _doors(module: str) -> Iterator[tuple[str, str]]:
     """Every folder on the way to a module, and what is asked for there."""
     parts = module.split(".")
     yield from ((".".join(parts[:count]), parts[count]) for count in range(1, len(parts)))
+
+
+def missing_files(pages: Texts, paths: Iterable[str]) -> list[str]:
+    """Files and folders that pages name, from the top of the tree or of the program, and that are not there."""
+    known = {path.removeprefix(PROGRAM) for path in paths} | set(paths)
+    known |= {path[: end + 1] for path in known for end, sign in enumerate(path) if sign == "/"}
+    return [
+        f"{page}:{number}: {name}: no such file, from the top of the tree or from {PROGRAM}"
+        for page, text in pages.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        for name in NAMED_FILE.findall(line)
+        if name not in known and name != "__init__.py"
+    ]
 
 
 def riddles(texts: Texts) -> list[str]:
