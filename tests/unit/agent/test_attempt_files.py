@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import stat
@@ -86,10 +87,10 @@ def test_blocks_are_shared_where_the_file_system_can(
 ) -> None:
     target, before = tmp_path / "target", open_descriptors()
     asked: list[int] = []
-    monkeypatch.setattr(files.fcntl, "ioctl", lambda _, request, __: asked.append(request))
+    monkeypatch.setattr(fcntl, "ioctl", lambda _, request, __: asked.append(request))
     assert copy_sharing(str(source), str(target)) is True
     assert (asked, stat.S_IMODE(target.stat().st_mode)) == ([0x40049409], 0o755)
-    monkeypatch.setattr(files.fcntl, "ioctl", _refuse(errno.EOPNOTSUPP))
+    monkeypatch.setattr(fcntl, "ioctl", _refuse(errno.EOPNOTSUPP))
     assert copy_sharing(str(source), str(target)) is False
     assert not target.exists()
     assert open_descriptors() == before
@@ -160,7 +161,12 @@ def test_a_name_with_a_special_character_is_a_pattern() -> None:
 def test_what_is_known_of_a_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     real = files.sha256_of
-    monkeypatch.setattr(files, "sha256_of", lambda path, size: (read.append(path), real(path, size))[1])
+
+    def counted(path: str, size: int) -> str:
+        read.append(path)
+        return real(path, size)
+
+    monkeypatch.setattr(files, "sha256_of", counted)
     file, known = tmp_path / "file", KnownFiles()
     file.write_bytes(b"data")
     path, status, expected = str(file), file.stat(), hashlib.sha256(b"data").hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -167,17 +168,25 @@ _JOB = {"SLURM_JOB_ID": "12"}
 _WIDE = {"SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1"}
 
 
+def _says(told: Called) -> Callable[[Sequence[str]], Called]:
+    return lambda _: told
+
+
 def test_slurm_tells_how_long_its_job_may_last_and_whether_its_time_is_over() -> None:
     assert seconds_left({}, lambda _: Called(0, stdout="1:00")) == 0.0
     assert seconds_left({"SLURM_JOB_ID": "x"}, lambda _: Called(0, stdout="1:00")) == 0.0
     assert seconds_left(_JOB, lambda _: Called(0, stdout="1:00\n")) == 60.0
     assert seconds_left(_JOB, lambda _: Called(1, stdout="1:00\n")) == 0.0
     for stdout, status, over in (("TimeLimit\n", 0, True), ("TimeLimit\n", 1, False), ("None\n", 0, False)):
-        told = Called(status, stdout=stdout)
-        assert is_over(_JOB, lambda _, told=told: told) is over
+        assert is_over(_JOB, _says(Called(status, stdout=stdout))) is over
     assert is_over({}, lambda _: Called(0, stdout="TimeLimit")) is False
     asked: list[list[str]] = []
-    seconds_left(_JOB, lambda words: (asked.append(list(words)), Called(1))[1])
+
+    def call(words: Sequence[str]) -> Called:
+        asked.append(list(words))
+        return Called(1)
+
+    seconds_left(_JOB, call)
     assert asked == [["squeue", "--noheader", "--jobs=12", "--format=%L"]]
 
 
