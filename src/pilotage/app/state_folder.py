@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pilotage.adapters.settings.settings_files import SETTINGS_FILE, STATE_FOLDER, is_said, load_settings, state_folder
 from pilotage.client.finding import StateFolder
-from pilotage.model.errors import PilotageError
-from pilotage.model.settings.settings import Settings
+from pilotage.model.errors import PilotageError, did_you_mean
+from pilotage.model.settings.settings import BadJournalAddress, Settings
 
 if TYPE_CHECKING:
-    from pilotage.ports import Journal
+    from pilotage.ports import Journal, JournalAdapter
 
 log = logging.getLogger(__name__)
 
@@ -88,17 +88,7 @@ def _told_by_settings(environment: Mapping[str, str], folder: Path) -> StateFold
 
 def open_journal(settings: Settings) -> Journal:
     """The journal that the settings name, opened for writing; raises `JournalBusy` where another process writes it."""
-    address = settings.journal.address
-    if address.kind == "sqlite":
-        from pilotage.adapters.journals.sqlite.journal import SqliteJournal
-
-        return SqliteJournal(Path(address.folder), indexed=indexed_of(settings))
-    from pilotage.model.errors import extra
-
-    with extra("postgres", purpose="to keep the book in PostgreSQL"):
-        from pilotage.adapters.journals.postgres.journal import PostgresJournal
-
-    return PostgresJournal(address.url, indexed=indexed_of(settings))
+    return _journal_adapter(settings).open_journal(settings.journal.address, indexed=indexed_of(settings))
 
 
 def open_reader(settings: Settings) -> Journal | None:
@@ -106,22 +96,24 @@ def open_reader(settings: Settings) -> Journal | None:
 
     None where it was written by an older version, and must be brought up to date before it can be read.
     """
+    return _journal_adapter(settings).open_reader(settings.journal.address, indexed=indexed_of(settings))
+
+
+def _journal_adapter(settings: Settings) -> JournalAdapter:
+    from pilotage.app.adapter_registry import adapter_names, find_adapter
+
     address = settings.journal.address
-    if address.kind == "sqlite":
-        from pilotage.adapters.journals.sqlite.locations import BOOK
-        from pilotage.adapters.journals.sqlite.reader import SqliteReader
-        from pilotage.adapters.journals.sqlite.schema import is_current
-
-        folder = Path(address.folder)
-        if not is_current(folder / BOOK):
-            return None
-        return cast("Journal", SqliteReader(folder, indexed=indexed_of(settings)))
-    from pilotage.model.errors import extra
-
-    with extra("postgres", purpose="to read the book in PostgreSQL"):
-        from pilotage.adapters.journals.postgres.journal import PostgresReader
-
-    return cast("Journal", PostgresReader(address.url, indexed=indexed_of(settings)))
+    found: JournalAdapter | None = find_adapter("pilotage.journals", address.kind)
+    if found is None:
+        known = adapter_names("pilotage.journals")
+        raise BadJournalAddress(
+            "no journal of this kind is installed",
+            subject=address.shown,
+            expected=", ".join(known),
+            got=address.kind,
+            next_step=did_you_mean(address.kind, known),
+        )
+    return found
 
 
 def indexed_of(settings: Settings) -> frozenset[str]:

@@ -18,6 +18,7 @@ from pilotage.ports.journal import (
     FoundEvent,
     FoundPackage,
     Journal,
+    JournalAdapter,
     JournalBusy,
     JournalError,
     JournalFull,
@@ -34,6 +35,7 @@ from pilotage.ports.notifying import (
     DeliveryRefused,
     Letter,
     Mailer,
+    MakesNotifier,
     NotDelivered,
     Notifier,
 )
@@ -45,9 +47,11 @@ from pilotage.ports.results_index import (
     WorkFields,
 )
 from pilotage.ports.sites import (
+    MakesSiteAccess,
     SeenAtSite,
     SiteAccess,
     SiteBusy,
+    SiteSurroundings,
     SiteUnreachable,
     SubmissionRefused,
 )
@@ -62,6 +66,7 @@ __all__ = [
     "InTheWay",
     "JobTree",
     "Journal",
+    "JournalAdapter",
     "JournalBusy",
     "JournalError",
     "JournalFull",
@@ -71,6 +76,8 @@ __all__ = [
     "MadeFile",
     "MadeWork",
     "Mailer",
+    "MakesNotifier",
+    "MakesSiteAccess",
     "Mark",
     "NotDelivered",
     "NotOurs",
@@ -83,6 +90,7 @@ __all__ = [
     "SeenFile",
     "SiteAccess",
     "SiteBusy",
+    "SiteSurroundings",
     "SiteUnreachable",
     "StoreError",
     "StoredFile",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +26,9 @@ from pilotage.book.rows.rows import (
 )
 from pilotage.model.errors import PilotageError
 from pilotage.model.jobs.layout import PackageId
+
+if TYPE_CHECKING:
+    from pilotage.model.settings.settings import JournalAddress
 
 Item = TypeVar("Item")
 
@@ -278,4 +281,16 @@ class Journal(Protocol):
         self, job: JobRow, *, stages: Iterable[StageRow], packages: Iterable[PackageRow], tags: Iterable[TagRow]
     ) -> None:
         """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
+        ...
+
+
+class JournalAdapter(Protocol):
+    """What opens the books of one kind; a module will do. It is found by its entry point in `pilotage.journals`."""
+
+    def open_journal(self, address: JournalAddress, *, indexed: Collection[str]) -> Journal:
+        """A book, for writing; raises `JournalBusy` where another process writes it."""
+        ...
+
+    def open_reader(self, address: JournalAddress, *, indexed: Collection[str]) -> Journal | None:
+        """A book, to be read beside whoever writes it; None where an older version wrote it."""
         ...

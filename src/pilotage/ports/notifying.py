@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from pilotage.book.notices.notices import Notice
 from pilotage.model.errors import PilotageError
+from pilotage.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from pilotage.model.settings.settings import NotificationSettings
 
 
 class BadAddress(PilotageError):
@@ -53,6 +57,14 @@ class Notifier(Protocol):
 
     def tell(self, address: str, notices: Sequence[Notice], *, secret: str) -> None:
         """Tell some notices, in order; when this returns the receiver has them. Raises `NotDelivered`."""
+        ...
+
+
+class MakesNotifier(Protocol):
+    """What makes a notifier of one kind. It is found by its entry point in `pilotage.notifiers`."""
+
+    def __call__(self, settings: NotificationSettings, *, clock: Clock) -> Notifier | None:
+        """The notifier of a service; None where its settings do not ask for one. Raises `BadAddress`."""
         ...
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -11,6 +12,9 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.resources import Demand
+
+if TYPE_CHECKING:
+    from pilotage.model.sites.entry import SiteEntry
 
 
 class SiteUnreachable(PilotageError):
@@ -85,4 +89,26 @@ class SiteAccess(Protocol):
 
     def close(self) -> None:
         """Let go of what is held, and break off a call that is under way in another thread; what was started goes on."""
+        ...
+
+
+class SiteSurroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service has for a site: where its agents find it, and what they show. Nothing is made before it is asked for."""
+
+    state: Path  # of the service
+    folder: Path  # where this site may keep something of its own; it need not be there
+    agent: Callable[[], Path]  # the archive that is started as an agent
+    server: Callable[[], str]  # the address for agents elsewhere; raises `SiteUnreachable` or `SubmissionRefused`
+    socket: str  # the address for agents of this computer
+    announcement: Path  # where the service says its address to those
+    token: Callable[[], str]  # what agents of this site show
+    token_file: Path  # what agents of this computer show
+    ca_file: Callable[[], Path | None]  # the authority of the service, where it has its own
+
+
+class MakesSiteAccess(Protocol):
+    """What makes the way to a site of one kind. It is found by its entry point in `pilotage.sites`."""
+
+    def __call__(self, entry: SiteEntry, around: SiteSurroundings, /) -> SiteAccess:
+        """The way to the site of an entry; nothing is called there yet."""
         ...

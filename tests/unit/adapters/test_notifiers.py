@@ -12,9 +12,9 @@ import pytest
 
 from pilotage.adapters.notifiers import networks
 from pilotage.adapters.notifiers.networks import EVERYTHING, LOOPBACK, read_networks
-from pilotage.adapters.notifiers.registry import make_transports, owner_addresses
 from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer, is_address
 from pilotage.adapters.notifiers.webhook import CONTENT_TYPE, SIGNATURE_HEADER, WebhookNotifier, signature, verify
+from pilotage.app.service.notifiers import Transports, owner_addresses
 from pilotage.book.notices.notices import Notice, plain, time_text
 from pilotage.model.errors import PilotageError
 from pilotage.model.settings.settings import NotificationSettings
@@ -186,12 +186,12 @@ def test_the_address_that_was_judged_is_the_one_that_is_used(
 
 
 def test_this_machine_is_reached_where_a_setting_says_so(receiver: WebhookReceiver) -> None:
-    webhook = make_transports(NotificationSettings(), clock=StandingClock()).notifiers["webhook"]
+    webhook = Transports(NotificationSettings(), clock=StandingClock())["webhook"]
     for address in (receiver.url, "http://[::1]:1/", "http://localhost:1/"):
         with pytest.raises(NotDelivered, match="may not reach"):
             webhook.tell(address, [notice()], secret=SECRET)
     told = NotificationSettings(webhook_networks=("127.0.0.0/8",))
-    make_transports(told, clock=StandingClock()).notifiers["webhook"].tell(receiver.url, [notice()], secret=SECRET)
+    Transports(told, clock=StandingClock())["webhook"].tell(receiver.url, [notice()], secret=SECRET)
     assert len(receiver.posts) == 1
 
 
@@ -317,19 +317,19 @@ def test_times_are_written_as_rfc_3339_has_them() -> None:
 
 def test_the_settings_say_which_transports_there_are() -> None:
     clock = StandingClock()
-    bare = make_transports(NotificationSettings(), clock=clock)
-    assert (set(bare.notifiers), bare.mailer) == ({"webhook"}, None)
+    bare = Transports(NotificationSettings(), clock=clock)
+    assert (set(bare), bare.mailer) == ({"webhook"}, None)
     mailing = NotificationSettings(smtp_host="mail", smtp_from="p@example.org", grid_control=("g@example.org",))
-    made = make_transports(mailing, clock=clock)
-    assert set(made.notifiers) == {"webhook", "mail"}
-    assert made.notifiers["mail"] is made.mailer
+    made = Transports(mailing, clock=clock)
+    assert set(made) == {"webhook", "mail"}
+    assert made["mail"] is made.mailer
     for wrong, named in (
         (NotificationSettings(smtp_host="mail"), "smtp_from"),
         (NotificationSettings(smtp_host="mail", smtp_from="p@x.org", cluster_management=("the night shift",)), "night"),
         (NotificationSettings(webhook_networks=("10.0.0.0/99",)), "10.0.0.0/99"),
     ):
         with pytest.raises(BadAddress, match=named):
-            make_transports(wrong, clock=clock)
+            Transports(wrong, clock=clock)
 
 
 def test_owners_have_the_address_that_was_said_or_their_own_name_if_it_is_one() -> None:

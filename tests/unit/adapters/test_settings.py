@@ -289,7 +289,7 @@ def test_a_text_is_an_address_or_a_clear_fault(text: str) -> None:
         advice = error.next_step
     else:
         advice = "none is needed"
-        again = address.url if address.kind == "postgresql" else f"sqlite:{address.folder}"
+        again = address.url or f"sqlite:{address.folder}"
         assert parse_journal_address(again) == address
     assert advice
 

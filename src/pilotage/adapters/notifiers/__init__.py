@@ -1,3 +1,3 @@
 """Delivers notices by webhook and by mail, behind the port `Notifier`."""
 
-__all__ = ["registry"]
+__all__ = ["smtp"]

@@ -17,6 +17,7 @@ import msgspec
 
 from pilotage.adapters.notifiers.networks import reason
 from pilotage.book.notices.notices import Notice, data_of, plain, time_text
+from pilotage.model.settings.settings import NotificationSettings
 from pilotage.ports import BadAddress, Clock, DeliveryRefused, Letter, NotDelivered
 
 # What a mail address looks like; apart from mail itself, which a service without a mail server never needs.
@@ -187,3 +188,14 @@ def _refused(answers: Sequence[tuple[int, bytes]], where: str) -> NotDelivered:
     if code >= 500:
         return DeliveryRefused(said, subject=where)
     return NotDelivered(said, subject=where)
+
+
+def mail_notifier(settings: NotificationSettings, *, clock: Clock) -> SmtpNotifier | None:
+    """The notifier that mails; None where no mail server is set."""
+    if not settings.smtp_host:
+        return None
+    server = SmtpServer(host=settings.smtp_host, port=settings.smtp_port, sender=settings.smtp_from)
+    made = SmtpNotifier(server, clock=clock, pause_seconds=settings.digest_seconds)
+    for address in (*settings.cluster_management, *settings.grid_control):
+        made.check_address(address)
+    return made

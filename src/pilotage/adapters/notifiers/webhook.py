@@ -16,6 +16,7 @@ import msgspec
 
 from pilotage.adapters.notifiers.networks import check_literal, connect, read_networks, reason
 from pilotage.book.notices.notices import Notice, cloud_event_body
+from pilotage.model.settings.settings import NotificationSettings
 from pilotage.model.version import VERSION
 from pilotage.ports import BadAddress, Clock, DeliveryRefused, NotDelivered
 
@@ -200,3 +201,8 @@ def _read(address: str) -> _Url:
     name = f"[{host}]" if ":" in host else host
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return _Url(secure, host, port or (443 if secure else 80), name if port is None else f"{name}:{port}", path)
+
+
+def webhook_notifier(settings: NotificationSettings, *, clock: Clock) -> WebhookNotifier:
+    """The notifier that posts to the networks that the settings allow."""
+    return WebhookNotifier(clock=clock, networks=settings.webhook_networks)

@@ -30,7 +30,8 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.resources import Capacity, Demand
 from pilotage.model.site import AMOUNT_UNKNOWN
-from pilotage.ports import SeenAtSite, SiteUnreachable, SubmissionRefused
+from pilotage.model.sites.entry import SiteEntry, site_of
+from pilotage.ports import SeenAtSite, SiteSurroundings, SiteUnreachable, SubmissionRefused
 
 GRACE_SECONDS = 10.0
 OVERDUE_SECONDS = 5.0  # what is left so long after its grace is killed
@@ -360,3 +361,20 @@ def _last_lines(file: Path) -> str:
         )
     except OSError:
         return ""
+
+
+def local_access(entry: SiteEntry, around: SiteSurroundings) -> LocalSite:
+    """The way to a site of the kind `local`: this computer once more, under another name."""
+    return LocalSite(
+        LocalSettings(
+            site=entry.name,
+            state=around.folder,
+            agent=around.agent(),
+            server=around.socket,
+            announcement=around.announcement,
+            token_file=around.token_file,
+            capacity=site_of(entry).capacity,
+            idle_seconds=entry.idle_seconds,
+            wall_seconds=entry.wall_time_seconds or 0.0,
+        )
+    )

@@ -96,11 +96,11 @@ def serve_settings(
 
 def _notifications_for(settings: Settings) -> MakeNotifications:
     """What makes the notifications of a service, with the transports that the settings name."""
-    from pilotage.adapters.notifiers.registry import make_transports, owner_addresses
+    from pilotage.app.service.notifiers import Transports, owner_addresses
     from pilotage.service.notifications.notifications import Notifications
 
     clock = SystemClock()
-    transports = make_transports(settings.notifications, clock=clock)
+    transports = Transports(settings.notifications, clock=clock)
     addresses = owner_addresses(settings.notifications.owner_addresses)
 
     def make(journal: Journal, *, base_url: str) -> Notifications:
@@ -109,7 +109,7 @@ def _notifications_for(settings: Settings) -> MakeNotifications:
             clock=clock,
             settings=settings.notifications,
             base_url=base_url,
-            notifiers=transports.notifiers,
+            notifiers=transports,
             mailer=transports.mailer,
             address_of=addresses,
         )

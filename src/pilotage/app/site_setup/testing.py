@@ -155,7 +155,7 @@ class Looks:
         self._dialect: Dialect | None = None
         kinds = refuse_unknown_kind(entry)
         # A site agent without an address was started by hand, somewhere: nobody here knows the way.
-        if entry.kind != "local" and (entry.address or entry.started_by == "service"):
+        if entry.kind in kinds and (entry.address or entry.started_by == "service"):
             self._dialect = kinds[entry.kind](site_prefix(state, entry.name))
         self._caller = caller_for(entry, state=state)
         self._commands = runs_commands(entry, self._caller)  # of the batch system, as whoever submits there runs them

@@ -20,14 +20,14 @@ from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.settings.settings import Settings
 from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry, site_of
-from pilotage.ports import SiteUnreachable, SubmissionRefused
+from pilotage.ports import SiteSurroundings, SiteUnreachable, SubmissionRefused
 from pilotage.service.sites.config_watch import Placed
 
 if TYPE_CHECKING:
     from pilotage.adapters.settings.settings_files import Mark
     from pilotage.adapters.sites.commands import Caller
     from pilotage.agent.batch import Dialect
-    from pilotage.ports import SiteAccess
+    from pilotage.ports import MakesSiteAccess, SiteAccess
     from pilotage.service.sites.agent_worker import AgentSettings, Tends
     from pilotage.service.sites.pool import Way
     from pilotage.service.tokens import Tokens
@@ -38,46 +38,80 @@ EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class UnknownKind(PilotageError):
-    """The kind of a site is no batch system that is known here."""
+    """The kind of a site is no batch system that is known here, and no adapter that is installed."""
 
 
 def access_for(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteAccess:
     """The way to one site. Raises `UnknownKind`."""
-    if entry.kind == "local":
-        return _local(entry, state=state)
+    around = _surroundings(entry, state=state, settings=settings, tokens=tokens)
+    dialect = refuse_unknown_kind(entry).get(entry.kind)
+    if dialect is None:
+        from pilotage.app.adapter_registry import find_adapter
+
+        make: MakesSiteAccess = find_adapter("pilotage.sites", entry.kind)
+        return make(entry, around)
     from pilotage.adapters.sites.batch import BatchSettings, BatchSite
     from pilotage.adapters.sites.install import site_prefix
 
-    known = refuse_unknown_kind(entry)
     prefix = site_prefix(state, entry.name)
     return BatchSite(
         BatchSettings(
             entry=entry,
             prefix=prefix,
-            server=partial(server_for, entry, state=state, settings=settings),
-            token=partial(tokens.for_pilot, entry.name),
-            ca_file=partial(ca_file_of, state),
+            server=around.server,
+            token=around.token,
+            ca_file=around.ca_file,
             notes=state / SITES_STATE / f"{entry.name}.asked",
         ),
-        known[entry.kind](prefix),
+        dialect(prefix),
         caller_for(entry, state=state),
     )
 
 
+def _surroundings(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteSurroundings:
+    from pilotage.adapters.settings.tokens import token_file
+    from pilotage.adapters.sites.zipapp import build_in
+    from pilotage.service.announcement import SERVICE_FILE
+    from pilotage.service.server import SOCKET_FILE
+
+    return SiteSurroundings(
+        state=state,
+        folder=state / SITES_STATE / entry.name,
+        agent=partial(build_in, state),
+        server=partial(server_for, entry, state=state, settings=settings),
+        socket=f"unix:{state / SOCKET_FILE}",
+        announcement=state / SERVICE_FILE,
+        token=partial(tokens.for_pilot, entry.name),
+        token_file=token_file(state),
+        ca_file=partial(ca_file_of, state),
+    )
+
+
 def refuse_unknown_kind(entry: SiteEntry) -> dict[str, type[Dialect]]:
-    """The dialects there are, by name; raises `UnknownKind` where the entry's is none of them."""
+    """The batch systems there are, by name; raises `UnknownKind` where the entry's kind is neither one nor another adapter."""
     from pilotage.agent.batch import dialects
+    from pilotage.app.adapter_registry import adapter_names, find_adapter
 
     known = dialects()
-    if entry.kind not in known and entry.kind != "local":
-        raise UnknownKind(
-            "no batch system of this kind is known",
-            subject=entry.name,
-            expected=", ".join(["local", *known]),
-            got=entry.kind,
-            next_step="a dialect of your own is added by: pilotage site pack FILE.py",
-        )
-    return known
+    if entry.kind in known or entry.kind == "local":
+        return known
+    if find_adapter("pilotage.sites", entry.kind) is not None:
+        if entry.started_by == "agent":
+            raise UnknownKind(
+                "a site agent knows batch systems only, and this kind is an adapter of the service",
+                subject=entry.name,
+                expected=", ".join(known),
+                got=entry.kind,
+                next_step="leave `started_by` out of the site's entry",
+            )
+        return known
+    raise UnknownKind(
+        "no site of this kind is known",
+        subject=entry.name,
+        expected=", ".join([*adapter_names("pilotage.sites"), *known]),
+        got=entry.kind,
+        next_step="a dialect of your own is added by: pilotage site pack FILE.py",
+    )
 
 
 def caller_for(entry: SiteEntry, *, state: Path) -> Caller:
@@ -123,29 +157,6 @@ def ca_file_of(state: Path) -> Path | None:
 
     file = announced(str(state / SERVICE_FILE)).ca_file
     return Path(file) if file else None
-
-
-def _local(entry: SiteEntry, *, state: Path) -> SiteAccess:
-    from pilotage.adapters.settings.tokens import token_file
-    from pilotage.adapters.sites.local import LocalSettings, LocalSite
-    from pilotage.adapters.sites.zipapp import build_in
-    from pilotage.model.sites.entry import site_of
-    from pilotage.service.announcement import SERVICE_FILE
-    from pilotage.service.server import SOCKET_FILE
-
-    return LocalSite(
-        LocalSettings(
-            site=entry.name,
-            state=state / SITES_STATE / entry.name,
-            agent=build_in(state),
-            server=f"unix:{state / SOCKET_FILE}",
-            announcement=state / SERVICE_FILE,
-            token_file=token_file(state),
-            capacity=site_of(entry).capacity,
-            idle_seconds=entry.idle_seconds,
-            wall_seconds=entry.wall_time_seconds or 0.0,
-        )
-    )
 
 
 # Sites with an agent of their own, put together: what the service tells each, and the ssh connections that it opens
@@ -275,7 +286,8 @@ def _site(entry: SiteEntry, known: Mapping[str, type[Dialect]]) -> Site:
     site = site_of(entry)
     if entry.kind == "local":
         return with_own_name(site)
-    return msgspec.structs.replace(site, places_nodes=known[entry.kind].places)
+    dialect = known.get(entry.kind)
+    return msgspec.structs.replace(site, places_nodes=dialect.places) if dialect is not None else site
 
 
 def with_own_name(site: Site) -> Site:

@@ -11,15 +11,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from pilotage.model.errors import PilotageError, did_you_mean
+from pilotage.model.errors import PilotageError, did_you_mean, near_name
 from pilotage.model.settings.engine import SelectionSettings
 
-# Where a book is kept: `sqlite:DIR` or `postgresql://…`, and how to show that without its password.
-
-JournalKind = Literal["sqlite", "postgresql"]
+# Where a book is kept: `sqlite:DIR`, `postgresql://…` or the URL of another adapter, and how to show that without its password.
 
 HIDDEN = "***"
 _POSTGRESQL = re.compile(r"postgres(?:ql)?://(.*)", re.DOTALL)
+_OTHER = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
 _SECRET_PARAMETER = re.compile(r"((?:ssl)?password=)[^&\s]*", re.IGNORECASE)
 
 
@@ -28,12 +27,12 @@ class BadJournalAddress(PilotageError):
 
 
 class JournalAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A journal's kind, and what its adapter needs: a folder for SQLite, the whole URL for PostgreSQL.
+    """A journal's kind, and what its adapter needs: a folder for SQLite, the whole URL for others.
 
     `str` and `repr` show it without its password; only `url` has it.
     """
 
-    kind: JournalKind
+    kind: str  # sqlite, postgresql, or the scheme of a URL that an installed adapter knows
     folder: str = ""
     url: str = ""
 
@@ -54,7 +53,7 @@ class JournalAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_journal_address(text: str) -> JournalAddress:
-    """Read `sqlite:DIR` or `postgresql://…`; anything else is refused with what was meant."""
+    """Read `sqlite:DIR`, `postgresql://…` or a URL of another scheme; anything else is refused with what was meant."""
     scheme, colon, rest = text.partition(":")
     if any(not character.isprintable() for character in text):
         raise _bad(text, "a journal's address is one line of printable characters")
@@ -71,6 +70,8 @@ def parse_journal_address(text: str) -> JournalAddress:
         raise _bad(text, f"did you mean 'sqlite:{text}'?" if text else "name a folder, such as sqlite:.pilotage")
     if scheme in ("postgres", "postgresql"):
         raise _bad(text, "write postgresql://USER@HOST:PORT/DATABASE")
+    if not near_name(scheme, ("sqlite", "postgresql")) and (other := _OTHER.fullmatch(text)):
+        return JournalAddress(kind=other[1], url=text)
     raise _bad(text, did_you_mean(scheme, ("sqlite", "postgresql")))
 
 

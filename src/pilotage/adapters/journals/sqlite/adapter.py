@@ -1,0 +1,29 @@
+"""How a book in SQLite is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import cast
+
+from pilotage.model.settings.settings import JournalAddress
+from pilotage.ports import Journal
+
+
+def open_journal(address: JournalAddress, *, indexed: Collection[str]) -> Journal:
+    """The book in a folder, for writing; raises `JournalBusy` where another process writes it."""
+    from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+
+    return SqliteJournal(Path(address.folder), indexed=frozenset(indexed))
+
+
+def open_reader(address: JournalAddress, *, indexed: Collection[str]) -> Journal | None:
+    """The book in a folder, to be read; None where an older version wrote it."""
+    from pilotage.adapters.journals.sqlite.locations import BOOK
+    from pilotage.adapters.journals.sqlite.reader import SqliteReader
+    from pilotage.adapters.journals.sqlite.schema import is_current
+
+    folder = Path(address.folder)
+    if not is_current(folder / BOOK):
+        return None
+    return cast("Journal", SqliteReader(folder, indexed=frozenset(indexed)))
