@@ -16,7 +16,7 @@ from pilotage.agent.attempt.environment import OWN_NAMES
 from pilotage.app.service.serve import engine_settings
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.settings import settings as configuration
-from pilotage.model.settings.engine import EngineSettings
+from pilotage.model.settings.engine import EngineSettings, RestartSettings
 from pilotage.model.settings.layers import OTHER_VARIABLES, SHORT_VARIABLES, SettingsError
 from pilotage.model.settings.settings import (
     SETTINGS,
@@ -333,6 +333,34 @@ def test_what_nobody_sets_is_as_the_engine_thinks_best() -> None:
     patient = msgspec.structs.replace(Settings().engine, interval_seconds=3.0, attempts_max=9, delay_seconds=0.5)
     made = engine_settings(Settings(engine=patient))
     assert (made.lease_seconds, made.restart.attempts_max, made.restart.delay_seconds) == (18.0, 9, 0.5)
+
+
+OF_THE_SERVICE = {"agent_idle_seconds", "probes", "probe_seconds"}
+"""Settings of the section `engine` that the service itself follows."""
+
+
+def other_value(value: object) -> object:
+    """One that differs, of the same type."""
+    return "first-come" if isinstance(value, str) else type(value)(value + 1)  # type: ignore[call-arg, operator]
+
+
+def test_every_default_of_the_engine_is_said_once_and_no_setting_is_dropped() -> None:
+    section = Settings().engine
+    engine, restart = EngineSettings(), RestartSettings()
+    for name in section.__struct_fields__:
+        value = getattr(section, name)
+        changed = Settings(engine=msgspec.structs.replace(section, **{name: other_value(value)}))
+        told = engine_settings(changed)
+        if name in OF_THE_SERVICE:
+            assert told == engine
+            continue
+        known, heard = (engine, told) if hasattr(engine, name) else (restart, told.restart)
+        assert getattr(known, name) == value, name
+        assert getattr(heard, name) == other_value(value), name
+    skew = Settings().book.skew_seconds
+    assert skew == engine.skew_seconds
+    changed = Settings(book=msgspec.structs.replace(Settings().book, skew_seconds=skew + 1))
+    assert engine_settings(changed).skew_seconds == skew + 1
 
 
 def test_how_long_a_probe_may_take_is_one_setting_and_how_often_a_site_is_probed_another(machine: Machine) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from pilotage.model.errors import PilotageError, did_you_mean, near_name
-from pilotage.model.settings.engine import SelectionSettings
+from pilotage.model.settings.engine import SKEW_SECONDS, EngineSettings, Order, SelectionSettings
 
 # Where a book is kept: `sqlite:DIR`, `postgresql://…` or the URL of another adapter, and how to show that without its password.
 
@@ -172,49 +172,60 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     ] = ""
 
 
+_ENGINE = EngineSettings()
+_RESTART = _ENGINE.restart
+
+
 class EngineSection(Section, frozen=True, kw_only=True):
     """How patient a service that runs jobs is: with its agents, with failures, and with sites."""
 
-    interval_seconds: Annotated[Interval, _doc("How often an agent is heard that has nothing to say.")] = 10.0
-    lease_intervals: Annotated[Limit, _doc("An agent that is not heard for so many intervals is suspect.")] = 6
-    attempts_max: Annotated[Limit, _doc("Attempts of a package that count, where its document does not say.")] = 5
+    # The engine has most of these under the same name, and says their defaults.
+    interval_seconds: Annotated[Interval, _doc("How often an agent is heard that has nothing to say.")] = (
+        _ENGINE.interval_seconds
+    )
+    lease_intervals: Annotated[Limit, _doc("An agent that is not heard for so many intervals is suspect.")] = (
+        _ENGINE.lease_intervals
+    )
+    attempts_max: Annotated[Limit, _doc("Attempts of a package that count, where its document does not say.")] = (
+        _RESTART.attempts_max
+    )
     pilot_kills_max: Annotated[
         Limit, _doc("A package under which so many pilots died waits until somebody releases it.")
-    ] = 2
+    ] = _RESTART.pilot_kills_max
     delay_seconds: Annotated[
         Duration, _doc("The pause before something is tried at the same place again; it doubles each time.")
-    ] = 10.0
+    ] = _RESTART.delay_seconds
     dead_start_seconds: Annotated[
         Duration,
         _doc("How long a site is left alone after a pilot that never spoke; it doubles with each that follows."),
-    ] = 60.0
+    ] = _ENGINE.dead_start_seconds
     dead_starts_max: Annotated[
         Few, _doc("After so many in a row nothing more is submitted there for an hour, or until it is woken; 0: never.")
-    ] = 5
+    ] = _ENGINE.dead_starts_max
     agent_idle_seconds: Annotated[Interval, _doc("An agent on this computer ends after so long without work.")] = 300.0
     probes: Annotated[
         Few, _doc("Probes of sites that are under way at once, by themselves; 0: only those asked for.")
     ] = 0
     fairness: Annotated[
-        Literal["slowdown", "first-come"],
+        Order,
         _doc("Who goes first among jobs of equal priority: who is expected to be slowed down most, or who came first."),
-    ] = "slowdown"
+    ] = _ENGINE.fairness
     waiting_seconds_max: Annotated[
         Duration, _doc("A package that is ready and that no site takes for so long is given up; 0: it waits.")
-    ] = 0.0
+    ] = _ENGINE.waiting_seconds_max
     owner_running_max: Annotated[
         Quota, _doc("Packages of one owner that run or are reserved at once; 0: as many as there is room for.")
-    ] = 0
+    ] = _ENGINE.owner_running_max
     owner_packages_max: Annotated[
         Quota, _doc("Packages of all unfinished jobs of one owner: a job beyond that is refused; 0: no limit.")
-    ] = 0
+    ] = _ENGINE.owner_packages_max
     flood_packages: Annotated[
         Quota, _doc("So many packages of one activity that failed for good, or alike, hold their job; 0: none does.")
-    ] = 10
+    ] = _ENGINE.flood_packages
     probe_seconds: Annotated[Interval, _doc("No site is probed more often by itself than once in so long.")] = 3600.0
     probe_timeout_seconds: Annotated[
         Interval, _doc("A probe, whoever asked for it, has failed when no pilot came within so long.")
-    ] = 900.0
+    ] = _ENGINE.probe_timeout_seconds
 
 
 class BookSettings(Section, frozen=True, kw_only=True):
@@ -225,7 +236,7 @@ class BookSettings(Section, frozen=True, kw_only=True):
         _doc(
             "An event is flagged whose time is further than this in the future, or whose sender's clock is further off."
         ),
-    ] = 300.0
+    ] = SKEW_SECONDS
 
 
 class RetentionSettings(Section, frozen=True, kw_only=True):
