@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from random import Random
 
-from tests.mutation.broad import BROAD
+from tests.mutation.broad import BROAD, HOUSE_RULES
 from tests.mutation.covering import Covering, record
 from tests.mutation.operators import Mutation, mutations_of
 from tests.mutation.trials import Verdict, copy_tree, try_out
@@ -77,6 +77,7 @@ def _draw(room: Path, *, count: int, seed: int) -> list[Mutation]:
 def _try_all(
     mutations: list[Mutation], *, room: str, trees: list[Path], covering: Covering, broad: bool
 ) -> list[Verdict]:
+    chosen = BROAD.get(room, ()) if broad else ()
     free: SimpleQueue[Path] = SimpleQueue()
     for tree in trees:
         free.put(tree)
@@ -85,7 +86,7 @@ def _try_all(
         tree = free.get()
         try:
             tests = covering.tests(mutation)
-            return try_out(mutation, tree=tree, tests=tests, broad=BROAD.get(room, ()) if broad else ())
+            return try_out(mutation, tree=tree, tests=tests, broad=(*HOUSE_RULES, *chosen))
         finally:
             free.put(tree)
 

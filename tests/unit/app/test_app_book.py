@@ -123,3 +123,34 @@ def test_all_of_a_backup_is_on_disk_before_it_has_its_name(tmp_path: Path, monke
         path.relative_to(made) for path in before
     }
     assert after == {tmp_path}
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ({}, (0,)),
+        ({"service__host": "localhost"}, (0,)),
+        ({"service__host": "::1"}, (0,)),
+        ({"service__port": 0}, ()),
+        ({"service__port": 8642}, ()),
+        ({"service__address": "https://front.example.org"}, ()),
+        ({"service__host": "0.0.0.0"}, ()),
+    ],
+)
+def test_another_port_will_do_only_where_nobody_has_said_which_and_nobody_comes_from_elsewhere(
+    flags: dict[str, object], expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_DIRS", "/nowhere")
+    said = {name.replace("__", "."): value for name, value in flags.items()}
+    assert state_folder.other_ports(settings(**flags), folder=Path.cwd(), flags=said) == expected
+
+
+def test_a_book_is_opened_to_be_read_beside_its_writer_unless_it_is_of_another_version(tmp_path: Path) -> None:
+    chosen = settings(journal__url=f"sqlite:{tmp_path / 'book'}")
+    assert state_folder.open_reader(chosen) is None
+    with closing(state_folder.open_journal(chosen)) as journal:
+        Keeper(journal, clock=StandingClock()).take(a_short_job())
+        reader = state_folder.open_reader(chosen)
+        assert reader is not None
+        with closing(reader):
+            assert reader.job("j1") is not None

@@ -65,7 +65,7 @@ def test_an_entry_is_added_behind_the_others_and_every_other_line_stays(tmp_path
 
 def test_the_first_entry_makes_the_file(tmp_path: Path) -> None:
     file = tmp_path / "not" / "yet" / "sites.yaml"
-    add_entry(file, entry("lyon"))
+    assert add_entry(file, entry("lyon")) == file.read_text()
     assert names(file) == ["lyon"]
     remove_entry(file, "lyon")
     assert names(file) == []

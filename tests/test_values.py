@@ -1,0 +1,91 @@
+"""Values are frozen and made by keywords, in the whole program but for the classes that are named here."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+
+import msgspec
+
+import pilotage
+
+MUTABLE = {
+    "adapters": "PackageRecord",
+    "book": (
+        "AttemptFacts _BatchOfEvents _BatchOfText _Brief Changes Counted EventRow FailureRow JobRow _Known "
+        "MailRow NodeRow NoticeRow PackageFacts PackageRow ParkedRow PilotRow Row SiteRow Sketch StageRow "
+        "StatisticRow StreamRow SubscriptionRow TagRow WatchedRow"
+    ),
+    "engine": "AttemptState PackageWork",
+    "language": "DagNode Draft Notes Scope Workshop",
+    "model": "Observed SiteObserved",
+    "service": "_AnyBatch _Known Outbox _Sited _Stepped Verdict _Waiting",
+    "simulator": "Keyed Run SiteFigures",
+}
+"""What is changed where it lies: rows of the book, state of the engine, drafts. By room, names with spaces between."""
+
+BY_POSITION = {
+    "adapters": "Migration PackageRecord Question Schemas Served Sql _Start _Url",
+    "app": "_Answer Converted _Fault _Mark _Pilot",
+    "book": (
+        "Ago _Attempt _BatchOfEvents _BatchOfText Begun _Brief _Candidate Checked Ended _Facts _Known _Life Move "
+        "_Outcome PackageRow ParkedEvent _Payload Place Query RawValue Sketch TagRow _Token"
+    ),
+    "client": "_Continued Failure _Place _Told",
+    "engine": "AttemptState Folds Hold PackageWork Refusal Room _Said Tally",
+    "language": (
+        "Carried Choice Colour Condition ConfigurationFile Described Document DraftFile EnvironmentVariable "
+        "ErrorCode Field _Gap Inline Laid LateList LateStage Line ListOf Listing Loaded LoadedJob MapOf Mark "
+        "Notes Number Origin OutputPath OutputTemplates Pair Placeholder Quantity Record Resources Said Scalar "
+        "Shape _Sheet Slot Table Template Word Wrong"
+    ),
+    "model": "Assignment AttemptRef Event Exchange ExchangeReply InputSource PackageId PackageSetting TemplateLayout",
+    "ports": "Mark",
+    "reading": "Asked Found _Shape _Template",
+    "service": "_AnyBatch _Asked Batch Errand _Known _Made _Parameters Plain _Request _Sited _Status _Stepped _Waiting",
+    "simulator": "DriftingQueue Empirical Exponential Fate Fixed Keyed Run",
+}
+"""What may be made without naming its fields: few fields that are told apart at a glance, or an array on the wire."""
+
+
+def test_values_are_frozen_but_for_those_that_are_named() -> None:
+    assert {_name(each) for each in _structs() if not each.__struct_config__.frozen} == _named(MUTABLE)
+
+
+def test_values_are_made_by_keywords_but_for_those_that_are_named() -> None:
+    assert {_name(each) for each in _structs() if each.__match_args__} == _named(BY_POSITION)
+
+
+def test_a_value_that_can_be_changed_and_made_by_position_is_seen() -> None:
+    class Loose(msgspec.Struct):
+        size_bytes: int
+
+    class Firm(msgspec.Struct, frozen=True, kw_only=True):
+        size_bytes: int
+
+    assert not Loose.__struct_config__.frozen
+    assert Loose.__match_args__
+    assert Firm.__struct_config__.frozen
+    assert not Firm.__match_args__
+
+
+def _structs() -> Iterator[type[msgspec.Struct]]:
+    """Every struct of every module of the program."""
+    for module in pkgutil.walk_packages(pilotage.__path__, "pilotage."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    below: list[type[msgspec.Struct]] = [msgspec.Struct]
+    while below:
+        found = below.pop().__subclasses__()
+        below.extend(found)
+        yield from (each for each in found if each.__module__.startswith("pilotage."))
+
+
+def _name(struct: type[msgspec.Struct]) -> str:
+    _program, room, *_ = struct.__module__.split(".")
+    return f"{room} {struct.__qualname__}"
+
+
+def _named(table: dict[str, str]) -> set[str]:
+    return {f"{room} {name}" for room, names in table.items() for name in names.split()}
