@@ -9,7 +9,10 @@ from functools import cache, partial
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import click
+
 from pilotage.app.documents.retry_rules import rules_table
+from pilotage.cli.jobs.run import run
 from pilotage.language.parsing.schema import reference_tables, sites_tables
 from pilotage.model.reference import compound_table, event_tables, state_diagram, state_table, transition_table
 from pilotage.model.settings.settings import settings_tables
@@ -92,8 +95,20 @@ def folders_table(room: str) -> str:
     return "\n".join([*rows, ""])
 
 
+def option_table() -> str:
+    """The options of `pilotage run` with what help says of each."""
+    rows = ["| option | meaning |", "|---|---|"]
+    for option in run.params:
+        if isinstance(option, click.Option) and not option.hidden:
+            value = option.metavar or ("" if option.is_flag else "|".join(option.type.choices))  # type: ignore[attr-defined]
+            word = f"{', '.join(option.opts)} {value}".rstrip().replace("|", "\\|")
+            rows.append(f"| `{word}` | {option.help} |")
+    return "\n".join(rows) + "\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "fields": reference_tables,
+    "options": option_table,
     "rules": rules_table,
     "events": event_tables,
     "states": state_table,
@@ -112,6 +127,7 @@ PAGES = (
     *(
         FOLDER / page
         for page in (
+            "reference/cli.md",
             "reference/document.md",
             "reference/events.md",
             "explanation/engine.md",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from pilotage.app.jobs.results import Output, Result, output_of
 from pilotage.app.jobs.submit import HowToRun, Source, bring, bring_to, source_of
@@ -19,6 +20,7 @@ from pilotage.app.service.session import Session
 from pilotage.app.state_folder import state_folders
 from pilotage.client import find_addresses
 from pilotage.model.answers import Progress
+from pilotage.model.jobs.run_options import RunKeywords, declared_options
 
 if TYPE_CHECKING:
     from pilotage.language import LoadedJob
@@ -28,6 +30,21 @@ if TYPE_CHECKING:
 
 Told = Callable[[Output], object]
 Watched = Callable[[Progress], object]
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _with_run_options(function: Function) -> Function:
+    """Name each of the `**options` in the signature of a function, where notebooks and `help` look for keywords."""
+    signature = inspect.signature(function)
+    named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    named += [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.kind.__name__
+        )
+        for each in declared_options()
+    ]
+    function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+    return function
 
 
 def plan(
@@ -46,6 +63,7 @@ def plan(
     return plan_run(source, HowToRun(slots=slots, fresh=fresh))
 
 
+@_with_run_options
 def submit(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
@@ -53,13 +71,10 @@ def submit(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
     slots: int | None = None,
-    fresh: bool = False,
-    keep_failed: bool = False,
-    max_failures: int = 0,
-    replace: bool = False,
+    **options: Unpack[RunKeywords],
 ) -> Result:
     """Have a job run in the background, and do not wait for it: `Result.wait` does."""
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
+    how = HowToRun(slots=slots, **options)
     result, following = _submitted(
         source_of(job, folder=folder, parameters=parameters, targets=targets), how, stop=None
     )
@@ -67,6 +82,7 @@ def submit(
     return result
 
 
+@_with_run_options
 def run(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
@@ -74,23 +90,19 @@ def run(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
     slots: int | None = None,
-    fresh: bool = False,
-    keep_failed: bool = False,
-    max_failures: int = 0,
-    replace: bool = False,
     on_finished: Told | None = None,
     on_failed: Told | None = None,
     on_progress: Watched | None = None,
+    **options: Unpack[RunKeywords],
 ) -> Result:
     """Run a job here and wait for its end.
 
     `job` is the path of a document, or a job built in Python whose files lie in `folder`. Only what the files `targets` need
-    is run; none: everything. `on_finished` and `on_failed`
-    are called with the `Output` of each package as it ends, `on_progress` with how far the job is. When `max_failures`
-    packages have failed for good, the rest is cancelled; 0: never. Raises
+    is run; none: everything. `on_finished` and `on_failed` are called with the `Output` of each package as it ends,
+    `on_progress` with how far the job is. The options are those of `pilotage run`, whose `--help` explains them. Raises
     `DocumentError` for faults of the document; packages that fail raise nothing: see `Result.ok`.
     """
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
+    how = HowToRun(slots=slots, **options)
     return _run(
         source_of(job, folder=folder, parameters=parameters, targets=targets),
         how,
@@ -99,6 +111,7 @@ def run(
     )
 
 
+@_with_run_options
 async def arun(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
@@ -106,20 +119,17 @@ async def arun(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
     slots: int | None = None,
-    fresh: bool = False,
-    keep_failed: bool = False,
-    max_failures: int = 0,
-    replace: bool = False,
     on_finished: Told | None = None,
     on_failed: Told | None = None,
     on_progress: Watched | None = None,
+    **options: Unpack[RunKeywords],
 ) -> Result:
     """Run a job as `run` does, beside other coroutines; cancelled, it no longer waits, and the job goes on.
 
     The callbacks are called in another thread.
     """
     stop = threading.Event()
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
+    how = HowToRun(slots=slots, **options)
     calls = Callbacks(on_finished, on_failed, on_progress)
     try:
         return await asyncio.to_thread(
@@ -130,6 +140,7 @@ async def arun(
         raise
 
 
+@_with_run_options
 def stream(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
@@ -137,13 +148,10 @@ def stream(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
     slots: int | None = None,
-    fresh: bool = False,
-    keep_failed: bool = False,
-    max_failures: int = 0,
-    replace: bool = False,
+    **options: Unpack[RunKeywords],
 ) -> Iterator[Output]:
     """Run a job, and give the `Output` of each package as it finishes, well or not; those of earlier runs come first."""
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
+    how = HowToRun(slots=slots, **options)
     _, following = _submitted(source_of(job, folder=folder, parameters=parameters, targets=targets), how, stop=None)
     try:
         for package in following.packages():
@@ -198,6 +206,7 @@ class Client:
         """Where the server is."""
         return self._address.url
 
+    @_with_run_options
     def submit(
         self,
         job: Job | LoadedJob | str | os.PathLike[str],
@@ -205,21 +214,13 @@ class Client:
         folder: str | Path | None = None,
         parameters: Mapping[str, Any] | None = None,
         targets: str | Sequence[str] = (),
-        fresh: bool = False,
-        keep_failed: bool = False,
-        max_failures: int = 0,
-        replace: bool = False,
+        **options: Unpack[RunKeywords],
     ) -> Result:
         """Have a job run there, and do not wait for it: `Result.wait` does."""
         source = source_of(job, folder=folder, parameters=parameters, targets=targets)
         loaded = source.load()
         with self._address.server() as server:
-            brought = bring(
-                source,
-                loaded,
-                server,
-                HowToRun(fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace),
-            )
+            brought = bring(source, loaded, server, HowToRun(**options))
         return self.result(brought.answer.job, folder=source.folder)
 
     def result(self, job: str, *, folder: str | Path | None = None) -> Result:

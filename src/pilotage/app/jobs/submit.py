@@ -11,7 +11,8 @@ import msgspec
 
 from pilotage.app.documents.documents import EarlierJobs, examine, find_document, named_from
 from pilotage.model.errors import PilotageError
-from pilotage.model.jobs.submission import RunOptions, options_said, submission_of
+from pilotage.model.jobs.run_options import RunOptions, options_said
+from pilotage.model.jobs.submission import submission_of
 
 if TYPE_CHECKING:
     from pilotage.client import Server

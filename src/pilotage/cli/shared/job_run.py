@@ -18,6 +18,7 @@ import click
 
 from pilotage.cli.shared.output import emit, one_line, plural, say_to_reader
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.jobs.run_options import declared_options
 
 if TYPE_CHECKING:
     from pilotage.app import LoadedJob
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pilotage.app.jobs.watch import Following
     from pilotage.app.service.session import Session
     from pilotage.model.answers import Progress
+    from pilotage.model.jobs.run_options import RunOption
 
 AGAIN, WITHOUT_FRESH = "the same command", "the same command without --fresh"
 """What goes on with a job that was stopped: `--fresh` would start everything anew."""
@@ -139,8 +141,9 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
     told = f"{answer.job}: {plural(answer.packages, 'package')}"
     if answer.resumed:
         told += "; it was begun before, and goes on"
-        told += " as it was begun, with or without --keep-failed" if how.keep_failed else ""
-        told += " as it was begun, with or without --max-failures" if how.max_failures else ""
+        for option in declared_options():
+            if option.name not in _ACTED_ON and getattr(how, option.name):
+                told += f" as it was begun, with or without --{option.name.replace('_', '-')}"
     elif answer.adopted:
         told += f", {answer.adopted:,} of them made by an earlier run"
     if answer.remade:
@@ -344,9 +347,9 @@ def _json(value: object) -> str:
     return app.json_text(value)
 
 
-# How a job is run, as options of the commands that have one run: each is declared here, and nowhere else.
+# How a job is run, as options of the commands that run one: those of the job are declared in `model.jobs.run_options`.
 #
-# An option is called as the field of `HowToRun` that it sets. Commands are given all of them as one, `how`.
+# An option has the name of the field of `HowToRun` that it sets. Commands get all of them as one argument, `how`.
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
@@ -356,30 +359,28 @@ _OF_THE_SERVICE: dict[str, Option] = {
         "--slots",
         type=click.IntRange(0, 100_000),
         metavar="N",
-        help="Packages here at once; none: one for each core; 0: only at other sites.",
+        help="Run N packages at once here; without it one for each core, with 0 only at other sites.",
     ),
     "sites": click.option(
-        "--sites", metavar="FILE", help="The file of sites; none: sites.yaml here, or in your settings."
+        "--sites", metavar="FILE", help="Read the sites from FILE; without it sites.yaml here, or in your settings."
     ),
 }
-_OF_THE_JOB: dict[str, Option] = {
-    "fresh": click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made."),
-    "replace": click.option(
-        "--replace",
-        is_flag=True,
-        help="Make outputs also where files of others have their names; these are kept, as NAME.~1~.",
-    ),
-    "keep_failed": click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts."),
-    "fail_fast": click.option(
-        "--fail-fast", is_flag=True, help="End the job when one package has failed for good."
-    ),  # another word for `max_failures`
-    "max_failures": click.option(
-        "--max-failures",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="End the job when N packages have failed for good: what is not over is cancelled.",
-    ),
+_FAIL_FAST: dict[str, Option] = {
+    "fail_fast": click.option("--fail-fast", is_flag=True, help="The same as --max-failures 1.")
 }
+_ACTED_ON = ("fresh", "replace")
+"""The options that act on a job that goes on, too; the others hold as it was begun."""
+
+
+def _option_of(option: RunOption) -> Option:
+    """An option of the job on the command line: a flag, or a number from 1 on."""
+    word = f"--{option.name.replace('_', '-')}"
+    if option.kind is bool:
+        return click.option(word, is_flag=True, help=option.description)
+    return click.option(word, type=click.IntRange(min=1), metavar="N", help=option.description)
+
+
+_OF_THE_JOB = {option.name: _option_of(option) for option in declared_options()} | _FAIL_FAST
 
 
 def job_options(command: Command) -> Command:

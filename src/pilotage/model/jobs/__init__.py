@@ -1,3 +1,3 @@
 """Defines a job: its definition, submission, plan, graph and layout."""
 
-__all__ = ["definition", "graph", "layout", "plan", "submission"]
+__all__ = ["definition", "graph", "layout", "plan", "run_options", "submission"]

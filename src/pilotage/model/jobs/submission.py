@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from pilotage.model.jobs.definition import Definition, plain
+from pilotage.model.jobs.run_options import RunOptions
 
 # What was read for a job when it was submitted, and what appeared while it ran: enough to expand it again for ever.
 
@@ -61,20 +62,6 @@ class Captured(Sent, frozen=True, kw_only=True):
     content: bool = True
 
 
-class RunOptions(Sent, frozen=True, kw_only=True):
-    """What is said of a job when it is submitted, and kept with it."""
-
-    fresh: bool = False  # adopt nothing of earlier runs
-    keep_failed: bool = False  # leave the scratch folders of failed attempts
-    max_failures: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many failed packages end the job; 0: none does
-    replace: bool = False  # outputs take the place of files that are not ours, which are kept beside them
-
-
-def options_said(said: RunOptions) -> dict[str, Any]:
-    """The options of whatever has them, by their names, to be given on."""
-    return {name: getattr(said, name) for name in RunOptions.__struct_fields__}
-
-
 class Submission(RunOptions, frozen=True, kw_only=True):
     """A job to be run: the body of `POST /v1/jobs` and of `POST /v1/plan`. `submission_of` makes one."""
 
@@ -86,7 +73,9 @@ class Submission(RunOptions, frozen=True, kw_only=True):
     id: str = ""  # empty: one is given
     only_if_needed: bool = False  # register nothing where everything is there already: the answer then names no job
     format: str = "yaml"
-    captured: dict[str, Captured] = {}  # by name in the tree; their content was sent before
+    captured: dict[str, Captured] = msgspec.field(
+        default_factory=dict
+    )  # by name in the tree; their content was sent before
 
 
 class SubmissionAnswer(Sent, frozen=True, kw_only=True):
@@ -109,7 +98,7 @@ class Origin(RunOptions, frozen=True, kw_only=True):
     document: str = ""
     format: str = "yaml"
     unknown_executors: tuple[str, ...] = ()  # that named nothing when the job came: what asks for them runs by default
-    captured: dict[str, Captured] = {}
+    captured: dict[str, Captured] = msgspec.field(default_factory=dict)
 
 
 class StagePlan(Sent, frozen=True, kw_only=True):

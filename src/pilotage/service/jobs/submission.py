@@ -36,6 +36,7 @@ from pilotage.model.events.events import JOB_ID
 from pilotage.model.events.payloads import JobRegistered, StageExpanded
 from pilotage.model.jobs.definition import Definition, plain
 from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.jobs.run_options import options_said
 from pilotage.model.jobs.submission import (
     CAPTURED,
     EXPANDER_VERSION,
@@ -48,7 +49,6 @@ from pilotage.model.jobs.submission import (
     ResolvedLists,
     Submission,
     SubmissionAnswer,
-    options_said,
 )
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JobTree, Journal, NotOurs, ResultsIndex

@@ -1,0 +1,67 @@
+"""The options of a run: what a user can say of a job beside its document. Each is declared here, and nowhere else.
+
+The command line, the keywords of `pilotage.run` and its kin, the body of `POST /v1/jobs`, what is kept with the job, and
+the reference page all follow from these two classes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
+
+import msgspec
+
+_told = msgspec.Meta
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The options of a run, each with what help says of it; sent with a job, and kept with it."""
+
+    fresh: Annotated[bool, _told(description="Run everything, also what an earlier run has made.")] = False
+    keep_failed: Annotated[bool, _told(description="Keep the scratch folders of failed attempts.")] = False
+    max_failures: Annotated[
+        int,
+        _told(
+            ge=0,
+            description="End the job when N packages have failed for good: running packages are stopped, the rest is"
+            " cancelled, and the exit code is 1.",
+        ),
+    ] = 0  # none ends it
+    replace: Annotated[
+        bool,
+        _told(
+            description="Replace files that pilotage did not make, or that were changed since; each is kept as NAME.~1~."
+        ),
+    ] = False
+
+
+class RunKeywords(TypedDict, total=False):
+    """The same options as keywords of Python functions, for programs that check types and complete names."""
+
+    fresh: bool
+    keep_failed: bool
+    max_failures: int
+    replace: bool
+
+
+class RunOption(NamedTuple):
+    """One of them, as a function or a command declares it."""
+
+    name: str
+    kind: type[bool] | type[int]
+    default: Any
+    description: str
+
+
+def declared_options() -> tuple[RunOption, ...]:
+    """All options of a run."""
+    hints = get_type_hints(RunOptions, include_extras=True)
+    defaults = RunOptions()
+    return tuple(
+        RunOption(name, hints[name].__origin__, getattr(defaults, name), hints[name].__metadata__[0].description)
+        for name in RunOptions.__struct_fields__
+    )
+
+
+def options_said(said: RunOptions) -> dict[str, Any]:
+    """The options of whatever has them, by their names, to be given on."""
+    return {name: getattr(said, name) for name in RunOptions.__struct_fields__}
