@@ -96,4 +96,4 @@ def test_map_prints_what_its_commands_write_in_the_order_of_the_items(place: Pla
     done = place.run("map", "--print", "--shell", "--job", "echo", "echo out {}; echo err {} >&2", "a", "b", "c")
     assert done.stdout.startswith("out a\nout b\nout c\necho-")
     assert [line for line in done.stderr.splitlines() if line.startswith("err")] == ["err a", "err b", "err c"]
-    assert "--print goes with neither" in place.run("map", "--print", "--json", "echo", "a", code=2).stderr
+    assert "--print cannot be combined" in place.run("map", "--print", "--json", "echo", "a", code=2).stderr

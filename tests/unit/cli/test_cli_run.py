@@ -267,7 +267,7 @@ def test_map_of_an_empty_command_is_refused(server: CannedServer) -> None:
 def test_map_without_items_says_how_it_is_used(server: CannedServer, words: list[str]) -> None:
     done = run("map", *words)
     assert done.exit_code == 2
-    assert "Say what to run, and for what" in done.stderr
+    assert "Name a command and its items" in done.stderr
 
 
 # --- plan -------------------------------------------------------------------------------------------------------------

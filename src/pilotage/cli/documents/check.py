@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def check(file: str | None, source_format: str, *, parameters: dict[str, str], as_json: bool) -> int:
     """Check a document and count its stages, packages and files.
 
-    Every error is shown at once. Exit code 0: valid, also with warnings; 2: it has errors.
+    All errors are shown at once. Exit code 0: valid, also with warnings; 2: errors.
     """
     import_numpy_quickly()
     from pilotage import app

@@ -24,15 +24,15 @@ NAME = "pilotage.yaml"
     "listed",
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="A file with a command on each line; - is standard input.",
+    help="Read commands from FILE, one on each line; - is standard input.",
 )
-@click.option("--job", metavar="NAME", help="What to call the job; none: as the folder is called.")
-@click.option("--force", is_flag=True, help=f"Write over a {NAME} that is there already.")
+@click.option("--job", metavar="NAME", help="Name the job NAME, instead of after the folder.")
+@click.option("--force", is_flag=True, help=f"Overwrite an existing {NAME}.")
 def init(commands: tuple[str, ...], listed: str | None, job: str | None, *, force: bool) -> int:
     """Write a first pilotage.yaml into the current folder.
 
-    From COMMANDS, which run side by side, or from a file of them; without any it asks two questions: what to run, and
-    over what. What is written passes `pilotage check`.
+    The document runs COMMANDS, or the commands in a file, side by side. Without any command, `init` asks two questions: what to
+    run, and over what. The document passes `pilotage check`.
     """
     # A question is not worth answering when the answer cannot be kept.
     if Path(NAME).exists() and not force:

@@ -32,10 +32,10 @@ STREAMS = ("pre-stdout", "pre-stderr", "stdout", "stderr", "post-stdout", "post-
 
 @click.command()
 @click.argument("package", metavar="[PACKAGE]", required=False)
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of this attempt; none: of the last one.")
-@click.option("--stdout", "only", flag_value="stdout", help="Only its standard output, with nothing added.")
-@click.option("--stderr", "only", flag_value="stderr", help="Only its standard error, with nothing added.")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until the attempt is over.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Show attempt N; without it, the last one.")
+@click.option("--stdout", "only", flag_value="stdout", help="Show standard output alone, with nothing added.")
+@click.option("--stderr", "only", flag_value="stderr", help="Show standard error alone, with nothing added.")
+@click.option("--follow", is_flag=True, help="Follow the log until the attempt ends.")
 @json_option
 @server_option
 def logs(
@@ -50,9 +50,9 @@ def logs(
 ) -> int:
     """Show what the programs of a package wrote.
 
-    It is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME, with the id of its job or its name, which means the newest job of that
-    name; 1.2.1 alone is one of the last job. Of a job the packages that failed are shown, or all where none did: those
-    that wrote the same together, and the first ones where there are many. Of what is very long, the beginning and the end are kept.
+    PACKAGE is JOB/1.2.1, JOB/001/002/001 or JOB/NAME, where JOB is an id, or a name for the newest job of that name; 1.2.1
+    alone is a package of the last job. For a JOB, the logs of its failed packages are shown, or of all where none failed:
+    equal logs together, and of many only the first. Of a very long log, the beginning and the end are kept.
     """
     from pilotage.client.jobs import Jobs
     from pilotage.client.server import path_of

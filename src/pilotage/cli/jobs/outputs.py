@@ -30,17 +30,17 @@ LOGS = ("standard_output", "standard_error", "application_output", "application_
 @click.command()
 @click.argument("place", metavar="JOB|PACKAGE")
 @click.option(
-    "--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Put them into this folder, too."
+    "--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Put the files into folder DIR, too."
 )
 @json_option
 @server_option
 def outputs(place: str, to: Path | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
     """Verify the outputs of a job or a package, and hand them over.
 
-    Every file is compared with what was granted. Where all of a finished job are well, the book has it that you took
-    them over: the job is CLEARED. Packages that failed or were cancelled are counted, since what they were to make is not
-    among the files. Of a package, its exit code and message and where its logs are is told as well. JOB is
-    an id, or a name: then the newest job of that name is meant.
+    Every file is compared with the checksum in the book. If all files of a finished job are sound, the book records that you
+    took them over: the job is CLEARED. Failed and cancelled packages are counted, since their files are missing. For a
+    PACKAGE, its exit code, its message and the place of its logs are shown, too. JOB is an id, or the name of a job, of which
+    the newest is taken.
     """
     from pilotage.client.jobs import Jobs
 
@@ -181,17 +181,17 @@ KEPT_SHOWN_MAX = 20
 @document_argument
 @format_option
 @parameter_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show which files would be removed, and remove none.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs; nobody is asked.")
 def clean(
     file: str | None, source_format: str, *, parameters: dict[str, str], yes: bool, dry_run: bool, as_json: bool
 ) -> int:
     """Remove files that earlier runs made and the document no longer makes.
 
-    FILE is a document; none: the one of the current folder. A file stays where somebody changed it, where a job that is not
-    over makes or reads it, where the document reads it or may make it, and where another document does. Exit code 0: all
-    was removed, or there was nothing; 1: something was not; 2: bad input, or nobody was there to be asked.
+    FILE is a document; without it, the document of the current folder is taken. A file stays if somebody changed it, if an
+    unfinished job makes or reads it, or if this or another document reads it or may make it. Exit code 0: all files were
+    removed, or there were none; 1: some were not removed; 2: bad input, or nobody was there to be asked.
     """
     if yes and dry_run:
         raise click.UsageError("--yes and --dry-run exclude each other.")

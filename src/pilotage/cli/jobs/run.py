@@ -36,10 +36,10 @@ def run(
 ) -> int:
     """Run a document here and wait until it ends.
 
-    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
-    What an earlier run has made is not made again. Ctrl-C stops in good order, and the same command goes on; a closed
-    terminal ends nothing. Exit code 0: complete; 1: packages failed, or a TARGET was not made; 2: bad input; 3: stopped;
-    130: interrupted twice.
+    FILE is a document; without it, the document of the current folder runs. TARGET is a file that the document makes, or a
+    quoted pattern of such files: only the packages that it needs run. Outputs of earlier runs are reused. Ctrl-C stops the
+    job in good order, and the same command continues it; a job continues when its terminal is closed. Exit code 0:
+    complete; 1: packages failed, or a TARGET was not made; 2: bad input; 3: stopped; 130: interrupted twice.
     """
     from pilotage.app.jobs.targets import source_for
     from pilotage.cli.shared.job_run import carry_out
@@ -57,14 +57,18 @@ def run(
     "--each-line",
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="The items are the lines of a file; without COMMAND each line is a command. - is standard input.",
+    help="Take the lines of FILE as items; without COMMAND, as commands. - is standard input.",
 )
 @click.option(
-    "--output", "outputs", multiple=True, metavar="NAME", help="A file that each makes, such as {/.}.png; none: all."
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="NAME",
+    help="Keep this file of each package, such as {/.}.png; without it, all files.",
 )
-@click.option("--shell", is_flag=True, help="Give each command to /bin/sh, for pipes and redirection.")
+@click.option("--shell", is_flag=True, help="Run each command in /bin/sh, for pipes and redirection.")
 @click.option("--print", "prints", is_flag=True, help="Print what each command wrote, in the order of the items.")
-@click.option("--job", metavar="NAME", help="What to call the job, instead of what the command is called.")
+@click.option("--job", metavar="NAME", help="Name the job NAME, instead of after the command.")
 @run_options
 @end_options
 def map_command(
@@ -81,20 +85,20 @@ def map_command(
 ) -> int:
     """Run one command for each of many files or values.
 
-    An example: pilotage map 'convert {} {/.}.png' *.tif.
+    Example: pilotage map 'convert {} {/.}.png' *.tif.
 
     In COMMAND and in --output, {} is the item, {.} the item without its ending, {/} its name without its folder, {//}
-    its folder, {/.} its name without either, and {#} its number. Without any of them the item comes last. Items that
-    are files lie in the folder of their package; files that appear there are put beside the items afterwards. Of
-    --each-line, lines without anything in them are no items. The rest is as for `pilotage run`.
+    its folder, {/.} its name without either, and {#} its number. Without any of them the item comes last. No document is
+    needed. A package finds its item, if that is a file, in its own folder; files that it makes there are put into the current
+    folder. --each-line skips empty lines. Everything else is as for `pilotage run`.
     """
     if prints and (as_json or detach):
-        raise click.UsageError("--print goes with neither --json nor --detach.")
+        raise click.UsageError("--print cannot be combined with --json or --detach.")
     items = words[1:] if each_line is None else (*words[1:], *_lines(each_line))
     if not words:  # what a shell would do with such a line is nothing
         items = tuple(line for line in items if not line.lstrip().startswith("#"))
     if not items:
-        raise click.UsageError("Say what to run, and for what: pilotage map 'convert {} {/.}.png' *.tif.")
+        raise click.UsageError("Name a command and its items: pilotage map 'convert {} {/.}.png' *.tif.")
     import_numpy_quickly()
     from pilotage.app.documents.map import Asked, mapped
     from pilotage.app.jobs.submit import Source
@@ -126,10 +130,13 @@ SHOWN_MAX = 20
 @format_option
 @parameter_options
 @click.option(
-    "--slots", type=click.IntRange(1, 100_000), metavar="N", help="Packages at once; none: one for each core."
+    "--slots",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="Assume N packages at once; without it, one for each core.",
 )
-@click.option("--fresh", is_flag=True, help="As if nothing had been made by an earlier run.")
-@click.option("--all", "all_packages", is_flag=True, help=f"Name every package, and not only the first {SHOWN_MAX}.")
+@click.option("--fresh", is_flag=True, help="Plan as if there were no outputs of earlier runs.")
+@click.option("--all", "all_packages", is_flag=True, help=f"List all packages, not only the first {SHOWN_MAX}.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")
 def plan(
     words: tuple[str, ...],
@@ -143,8 +150,9 @@ def plan(
 ) -> None:
     """Show what a run would do, why, and what it would cost.
 
-    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such:
-    only what it needs is looked at. It tells what would run, what is there already, the core-hours and the time. Nothing is written.
+    FILE is a document; without it, the document of the current folder is planned. TARGET is a file that the document makes,
+    or a quoted pattern of such files: only the packages that it needs are planned. The plan tells which packages would run
+    and why, which outputs are there already, the core-hours and the time. Nothing runs, and nothing is written.
     """
     import_numpy_quickly()
     from pilotage.app.jobs.submit import HowToRun

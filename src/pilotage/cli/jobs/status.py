@@ -33,10 +33,9 @@ _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "subm
 def status(place: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Show the state of a job or a package.
 
-    Of a job, what failed is grouped by its cause, and where nothing can move it is said why. Of a package, every
-    attempt is shown, and of one that failed how, where, its last words, and whether it is tried again. It is written
-    JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or a name: then the newest job of that name is meant.
-    Without one it is the last job that is not over, or the last of all.
+    The status of a job groups failures by their cause, and explains why a stuck job is stuck. The status of a package shows
+    every attempt, and how and where the last one failed. PACKAGE is JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or
+    the name of a job, of which the newest is taken; without JOB, the last job that has not ended, or else the last one.
     """
     from pilotage.client.server import path_of
 

@@ -39,8 +39,9 @@ def submit(
 ) -> None:
     """Submit a document to a service and return at once.
 
-    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
-    Prints the id of the job. Its results appear in the folder of the document, which the service must see.
+    FILE is a document; without it, the document of the current folder is submitted. TARGET is a file that the document
+    makes, or a quoted pattern of such files: only the packages that it needs run. `submit` prints the id of the job. Results
+    appear in the folder of the document, which the service must see.
     """
     import_numpy_quickly()
     from pilotage.app.jobs.submit import bring
@@ -75,8 +76,8 @@ def submit(
 def attach(job: str | None, *, as_json: bool) -> int:
     """Reattach to a job that runs without a terminal.
 
-    It is shown until it is over, as `pilotage run` does. JOB is an id, or a name: then the newest job of that name is meant. Without one it is the last job that is not over. Where nothing runs the job any more, it goes on; Ctrl-C stops it as
-    it stops `pilotage run`.
+    The job is shown until it ends, as by `pilotage run`, and Ctrl-C stops it. A stopped job continues. JOB is an id, or the name
+    of a job, of which the newest is taken; without JOB, the last job that has not ended.
     """
     gc.enable()
     from pilotage.app.jobs.watch import Following, is_over
@@ -121,7 +122,8 @@ def _chosen(server: Server, job: str | None) -> str:
 def watch(job: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
     """Show the progress of a job until it ends.
 
-    JOB is an id, or a name: then the newest job of that name is meant. Without one it is the last job that is not over. Ctrl-C ends the watching, and not the job. The exit code is that of the job: 0 complete, 1 packages failed.
+    Ctrl-C ends this command, not the job. The exit code is that of the job: 0 complete, 1 packages failed. JOB is an id, or the
+    name of a job, of which the newest is taken; without JOB, the last job that has not ended.
     """
     gc.enable()
     from pilotage.app.jobs.watch import Following

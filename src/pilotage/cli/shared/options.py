@@ -55,7 +55,7 @@ def format_option(command: Decorated) -> Decorated:
         type=click.Choice(["auto", *FORMATS]),
         default="auto",
         show_default=True,
-        help="The format of FILE; auto: found out from its name and its first words.",
+        help="Read FILE in this format; auto detects it from the name and the first words.",
     )(command)
 
 
@@ -73,14 +73,14 @@ def parameter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "parameters_file",
         type=click.Path(),
         metavar="FILE",
-        help="Choose parameters of the document by a file: YAML, JSON or TOML, names with values.",
+        help="Set parameters of the document from a file of names and values: YAML, JSON or TOML.",
     )
     one = click.option(
         "--set",
         "settings",
         multiple=True,
         metavar="NAME=VALUE",
-        help="Choose a parameter of the document; may be said several times, and goes before --parameters.",
+        help="Set a parameter of the document; may be repeated, and overrides --parameters.",
     )
     return one(by_file(with_parameters))
 
@@ -93,7 +93,7 @@ def output_option(command: Decorated) -> Decorated:
         default="-",
         type=click.Path(allow_dash=True),
         metavar="OUT",
-        help="Write to this file instead of standard output; it appears whole or not at all.",
+        help="Write to OUT instead of standard output; it appears whole or not at all.",
     )(command)
 
 

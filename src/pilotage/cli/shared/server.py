@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _CA_FILE = "pilotage.ca_file"
-_SERVER_HELP = "The server: its URL, or a folder in which one runs; none: PILOTAGE_SERVER, or the nearest folder's."
+_SERVER_HELP = "Ask the server at URL, or the one that runs in a folder; without it, PILOTAGE_SERVER or that of the nearest folder."
 
 
 def _keep_ca_file(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
@@ -38,7 +38,7 @@ def ca_file_option(command: Decorated) -> Decorated:
         metavar="FILE",
         expose_value=False,
         callback=_keep_ca_file,
-        help="The ca.pem of an https server; none: PILOTAGE_CA_FILE, or the nearest folder's.",
+        help="Trust this ca.pem of an https server; without it, PILOTAGE_CA_FILE or that of the nearest folder.",
     )(command)
 
 
@@ -51,7 +51,7 @@ def said_ca_file() -> str:
 def server_option(command: Decorated) -> Decorated:
     """`--server`, `--token-file` and `--ca-file`, once each."""
     command = ca_file_option(command)
-    command = click.option("--token-file", type=click.Path(), metavar="FILE", help="The file with the token to show.")(
+    command = click.option("--token-file", type=click.Path(), metavar="FILE", help="Read the access token from FILE.")(
         command
     )
     return click.option("--server", metavar="URL", help=_SERVER_HELP)(command)
@@ -66,7 +66,7 @@ def servers_option(command: Decorated) -> Decorated:
         type=click.Path(),
         multiple=True,
         metavar="FILE",
-        help="The file with the token to show; one for all servers, or one for each.",
+        help="Read the access token from FILE: one for all servers, or one for each.",
     )(command)
     help_text = f"{_SERVER_HELP} May be repeated: the answers are merged."
     return click.option("--server", "servers", multiple=True, metavar="URL", help=help_text)(command)

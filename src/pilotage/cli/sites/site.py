@@ -29,8 +29,8 @@ _COLUMNS = ("SITE", "KIND", "STATUS", "SCORE", "TSCORE", "PILOTS", "SLOTS", "USE
 def site() -> None:
     """Manage sites: add, test, list, hibernate, wake.
 
-    They are written down in sites.yaml, in the folder of the project or in your own settings. A service reads it when
-    it starts, and again when it changes.
+    Sites are declared in sites.yaml, in the folder of the project or in your settings. A service reads the file when it
+    starts, and again when it changes.
     """
 
 
