@@ -23,7 +23,7 @@ from bench.yard import JOB, Folded, Log, Yard
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.engine.engine import Engine
 from pilotage.engine.restore import JobSnapshot, Snapshot, restore
-from pilotage.engine.state.jobs import Standing
+from pilotage.engine.state.jobs import PackageStatus
 from pilotage.model.jobs.plan import Template
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
@@ -123,7 +123,7 @@ def start(packages: int) -> dict[str, float]:
         seconds = time.process_time() - started
         counts = engine.state.jobs.by_id[JOB].counts
         journal.close()
-    if counts[Standing.DONE] != half or counts[Standing.LIVE] != 1000:
+    if counts[PackageStatus.DONE] != half or counts[PackageStatus.LIVE] != 1000:
         raise SystemExit(f"not what was in the book: {counts}")
     return {"seconds": seconds}
 

@@ -13,7 +13,7 @@ from pilotage.book.fold.join import join
 from pilotage.book.rows.ledger import Changes
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
-from pilotage.engine.state.jobs import Standing
+from pilotage.engine.state.jobs import PackageStatus
 from pilotage.model.exchange.exchange import ExchangeReply
 from pilotage.model.exchange.operations import Effect, SubmitPilot
 from pilotage.model.jobs.plan import Template
@@ -198,7 +198,7 @@ class Yard:
         self.driver.receive(Submit(token=1, job=JOB, registered=registration(self.sketch), plan=plan))
         moments = 0
         jobs, driver = self.engine.state.jobs.by_id, self.driver
-        while JOB not in jobs or jobs[JOB].counts[Standing.DONE] < self.packages:
+        while JOB not in jobs or jobs[JOB].counts[PackageStatus.DONE] < self.packages:
             steps = driver.steps
             moments += self.schedule.go_on()
             if steps == driver.steps:

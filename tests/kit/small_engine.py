@@ -19,7 +19,7 @@ from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain
 from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in
-from pilotage.engine.state.jobs import STANDINGS, JobState, QueueClass
+from pilotage.engine.state.jobs import STATUS_NAMES, JobState, QueueClass
 from pilotage.model.answers import Explanation
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -343,14 +343,14 @@ class Small:
     def standing(self, package: str, *, job: str = JOB) -> str:
         """Where a package stands."""
         state = self.engine.state.jobs.by_id[job]
-        return STANDINGS[state.standing[number_of(state.plan.layouts, package)]]
+        return STATUS_NAMES[state.standing[number_of(state.plan.layouts, package)]]
 
     def standings(self, *, job: str = JOB) -> dict[str, list[str]]:
         """The packages by where they stand."""
         state = self.engine.state.jobs.by_id[job]
         found: dict[str, list[str]] = {}
         for number in range(state.count):
-            found.setdefault(STANDINGS[state.standing[number]], []).append(state.dotted(number))
+            found.setdefault(STATUS_NAMES[state.standing[number]], []).append(state.dotted(number))
         return found
 
     def explain(self, package: str, *, job: str = JOB) -> Explanation:

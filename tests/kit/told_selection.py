@@ -8,7 +8,7 @@ import msgspec
 
 from pilotage.engine.selection import Asked, Cause, Change, Draws, Woken
 from pilotage.engine.selection import Selection as ByPlace
-from pilotage.engine.selection.candidates import CANDIDATE, NAMES, Pool
+from pilotage.engine.selection.candidates import CANDIDATE, NAMES, CandidateSet
 from pilotage.engine.selection.site_profile import Room
 from pilotage.model.settings.engine import Policy
 
@@ -109,7 +109,7 @@ class Selection(ByPlace):
         draws: Draws,
         *,
         now: float,
-        pool: Pool | None = None,
+        pool: CandidateSet | None = None,
         asked: Asked = _ANYTHING,
         shape: int = 0,
         activity: str = "",
@@ -142,7 +142,7 @@ class Selection(ByPlace):
         self,
         *,
         now: float,
-        pool: Pool | None = None,
+        pool: CandidateSet | None = None,
         asked: Asked = _ANYTHING,
         shape: int = 0,
         avoid: Collection[str] = (),
@@ -152,7 +152,7 @@ class Selection(ByPlace):
         self.sites.end_trials(now)
         return self.choose_again_at(self._fresh(pool, asked, shape), now, self._indices(avoid), self._indices(unfit))
 
-    def _fresh(self, pool: Pool | None, asked: Asked, shape: int) -> Pool:
+    def _fresh(self, pool: CandidateSet | None, asked: Asked, shape: int) -> CandidateSet:
         if pool is None:
             return self.sites.pool(asked, shape)
         self.sites.refresh(pool)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from pilotage.engine.restore import JobSnapshot, surely_gone
+from pilotage.engine.restore import JobSnapshot, ended_pilots
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import (
@@ -245,7 +245,7 @@ class Service(RuleBasedStateMachine):
         if then == "restart" and row is not None and job not in small.engine.state.jobs.by_id:
             finals, unfinished = small.journal.finals(row), small.journal.unfinished(row)
             kept = JobSnapshot(row=row, plan=small.plans[job][-1], finals=finals, unfinished=unfinished)
-            gone = frozenset(surely_gone(small.journal.pilots(after="", limit=1_000_000)))
+            gone = frozenset(ended_pilots(small.journal.pilots(after="", limit=1_000_000)))
             small.step(Reload(job=kept, gone=gone), Asked(token=9, operation=Restart(job=job)))
             small.answers.clear()
             self._tidy()

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pilotage.engine.selection import Asked, Draws, SelectionSettings, SiteDescription, Standing, Underway
+from pilotage.engine.selection import Asked, Draws, LearnedState, SelectionSettings, SiteDescription, Underway
 from pilotage.engine.selection.black_holes import Cause
 from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED
 from pilotage.engine.selection.sampling import Weights, weight_of, weight_of_grade
 from pilotage.engine.selection.scores import Operation, Score, tscore
-from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.model.exchange.reports import Trouble
 from pilotage.model.resources import Capacity, Demand
 from pilotage.model.settings.engine import Policy
@@ -258,7 +258,7 @@ class Histories(RuleBasedStateMachine):
         for name in first.names():
             fresh.add(SITES[name])
         for standing in reversed(written):  # in whatever order
-            fresh.restore(msgspec.json.decode(standing, type=Standing))
+            fresh.restore(msgspec.json.decode(standing, type=LearnedState))
         for name in first.names():
             self.tell_facts(fresh, name)
         self.both[1] = fresh
@@ -289,7 +289,7 @@ class Histories(RuleBasedStateMachine):
             sites = selection._sites
             for shape, asked in ASKS.items():
                 pool = sites.pool(asked, shape)
-                places: list[Place] = [each for each in sites.places if each is not None]
+                places: list[SiteProfile] = [each for each in sites.places if each is not None]
                 allowed = [each for each in places if pool.allowed(each.index)]
                 sets = {
                     status: {each.name for each in allowed if pool.status[each.index] == status}

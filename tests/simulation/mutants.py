@@ -27,7 +27,7 @@ from pilotage.engine.inbound import exchanges, operations
 from pilotage.engine.retry import policy
 from pilotage.engine.state import job_queries
 from pilotage.engine.state import job_queries as job_queries_module
-from pilotage.engine.state.jobs import JobState, LateState, PackageWork
+from pilotage.engine.state.jobs import ActivePackage, JobState, LateState
 from pilotage.engine.state.sites import AttemptState, PilotState
 from pilotage.engine.transitions import readiness
 from pilotage.model.events import payloads
@@ -132,7 +132,7 @@ def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
 @mutant(first_seed=2, by="grants")
 def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     """What succeeds after another attempt was granted is granted as well."""
-    folded, granted = on_attempts.on_attempt_finished, completion.grant_what_succeeded
+    folded, granted = on_attempts.on_attempt_finished, completion.grant_succeeded
     late: dict[int, list[tuple[JobState, int, int]]] = {}  # by engine
 
     def on_attempt_finished(state: EngineState, job: JobState, number: int, event: Event, data: Any) -> None:
@@ -180,7 +180,7 @@ def a_late_success_is_forgotten(patch: Patch) -> None:
     """What was suspected or lost and succeeds all the same counts as nothing."""
     folded = on_attempts._succeed
 
-    def succeed(state: EngineState, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
+    def succeed(state: EngineState, job: JobState, work: ActivePackage, attempt: AttemptState) -> None:
         if attempt.trusted:
             folded(state, job, work, attempt)
 
@@ -202,7 +202,7 @@ def a_lease_never_expires(patch: Patch) -> None:
 @mutant(first_seed=107, by="finishing")
 def what_a_dead_pilot_held_is_not_lost(patch: Patch) -> None:
     """The pilot ends, and its attempts are waited for."""
-    graft(patch, on_pilots.bury, lambda state: state.pending.lost_pilots.clear())
+    graft(patch, on_pilots.end_lost_pilots, lambda state: state.pending.lost_pilots.clear())
 
 
 # --- what is durable --------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def a_cancelled_job_is_worked_on(patch: Patch) -> None:
 @mutant(first_seed=74, by="grants")
 def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
     """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
-    killed, granted = operations._kill, completion.grant_what_succeeded
+    killed, granted = operations._kill, completion.grant_succeeded
 
     def kill(state: EngineState, job: JobState, operation: Any) -> None:
         if operation.package:
@@ -415,7 +415,7 @@ def a_late_stage_is_laid_out_too_early(patch: Patch) -> None:
 @mutant(first_seed=137, by="finishing")
 def consumers_of_what_failed_wait_for_ever(patch: Patch) -> None:
     """Nobody gives up what waits for a package that will make nothing."""
-    graft(patch, completion.give_up_consumers, lambda state: state.pending.to_abort_consumers.clear())
+    graft(patch, completion.abort_consumers, lambda state: state.pending.to_abort_consumers.clear())
 
 
 @mutant(first_seed=106, by="explaining waiting")

@@ -11,7 +11,7 @@ from pilotage.engine import placement as openings
 from pilotage.engine.decisions import attempts, binding, pulling
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection import filters
-from pilotage.engine.selection.site_profile import Place, Room
+from pilotage.engine.selection.site_profile import Room, SiteProfile
 from pilotage.engine.state.jobs import QueueClass
 from pilotage.engine.state.sites import AttemptState, PilotState
 from pilotage.engine.transitions import readiness
@@ -23,13 +23,13 @@ from tests.simulation.mutants import Patch, graft, mutant
 @mutant(first_seed=2, by="rooms")
 def a_site_has_room_for_one_more(patch: Patch) -> None:
     """A site is given one attempt more than its room."""
-    room = Place.room
+    room = SiteProfile.room
 
-    def larger(self: Place, shape: int, **about: Any) -> Room:
+    def larger(self: SiteProfile, shape: int, **about: Any) -> Room:
         found = room(self, shape, **about)
         return Room(found.limit + 1, found.rule)
 
-    patch.setattr(Place, "room", larger)
+    patch.setattr(SiteProfile, "room", larger)
 
 
 @mutant(first_seed=11, by="rooms")
@@ -106,4 +106,4 @@ def a_site_that_sleeps_keeps_what_is_reserved_there(patch: Patch) -> None:
 @mutant(first_seed=137, by="sites sanity restoring")
 def a_restart_forgets_who_sleeps(patch: Patch) -> None:
     """Every site is a candidate again after a crash."""
-    graft(patch, restore._restore_standings, lambda state, rows: None)
+    graft(patch, restore._restore_site_records, lambda state, rows: None)

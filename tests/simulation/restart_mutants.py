@@ -9,7 +9,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.inbound import operations
 from pilotage.engine.retry import rules
 from pilotage.engine.retry.policy import Verdict
-from pilotage.engine.state.jobs import JobState, PackageWork
+from pilotage.engine.state.jobs import ActivePackage, JobState
 from tests.simulation.mutants import Patch, graft, mutant
 
 
@@ -36,7 +36,7 @@ def what_kills_its_pilots_is_not_parked(patch: Patch) -> None:
     """A package under which pilots die is given the next one."""
     carried = completion._carry_out
 
-    def carry_out(state: EngineState, job: JobState, work: PackageWork, answer: Verdict) -> None:
+    def carry_out(state: EngineState, job: JobState, work: ActivePackage, answer: Verdict) -> None:
         carried(state, job, work, msgspec.structs.replace(answer, action=answer.action.replace("park", "restart")))
 
     graft(patch, carried, carry_out)

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from pilotage.engine.consistency import Insane
+from pilotage.engine.consistency import InconsistentState
 from pilotage.ports import JournalError
 from pilotage.simulator.trials.definition import make_world
 from pilotage.simulator.trials.trial import Result, simulate
 from tests.simulation import ending_mutants, order_mutants, placement_mutants, restart_mutants, trust_mutants
 from tests.simulation.mutants import MUTANTS, Mutant
 
-RAISED = {f"raised {Insane.__name__}": "sanity", f"raised {JournalError.__name__}": "journal"}
+RAISED = {f"raised {InconsistentState.__name__}": "sanity", f"raised {JournalError.__name__}": "journal"}
 WINDOW = 25  # a change of the engine moves where a bug shows first
 SEEDS_MAX = 500
 WORLDS_THAT_HOLD = 200  # which another test shows

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pilotage.engine.decisions.provisioning import spare
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.job_queries import closes, ends, is_under_way
-from pilotage.engine.state.jobs import FINAL, STANDINGS, JobState, PackageWork, QueueClass, Standing
+from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.exchange.exchange import AttemptRef
@@ -23,7 +23,7 @@ from pilotage.model.jobs.graph import EdgeKind, Graph
 from pilotage.model.resources import slots_for
 
 
-class Insane(Exception):
+class InconsistentState(Exception):
     """The engine contradicts itself: a bug of its own, told with what it is about."""
 
     def __init__(self, what: str, *about: object) -> None:
@@ -36,7 +36,7 @@ class Insane(Exception):
 
 
 def sanity_check(state: EngineState) -> None:
-    """Look at everything, slowly; raises `Insane`."""
+    """Look at everything, slowly; raises `InconsistentState`."""
     seen = _Seen()
     for job in state.jobs.by_id.values():
         _check_job(state, job, seen)
@@ -48,10 +48,10 @@ def sanity_check(state: EngineState) -> None:
     owners = seen.owners
     for owner, count in state.jobs.busy_by_owner.items():
         if owners[owner] != count:
-            raise Insane("packages of an owner under way", owner, owners[owner], count)
+            raise InconsistentState("packages of an owner under way", owner, owners[owner], count)
     quota = state.settings.owner_running_max
     if quota and any(count > quota for count in owners.values()):
-        raise Insane("the quota of an owner", dict(owners))
+        raise InconsistentState("the quota of an owner", dict(owners))
 
 
 class _Seen:
@@ -81,12 +81,12 @@ _room = attrgetter("site", "shape", "leased")  # what an attempt takes
 
 def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
     reserved = sum([each.count for each in job.reservations.values()])
-    if reserved != job.counts[Standing.RESERVED]:
-        raise Insane("reservations of a job", job.id, reserved)
+    if reserved != job.counts[PackageStatus.RESERVED]:
+        raise InconsistentState("reservations of a job", job.id, reserved)
     if reserved and not job.open:
-        raise Insane("reserved in a job that is not open", job.id)
+        raise InconsistentState("reserved in a job that is not open", job.id)
     if job.special and job.accepted and job.ending != ends(job):
-        raise Insane("whether everything but what runs last is over", job.id)
+        raise InconsistentState("whether everything but what runs last is over", job.id)
     late_waits = job.plan.late_waits
     _check_packages(
         _Packages(
@@ -114,7 +114,7 @@ def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
         if work.bound is not None:
             queue = queue_of(state, job, number)
             if number not in state.queues.at[work.bound].reserved.get(queue, ()):
-                raise Insane("a reservation at its site", job.id, number)
+                raise InconsistentState("a reservation at its site", job.id, number)
             seen.used[work.bound.name, queue.shape] += 1
     attempts = [attempt for work in job.work.values() for attempt in work.attempts.values()]
     if attempts:
@@ -125,7 +125,7 @@ def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
 def _check_queues(state: EngineState, job: JobState, seen: _Seen) -> None:
     ready: dict[QueueClass, int] = {}
     queued: dict[QueueClass, set[int]] = {}
-    number = job.standing.find(Standing.READY)
+    number = job.standing.find(PackageStatus.READY)
     while number >= 0:
         queue = queue_of(state, job, number)
         if queue not in queued:
@@ -133,11 +133,11 @@ def _check_queues(state: EngineState, job: JobState, seen: _Seen) -> None:
             ready[queue] = 0
         ready[queue] += 1
         if number not in queued[queue]:
-            raise Insane("a ready package is in its queue", job.id, number)
-        number = job.standing.find(Standing.READY, number + 1)
+            raise InconsistentState("a ready package is in its queue", job.id, number)
+        number = job.standing.find(PackageStatus.READY, number + 1)
     said = {queue: queue.ready for queue in job.classes.values() if queue.ready}
     if said != ready:
-        raise Insane(
+        raise InconsistentState(
             "ready packages of classes", job.id, *({each.index: of[each] for each in of} for of in (said, ready))
         )
     seen.ready += ready
@@ -150,22 +150,22 @@ def _check_active(state: EngineState, seen: _Seen) -> None:
         if queue.job.open:
             wanted += 1
             if (queue in active) == (queue in stuck):
-                raise Insane("a class is looked at", queue.job.id, queue.index)
+                raise InconsistentState("a class is looked at", queue.job.id, queue.index)
     if wanted != len(active) + len(stuck):
-        raise Insane("a class is looked at in vain", wanted, len(active), len(stuck))
+        raise InconsistentState("a class is looked at in vain", wanted, len(active), len(stuck))
 
 
-def _check_work(job: JobState, number: int, work: PackageWork) -> None:
+def _check_work(job: JobState, number: int, work: ActivePackage) -> None:
     standing = job.standing[number]
     if not work.attempts and work.idle:
-        raise Insane("work with nothing to remember", job.id, number)
-    if (standing == Standing.RESERVED) != (work.bound is not None):
-        raise Insane("reserved is bound", job.id, number)
+        raise InconsistentState("work with nothing to remember", job.id, number)
+    if (standing == PackageStatus.RESERVED) != (work.bound is not None):
+        raise InconsistentState("reserved is bound", job.id, number)
     if standing >= FINAL:
         if work.attempts or work.candidates:
-            raise Insane("attempts of what is over", job.id, number)
-    elif (standing == Standing.LIVE) != (not work.dropped and not work.refused and is_under_way(work)):
-        raise Insane("live is under way", job.id, number, STANDINGS[standing])
+            raise InconsistentState("attempts of what is over", job.id, number)
+    elif (standing == PackageStatus.LIVE) != (not work.dropped and not work.refused and is_under_way(work)):
+        raise InconsistentState("live is under way", job.id, number, STATUS_NAMES[standing])
 
 
 def _check_attempts(state: EngineState, attempts: Iterable[AttemptState]) -> None:
@@ -173,13 +173,13 @@ def _check_attempts(state: EngineState, attempts: Iterable[AttemptState]) -> Non
     for attempt in attempts:
         key, counted = attempt.key, attempt.counted
         if counted == attempt.lost:
-            raise Insane("a lost attempt takes nothing", attempt.ref)
+            raise InconsistentState("a lost attempt takes nothing", attempt.ref)
         if (attempt.site.bound.get(key) is attempt) != (counted and key != ""):
-            raise Insane("a batch job of its own", attempt.ref)
+            raise InconsistentState("a batch job of its own", attempt.ref)
         if counted:
             pilot = pilots.get(attempt.pilot)
             if pilot is not None and pilot.assigned.get(attempt.ref) is not attempt:
-                raise Insane("an attempt is with its pilot", attempt.ref)
+                raise InconsistentState("an attempt is with its pilot", attempt.ref)
 
 
 class _Packages(NamedTuple):
@@ -209,13 +209,15 @@ def _check_packages(known: _Packages) -> None:
     All that it looks at is its argument: what held of it once holds of it again, and what does not is not remembered.
     """
     job, standing = known.job, known.standing
-    counts = tuple(standing.count(each) for each in range(len(STANDINGS)))
+    counts = tuple(standing.count(each) for each in range(len(STATUS_NAMES)))
     if counts != known.counts:
-        raise Insane("counts of standings", job, counts, known.counts)
-    if known.finals_left != sum(standing[number] < Standing.DROPPED for number in known.finals):
-        raise Insane("what runs last and is not over", job, known.finals_left)
-    if known.finals_made != sum(standing[number] in (Standing.DONE, Standing.ABORTED) for number in known.finals):
-        raise Insane("what runs last and has run", job, known.finals_made)
+        raise InconsistentState("counts of standings", job, counts, known.counts)
+    if known.finals_left != sum(standing[number] < PackageStatus.DROPPED for number in known.finals):
+        raise InconsistentState("what runs last and is not over", job, known.finals_left)
+    if known.finals_made != sum(
+        standing[number] in (PackageStatus.DONE, PackageStatus.ABORTED) for number in known.finals
+    ):
+        raise InconsistentState("what runs last and has run", job, known.finals_made)
     stands = np.frombuffer(standing, np.uint8)
     done = np.frombuffer(known.satisfied, np.uint8)
     is_granted = np.frombuffer(known.granted, np.intc) != 0
@@ -223,11 +225,11 @@ def _check_packages(known: _Packages) -> None:
     is_dropped = np.zeros(len(standing), np.bool_)
     is_dropped[list(known.dropped)] = True
     _must_all(done == (is_dropped | is_granted), "satisfied", job)
-    _must_all((stands == Standing.DONE) == is_granted, "done is granted", job)
+    _must_all((stands == PackageStatus.DONE) == is_granted, "done is granted", job)
     if known.accepted:
         missing = _missing(known, done)
         _must_all(waiting == missing, "what a package waits for", job, missing, waiting)
-    free = (stands == Standing.READY) | (stands == Standing.RESERVED) | (stands == Standing.DELAYED)
+    free = (stands == PackageStatus.READY) | (stands == PackageStatus.RESERVED) | (stands == PackageStatus.DELAYED)
     _must_all(~free | (waiting == 0), "ready with something missing", job)
 
 
@@ -253,55 +255,55 @@ def _awaited_edges(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 def _must_all(holds: NDArray[np.bool_], what: str, job: str, *about: NDArray[Any]) -> None:
     if not holds.all():
         number = int(np.flatnonzero(~holds)[0])
-        raise Insane(what, job, number, *(int(each[number]) for each in about))
+        raise InconsistentState(what, job, number, *(int(each[number]) for each in about))
 
 
 def _check_site(state: EngineState, site: SiteState, seen: _Seen) -> None:
     place, removed = site.place, site.removed
     if state.queues.at[site].reserved and (removed or site.asleep):
-        raise Insane("something is reserved where nothing goes", site.name)
+        raise InconsistentState("something is reserved where nothing goes", site.name)
     settings = state.settings.selection
     if not settings.score_floor <= place.score.value <= settings.score_ceiling:
-        raise Insane("the score of a site", site.name, place.score.value)
+        raise InconsistentState("the score of a site", site.name, place.score.value)
     if not removed:
         _check_place(state, site, seen)
     for shape, count in site.used.items():
         if count != seen.used[site.name, shape]:
-            raise Insane("what is used of a site", site.name, shape, count)
+            raise InconsistentState("what is used of a site", site.name, shape, count)
     for queue, numbers in state.queues.at[site].reserved.items():
         if not numbers:
-            raise Insane("an empty reservation", site.name)
+            raise InconsistentState("an empty reservation", site.name)
         for number in numbers:
             work = queue.job.work.get(number)
             if work is None or work.bound is not site:
-                raise Insane("a reservation of a package bound here", site.name, number)
+                raise InconsistentState("a reservation of a package bound here", site.name, number)
     for attempt in site.bound.values():
         if not attempt.counted or attempt.site is not site:
-            raise Insane("a bound attempt of its site", site.name, attempt.ref)
+            raise InconsistentState("a bound attempt of its site", site.name, attempt.ref)
 
 
 def _check_place(state: EngineState, site: SiteState, seen: _Seen) -> None:
     """What is known of a site where something may go."""
     place = site.place
     if not state.pending.site_changes and (site.status == "hibernated") != site.asleep:
-        raise Insane("how a site stands is written down", site.name, site.status)
+        raise InconsistentState("how a site stands is written down", site.name, site.status)
     if place.answers != site.known:
-        raise Insane("whether a site can be reached", site.name)
+        raise InconsistentState("whether a site can be reached", site.name)
     if place.live != seen.live[site]:
-        raise Insane("attempts that the choice of sites knows", site.name, place.live)
+        raise InconsistentState("attempts that the choice of sites knows", site.name, place.live)
     if place.ends.running != seen.running[site]:
-        raise Insane("those of them that run", site.name)
+        raise InconsistentState("those of them that run", site.name)
 
 
 def _check_pilots(state: EngineState, site: SiteState) -> None:
     if site.full and spare(site) > 0:
-        raise Insane("a site that is full of pilots", site.name)
+        raise InconsistentState("a site that is full of pilots", site.name)
     if site.expected != sum([not each.spoke for each in site.requests.values()]):
-        raise Insane("pilots expected", site.name)
+        raise InconsistentState("pilots expected", site.name)
     _check_slots(state, site)
     for pilot in site.pilots.values():
         if state.pilots.by_name.get(pilot.name) is not pilot:
-            raise Insane("a pilot of its site", pilot.name)
+            raise InconsistentState("a pilot of its site", pilot.name)
         whole = pilot.capacity
         cores, memory, gpus, scratch = whole.cores_hundredths, whole.memory_bytes, whole.gpus, whole.scratch_bytes
         for attempt in pilot.assigned.values():
@@ -316,7 +318,7 @@ def _check_pilots(state: EngineState, site: SiteState) -> None:
             or gpus != pilot.free_gpus
             or scratch != pilot.free_scratch_bytes
         ):
-            raise Insane("what is left of a pilot", pilot.name, cores, memory, gpus, scratch)
+            raise InconsistentState("what is left of a pilot", pilot.name, cores, memory, gpus, scratch)
 
 
 def _check_slots(state: EngineState, site: SiteState) -> None:
@@ -327,10 +329,10 @@ def _check_slots(state: EngineState, site: SiteState) -> None:
             if shape not in pilot.barred:
                 slots[shape] += slots_for(demand, pilot.capacity)
     if not site.removed and site.slots != slots:
-        raise Insane("slots of the pilots of a site", site.name, dict(site.slots), slots)
+        raise InconsistentState("slots of the pilots of a site", site.name, dict(site.slots), slots)
     backlog = sum([pilot.backlog for pilot in site.pilots.values()])
     if site.place.backlog != backlog:
-        raise Insane("what the pilots of a site let wait", site.name, site.place.backlog, backlog)
+        raise InconsistentState("what the pilots of a site let wait", site.name, site.place.backlog, backlog)
 
 
 def still_acting(state: EngineState) -> dict[AttemptRef, str]:

@@ -19,16 +19,21 @@ from pilotage.engine.decision_log import ENGINE_STREAM, Fold, Folds
 from pilotage.engine.decisions import lost_pilots
 from pilotage.engine.decisions.binding import bind
 from pilotage.engine.decisions.completion import (
-    answer_failures,
-    give_up_consumers,
-    grant_what_succeeded,
+    abort_consumers,
+    apply_retry_rules,
+    grant_succeeded,
     revive_consumers,
 )
 from pilotage.engine.decisions.due_timers import wake, watch_waiting
-from pilotage.engine.decisions.job_lifecycle import grow_jobs, let_go_of_cleared, see_to_ends, stop_what_fails
+from pilotage.engine.decisions.job_lifecycle import (
+    apply_job_endings,
+    cancel_failing_jobs,
+    expand_late_stages,
+    retire_cleared_jobs,
+)
 from pilotage.engine.decisions.provisioning import request_pilots
 from pilotage.engine.decisions.pulling import pull
-from pilotage.engine.decisions.site_status import end_requests, see_to_sites
+from pilotage.engine.decisions.site_status import apply_site_changes, end_requests
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.explain import explain
 from pilotage.engine.folds import on_attempts, on_jobs, on_packages, on_sites
@@ -92,16 +97,16 @@ FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=look_at_end)
 DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     # Each leaves nothing behind for those before it, but where `decide` goes round once more.
     wake,
-    lost_pilots.bury,
+    lost_pilots.end_lost_pilots,
     end_requests,
-    grant_what_succeeded,
-    answer_failures,
-    stop_what_fails,
-    see_to_ends,
-    give_up_consumers,
+    grant_succeeded,
+    apply_retry_rules,
+    cancel_failing_jobs,
+    apply_job_endings,
+    abort_consumers,
     revive_consumers,
-    grow_jobs,
-    see_to_sites,
+    expand_late_stages,
+    apply_site_changes,
     bind,
     pull,
     request_pilots,
@@ -163,7 +168,7 @@ class Engine:
                 decision(state)
             going = bool(pending)
         if state.jobs.retirable:
-            let_go_of_cleared(state)
+            retire_cleared_jobs(state)
         return self.take_decided()
 
     def take_decided(self) -> list[Checked]:
@@ -187,7 +192,7 @@ class Engine:
         return explain(self.state, known, number, facts) if known is not None and number is not None else None
 
     def sanity_check(self) -> None:
-        """Look at the whole state, slowly; raises `Insane` where it contradicts itself."""
+        """Look at the whole state, slowly; raises `InconsistentState` where it contradicts itself."""
         sanity_check(self.state)
 
     def durable_state(self) -> dict[str, Any]:

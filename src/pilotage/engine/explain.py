@@ -14,9 +14,9 @@ from pilotage.engine.placement import unmet
 from pilotage.engine.retry.policy import lacked_input
 from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED, SelectionSnapshot
 from pilotage.engine.selection.filters import Asked, allows, asked_of, refusals, told_names
-from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.state.job_queries import may_act, standing_of
-from pilotage.engine.state.jobs import STANDINGS, JobState, PackageWork, QueueClass, Standing, template_of
+from pilotage.engine.state.jobs import STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass, template_of
 from pilotage.engine.state.sites import AttemptState, SiteState, unheard
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.answers import Explanation, Why
@@ -32,7 +32,7 @@ from pilotage.model.texts import words_of_failure
 _SHOWN_MAX = 20
 
 
-def why_there(state: EngineState, attempt: AttemptState) -> Iterator[Why]:
+def explain_live_site(state: EngineState, attempt: AttemptState) -> Iterator[Why]:
     """Why an attempt that is under way is where it is, and not at another site; nothing where there is no other."""
     note, site, number = attempt.choice, attempt.site, attempt.ref.attempt
     if not _is_choice(state, site.name):
@@ -80,7 +80,7 @@ def _weighed(state: EngineState, note: SelectionSnapshot, index: int) -> str:
     return f"{score}, {note.share(index):.0%} of the weight"
 
 
-def _why_not(state: EngineState, place: Place, note: SelectionSnapshot) -> str:
+def _why_not(state: EngineState, place: SiteProfile, note: SelectionSnapshot) -> str:
     index, name = place.index, place.name
     status = note.status[index]
     if status == CANDIDATE and note.how == "filled":
@@ -95,7 +95,7 @@ def _why_not(state: EngineState, place: Place, note: SelectionSnapshot) -> str:
     return f"{name} could not run it" + (f": {told}" if told else "")
 
 
-def why_it_was_there(state: EngineState, job: JobState, number: int, facts: PackageFacts) -> Iterator[Why]:
+def explain_finished_site(state: EngineState, job: JobState, number: int, facts: PackageFacts) -> Iterator[Why]:
     """Of a package that is over: where its granted attempt was, by the book, and how the sites stand now for one like it."""
     known = facts.attempts.get(job.granted[number])
     if known is None or not known.site or not _is_choice(state, known.site):
@@ -162,14 +162,17 @@ def explain(state: EngineState, job: JobState, number: int, facts: PackageFacts 
     reasons = [*_outer(job)]
     if standing == job.standing[number]:  # else its job is over, and with it all that was not begun
         reasons += _REASONS[standing](state, job, number, facts)
-    if standing in (Standing.BLOCKED, Standing.READY, Standing.DELAYED, Standing.RESERVED) and number in job.work:
+    if (
+        standing in (PackageStatus.BLOCKED, PackageStatus.READY, PackageStatus.DELAYED, PackageStatus.RESERVED)
+        and number in job.work
+    ):
         reasons += _attempts(job.work[number])
     reasons += _history(job, number, facts)
     return Explanation(
         job=job.id,
         package=job.dotted(number),
         epoch=job.epoch_of(number),
-        standing=STANDINGS[standing],
+        standing=STATUS_NAMES[standing],
         reasons=tuple(reasons),
     )
 
@@ -205,7 +208,7 @@ def _blocked(state: EngineState, job: JobState, number: int, facts: PackageFacts
     lacked = (tried := job.work.get(number)) is not None and lacked_input(tried.failures)
     for other in missing[:_PACKAGES_SHOWN_MAX]:
         name = job.dotted(other)
-        standing = STANDINGS[job.standing[other]]
+        standing = STATUS_NAMES[job.standing[other]]
         message = f"it needs what {name} makes, which is {standing}"
         if lacked:
             message = f"what it takes from {name} was missing and is made anew; that is {standing}"
@@ -340,12 +343,12 @@ def _live(state: EngineState, job: JobState, number: int, facts: PackageFacts | 
     yield from _attempts(work)
     for attempt in work.attempts.values():
         if attempt.trusted:
-            yield from why_there(state, attempt)
+            yield from explain_live_site(state, attempt)
     for candidate in sorted(work.candidates):
         yield Why(code="waits-for-grant", message=f"attempt {candidate} succeeded and waits for its grant")
 
 
-def _attempts(work: PackageWork) -> Iterator[Why]:
+def _attempts(work: ActivePackage) -> Iterator[Why]:
     for attempt in work.attempts.values():
         yield _attempt(attempt)
         if attempt.key and not attempt.leased:
@@ -390,7 +393,7 @@ def _done(state: EngineState, job: JobState, number: int, facts: PackageFacts | 
         message += f"; it ran at {facts.site}"
     yield Why(code="done", message=message, since=facts.done_at if facts is not None else None)
     if facts is not None:
-        yield from why_it_was_there(state, job, number, facts)
+        yield from explain_finished_site(state, job, number, facts)
 
 
 def _aborted(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
@@ -405,7 +408,7 @@ def _upstream(state: EngineState, job: JobState, number: int, facts: PackageFact
     dead = [other for other in job.awaited(number) if job.is_dead(other)]
     for other in dead[:_PACKAGES_SHOWN_MAX]:
         name = job.dotted(other)
-        message = f"it was given up because it needs what {name} makes, which is {STANDINGS[job.standing[other]]}"
+        message = f"it was given up because it needs what {name} makes, which is {STATUS_NAMES[job.standing[other]]}"
         yield Why(
             code="aborted",
             message=message,
@@ -444,15 +447,15 @@ def _history(job: JobState, number: int, facts: PackageFacts | None) -> Iterator
 
 
 _REASONS = {
-    Standing.BLOCKED: _blocked,
-    Standing.READY: _ready,
-    Standing.DELAYED: _delayed,
-    Standing.RESERVED: _reserved,
-    Standing.LIVE: _live,
-    Standing.HELD: _held,
-    Standing.DROPPED: _dropped,
-    Standing.DONE: _done,
-    Standing.ABORTED: _aborted,
-    Standing.CANCELLED: _cancelled,
-    Standing.UPSTREAM: _upstream,
+    PackageStatus.BLOCKED: _blocked,
+    PackageStatus.READY: _ready,
+    PackageStatus.DELAYED: _delayed,
+    PackageStatus.RESERVED: _reserved,
+    PackageStatus.LIVE: _live,
+    PackageStatus.HELD: _held,
+    PackageStatus.DROPPED: _dropped,
+    PackageStatus.DONE: _done,
+    PackageStatus.ABORTED: _aborted,
+    PackageStatus.CANCELLED: _cancelled,
+    PackageStatus.UPSTREAM: _upstream,
 }

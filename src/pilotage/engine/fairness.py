@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pilotage.engine.placement import Placement, is_bound
 from pilotage.engine.state.clock import EngineClock
 from pilotage.engine.state.job_queries import Seconds, seconds_of
-from pilotage.engine.state.jobs import JobState, QueueClass, Standing
+from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.queues import ReadyQueues
 from pilotage.engine.state.tables import JobTable
 from pilotage.model.jobs.plan import JobPlan
@@ -187,7 +187,7 @@ class JobShare(Share):
 
     def _scan(self, job: JobState, taken_seconds: float) -> None:
         seconds = np.where(np.isnan(self._seconds), taken_seconds, self._seconds)
-        under_way = np.frombuffer(job.standing, np.uint8) < Standing.DROPPED
+        under_way = np.frombuffer(job.standing, np.uint8) < PackageStatus.DROPPED
         left = np.bincount(job.plan.template_of[under_way].astype(np.int64), minlength=len(seconds))
         self._left_seconds = float(left @ seconds)
         self._total_seconds = float(self._outline.counts @ seconds) * (1.0 - self._spared)
@@ -203,7 +203,7 @@ EVERY_SECONDS = (1.0, 30.0)
 """What is expected of jobs is worked out after a tenth of what a package takes, but not sooner and not later than this."""
 UNKNOWN_SECONDS = 60.0
 """A package is taken to last so long where nobody knows anything of any."""
-_RESERVED, _LIVE = Standing.RESERVED, Standing.LIVE
+_RESERVED, _LIVE = PackageStatus.RESERVED, PackageStatus.LIVE
 
 Key = tuple[int, int, float, float, int]
 Counted = Literal["bound", "running"]

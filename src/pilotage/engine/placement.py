@@ -13,10 +13,10 @@ import msgspec
 
 from pilotage.engine.decision_log import DecisionLog
 from pilotage.engine.selection import Change, Selection
-from pilotage.engine.selection.candidates import CANDIDATE, Pool
+from pilotage.engine.selection.candidates import CANDIDATE, CandidateSet
 from pilotage.engine.selection.filters import Asked, allows, estimated_seconds, shortage
 from pilotage.engine.selection.sampling import Draws
-from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.state.clock import Due, EngineClock
 from pilotage.engine.state.job_queries import learned_seconds, usual_seconds
 from pilotage.engine.state.jobs import QueueClass
@@ -62,7 +62,7 @@ class Placement:
         self._by_index[site.index] = site
         for shape, demand in self._shapes.by_number.items():
             self._count(site, shape, demand)
-        self.tell_all(site)
+        self.site_changed(site)
 
     def remove_site(self, site: SiteState) -> None:
         """Look after it no more."""
@@ -80,14 +80,14 @@ class Placement:
 
     # --- what changes -------------------------------------------------------------------------------------------------
 
-    def _stir(self, place: Place) -> None:
+    def _stir(self, place: SiteProfile) -> None:
         """Something changed at a site, perhaps for the better."""
         self._queues.may_bind = True
         site = self._by_index.get(place.index)
         if site is not None and self._queues.at[site].waiting:
-            self.let_loose(site, None)
+            self.retry_waiting(site, None)
 
-    def let_loose(self, site: SiteState, shape: int | None) -> None:
+    def retry_waiting(self, site: SiteState, shape: int | None) -> None:
         """There is room at a site for a shape, or perhaps for any: who waits for that is looked at again."""
         for queue in [
             each
@@ -98,7 +98,7 @@ class Placement:
             if self._queues.waiting.pop(queue, queue) is None and queue.job.open:
                 self._queues.ready[queue] = None
 
-    def stick(self, queue: QueueClass) -> None:
+    def wait_for_room(self, queue: QueueClass) -> None:
         """No site has room for a class that not every site would do for: it is not looked at until one of its own says so."""
         self._queues.ready.pop(queue, None)
         self._queues.waiting[queue] = None
@@ -124,7 +124,7 @@ class Placement:
                 self._queues.ready[queue] = None
         self._queues.may_bind = True
 
-    def tell_all(self, site: SiteState) -> None:
+    def site_changed(self, site: SiteState) -> None:
         """Something changed at a site that the choice must know: whether it can be reached, what its pilots take."""
         site.place.answers = site.known
         self._candidates.touch(site.place)
@@ -137,13 +137,13 @@ class Placement:
                 site.slots[shape] += sign * slots
         if sign > 0:
             self.reopen(site, barred=pilot.barred)
-        self.tell_all(site)
+        self.site_changed(site)
 
     def backlog_changed(self, site: SiteState, by: int) -> None:
         """Its pilots let more, or fewer, attempts wait beyond what they run."""
         if by:
             site.place.backlog += by
-            self.tell_all(site)
+            self.site_changed(site)
 
     def close(self, site: SiteState, queue: QueueClass) -> None:
         """Nothing more of a class is reserved there until another pilot comes, or the site falls asleep."""
@@ -160,11 +160,11 @@ class Placement:
         """One less."""
         self._queues.may_bind = True
         if self._candidates.free(site.place, shape) and self._queues.at[site].waiting:
-            self.let_loose(site, shape)
+            self.retry_waiting(site, shape)
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
-    def pool(self, queue: QueueClass) -> Pool:
+    def pool(self, queue: QueueClass) -> CandidateSet:
         """The sites for a class, as things stand."""
         pool = queue.pool
         if pool is None:
@@ -218,7 +218,7 @@ class Placement:
             found.append((site, free))
         return found
 
-    def _chosen(self, queue: QueueClass, pool: Pool) -> SiteState | None:
+    def _chosen(self, queue: QueueClass, pool: CandidateSet) -> SiteState | None:
         avoid, prefer = self._indices(queue) if queue.avoid else (), -1
         if queue.prefer and (wished := self._sites.by_name.get(queue.prefer)) is not None and not wished.removed:
             prefer = wished.index
@@ -242,7 +242,7 @@ class Placement:
         sites = self._sites.by_name
         return tuple(site.index for name in queue.avoid if (site := sites.get(name)) is not None and not site.removed)
 
-    def _ask_later(self, queue: QueueClass, pool: Pool, avoid: tuple[int, ...]) -> None:
+    def _ask_later(self, queue: QueueClass, pool: CandidateSet, avoid: tuple[int, ...]) -> None:
         at = self._selection.choose_again_at(pool, self._clock.wall_time, avoid, queue.unfit)
         if at is None:
             return

@@ -30,18 +30,18 @@ from pilotage.book.rows.streams import highest_of
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.decisions.attempts import submit
 from pilotage.engine.decisions.completion import judge
-from pilotage.engine.decisions.job_lifecycle import let_go_of_cleared
+from pilotage.engine.decisions.job_lifecycle import retire_cleared_jobs
 from pilotage.engine.decisions.provisioning import submit_pilot
-from pilotage.engine.decisions.site_status import REMOVED_REASON, forsake, leave_forsaken
+from pilotage.engine.decisions.site_status import REMOVED_REASON, add_unmanaged, drain_unmanaged
 from pilotage.engine.engine import Engine
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_attempts import begun, demand_of
 from pilotage.engine.folds.on_jobs import look_at_end
 from pilotage.engine.retry.policy import UNHEARD, failure_of
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.jobs import JobState, PackageWork, QueueClass, Standing
+from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import PilotRequest, PilotState
-from pilotage.engine.transitions.occupancy import occupy, owe, start_acting
+from pilotage.engine.transitions.occupancy import add_abandoned, expect_report, take_slot
 from pilotage.engine.transitions.readiness import lay_out, move
 from pilotage.engine.transitions.site_observations import is_to_show, resume_phase, told, watch_queue
 from pilotage.model.exchange.exchange import AttemptRef
@@ -122,7 +122,7 @@ def own_time(facts: PackageFacts, now: float) -> float:
     return max((time for time in times if time is not None), default=0.0)
 
 
-def go_on_waiting(
+def restore_waiting_times(
     state: EngineState, job: JobState, row: JobRow, *, done_at: Mapping[int, float], own: Mapping[int, float]
 ) -> None:
     """Have what is ready wait on from when it became so; `done_at` and `own` are by package, as far as anything is known."""
@@ -206,13 +206,13 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     state = engine.state
     state.log.next_number = snapshot.next_n
     state.log.book_position = state.log.start_position = snapshot.position
-    _restore_standings(state, rows)
+    _restore_site_records(state, rows)
     _restore_pilots(state, pilots)
-    gone = surely_gone(pilots)
+    gone = ended_pilots(pilots)
     for each in snapshot.jobs:
         _restore_job(state, each, gone)
-    leave_forsaken(state, rows)
-    let_go_of_cleared(state)
+    drain_unmanaged(state, rows)
+    retire_cleared_jobs(state)
     return engine
 
 
@@ -240,7 +240,7 @@ def observed_queue_seconds(
     return [max(seconds, settings.queue_time_margin_seconds) for _, seconds in latest]
 
 
-def _restore_standings(state: EngineState, rows: Iterable[SiteRow]) -> None:
+def _restore_site_records(state: EngineState, rows: Iterable[SiteRow]) -> None:
     """What was learned of each site when it was last written down."""
     for row in rows:
         site = state.sites.by_name.get(row.site)
@@ -253,7 +253,7 @@ def _restore_standings(state: EngineState, rows: Iterable[SiteRow]) -> None:
             state.selection.restore(msgspec.structs.replace(standing, placed=0))  # what is there is counted anew
 
 
-def surely_gone(pilots: Iterable[PilotRow]) -> set[str]:
+def ended_pilots(pilots: Iterable[PilotRow]) -> set[str]:
     """The pilots that said themselves that they ended, or whose batch system did: of them, or of what they were asked for by.
 
     What a batch system said of a request after its pilot was given up was noted only of the request where nothing of the
@@ -275,7 +275,7 @@ def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
     for row in rows:
         if not row.site or row.ended_at is not None:
             continue
-        site = state.sites.by_name.get(row.site) or forsake(state, row.site)
+        site = state.sites.by_name.get(row.site) or add_unmanaged(state, row.site)
         if row.started_at is not None:
             pilot = PilotState(row.pilot, site, request=row.request or "", heard_at=state.clock.now)
             state.pilots.by_name[row.pilot] = pilot
@@ -308,7 +308,7 @@ def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
 def restore_job(state: EngineState, snapshot: JobSnapshot, *, gone: Collection[str]) -> None:
     """Know a job again, of which the engine knows nothing."""
     _restore_job(state, snapshot, gone)
-    leave_forsaken(state)
+    drain_unmanaged(state)
 
 
 def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: Collection[str]) -> None:
@@ -345,10 +345,10 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: Collection[str
     if row.accepted_at is not None:
         job.accepted = True
         lay_out(state, job)
-        go_on_waiting(state, job, row, done_at=done_at, own=own)
+        restore_waiting_times(state, job, row, done_at=done_at, own=own)
     if job.cleared or job.cleared_packages:
         state.jobs.retirable[job] = None
-    for number in range(job.count) if any(job.counts[Standing.ABORTED :]) else ():
+    for number in range(job.count) if any(job.counts[PackageStatus.ABORTED :]) else ():
         if job.is_dead(number):
             state.pending.to_abort_consumers.append((job, number))
             if job.feeds_late[number]:
@@ -370,13 +370,13 @@ def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone:
     if final.granted:
         job.granted[number] = final.granted
         job.satisfied[number] = 1
-        standing = Standing.DONE
+        standing = PackageStatus.DONE
     elif final.cause == "upstream":
-        standing = Standing.UPSTREAM
+        standing = PackageStatus.UPSTREAM
     elif final.state == "ABORTED" or (final.state == "CLEARED" and final.cause is not None):
-        standing = Standing.ABORTED
+        standing = PackageStatus.ABORTED
     else:
-        standing = Standing.CANCELLED
+        standing = PackageStatus.CANCELLED
     if final.state == "CLEARED":
         job.cleared_packages.add(number)
     if final.held:
@@ -385,9 +385,9 @@ def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone:
     move(state, job, number, standing)
     for attempt, site, pilot, why in final.unended:
         ref = AttemptRef(job.id, job.dotted(number), attempt)
-        owe(state, pilot, {ref: 0})
+        expect_report(state, pilot, {ref: 0})
         if pilot not in gone:
-            start_acting(state, ref, number, pilot=pilot, site=site, lost_reason=why)
+            add_abandoned(state, ref, number, pilot=pilot, site=site, lost_reason=why)
     return number
 
 
@@ -418,16 +418,16 @@ def _restore_acting(state: EngineState, job: JobState, number: int, facts: Packa
     """What nobody waits for may still act: it stands with its pilot until that says otherwise, and that may tell its end."""
     for attempt, known in facts.attempts.items():
         if known.finished_at is None and known.pilot:
-            owe(state, known.pilot, {AttemptRef(job.id, job.dotted(number), attempt): known.epoch})
+            expect_report(state, known.pilot, {AttemptRef(job.id, job.dotted(number), attempt): known.epoch})
         leased = known.lease_seconds is not None or known.started_at is not None
         given_up = known.lost_at is not None or known.epoch != facts.epoch
         if leased and given_up and known.finished_at is None and known.pilot and known.pilot not in gone:
             ref = AttemptRef(job.id, job.dotted(number), attempt)
             why, site = known.lost_reason or "", known.site or ""
-            start_acting(state, ref, number, pilot=known.pilot, site=site, lost_reason=why)
+            add_abandoned(state, ref, number, pilot=known.pilot, site=site, lost_reason=why)
 
 
-def _restore_attempt(state: EngineState, job: JobState, work: PackageWork, number: int, known: AttemptFacts) -> None:
+def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, number: int, known: AttemptFacts) -> None:
     if known.exit_code == ExitCodeGasw.SUCCESS or known.staged_at is not None:
         work.candidates += (number,)
         return
@@ -446,7 +446,7 @@ def _restore_attempt(state: EngineState, job: JobState, work: PackageWork, numbe
         return
     if not known.site:
         return
-    site = state.sites.by_name.get(known.site) or forsake(state, known.site)
+    site = state.sites.by_name.get(known.site) or add_unmanaged(state, known.site)
     dotted, place = job.named(work.number)
     ref = AttemptRef(job.id, dotted, number)
     created_at = known.created_at or 0.0
@@ -460,7 +460,7 @@ def _restore_attempt(state: EngineState, job: JobState, work: PackageWork, numbe
     work.add(number, attempt)
     if attempt.lost:
         return
-    occupy(state, attempt)
+    take_slot(state, attempt)
     if attempt.leased and attempt.pilot not in state.pilots.by_name:
         # Its job was loaded from another book: nobody here will ever hear of its pilot.
         state.pending.lost_pilots.setdefault(attempt.pilot, (UNHEARD, [], 0))[1].append(attempt)

@@ -16,13 +16,13 @@ from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.rows.rows import StreamRow
 from pilotage.book.rows.streams import Heard
 from pilotage.engine.decision_log import ENGINE_STREAM
-from pilotage.engine.decisions.job_lifecycle import let_go_of
+from pilotage.engine.decisions.job_lifecycle import retire_job
 from pilotage.engine.engine import Engine
 from pilotage.engine.inbound.admission import admit, over_quota
 from pilotage.engine.inbound.batch_reports import on_report
 from pilotage.engine.inbound.exchanges import hear, may_say, unwanted
 from pilotage.engine.inbound.operations import operate
-from pilotage.engine.inbound.site_operations import change_sites, operate_site, stop_asking
+from pilotage.engine.inbound.site_operations import change_sites, operate_site, stop_requesting_pilots
 from pilotage.engine.restore import Snapshot, restore, restore_job
 from pilotage.engine.state.clock import SteadyTime
 from pilotage.engine.state.job_queries import is_over
@@ -154,7 +154,7 @@ class Core:
                 outbox.answers.append(Answer(token=item.token, outcome=operate(engine.state, item.operation)))
             case AskedOfSite() | Stopping():
                 outcome = (
-                    stop_asking(engine.state)
+                    stop_requesting_pilots(engine.state)
                     if isinstance(item, Stopping)
                     else operate_site(engine.state, item.operation)
                 )
@@ -172,7 +172,7 @@ class Core:
                     restore_job(engine.state, item.job, gone=item.gone)
             case PutAway():
                 if (job := engine.state.jobs.by_id.get(item.job)) is not None and is_over(job):
-                    let_go_of(engine.state, job)
+                    retire_job(engine.state, job)
             case Exchange():
                 raise TypeError(f"an exchange of {item.pilot} is heard, not taken in")
             case _:

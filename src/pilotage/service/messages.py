@@ -74,7 +74,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
 class Reload(msgspec.Struct, frozen=True, kw_only=True):
     """A job that the engine has let go of, as the book has it, just before somebody asks for more of it in the same step.
 
-    `gone` are pilots that are known to be over (`restore.surely_gone`).
+    `gone` are pilots that are known to be over (`restore.ended_pilots`).
     """
 
     job: JobSnapshot

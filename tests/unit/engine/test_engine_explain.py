@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotage.engine.state.jobs import STANDINGS
+from pilotage.engine.state.jobs import STATUS_NAMES
 from pilotage.model.answers import Why
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import (
@@ -264,14 +264,14 @@ def test_every_standing_has_an_explanation() -> None:
         pilot.exchange()
         pilot.succeed(*pilot.packages)
         pilot.fail(pilot.packages[0], "application-error", message="once")
-        while small.engine.state.jobs.by_id[JOB].counts[STANDINGS.index("aborted")] == 0:
+        while small.engine.state.jobs.by_id[JOB].counts[STATUS_NAMES.index("aborted")] == 0:
             word = "x" * len(small.book)
             pilot.fail(pilot.packages[0], "application-error", message=word)
         for number in range(10):
             found = small.explain(small.engine.state.jobs.by_id[JOB].dotted(number))
             assert found.reasons
             seen.add(found.standing)
-        assert seen == set(STANDINGS)
+        assert seen == set(STATUS_NAMES)
 
 
 # --- letting jobs in ------------------------------------------------------------------------------------------------

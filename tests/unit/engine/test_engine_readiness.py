@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.book.codec import Codec
-from pilotage.engine.state.jobs import Standing
+from pilotage.engine.state.jobs import PackageStatus
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import InputSource
 from pilotage.model.exchange.operations import (
@@ -49,10 +49,10 @@ def test_a_success_that_is_told_does_not_start_consumers_before_its_grant() -> N
         job = engine.state.jobs.by_id[JOB]
         for one in told:
             engine.apply(one)
-            assert (job.waits.tolist(), job.standing[1]) == ([0, 1], Standing.BLOCKED)
+            assert (job.waits.tolist(), job.standing[1]) == ([0, 1], PackageStatus.BLOCKED)
         decided = [(one.event.type, one.event.package) for one in engine.decide(small.now)]
         assert decided[0] == ("CommitGranted", "1.1.1")
-        assert (job.waits.tolist(), job.standing[1]) == ([0, 0], Standing.RESERVED)
+        assert (job.waits.tolist(), job.standing[1]) == ([0, 0], PackageStatus.RESERVED)
 
 
 def test_staged_outputs_free_the_slot_and_are_granted_before_the_attempt_has_ended() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pilotage.book.rows.rows import PilotRow, SiteRow
 from pilotage.engine.restore import OBSERVED_MAX, Snapshot, observed_queue_seconds, restore
 from pilotage.engine.selection import SelectionSettings
-from pilotage.engine.selection.site_profile import Standing
+from pilotage.engine.selection.site_profile import LearnedState
 from pilotage.model.settings.engine import EngineSettings
 from tests.kit.small_plans import site
 
@@ -30,7 +30,7 @@ def pilots(name: str, *waits: float, at: float = 1000.0) -> list[PilotRow]:
 
 def gone(name: str, *waits: float, kind: str = "slurm") -> SiteRow:
     """The row of a site that is no more, with what was learned of it."""
-    learned = Standing(site=name, earned=0.0, waits=tuple(int(each * 1e6) for each in waits))
+    learned = LearnedState(site=name, earned=0.0, waits=tuple(int(each * 1e6) for each in waits))
     return SiteRow(
         site=name, kind=kind, status="removed", learned=msgspec.json.encode(learned).decode(), updated_at=9.0
     )

@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 import pytest
 
-from pilotage.engine.selection import Draws, Hibernated, SelectionSettings, SiteDescription, Standing
-from pilotage.engine.selection.black_holes import Cause, Ends, Everyone, Tally
+from pilotage.engine.selection import Draws, Hibernated, LearnedState, SelectionSettings, SiteDescription
+from pilotage.engine.selection.black_holes import AllSites, Cause, RecentEnds, Tally
 from pilotage.engine.selection.status import Sleep
 from pilotage.model.settings.engine import Policy
 from pilotage.model.site import Site
@@ -19,10 +19,10 @@ from tests.kit.told_selection import Selection
 SETTINGS = SelectionSettings()
 
 
-def ends(*sites: list[tuple[float, bool]]) -> list[Ends]:
+def ends(*sites: list[tuple[float, bool]]) -> list[RecentEnds]:
     """The ends of some sites: seconds in a slot, and whether it failed."""
-    everyone = Everyone()
-    made = [Ends(everyone) for _ in sites]
+    everyone = AllSites()
+    made = [RecentEnds(everyone) for _ in sites]
     for one, told in zip(made, sites, strict=True):
         for seconds, failed in told:
             one.ended(seconds, failed=failed)
@@ -78,8 +78,8 @@ def test_only_the_latest_ends_count() -> None:
 
 
 def test_a_site_that_goes_takes_its_ends_with_it() -> None:
-    everyone = Everyone()
-    one, other = Ends(everyone), Ends(everyone)
+    everyone = AllSites()
+    one, other = RecentEnds(everyone), RecentEnds(everyone)
     for each in (one, other):
         each.began(5_000_000)
         each.ended(2.0, failed=True)
@@ -177,7 +177,7 @@ def test_failures_that_are_common_to_all_sites_stay_so_over_a_restart() -> None:
     again = three_sites()
     for name in ("here", "there", "yonder"):
         written = msgspec.json.encode(sites.standing(name))
-        again.restore(msgspec.json.decode(written, type=Standing))
+        again.restore(msgspec.json.decode(written, type=LearnedState))
         assert again.standing(name) == sites.standing(name)
     assert end(again, "here", "broken", failed=True, at=810.0) == []
     # Of one that was written down before anybody kept whose the failures were, all count.
@@ -365,7 +365,7 @@ def test_to_ask_in_vain_while_ten_thousand_sites_sleep_costs_little() -> None:
     for order, name in enumerate(names):
         sites.add(SiteDescription(site=Site(name=name, mode="bound")))
         sleep = Sleep(reason="platform-failure", message="", since=0.0, order=order)
-        sites.restore(Standing(site=name, earned=0.0, sleep=sleep, times=5))
+        sites.restore(LearnedState(site=name, earned=0.0, sleep=sleep, times=5))
     assert sites.pick(Draws(0), now=1.0) is None
     began = time.process_time()
     for decision, name in enumerate(names[:1000]):

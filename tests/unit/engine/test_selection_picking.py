@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from pilotage.engine.selection import Asked, Draws, SelectionSettings, SiteDescription, Standing
+from pilotage.engine.selection import Asked, Draws, LearnedState, SelectionSettings, SiteDescription
 from pilotage.engine.selection.sampling import SCALE, Weights, weight_of
 from pilotage.engine.selection.thompson import Arm, Arms, Evidence, is_quicker, log_rate, sample
 from pilotage.model.resources import Demand
@@ -328,7 +328,7 @@ def test_the_activities_used_latest_are_remembered_and_what_is_under_way_is() ->
 def test_what_thompson_learned_is_in_the_standing() -> None:
     sites = selection({"a": 0.0}, "thompson")
     taught(sites, "a", seconds=10.0, count=2)
-    standing: Standing = sites.standing("a")
+    standing: LearnedState = sites.standing("a")
     assert standing.arms == (Evidence(activity="x", successes=2.0, seconds=20.0, at=10.0),)
 
 

@@ -12,7 +12,7 @@ from pilotage.engine.selection import Draws, SelectionSettings, SiteDescription
 from pilotage.engine.selection.black_holes import CAUSES, cause_of
 from pilotage.engine.selection.rolling import WINDOW, QueueTimes, Window, median_seconds, quantile
 from pilotage.engine.selection.scores import Operation, Score, submission_delta, tscore
-from pilotage.engine.selection.site_profile import Place, Room, room_of
+from pilotage.engine.selection.site_profile import Room, SiteProfile, room_of
 from pilotage.model.exchange.reports import Trouble
 from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry
@@ -26,7 +26,7 @@ def score(earned: float = 0.0) -> Score:
     return Score(DEFAULTS, earned)
 
 
-def place_of(selection: Selection, site: str = "a") -> Place:
+def place_of(selection: Selection, site: str = "a") -> SiteProfile:
     return selection._sites.by_name[site]
 
 

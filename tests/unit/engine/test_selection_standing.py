@@ -9,8 +9,8 @@ from pilotage.engine.selection import (
     Drained,
     Draws,
     Hibernated,
+    LearnedState,
     SiteDescription,
-    Standing,
     Underway,
     Woken,
 )
@@ -172,7 +172,7 @@ def test_a_standing_survives_being_written_down() -> None:
     sites = selection("a", "b")
     fail(sites, "a")
     standing = sites.standing("a")
-    assert msgspec.json.decode(msgspec.json.encode(standing), type=Standing) == standing
+    assert msgspec.json.decode(msgspec.json.encode(standing), type=LearnedState) == standing
     assert standing.sleep is not None
     assert (standing.times, standing.sleep.reason) == (1, "platform-failure")
 

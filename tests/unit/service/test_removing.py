@@ -14,7 +14,7 @@ import pytest
 from pilotage.book.codec import Codec
 from pilotage.book.query import EVERYTHING
 from pilotage.engine.engine import Engine
-from pilotage.engine.state.jobs import STANDINGS
+from pilotage.engine.state.jobs import STATUS_NAMES
 from pilotage.model.events.payloads import FilesRemoved
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import Drop, DropFiles, Hold, LineFiles, Release, Restore
@@ -245,7 +245,7 @@ def runner_of(here: Place, writer: Writer) -> Iterator[Runner]:
 
 
 def standing(runner: Runner, job: str, number: int) -> str:
-    return STANDINGS[runner.ask(lambda engine: engine.state.jobs.by_id[job].standing[number]).result()]
+    return STATUS_NAMES[runner.ask(lambda engine: engine.state.jobs.by_id[job].standing[number]).result()]
 
 
 def test_a_line_is_taken_back_in_only_after_its_files_are_removed_also_by_the_next_service(

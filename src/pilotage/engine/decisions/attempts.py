@@ -7,14 +7,14 @@ no attempt: it is given back when its site cannot use it.
 
 from __future__ import annotations
 
-from pilotage.engine.decisions.lost_pilots import lose
+from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import remaining
 from pilotage.engine.retry.policy import OUTRUN
 from pilotage.engine.selection.candidates import SelectionSnapshot
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import live_attempts
-from pilotage.engine.state.jobs import FINAL, JobState, PackageWork, template_of
+from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, template_of
 from pilotage.engine.state.sites import AttemptState, PilotState, SiteState
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.engine.transitions.site_observations import submitting, watch_queue
@@ -28,14 +28,14 @@ from pilotage.model.resources import Demand
 # (`releasing.release_unfit`).
 
 
-def watch_race(state: EngineState, attempt: AttemptState) -> None:
+def watch_for_replica(state: EngineState, attempt: AttemptState) -> None:
     """Look at a bound attempt when it is queued for so long that another may be made."""
     if state.settings.selection.replication_limit:
         after = attempt.created_at + state.selection.replicate_after_seconds(attempt.site.name) - state.clock.wall_time
         state.clock.timers.at(state.clock.now + max(1.0, after), Due.REPLICA, attempt.key)
 
 
-def race(state: EngineState, attempt: AttemptState) -> None:
+def replicate(state: EngineState, attempt: AttemptState) -> None:
     """Have one more attempt made elsewhere where one is queued for long, unless that would be too many, or nowhere."""
     job = state.jobs.by_id[attempt.ref.job]
     work = job.work.get(attempt.number)
@@ -44,7 +44,7 @@ def race(state: EngineState, attempt: AttemptState) -> None:
     if template_of(job, attempt.number).side_effects:
         return  # never twice at once
     after = state.selection.replicate_after_seconds(attempt.site.name)
-    if state.clock.wall_time - attempt.created_at >= after and _may_race(state, job, work):
+    if state.clock.wall_time - attempt.created_at >= after and _may_replicate(state, job, work):
         wanted = payloads.ReplicaWanted(replicas=work.replicas + 1, cause="queue")
         state.log.write(wanted, job=job, number=attempt.number, epoch=attempt.epoch)
     state.clock.timers.at(state.clock.now + after, Due.REPLICA, attempt.key)
@@ -56,7 +56,7 @@ def replicas_max(state: EngineState, job: JobState, number: int) -> int:
     return state.settings.selection.max_replicas if own is None else own
 
 
-def _may_race(state: EngineState, job: JobState, work: PackageWork) -> bool:
+def _may_replicate(state: EngineState, job: JobState, work: ActivePackage) -> bool:
     if work.held or work.dropped or not job.open or any(each.leased for each in work.attempts.values()):
         return False
     if work.replicas > work.replicated or work.failures:
@@ -69,7 +69,7 @@ def _may_race(state: EngineState, job: JobState, work: PackageWork) -> bool:
     return any(site not in there and not site.asleep for site in state.placement.possible_sites(queue))
 
 
-def end_race(state: EngineState, job: JobState, started: AttemptState) -> None:
+def cancel_queued_replicas(state: EngineState, job: JobState, started: AttemptState) -> None:
     """The first to start ends the others that are still queued."""
     work = job.work.get(started.number)
     if work is None or not work.races:
@@ -79,7 +79,9 @@ def end_race(state: EngineState, job: JobState, started: AttemptState) -> None:
     queued = started.began_at - started.created_at
     state.pending.site_changes += state.selection.replica_won(queued, others=waited, at=state.clock.wall_time)
     for each in others:
-        lose(state, each, reason=OUTRUN, message=f"attempt {started.ref.attempt} at {started.site.name} began first")
+        mark_lost(
+            state, each, reason=OUTRUN, message=f"attempt {started.ref.attempt} at {started.site.name} began first"
+        )
 
 
 def leave_if_full(site: SiteState, pilot: PilotState) -> None:
@@ -114,7 +116,7 @@ def create(
     begun.choice = choice
     if pilot is not None:
         if work is not None and work.races:
-            end_race(state, job, begun)  # with a lease it has started
+            cancel_queued_replicas(state, job, begun)  # with a lease it has started
         return
     submit(state, begun)
     watch_queue(state, begun.key, begun.created_at)
@@ -124,7 +126,7 @@ def create(
 def _created(
     state: EngineState,
     job: JobState,
-    work: PackageWork | None,
+    work: ActivePackage | None,
     demand: Demand,
     site: SiteState,
     pilot: PilotState | None,

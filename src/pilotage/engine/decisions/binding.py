@@ -11,12 +11,12 @@ import heapq
 from collections.abc import Sequence
 
 from pilotage.engine.decisions.attempts import create, leave_if_full
-from pilotage.engine.decisions.site_status import see_to_sites
+from pilotage.engine.decisions.site_status import apply_site_changes
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import could_take, is_bound, takes, unmet
-from pilotage.engine.selection.candidates import How, Pool
+from pilotage.engine.selection.candidates import CandidateSet, How
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.jobs import JobState, QueueClass, Standing
+from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_below
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.queue_classes import noted, queue_of
@@ -27,12 +27,12 @@ from pilotage.model.events import payloads
 #
 # Thousands of jobs may wait for one slot that has become free. When it is taken, all of them are told at once.
 
-Kind = tuple[int, str, float] | Pool
+Kind = tuple[int, str, float] | CandidateSet
 """A shape, whose, and how long it is expected to take; of classes that not every site would do for, their sites."""
 
 
 class Round:
-    """The classes of a round, by job. Those that could displace what is reserved stay in it, whatever is full."""
+    """The classes of a round, by job. Those that could preempt a reservation stay in it, whatever is full."""
 
     __slots__ = ("_alike", "_full", "_left", "_private", "_state", "waiting")
 
@@ -78,8 +78,8 @@ class Round:
 
     def leave_all_full(self) -> None:
         """Whoever asks where every site has as much as it may leaves before anybody's turn comes."""
-        openings = self._state.placement
-        for alike in [each for each in self._alike.values() if openings.is_full(each[0])]:
+        placement = self._state.placement
+        for alike in [each for each in self._alike.values() if placement.is_full(each[0])]:
             self.fill(alike[0])
 
     def fill(self, queue: QueueClass) -> None:
@@ -99,10 +99,10 @@ class Round:
                 continue
             del left[each]
             if each.narrow and each.ready and job.open:
-                state.placement.stick(each)
+                state.placement.wait_for_room(each)
 
 
-_READY = Standing.READY  # an attribute of a class is slow to look up
+_READY = PackageStatus.READY  # an attribute of a class is slow to look up
 
 
 def bind(state: EngineState) -> None:
@@ -125,7 +125,7 @@ def bind(state: EngineState) -> None:
         if not limited:
             _fill(state, queue)
         while queue.ready and (not limited or may_start(state, queue)):
-            site = first(queue) or displace(state, queue)
+            site = first(queue) or preempt_reservation(state, queue)
             if placement.woken:
                 _carry_out_wakes(state)
             if site is None:
@@ -192,7 +192,7 @@ def _bind_one(state: EngineState, queue: QueueClass, turn: Round) -> bool:
     if state.placement.woken:
         _carry_out_wakes(state)
     if site is None:
-        site = displace(state, queue)
+        site = preempt_reservation(state, queue)
     if site is None:
         if not known:
             if _no_site(state, queue):
@@ -211,7 +211,7 @@ def _carry_out_wakes(state: EngineState) -> None:
     """Record the sites that the latest choice has woken."""
     state.pending.site_changes += state.placement.woken
     state.placement.woken.clear()
-    see_to_sites(state)
+    apply_site_changes(state)
 
 
 def _no_site(state: EngineState, queue: QueueClass) -> bool:
@@ -221,7 +221,7 @@ def _no_site(state: EngineState, queue: QueueClass) -> bool:
             return True
         _give_up(state, queue)
     elif not queue.ordinary:
-        state.placement.stick(queue)
+        state.placement.wait_for_room(queue)
     return False
 
 
@@ -295,7 +295,7 @@ def _bind(
     state.queues.sites_to_serve[site] = None
 
 
-def displace(state: EngineState, queue: QueueClass) -> SiteState | None:
+def preempt_reservation(state: EngineState, queue: QueueClass) -> SiteState | None:
     """Make room by giving back a reservation of lower rank that nobody pulled."""
     job, shape, level = queue.job, queue.shape, queue.level
     if not any_below(state.queues.reserved_counts, shape, level[0]) and not any_below(job.reservations, shape, level):
@@ -308,6 +308,6 @@ def displace(state: EngineState, queue: QueueClass) -> SiteState | None:
         below = [each for each in alike if each.level > level and (each.job is job or each.level[0] > level[0])]
         if below:
             last = state.fairness.ordered(below)[-1]
-            move(state, last.job, state.queues.at[site].reserved[last][-1], Standing.READY)
+            move(state, last.job, state.queues.at[site].reserved[last][-1], PackageStatus.READY)
             return site
     return None

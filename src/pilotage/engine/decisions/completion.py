@@ -9,7 +9,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.retry.policy import UNHEARD, Failure, Verdict, failure_of, signature, verdict
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import is_under_way, lost_stages
-from pilotage.engine.state.jobs import FINAL, JobState, PackageWork, Standing, template_of
+from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, PackageStatus, template_of
 from pilotage.engine.state.sites import AttemptState
 from pilotage.engine.transitions.queue_classes import class_for
 from pilotage.engine.transitions.readiness import move, reconsider
@@ -21,7 +21,7 @@ _SIGNATURES_MAX = 1000  # of a job: of more different failures than that, the la
 _GRANTED = payloads.CommitGranted()  # it says nothing but that it is so
 
 
-def grant_what_succeeded(state: EngineState) -> None:
+def grant_succeeded(state: EngineState) -> None:
     """One grant for each package and epoch: the only commit point."""
     grants = state.pending.to_commit
     while grants:
@@ -41,7 +41,7 @@ def grant_what_succeeded(state: EngineState) -> None:
             end_others(state, job, number, 0)
 
 
-def _is_refused(state: EngineState, job: JobState, work: PackageWork, attempt: int) -> bool:
+def _is_refused(state: EngineState, job: JobState, work: ActivePackage, attempt: int) -> bool:
     """Whether the files of an attempt must not get their names: its package is held, and asked about when it is released."""
     if job.id not in state.output_guard.contested:
         return False
@@ -54,7 +54,7 @@ def _is_refused(state: EngineState, job: JobState, work: PackageWork, attempt: i
     return bool(work.refused)
 
 
-def answer_failures(state: EngineState) -> None:
+def apply_retry_rules(state: EngineState) -> None:
     """What the restart rules say to each package that failed; the same history gives the same answer."""
     while state.pending.to_judge:
         job, number = next(iter(state.pending.to_judge))
@@ -71,7 +71,7 @@ def answer_failures(state: EngineState) -> None:
         _carry_out(state, job, work, answer)
 
 
-def judge(state: EngineState, job: JobState, work: PackageWork) -> Verdict | None:
+def judge(state: EngineState, job: JobState, work: ActivePackage) -> Verdict | None:
     """What follows from the failures of a package so far; None where there are none."""
     failures = dict(work.failures)
     for number, attempt in work.attempts.items():
@@ -94,7 +94,7 @@ def _loss(attempt: AttemptState) -> Failure | None:
     )
 
 
-def _carry_out(state: EngineState, job: JobState, work: PackageWork, answer: Verdict) -> None:
+def _carry_out(state: EngineState, job: JobState, work: ActivePackage, answer: Verdict) -> None:
     number = work.number
     if answer.action != "give-up" and (why := _impossible(state, job, work)):
         answer = msgspec.structs.replace(answer, action="give-up", cause="retries-exhausted", message=why)
@@ -116,12 +116,12 @@ def _carry_out(state: EngineState, job: JobState, work: PackageWork, answer: Ver
     _requeue(state, job, work)
 
 
-def _impossible(state: EngineState, job: JobState, work: PackageWork) -> str:
+def _impossible(state: EngineState, job: JobState, work: ActivePackage) -> str:
     """Why no site there is could run the package as its failures ask for it; empty where one could."""
-    queue, openings = class_for(state, job, work), state.placement
-    if queue is None or not state.sites.by_name or openings.possible_sites(queue):
+    queue, placement = class_for(state, job, work), state.placement
+    if queue is None or not state.sites.by_name or placement.possible_sites(queue):
         return ""
-    if openings.forget_estimate(queue) and openings.possible_sites(queue):
+    if placement.forget_estimate(queue) and placement.possible_sites(queue):
         return ""  # it was tried in spite of its estimate, and may be again
     asked = f"{queue.demand.memory_bytes:,} bytes of memory" if queue.demand.memory_bytes else "what it asks for"
     if queue.more_wall_than:
@@ -164,16 +164,18 @@ def _count_alike(job: JobState, activity: str, failed: Failure) -> int:
     return count
 
 
-def _requeue(state: EngineState, job: JobState, work: PackageWork) -> None:
+def _requeue(state: EngineState, job: JobState, work: ActivePackage) -> None:
     """Put a package in the queue that its history asks for now."""
     number = work.number
-    if job.standing[number] in (Standing.READY, Standing.RESERVED) and work.queue is not class_for(state, job, work):
-        move(state, job, number, Standing.BLOCKED)
+    if job.standing[number] in (PackageStatus.READY, PackageStatus.RESERVED) and work.queue is not class_for(
+        state, job, work
+    ):
+        move(state, job, number, PackageStatus.BLOCKED)
     reconsider(state, job, number)
     job.forget_idle(number)
 
 
-def give_up_consumers(state: EngineState) -> None:
+def abort_consumers(state: EngineState) -> None:
     """A package that will make nothing takes those who wait for it along, all the way down."""
     while state.pending.to_abort_consumers:
         job, number = state.pending.to_abort_consumers.popleft()
@@ -181,7 +183,7 @@ def give_up_consumers(state: EngineState) -> None:
             continue
         cause = job.dotted(number)
         for other in job.awaiting(number):
-            if not job.is_final(other) and job.standing[other] != Standing.DROPPED:
+            if not job.is_final(other) and job.standing[other] != PackageStatus.DROPPED:
                 aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
                 state.log.write(aborted, job=job, number=other, epoch=job.epoch_of(other))
         if job.feeds_late[number]:
@@ -193,7 +195,7 @@ def revive_consumers(state: EngineState) -> None:
     while state.pending.to_revive:
         job, number = next(iter(state.pending.to_revive))
         del state.pending.to_revive[job, number]
-        if job.standing[number] != Standing.UPSTREAM or job.cancelled:
+        if job.standing[number] != PackageStatus.UPSTREAM or job.cancelled:
             continue
         if any(job.is_dead(other) for other in job.awaited(number)) or _waits_in_vain(job, number):
             continue

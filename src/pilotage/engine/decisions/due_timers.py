@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pilotage.engine.decisions.attempts import race, submit, watch_race
+from pilotage.engine.decisions.attempts import replicate, submit, watch_for_replica
 from pilotage.engine.decisions.lost_pilots import check_lease
 from pilotage.engine.decisions.provisioning import submit_pilot
 from pilotage.engine.decisions.site_status import end_probe
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import bound_attempt
-from pilotage.engine.state.jobs import JobState, QueueClass, Standing
-from pilotage.engine.transitions.occupancy import exorcise
+from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
+from pilotage.engine.transitions.occupancy import cancel_abandoned
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.engine.transitions.readiness import reconsider, release_unfit
-from pilotage.engine.transitions.site_observations import check_queue, write_standing
+from pilotage.engine.transitions.site_observations import check_queue, write_site_record
 from pilotage.model.events import payloads
 
 
@@ -32,9 +32,9 @@ def _release_unfit(state: EngineState, name: str) -> None:
         release_unfit(state, site)
 
 
-def _race(state: EngineState, key: str) -> None:
+def _replicate_queued(state: EngineState, key: str) -> None:
     if (attempt := bound_attempt(state.jobs, key)) is not None:
-        race(state, attempt)
+        replicate(state, attempt)
 
 
 def _choose_again(state: EngineState) -> None:
@@ -84,7 +84,7 @@ def _check_queue(state: EngineState, key: str) -> None:
 def watch_waiting(state: EngineState) -> None:
     """See that somebody looks at every class whose packages may wait too long, and at every attempt that may queue so."""
     while state.queues.just_submitted:
-        watch_race(state, state.queues.just_submitted.pop())
+        watch_for_replica(state, state.queues.just_submitted.pop())
     limit = state.settings.waiting_seconds_max
     if limit:
         for queue in (*state.queues.ready, *state.queues.waiting):
@@ -109,7 +109,7 @@ def _check_waiting(state: EngineState, name: str, index: int) -> None:
     while queue.queue:
         number, since = queue.queue.first()
         since = max(since, job.released_at, job.ready_since.get(number, 0.0))
-        counts = job.standing[number] == Standing.READY and queue_of(state, job, number) is queue
+        counts = job.standing[number] == PackageStatus.READY and queue_of(state, job, number) is queue
         if counts and state.clock.now < since + limit:
             queue.watched = True
             state.clock.timers.at(since + limit, Due.WAITING, name, index)
@@ -132,10 +132,10 @@ _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.REQUEST: lambda state, name, _: _ask_again(state, name),
     Due.EXPANSION: lambda state, name, _: _grow(state, name),
     Due.WAITING: _check_waiting,
-    Due.ACTING: lambda state, name, _: exorcise(state, name),
+    Due.ACTING: lambda state, name, _: cancel_abandoned(state, name),
     Due.CHOICE: lambda state, _, __: _choose_again(state),
-    Due.STANDING: lambda state, name, _: write_standing(state, name),
-    Due.REPLICA: lambda state, name, _: _race(state, name),
+    Due.STANDING: lambda state, name, _: write_site_record(state, name),
+    Due.REPLICA: lambda state, name, _: _replicate_queued(state, name),
     Due.PROBE: lambda state, name, _: end_probe(state, name),
     Due.QUEUED: lambda state, name, _: _check_queue(state, name),
 }

@@ -15,15 +15,15 @@ from collections import deque
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import closes, lost_stages
-from pilotage.engine.state.jobs import JobState, LateState, PackageWork, Standing, template_of
-from pilotage.engine.transitions.occupancy import stop_acting
+from pilotage.engine.state.jobs import ActivePackage, JobState, LateState, PackageStatus, template_of
+from pilotage.engine.transitions.occupancy import remove_abandoned
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import ExpandStage
 
 # Late stages: laid out when everything they are made of is there, given up when it never will be.
 
 
-def grow_jobs(state: EngineState) -> None:
+def expand_late_stages(state: EngineState) -> None:
     """Ask for the expansion of what can be expanded; give up what waits for a stage that cannot."""
     while state.pending.to_expand:
         job = next(iter(state.pending.to_expand))
@@ -67,7 +67,7 @@ def _give_up_all_waiting(state: EngineState, job: JobState, lost: dict[int, int]
 def _give_up_waiting(state: EngineState, job: JobState, template: int, producer: int) -> None:
     cause = job.dotted(producer)
     for number in (job.plan.template_of == template).nonzero()[0].tolist():
-        if not job.is_final(number) and job.standing[number] != Standing.DROPPED:
+        if not job.is_final(number) and job.standing[number] != PackageStatus.DROPPED:
             aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
             state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
 
@@ -75,7 +75,7 @@ def _give_up_waiting(state: EngineState, job: JobState, template: int, producer:
 _AGAIN = "its job goes on, and it runs last"
 
 
-def see_to_ends(state: EngineState) -> None:
+def apply_job_endings(state: EngineState) -> None:
     """What ran last and runs again; a job that a package has ended, and of which stages will never be known."""
     while state.pending.ending_jobs:
         job = next(iter(state.pending.ending_jobs))
@@ -92,12 +92,12 @@ def see_to_ends(state: EngineState) -> None:
             )
 
 
-def stop_what_fails(state: EngineState) -> None:
+def cancel_failing_jobs(state: EngineState) -> None:
     """Kill a job of which as many packages have failed for good as whoever submitted it allows for."""
     while state.pending.failing_jobs:
         job = next(iter(state.pending.failing_jobs))
         del state.pending.failing_jobs[job]
-        failed, most = job.counts[Standing.ABORTED], job.failures_max
+        failed, most = job.counts[PackageStatus.ABORTED], job.failures_max
         if failed >= most and not (job.cancelled or job.aborted) and (job.unfinished or job.late):
             kill(state, job, f"{failed} failed, and the job was to end when {most} had (--max-failures {most})")
 
@@ -116,7 +116,9 @@ def _run_again(state: EngineState, job: JobState) -> None:
     """What ran last, or was made by an earlier run, has not seen what is still to come."""
     for number in job.finals:
         work = job.work.get(number)
-        if job.standing[number] in (Standing.DONE, Standing.ABORTED) and not (work is not None and work.dropped):
+        if job.standing[number] in (PackageStatus.DONE, PackageStatus.ABORTED) and not (
+            work is not None and work.dropped
+        ):
             restarted = payloads.Restarted(cause="revived", message=_AGAIN)
             state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
 
@@ -127,7 +129,7 @@ def ends_the_job(job: JobState, number: int, status: int) -> bool:
     return template.abort_on is not None and template.abort_on.exit_code == status and not template.final
 
 
-def end_by_failure(state: EngineState, job: JobState, work: PackageWork) -> bool:
+def end_by_failure(state: EngineState, job: JobState, work: ActivePackage) -> bool:
     """Give a package up, and end its job, if an attempt failed with the status that says so; whether one did."""
     number = work.number
     abort_on = template_of(job, number).abort_on
@@ -150,7 +152,7 @@ def end_others(state: EngineState, job: JobState, number: int, status: int) -> N
     cancelled = payloads.CancelAccepted(message=_ended_by(job, number, status))
     templates, kinds = job.plan.templates, job.kinds
     for other in range(job.count):
-        if job.standing[other] < Standing.DROPPED and not templates[kinds[other]].final:
+        if job.standing[other] < PackageStatus.DROPPED and not templates[kinds[other]].final:
             state.log.write(cancelled, job=job, number=other, epoch=job.epoch_of(other))
 
 
@@ -167,11 +169,11 @@ def _ended_by(job: JobState, number: int, status: int) -> str:
 
 def result_of(job: JobState) -> int | None:
     """The exit code of a job that a package has ended, as that package's `abort_on` says; None where none has."""
-    if any(job.standing[number] not in (Standing.DONE, Standing.DROPPED) for number in job.finals):
+    if any(job.standing[number] not in (PackageStatus.DONE, PackageStatus.DROPPED) for number in job.finals):
         return None  # what ran last has failed
     ended_by = min(job.enders) if job.enders else None
-    if ended_by is None and job.special and job.counts[Standing.CANCELLED] and not job.cancelled:
-        done = (number for number in range(job.count) if job.standing[number] == Standing.DONE)
+    if ended_by is None and job.special and job.counts[PackageStatus.CANCELLED] and not job.cancelled:
+        done = (number for number in range(job.count) if job.standing[number] == PackageStatus.DONE)
         ended_by = next((number for number in done if ends_the_job(job, number, 0)), None)
     abort_on = template_of(job, ended_by).abort_on if ended_by is not None else None
     if abort_on is None:
@@ -192,18 +194,18 @@ LEFT_MAX = 10_000
 """Ids of jobs that left which are remembered; those before them are surely in the book."""
 
 
-def let_go_of_cleared(state: EngineState) -> None:
+def retire_cleared_jobs(state: EngineState) -> None:
     """Every job that can go goes; the others are looked at again."""
     for job in [job for job in state.jobs.retirable if closes(job)]:
-        let_go_of(state, job)
+        retire_job(state, job)
 
 
-def let_go_of(state: EngineState, job: JobState) -> None:
+def retire_job(state: EngineState, job: JobState) -> None:
     """Know a job no longer. What may still act of it is known again when it comes back."""
     for pilot, ref in [
         (pilot, ref) for pilot, refs in state.abandoned.by_pilot.items() for ref in refs if ref.job == job.id
     ]:
-        stop_acting(state, pilot, ref)
+        remove_abandoned(state, pilot, ref)
     for queue in job.classes.values():
         state.queues.ready.pop(queue, None)
         state.queues.waiting.pop(queue, None)

@@ -51,7 +51,7 @@ LOSSES: dict[str, LossReason] = {
 """Why a pilot ended → why what it held is lost; any other is a platform failure."""
 
 
-def bury(state: EngineState) -> None:
+def end_lost_pilots(state: EngineState) -> None:
     """Attempts whose pilot is gone are lost, for the reason that is known of the pilot; what may act no more is noted."""
     while state.pending.reported_ends:
         name = next(iter(state.pending.reported_ends))
@@ -64,11 +64,11 @@ def bury(state: EngineState) -> None:
             why = LOSSES.get(reason, "platform-failure")
             if why == PILOT_KILLED and position >= running:
                 why = "platform-failure"  # it only waited there: whatever killed the pilot, it was another
-            lose(state, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
+            mark_lost(state, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
         state.pilots.loss_excused = False
 
 
-def lose(state: EngineState, attempt: AttemptState, *, reason: LossReason, message: str) -> None:
+def mark_lost(state: EngineState, attempt: AttemptState, *, reason: LossReason, message: str) -> None:
     """Write down that nobody waits for an attempt any more."""
     job = state.jobs.by_id[attempt.ref.job]
     work = job.work.get(attempt.number)

@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterator
 
 from pilotage.engine.decisions.binding import may_start
-from pilotage.engine.decisions.pulling import would_do
+from pilotage.engine.decisions.pulling import may_fetch
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import is_bound
-from pilotage.engine.selection.candidates import Pool
+from pilotage.engine.selection.candidates import CandidateSet
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.jobs import QueueClass, Standing
+from pilotage.engine.state.jobs import PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_reserved
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.site_observations import is_to_show, submitting
@@ -22,7 +22,7 @@ from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted, SubmitPilot
 from pilotage.model.resources import slots_for
 
-Startable = dict[Pool, tuple[QueueClass, int]]
+Startable = dict[CandidateSet, tuple[QueueClass, int]]
 
 WITHDRAW_SECONDS = 10.0
 """Pilots that have not come are withdrawn when nothing could use them for so long."""
@@ -80,7 +80,8 @@ def _withdraw_unused(state: EngineState) -> None:
     if not any(site.expected for site in state.sites.by_name.values()):
         return
     hopeful = any(
-        job.open and (job.counts[Standing.BLOCKED] or job.counts[Standing.DELAYED]) for job in state.jobs.by_id.values()
+        job.open and (job.counts[PackageStatus.BLOCKED] or job.counts[PackageStatus.DELAYED])
+        for job in state.jobs.by_id.values()
     )
     state.provisioning.idle_since = min(state.provisioning.idle_since, state.clock.now)
     due_at = state.provisioning.idle_since + (HOPEFUL_SECONDS if hopeful else WITHDRAW_SECONDS)
@@ -150,7 +151,7 @@ def _unserved(state: EngineState, site: SiteState) -> Iterator[tuple[QueueClass,
     for other in state.sites.by_name.values():
         if other.site.kind != "local":
             for queue, numbers in state.queues.at[other].reserved.items():
-                if not other.slots[queue.shape] and would_do(state, site, queue):
+                if not other.slots[queue.shape] and may_fetch(state, site, queue):
                     yield queue, len(numbers)
 
 

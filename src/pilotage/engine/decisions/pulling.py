@@ -12,7 +12,7 @@ from pilotage.engine.decisions.binding import _take, bind
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import emptiest, is_in_the_way, lasts, takes
 from pilotage.engine.selection.candidates import SelectionSnapshot
-from pilotage.engine.state.jobs import QueueClass, Standing
+from pilotage.engine.state.jobs import PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_reserved
 from pilotage.engine.state.sites import PilotState, SiteState
 from pilotage.engine.transitions.queue_classes import snapshot
@@ -61,7 +61,7 @@ def _fetch(state: EngineState, site: SiteState) -> None:
             or any(pilot.free_cores_hundredths > 0 for pilot in other.waiting.values())
         ):
             continue
-        for queue in [each for each in state.queues.at[other].reserved if would_do(state, site, each)]:
+        for queue in [each for each in state.queues.at[other].reserved if may_fetch(state, site, each)]:
             choice: SelectionSnapshot | None = None
             for pilot in idle:
                 while (
@@ -71,7 +71,7 @@ def _fetch(state: EngineState, site: SiteState) -> None:
                 ):
                     if not state.placement.has_room(site, queue.shape):
                         return
-                    move(state, queue.job, state.queues.at[other].reserved[queue][-1], Standing.READY)
+                    move(state, queue.job, state.queues.at[other].reserved[queue][-1], PackageStatus.READY)
                     number = _take(state, queue)
                     if number is None:
                         return
@@ -82,7 +82,7 @@ def _fetch(state: EngineState, site: SiteState) -> None:
                         site.fetched_at = before  # there may be more, and this computer waits for nobody
 
 
-def would_do(state: EngineState, site: SiteState, queue: QueueClass) -> bool:
+def may_fetch(state: EngineState, site: SiteState, queue: QueueClass) -> bool:
     """Whether the pilots of a site may fetch what is reserved of a class elsewhere."""
     return site.name not in queue.avoid and site.index not in queue.unfit and state.placement.able(site, queue)
 

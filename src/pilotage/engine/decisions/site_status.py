@@ -8,7 +8,7 @@ from typing import assert_never
 import msgspec
 
 from pilotage.book.rows.rows import SiteRow
-from pilotage.engine.decisions.lost_pilots import lose
+from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection import Change, Drained, Hibernated, Woken
 from pilotage.engine.state.sites import SiteState
@@ -20,7 +20,7 @@ from pilotage.model.site import Site
 from pilotage.model.texts import clipped
 
 
-def see_to_sites(state: EngineState) -> None:
+def apply_site_changes(state: EngineState) -> None:
     """Write down what came of probes and every change of how a site stands, and do what follows from it."""
     while state.pending.arrived_probes:
         name = next(iter(state.pending.arrived_probes))
@@ -52,7 +52,7 @@ def _carry_out(state: EngineState, site: SiteState, change: Change) -> None:
                 site.dead_starts, site.quiet_until = 0, 0.0
             woken = payloads.SiteWoken(reason=change.rule, message=message, score=score, learned=learned(site))
             state.log.write(woken, site=site.name)
-            state.placement.tell_all(site)
+            state.placement.site_changed(site)
         case Drained():
             if _drain(state, site, change):
                 drained = payloads.SiteDrained(kind=change.kind, name=clipped(change.name, 256), message=message)
@@ -72,7 +72,7 @@ def _drain(state: EngineState, site: SiteState, change: Drained) -> bool:
         if len(pilots) == len(site.pilots):
             return False
     for pilot in pilots:
-        site.place.pilots.condemn(pilot.name)
+        site.place.pilots.mark_for_drain(pilot.name)
         drain(state, pilot, change.message)
     return bool(pilots)
 
@@ -87,14 +87,14 @@ REMOVED_REASON = "site-removed"
 """Why what was asked for is over where nobody can look after it."""
 
 
-def forsake(state: EngineState, name: str) -> SiteState:
-    """Know a site that only the book knows; `leave_forsaken` must follow when everything there is known."""
+def add_unmanaged(state: EngineState, name: str) -> SiteState:
+    """Know a site that only the book knows; `drain_unmanaged` must follow when everything there is known."""
     site = state.add_site(Site(name=name, kind="unknown"))
     state.sites.unmanaged[site] = None
     return site
 
 
-def leave_forsaken(state: EngineState, rows: Iterable[SiteRow] = ()) -> None:
+def drain_unmanaged(state: EngineState, rows: Iterable[SiteRow] = ()) -> None:
     """Nothing more goes to these sites, and pilots leave when they hold nothing. The rows tell what is written of sites."""
     written = {row.site: row for row in rows}
     for site in state.sites.unmanaged:
@@ -110,14 +110,14 @@ def leave_forsaken(state: EngineState, rows: Iterable[SiteRow] = ()) -> None:
             drain(state, pilot, SITE_GONE)
 
 
-def write_off(state: EngineState, site: SiteState) -> None:
+def retire_site(state: EngineState, site: SiteState) -> None:
     """Write down that a site is gone, and with it what waits there: again does no harm."""
     for request in list(site.requests.values()):
         if not request.spoke:
             state.log.write(payloads.PilotEnded(reason=REMOVED_REASON), pilot=request.key)
     for attempt in list(site.bound.values()):
         if not attempt.leased:
-            lose(state, attempt, reason="rescheduled", message=SITE_GONE)
+            mark_lost(state, attempt, reason="rescheduled", message=SITE_GONE)
     if not site.described:
         gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
         state.log.write(gone, site=site.name)

@@ -15,9 +15,9 @@ from pilotage.engine.folds.on_packages import forget_epoch
 from pilotage.engine.retry.policy import failure_of
 from pilotage.engine.selection.black_holes import cause_of
 from pilotage.engine.state.job_queries import learn
-from pilotage.engine.state.jobs import FINAL, JobState, PackageWork, Place, Standing, template_of
+from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, PackageStatus, Place, template_of
 from pilotage.engine.state.sites import AttemptState, SiteState
-from pilotage.engine.transitions.occupancy import hold, let_go, occupy, stop_acting, vacate
+from pilotage.engine.transitions.occupancy import free_slot, hold, let_go, remove_abandoned, take_slot
 from pilotage.engine.transitions.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve
 from pilotage.engine.transitions.site_observations import enter_phase, not_submitting, score_phases
 from pilotage.model.events import payloads
@@ -28,7 +28,7 @@ from pilotage.model.resources import Demand
 from pilotage.model.states import ExitCodeGasw
 
 # As names of this module: a member of an enumeration, or of a class, is slow to look up.
-_SUCCESS, _LIVE = ExitCodeGasw.SUCCESS, Standing.LIVE
+_SUCCESS, _LIVE = ExitCodeGasw.SUCCESS, PackageStatus.LIVE
 
 
 def on_attempt_created(
@@ -40,9 +40,9 @@ def on_attempt_created(
     site = state.sites.by_name.get(data.site)
     if event.epoch != (job.epoch_of(number) if job.epochs else 1) or standing >= FINAL or site is None:
         # What was tried is in another queue than what never was: it must leave the one before its number says so.
-        queued = standing in (Standing.READY, Standing.RESERVED)
+        queued = standing in (PackageStatus.READY, PackageStatus.RESERVED)
         if queued:
-            move(state, job, number, Standing.BLOCKED)
+            move(state, job, number, PackageStatus.BLOCKED)
         job.last_attempt[number] = max(job.last_attempt[number], tried)
         if queued:
             reconsider(state, job, number)
@@ -53,9 +53,9 @@ def on_attempt_created(
         room = unreserve(state, known)
         work = known
     else:
-        if standing == Standing.READY:
+        if standing == PackageStatus.READY:
             # It was taken out of its queue; where a further attempt is wanted, it must go in again.
-            move(state, job, number, Standing.BLOCKED)
+            move(state, job, number, PackageStatus.BLOCKED)
         work = job.work_of(number)
     package, place = work.named or job.named(number)
     ref = AttemptRef(job.id, package, tried)
@@ -68,7 +68,7 @@ def on_attempt_created(
     else:
         if room is not None:
             state.placement.free(*room)
-        occupy(state, attempt)
+        take_slot(state, attempt)
     begin(state, job, number, work)
     # Only now: as long as it was in a queue, it was in that of its number before.
     if tried > job.last_attempt[number]:
@@ -159,7 +159,7 @@ def demand_of(job: JobState, number: int, *, memory_bytes: int | None, wall_seco
     )
 
 
-def _spoken_for(job: JobState, number: int, event: Event) -> tuple[PackageWork, AttemptState] | None:
+def _spoken_for(job: JobState, number: int, event: Event) -> tuple[ActivePackage, AttemptState] | None:
     """The attempt an event speaks of, if it is of the current epoch, not over, and the event comes from who may say so."""
     work = job.work.get(number)
     if work is None:
@@ -224,7 +224,7 @@ def on_attempt_recovered(
     if work.failures:
         work.failures = {each: failure for each, failure in work.failures.items() if each != attempt.ref.attempt}
     if not attempt.counted:
-        occupy(state, attempt)
+        take_slot(state, attempt)
     state.pending.to_judge[job, number] = None  # the verdict is another now
     reconsider(state, job, number)
 
@@ -266,10 +266,10 @@ def _tell_guard(state: EngineState, attempt: AttemptState, manifest: Sequence[Ou
         state.output_guard.made(attempt.ref, manifest or ())
 
 
-def _succeed(state: EngineState, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
+def _succeed(state: EngineState, job: JobState, work: ActivePackage, attempt: AttemptState) -> None:
     tried, number = attempt.ref.attempt, attempt.number
     work.remove(tried)
-    vacate(state, attempt, "success")
+    free_slot(state, attempt, "success")
     work.candidates += (tried,)
     state.pending.to_commit.append((job, number))
     if job.standing[number] != _LIVE:  # where it is, it stays
@@ -312,7 +312,7 @@ def on_attempt_finished(
         end=data,
     )
     score_phases(state, attempt, data.phases, succeeded=False)
-    vacate(state, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
+    free_slot(state, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
         work.fail(attempt.ref.attempt, failure)
     state.pending.to_judge[job, number] = None
@@ -320,7 +320,7 @@ def on_attempt_finished(
 
 def _told_end(state: EngineState, pilot: str, ref: AttemptRef) -> None:
     if state.abandoned.by_pilot:
-        stop_acting(state, pilot, ref)
+        remove_abandoned(state, pilot, ref)
     speaker = state.pilots.by_name.get(pilot)
     owed = speaker.owed if speaker is not None else state.pilots.unreported.get(pilot)
     if owed:

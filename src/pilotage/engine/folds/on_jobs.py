@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.job_queries import ends
-from pilotage.engine.state.jobs import JobState, Standing
+from pilotage.engine.state.jobs import JobState, PackageStatus
 from pilotage.engine.transitions.readiness import lay_out, move, reconsider, reopen
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -60,7 +60,7 @@ def release_all(state: EngineState, job: JobState) -> None:
     """Give every reservation of a job back; its packages are ready as before."""
     for number, work in list(job.work.items()):
         if work.bound is not None:
-            move(state, job, number, Standing.READY)
+            move(state, job, number, PackageStatus.READY)
 
 
 def on_job_cancelled(state: EngineState, job: JobState | None, event: Event, data: payloads.CancelAccepted) -> None:

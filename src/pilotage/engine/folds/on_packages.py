@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.state.jobs import JobState, Standing
+from pilotage.engine.state.jobs import JobState, PackageStatus
 from pilotage.engine.transitions.occupancy import let_go
 from pilotage.engine.transitions.readiness import move, reconsider, satisfy, unsatisfy
 from pilotage.model.events import payloads
@@ -14,7 +14,7 @@ def revive_waiting(state: EngineState, job: JobState) -> None:
     """Look again at packages that were given up because of a stage that may have a future again."""
     for template in job.plan.late_waits:
         for number in (job.plan.template_of == template).nonzero()[0].tolist():
-            if job.standing[number] == Standing.UPSTREAM:
+            if job.standing[number] == PackageStatus.UPSTREAM:
                 state.pending.to_revive[job, number] = None
 
 
@@ -35,15 +35,15 @@ def on_package_cancelled(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.CancelAccepted
 ) -> None:
     """The package will not be done in this epoch."""
-    end_package(state, job, number, event, Standing.CANCELLED)
+    end_package(state, job, number, event, PackageStatus.CANCELLED)
 
 
 def on_package_aborted(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Aborted) -> None:
     """The package was given up in this epoch."""
-    standing = Standing.UPSTREAM if data.cause == "upstream" else Standing.ABORTED
+    standing = PackageStatus.UPSTREAM if data.cause == "upstream" else PackageStatus.ABORTED
     if end_package(state, job, number, event, standing):
         job.note_cause(number, data.cause)
-        if job.failures_max and standing == Standing.ABORTED:
+        if job.failures_max and standing == PackageStatus.ABORTED:
             state.pending.failing_jobs[job] = None
 
 
@@ -52,7 +52,7 @@ def on_package_cleared(state: EngineState, job: JobState, number: int, event: Ev
     if event.epoch != job.epoch_of(number):
         return
     if not job.is_final(number):
-        end_package(state, job, number, event, Standing.CANCELLED)
+        end_package(state, job, number, event, PackageStatus.CANCELLED)
     job.cleared_packages.add(number)
     state.jobs.retirable[job] = None
 
@@ -93,9 +93,9 @@ def on_package_restarted(
     """A new epoch of the package begins: what earlier ones made does not count, and nothing of them may win."""
     if event.epoch <= job.epoch_of(number):
         return
-    if job.standing[number] in (Standing.READY, Standing.RESERVED):
+    if job.standing[number] in (PackageStatus.READY, PackageStatus.RESERVED):
         # Its history says in which queue it is: it must leave that before it is forgotten.
-        move(state, job, number, Standing.BLOCKED)
+        move(state, job, number, PackageStatus.BLOCKED)
     forget_epoch(state, job, number)
     fed_late = number in job.dead_feeders
     job.epochs[number] = event.epoch
@@ -106,7 +106,7 @@ def on_package_restarted(
         state.pending.to_expand[job] = None
     if number in job.failed_for_good:
         job.count_for_good(number, -1)
-    move(state, job, number, Standing.BLOCKED)
+    move(state, job, number, PackageStatus.BLOCKED)
     work = job.work.get(number)
     if work is None or not work.dropped:
         unsatisfy(state, job, number)
@@ -120,7 +120,7 @@ def on_package_restarted(
 
 def _revive(state: EngineState, job: JobState, number: int, *, fed_late: bool) -> None:
     for other in job.awaiting(number):
-        if job.standing[other] == Standing.UPSTREAM:
+        if job.standing[other] == PackageStatus.UPSTREAM:
             state.pending.to_revive[job, other] = None
     if fed_late:
         job.given_up = {}  # those who wait for its stages have hope again, and may lose it again

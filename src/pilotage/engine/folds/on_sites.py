@@ -6,7 +6,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.retry.policy import UNHEARD
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.sites import PilotRequest, PilotState, SiteState
-from pilotage.engine.transitions.occupancy import haunt, owe, stop_all_but
+from pilotage.engine.transitions.occupancy import expect_report, stop_all_but, watch_abandoned
 from pilotage.engine.transitions.site_observations import SITE_GONE, drain, is_to_show, not_submitting, watch_queue
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -83,7 +83,7 @@ def on_pilot_started(state: EngineState, event: Event, data: payloads.PilotStart
             state.pending.arrived_probes[name] = queued
     if site.removed:
         drain(state, pilot, SITE_GONE)  # it was in the queue when its site went
-    state.placement.tell_all(site)
+    state.placement.site_changed(site)
     state.clock.timers.at(state.clock.now + state.settings.lease_seconds, Due.LEASE, name)
 
 
@@ -102,18 +102,18 @@ def on_pilot_ended(state: EngineState, event: Event, data: payloads.PilotEnded) 
         request.site.expected -= not request.spoke
         request.site.full = False
         not_submitting(state, request.site, request)
-        state.placement.tell_all(request.site)
+        state.placement.site_changed(request.site)
     pilot = state.pilots.by_name.pop(name, None)
     if pilot is None:
         return
     if event.source != "agent":
-        owe(state, name, pilot.owed | {ref: attempt.epoch for ref, attempt in pilot.assigned.items()})
+        expect_report(state, name, pilot.owed | {ref: attempt.epoch for ref, attempt in pilot.assigned.items()})
     site = pilot.site
     site.remove_pilot(pilot)
     state.selection.pilot_gone(site.name, name)
     state.pilots.ended.append(name)
     if name in state.abandoned.by_pilot and name not in state.pending.reported_ends:
-        haunt(state, name)
+        watch_abandoned(state, name)
     pilot.waiting = False
     state.pilots.with_free_slots.pop(pilot, None)
     state.placement.slots_changed(site, pilot, -1)

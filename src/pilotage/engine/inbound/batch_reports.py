@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotage.engine.decisions.lost_pilots import LOSSES, lose
+from pilotage.engine.decisions.lost_pilots import LOSSES, mark_lost
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_sites import is_excused
 from pilotage.engine.retry.policy import PILOT_KILLED
@@ -47,7 +47,7 @@ def _seen(state: EngineState, site: SiteState, report: SiteSeen) -> None:
     if not report.answers and report.trouble is not None:
         not_reached(state, site, report.trouble)
     if site.known != was_known:
-        state.placement.tell_all(site)
+        state.placement.site_changed(site)
         if was_known:
             release_site(state, site)
 
@@ -106,7 +106,7 @@ def _never_came(state: EngineState, site: SiteState, key: str, *, reason: str, m
             waited = state.clock.wall_time - request.requested_at
             probed(state, site, passed=False, seconds=waited, message=message or f"no pilot came: {reason}")
         elif not is_to_show(key, site=site.name):
-            leave_alone(state, site, message or reason, what=what)
+            back_off(state, site, message or reason, what=what)
         return
     attempt = _bound_at(state, site, key)
     if attempt is not None and not attempt.leased:
@@ -114,11 +114,11 @@ def _never_came(state: EngineState, site: SiteState, key: str, *, reason: str, m
         if told == PILOT_KILLED:
             told = "platform-failure"  # it never ran
         state.pilots.loss_excused = is_excused(state, site, reason)
-        lose(state, attempt, reason=told, message=message or f"its batch job is gone: {reason}")
+        mark_lost(state, attempt, reason=told, message=message or f"its batch job is gone: {reason}")
         state.pilots.loss_excused = False
 
 
-def leave_alone(state: EngineState, site: SiteState, message: str, *, what: str = DIED) -> None:
+def back_off(state: EngineState, site: SiteState, message: str, *, what: str = DIED) -> None:
     """After a pilot that never spoke a site is left alone for a while, longer with each that follows; in the end it sleeps."""
     settings = state.settings
     if state.clock.now < site.quiet_until:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilotage.book.codec import Checked
-from pilotage.engine.decisions.attempts import end_race
+from pilotage.engine.decisions.attempts import cancel_queued_replicas
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_attempts import attempt_key
 from pilotage.engine.state.job_queries import find_attempt
@@ -129,7 +129,7 @@ def _lease(state: EngineState, pilot: PilotState, ref: AttemptRef, node: str) ->
     started = payloads.AttemptStarted(pilot=pilot.name, node=clipped(node, NAME_MAX) or None)
     job = state.jobs.by_id[ref.job]
     state.log.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
-    end_race(state, job, found)
+    cancel_queued_replicas(state, job, found)
 
 
 def unwanted(pilot: PilotState, exchange: Exchange) -> list[AttemptRef]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pilotage.engine.decisions.attempts import replicas_max
 from pilotage.engine.decisions.completion import judge
 from pilotage.engine.decisions.job_lifecycle import kill
-from pilotage.engine.decisions.lost_pilots import lose
+from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.retry.policy import DROPPED, RESCHEDULED
 from pilotage.engine.state.job_queries import is_over, live_attempts, lost_stages, standing_of
-from pilotage.engine.state.jobs import FINAL, STANDINGS, JobState, Standing, template_of
+from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, JobState, PackageStatus, template_of
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import payloads
 from pilotage.model.events.events import parse_dotted
@@ -130,7 +130,7 @@ def _kill_line(state: EngineState, job: JobState, operation: Kill, message: str)
 
 def _unfinished(job: JobState, number: int, dotted: str) -> None:
     if job.is_final(number):
-        standing = STANDINGS[job.standing[number]]
+        standing = STATUS_NAMES[job.standing[number]]
         raise _Refusal("package-over", f"{dotted} is over: {standing}", subject=dotted, next_step="restart it")
 
 
@@ -179,7 +179,7 @@ def _leave_out(state: EngineState, job: JobState, numbers: list[int]) -> None:
     for number in numbers:
         work = job.work.get(number)
         for attempt in list(work.attempts.values()) if work is not None else ():
-            lose(state, attempt, reason=DROPPED, message="its line was dropped")
+            mark_lost(state, attempt, reason=DROPPED, message="its line was dropped")
         dropped = payloads.Dropped(operation=revision)
         state.log.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
 
@@ -263,7 +263,7 @@ def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int
             continue
         work = job.work.get(consumer)
         # An attempt in its batch system's queue has pinned its inputs as one that holds a lease has.
-        if job.standing[consumer] == Standing.DONE or (work is not None and (work.attempts or work.candidates)):
+        if job.standing[consumer] == PackageStatus.DONE or (work is not None and (work.attempts or work.candidates)):
             yield consumer
 
 
@@ -271,19 +271,19 @@ def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
     if operation.package:
         number = _package(job, operation.package)
         if (standing := standing_of(job, number)) < FINAL:
-            message = f"{operation.package} is not over: {STANDINGS[standing]}"
+            message = f"{operation.package} is not over: {STATUS_NAMES[standing]}"
             raise _Refusal(
                 "package-unfinished", message, subject=operation.package, next_step="reschedule it, or kill it"
             )
         _unread(job, number, operation.package)
         needed = _needed(job, number, operation.package)
         _known_one_day(job, number, operation.package)
-        numbers = [each for each in sorted(needed) if job.standing[each] > Standing.DONE] + [number]
+        numbers = [each for each in sorted(needed) if job.standing[each] > PackageStatus.DONE] + [number]
         if job.cancelled or job.aborted:
             _cancel_others(state, job, {*needed, number}, f"only {operation.package} was begun anew")
     else:
-        numbers = [number for number in range(job.count) if job.standing[number] > Standing.DONE]
-        numbers = [number for number in numbers if job.standing[number] != Standing.UPSTREAM]
+        numbers = [number for number in range(job.count) if job.standing[number] > PackageStatus.DONE]
+        numbers = [number for number in numbers if job.standing[number] != PackageStatus.UPSTREAM]
         if not numbers and not job.cancelled and not job.aborted:
             raise _Refusal("nothing-failed", f"nothing of the job {job.id} failed or was cancelled", subject=job.id)
     restarted = payloads.Restarted(cause="by-hand", message=clipped(operation.message))
@@ -306,9 +306,9 @@ def _needed(job: JobState, number: int, dotted: str) -> set[int]:
         for producer in job.awaited(waiting.pop()):
             if producer in needed or job.satisfied[producer]:
                 continue
-            if job.is_dead(producer) and not (job.cancelled and job.standing[producer] == Standing.CANCELLED):
+            if job.is_dead(producer) and not (job.cancelled and job.standing[producer] == PackageStatus.CANCELLED):
                 name = job.dotted(producer)
-                message = f"{dotted} needs what {name} makes, which is {STANDINGS[job.standing[producer]]}"
+                message = f"{dotted} needs what {name} makes, which is {STATUS_NAMES[job.standing[producer]]}"
                 raise _Refusal("producer-over", message, subject=name, next_step=f"restart {name}, or drop its line")
             needed.add(producer)
             waiting.append(producer)
@@ -319,7 +319,7 @@ def _cancel_others(state: EngineState, job: JobState, kept: set[int], message: s
     """Cancel, one by one, what is not over of a job that is over as a whole: the job goes on, and they do not."""
     cancelled = payloads.CancelAccepted(message=message)
     for number in range(job.count):
-        if job.standing[number] < Standing.DROPPED and number not in kept:
+        if job.standing[number] < PackageStatus.DROPPED and number not in kept:
             state.log.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
 
 
@@ -336,7 +336,7 @@ def _known_one_day(job: JobState, number: int, dotted: str) -> None:
 
 def _unread(job: JobState, number: int, dotted: str) -> None:
     """Refuse to void outputs that somebody reads; what was lost is waited for by nobody, and reads for nobody."""
-    if job.standing[number] != Standing.DONE:
+    if job.standing[number] != PackageStatus.DONE:
         return
     for consumer in job.consumers(number):
         work = job.work.get(consumer)
@@ -348,7 +348,7 @@ def _unread(job: JobState, number: int, dotted: str) -> None:
 
 def _fence_readers(state: EngineState, job: JobState, number: int, dotted: str) -> None:
     """Open an epoch of every consumer with lost attempts: what they took is void, and none of them may come back and win."""
-    if job.standing[number] != Standing.DONE:
+    if job.standing[number] != PackageStatus.DONE:
         return
     remade = payloads.Restarted(cause="remake", message=f"what it takes from {dotted} is made anew")
     for consumer in job.consumers(number):
@@ -375,7 +375,7 @@ def _reschedule(state: EngineState, job: JobState, operation: Reschedule) -> Non
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
     message = clipped(operation.message) or "it was rescheduled by hand"
     for attempt in attempts:
-        lose(state, attempt, reason=RESCHEDULED, message=message)
+        mark_lost(state, attempt, reason=RESCHEDULED, message=message)
 
 
 def _replicate(state: EngineState, job: JobState, operation: Replicate) -> None:

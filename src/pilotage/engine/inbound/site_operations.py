@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from pilotage.engine.decisions.lost_pilots import lose
+from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.decisions.provisioning import submit_pilot, withdraw
-from pilotage.engine.decisions.site_status import see_to_sites, write_off
+from pilotage.engine.decisions.site_status import apply_site_changes, retire_site
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
@@ -61,7 +61,7 @@ def change_sites(
             known.site = site
             known.full = False
             state.selection.add(described(site))
-            state.placement.tell_all(known)
+            state.placement.site_changed(known)
             release_site(state, known)  # what it can no longer run must go elsewhere
         elif known.described:
             continue
@@ -69,13 +69,13 @@ def change_sites(
         state.placement.offer(known)
         _describe(state, known)
     _begin_anew(state, rewritten=rewritten, renewed=renewed)
-    see_to_sites(state)
+    apply_site_changes(state)
     names = {site.name for site in sites}
     for name, known in list(state.sites.by_name.items()):
         if name not in names and not known.removed:
             _remove(state, known)
         elif name not in names and known in state.sites.unmanaged:
-            write_off(state, known)
+            retire_site(state, known)
 
 
 def _begin_anew(state: EngineState, *, rewritten: Collection[str], renewed: Collection[str]) -> None:
@@ -126,7 +126,7 @@ def _remove(state: EngineState, site: SiteState) -> None:
             state.log.effects.append(CancelSubmitted(site=site.name, key=request.key))
     for attempt in list(site.bound.values()):
         if not attempt.leased:  # what waits in its queue may wait there for ever
-            lose(state, attempt, reason="rescheduled", message=SITE_GONE)
+            mark_lost(state, attempt, reason="rescheduled", message=SITE_GONE)
     gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
     state.log.write(gone, site=site.name)
 
@@ -139,7 +139,7 @@ def _renew(state: EngineState, site: SiteState) -> None:
     withdraw(state, site)
     for attempt in list(site.bound.values()):
         if not attempt.leased:  # it waits for what is not asked for any more
-            lose(state, attempt, reason="rescheduled", message=SITE_CHANGED)
+            mark_lost(state, attempt, reason="rescheduled", message=SITE_CHANGED)
 
 
 def _bring_back(state: EngineState, known: SiteState, site: Site) -> None:
@@ -193,7 +193,7 @@ def _forget_removed(state: EngineState) -> None:
             state.sites.unmanaged.pop(site, None)
 
 
-def stop_asking(state: EngineState) -> Accepted:
+def stop_requesting_pilots(state: EngineState) -> Accepted:
     """The service ends: pilots that have not come are withdrawn, no more are asked for, and what was learned is written down."""
     first, state.provisioning.stopping = state.log.next_number, True
     for site in state.sites.by_name.values():
@@ -240,7 +240,7 @@ def operate_site(state: EngineState, operation: AnySiteOperation) -> Accepted | 
                     code="no-pilots", message=f"{name} has no pilots: each package is a batch job", subject=name
                 )
             _show(state, site, trial_key(name, first))
-    see_to_sites(state)
+    apply_site_changes(state)
     return Accepted(operation=first, events=state.log.next_number - first)
 
 
@@ -250,7 +250,7 @@ def _wake(state: EngineState, site: SiteState, message: str) -> None:
         state.pending.site_changes += state.selection.wake(site.name, message=message)
         return
     site.dead_starts, site.quiet_until = 0, 0.0
-    state.placement.tell_all(site)
+    state.placement.site_changed(site)
     write_down(state, site)
 
 

@@ -4,7 +4,7 @@ from pilotage.engine.selection.black_holes import Cause, cause_of
 from pilotage.engine.selection.filters import Asked, SiteDescription
 from pilotage.engine.selection.sampling import Draws
 from pilotage.engine.selection.selection import Selection
-from pilotage.engine.selection.site_profile import Standing, Underway
+from pilotage.engine.selection.site_profile import LearnedState, Underway
 from pilotage.engine.selection.status import Change, Drained, Hibernated, Woken
 from pilotage.model.settings.engine import SelectionSettings
 
@@ -15,10 +15,10 @@ __all__ = [
     "Drained",
     "Draws",
     "Hibernated",
+    "LearnedState",
     "Selection",
     "SelectionSettings",
     "SiteDescription",
-    "Standing",
     "Underway",
     "Woken",
     "cause_of",

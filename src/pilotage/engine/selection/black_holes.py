@@ -86,7 +86,7 @@ class Streaks:
         """Whether a place is to be drained; that is so until it is gone, whatever else still ends well there."""
         return self.counted.get(name, 0) >= self._streak
 
-    def condemn(self, name: str) -> None:
+    def mark_for_drain(self, name: str) -> None:
         """A place is to be drained, whatever was counted there."""
         self.counted[name] = max(self._streak, self.counted.pop(name, 0))
 
@@ -136,7 +136,7 @@ class Tally(msgspec.Struct, frozen=True, gc=False):
 NOTHING = Tally()
 
 
-class Everyone:
+class AllSites:
     """All sites together: how many there are, and the sum of their tallies, which is made when somebody asks."""
 
     __slots__ = ("_stale", "_sum", "sites")
@@ -145,9 +145,9 @@ class Everyone:
         """Begin with none."""
         self.sites = 0
         self._sum = NOTHING
-        self._stale: list[Ends] = []  # where something happened since somebody asked
+        self._stale: list[RecentEnds] = []  # where something happened since somebody asked
 
-    def note(self, ends: Ends) -> None:
+    def note(self, ends: RecentEnds) -> None:
         """Something happened at a site; told once until somebody asks."""
         self._stale.append(ends)
 
@@ -160,7 +160,7 @@ class Everyone:
         return self._sum
 
 
-class Ends:
+class RecentEnds:
     """The latest ends of attempts at a site, and what runs there.
 
     Attempts end all the time and it is seldom asked what that comes to: only what must be is counted when one does.
@@ -168,7 +168,7 @@ class Ends:
 
     __slots__ = ("_began", "_everyone", "_failed", "_stale", "latest", "running", "told")
 
-    def __init__(self, everyone: Everyone) -> None:
+    def __init__(self, everyone: AllSites) -> None:
         """Begin with none."""
         self._everyone = everyone
         self._stale = False  # all of them have another tally of it
@@ -240,7 +240,7 @@ class Ends:
         self.clear()
         self.recount(())
         self._everyone.tally()
-        self._everyone = Everyone()
+        self._everyone = AllSites()
 
     def own(self) -> Tally:
         """What it comes to."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pilotage.engine.selection.filters import Asked, SiteDescription, allows
 from pilotage.engine.selection.sampling import Weights
-from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.selection.status import wakes_at
 
 REFUSED, CANDIDATE, HIBERNATED, OVERLOADED = range(4)
@@ -39,7 +39,7 @@ class Changes:
         """There are so many sites: whoever is behind by more than twice that had better look at all of them."""
         self._kept_max = max(1024, 2 * sites)
 
-    def note(self, place: Place) -> None:
+    def note(self, place: SiteProfile) -> None:
         """Something happened at a site; once is enough until somebody has read it."""
         if place.logged >= self._read:
             return
@@ -58,7 +58,7 @@ class Changes:
         return self._indices[-1:] if position == self.end - 1 else set(self._indices[position - self.start :])
 
 
-class Pool:
+class CandidateSet:
     """The sites for one thing that is asked."""
 
     __slots__ = (
@@ -95,7 +95,7 @@ class Pool:
         self._awake = bytearray()
         self.position = -1  # in the list of changes
 
-    def refresh(self, places: list[Place | None], changes: Changes) -> None:
+    def refresh(self, places: list[SiteProfile | None], changes: Changes) -> None:
         """Take notice of what happened since it was last asked."""
         if self.position == changes.end:
             return
@@ -185,7 +185,7 @@ class Pool:
         """Whether there is hope in a site: it could do it, answers, and does not sleep."""
         return bool(self._awake[index])
 
-    def _look(self, place: Place | None, index: int) -> None:
+    def _look(self, place: SiteProfile | None, index: int) -> None:
         description = None if place is None else place.description
         if self._seen[index] is not description:
             self._seen[index] = description
@@ -219,7 +219,14 @@ class SelectionSnapshot:
     __slots__ = ("asked", "at", "how", "scores", "status", "until", "weights")
 
     def __init__(
-        self, pool: Pool, places: Sequence[Place | None], *, asked: Asked, at: float, until: float, how: How
+        self,
+        pool: CandidateSet,
+        places: Sequence[SiteProfile | None],
+        *,
+        asked: Asked,
+        at: float,
+        until: float,
+        how: How,
     ) -> None:
         """Note how they stand now, and how a site is come by; `until` says how long the snapshot may be shared."""
         self.at = at

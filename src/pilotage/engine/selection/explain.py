@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, NAMES, Pool
+from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, NAMES, CandidateSet
 from pilotage.engine.selection.filters import refusals
-from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import wakes_at
 
@@ -50,7 +50,7 @@ class ChoiceWhy(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
 
-def explain_site(sites: Sites, place: Place, pool: Pool, *, now: float) -> SiteWhy:
+def explain_site(sites: Sites, place: SiteProfile, pool: CandidateSet, *, now: float) -> SiteWhy:
     """Why a site is or is not picked for what is asked."""
     stages = [
         *_filter(place, pool),
@@ -69,7 +69,7 @@ def explain_site(sites: Sites, place: Place, pool: Pool, *, now: float) -> SiteW
     )
 
 
-def explain_choice(sites: Sites, pool: Pool, *, now: float) -> ChoiceWhy:
+def explain_choice(sites: Sites, pool: CandidateSet, *, now: float) -> ChoiceWhy:
     """How the next choice for what is asked stands."""
     known = [place for place in sites.places if place is not None]
     shown = sorted(known, key=lambda place: _order(place, pool))
@@ -86,7 +86,7 @@ def explain_choice(sites: Sites, pool: Pool, *, now: float) -> ChoiceWhy:
     )
 
 
-def _share(sites: Sites, place: Place, pool: Pool) -> float:
+def _share(sites: Sites, place: SiteProfile, pool: CandidateSet) -> float:
     """By weight, or all of it where the policy leaves no choice; of a draw by evidence it is what the weights would say."""
     if sites.settings.policy == "best":
         return float(pool.weights.best() == place.index)
@@ -95,12 +95,12 @@ def _share(sites: Sites, place: Place, pool: Pool) -> float:
     return pool.weights[place.index] / pool.weights.total if pool.weights.total else 0.0
 
 
-def _order(place: Place, pool: Pool) -> tuple[int, int, float, int]:
+def _order(place: SiteProfile, pool: CandidateSet) -> tuple[int, int, float, int]:
     """The most probable first."""
     return -pool.weights[place.index], -pool.status[place.index], -place.score.value, place.index
 
 
-def _filter(place: Place, pool: Pool) -> list[StageWhy]:
+def _filter(place: SiteProfile, pool: CandidateSet) -> list[StageWhy]:
     refused = [
         StageWhy(stage="filter", code=each.filter, message=each.message, passes=False)
         for each in refusals(place.description, pool.asked)
@@ -108,7 +108,7 @@ def _filter(place: Place, pool: Pool) -> list[StageWhy]:
     return refused or [StageWhy(stage="filter", code="passed", message="it could do what is asked")]
 
 
-def _status(sites: Sites, place: Place, pool: Pool, *, now: float) -> StageWhy:
+def _status(sites: Sites, place: SiteProfile, pool: CandidateSet, *, now: float) -> StageWhy:
     sleep = place.sleep
     if sleep is None:
         full = pool.allowed(place.index) and not place.has_room(pool.shape)
@@ -135,7 +135,7 @@ def _status(sites: Sites, place: Place, pool: Pool, *, now: float) -> StageWhy:
     return StageWhy(stage="status", code="hibernated", message=message, passes=False, since=sleep.since, until=until)
 
 
-def _score(sites: Sites, place: Place) -> StageWhy:
+def _score(sites: Sites, place: SiteProfile) -> StageWhy:
     score = place.score
     message = (
         f"score {score.value:.3f} (earned {score.earned:.3f}, load {score.load + 0.0:.3f}), TScore {score.tscore:.3f}"
@@ -146,7 +146,7 @@ def _score(sites: Sites, place: Place) -> StageWhy:
     return StageWhy(stage="score", code="scored", message=message)
 
 
-def _room(place: Place, pool: Pool) -> StageWhy:
+def _room(place: SiteProfile, pool: CandidateSet) -> StageWhy:
     room, used = place.room(pool.shape), place.used.get(pool.shape, 0)
     message = room.tell(used)
     if place.canary and not place.placed:
@@ -156,7 +156,7 @@ def _room(place: Place, pool: Pool) -> StageWhy:
     return StageWhy(stage="room", code=room.rule, message=message, passes=used < room.limit)
 
 
-def _pick(sites: Sites, place: Place, pool: Pool) -> StageWhy:
+def _pick(sites: Sites, place: SiteProfile, pool: CandidateSet) -> StageWhy:
     policy = sites.settings.policy
     if pool.status[place.index] != CANDIDATE:
         asleep = pool.status[place.index] == HIBERNATED
@@ -176,7 +176,7 @@ def _pick(sites: Sites, place: Place, pool: Pool) -> StageWhy:
     return StageWhy(stage="pick", code=policy, message=message)
 
 
-def _beliefs(place: Place) -> str:
+def _beliefs(place: SiteProfile) -> str:
     """What is known of the activity that was tried there latest."""
     known = place.arms.evidence()
     if not known or not known[-1].successes + known[-1].failures:

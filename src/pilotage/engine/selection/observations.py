@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pilotage.engine.selection.black_holes import Cause
 from pilotage.engine.selection.rolling import microseconds
 from pilotage.engine.selection.scores import Operation
-from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Change, Drained
 from pilotage.model.exchange.reports import Trouble
@@ -17,7 +17,7 @@ _BY_FAR = 2.0  # so many times the failures that it would have had elsewhere are
 _SOME = 0.5  # of an end: evidence fades
 
 
-class Happenings:
+class Observations:
     """One method for each thing that can happen. What is told of a site that is not known changes nothing."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Happenings:
             place.score.began(operation)
             self._sites.scored(place)
 
-    def operation_ended(self, site: str, operation: Operation, trouble: Trouble | None = None) -> Place | None:
+    def operation_ended(self, site: str, operation: Operation, trouble: Trouble | None = None) -> SiteProfile | None:
         """It is over: its load is returned, and its end scored, unless its site sleeps: with that its score begins anew."""
         place = self._sites.by_name.get(site)
         if place is not None and place.sleep is not None:
@@ -80,13 +80,13 @@ class Happenings:
         self._at, self._moment = at, microseconds(at)
         return self._moment
 
-    def created_at(self, place: Place, at: float, activity: str) -> None:
+    def created_at(self, place: SiteProfile, at: float, activity: str) -> None:
         """An attempt was handed over to a site."""
         place.live += 1
         if self.samples:
             place.arms.of(activity).began(self._moment_of(at))
 
-    def started_at(self, place: Place, at: float, activity: str) -> None:
+    def started_at(self, place: SiteProfile, at: float, activity: str) -> None:
         """It was handed over and takes a slot at once, as with pilots: `created_at` and `began_at` in one."""
         place.live += 1
         moment = self._moment if at == self._at else self._moment_of(at)
@@ -97,7 +97,7 @@ class Happenings:
         if not place.well and not place.proved and place.trial_until is None and place.sleep is None:
             self._sites.try_until(place, at + self.settings.trial_seconds)
 
-    def began_at(self, place: Place, at: float, queued_seconds: float | None = None) -> None:
+    def began_at(self, place: SiteProfile, at: float, queued_seconds: float | None = None) -> None:
         """It takes a slot; how long it was in the queue of the site, where it was in one of its own."""
         place.ends.began(self._moment_of(at))
         if not place.proved and place.trial_until is None and place.sleep is None:
@@ -107,7 +107,7 @@ class Happenings:
 
     def ended_at(
         self,
-        place: Place,
+        place: SiteProfile,
         cause: Cause,
         at: float,
         created_at: float,
@@ -142,7 +142,7 @@ class Happenings:
             return changes + self._succeeded(place, at=at, queued_seconds=queued_seconds)
         return changes + self._failed(place, cause, activity, at=at)
 
-    def went_well(self, place: Place, began_at: float, at: float, activity: str) -> bool:
+    def went_well(self, place: SiteProfile, began_at: float, at: float, activity: str) -> bool:
         """One of `started_at` succeeded, as most do; False, and nothing is done, where `ended_at` must be told."""
         if not place.well:
             place.well = place.is_well  # for the next one
@@ -167,7 +167,7 @@ class Happenings:
             return []
         return self._succeeded(place, at=at, queued_seconds=None)
 
-    def _succeeded(self, place: Place, *, at: float, queued_seconds: float | None) -> list[Change]:
+    def _succeeded(self, place: SiteProfile, *, at: float, queued_seconds: float | None) -> list[Change]:
         place.times = 0
         if not place.proved:
             self._sites.prove(place)
@@ -182,7 +182,7 @@ class Happenings:
         message = "it finished another of its attempts"
         return [self._sites.wake(place, "finished-another", message, score=score, canary=False)]
 
-    def _failed(self, place: Place, cause: Cause, activity: str, *, at: float) -> list[Change]:
+    def _failed(self, place: SiteProfile, cause: Cause, activity: str, *, at: float) -> list[Change]:
         if place.sleep is not None:
             return []
         others = f"{place.live} others are there" if place.live else "nothing else is there"
@@ -201,7 +201,7 @@ class Happenings:
             self._sites.try_until(place, at + self.settings.trial_seconds)
         return []
 
-    def _does_worse(self, place: Place, activity: str, at: float) -> bool:
+    def _does_worse(self, place: SiteProfile, activity: str, at: float) -> bool:
         """Whether more of an activity fails at a site than at the others, by far: else it is the program's fault, and costs no site.
 
         Where nothing of it has succeeded elsewhere, another site does better at most if something of it runs there and has
@@ -220,7 +220,7 @@ class Happenings:
         expected = (well + failed) * other_failed / (other_well + other_failed)
         return failed > _BY_FAR * expected + _SOME
 
-    def _fails_elsewhere(self, place: Place, activity: str, at: float) -> float:
+    def _fails_elsewhere(self, place: SiteProfile, activity: str, at: float) -> float:
         """How much of an activity fails at every other site that has tried it, from 0 to 1; 0 where none has.
 
         The site where the least of it fails tells, so that two black holes do not excuse each other beside a site that works.
@@ -234,7 +234,7 @@ class Happenings:
                 least = min(bad / (good + bad), 1.0 if least is None else least)
         return least or 0.0
 
-    def _figures(self, place: Place, activity: str, at: float) -> tuple[float, float, bool]:
+    def _figures(self, place: SiteProfile, activity: str, at: float) -> tuple[float, float, bool]:
         """How much of an activity ended well at a site, how much failed, and whether some of it is under way."""
         if self.samples:
             arm = place.arms.look(activity)
@@ -243,7 +243,7 @@ class Happenings:
         tally = place.ends.own()  # what there is of all activities together
         return tally.ends - tally.failures, tally.failures, tally.running > 0
 
-    def _draining(self, place: Place, cause: Cause, *, pilot: str, node: str) -> list[Change]:
+    def _draining(self, place: SiteProfile, cause: Cause, *, pilot: str, node: str) -> list[Change]:
         found: list[Change] = []
         if not (pilot or node) or (cause == "success" and not place.failing):
             return found

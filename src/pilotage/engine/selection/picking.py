@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, REFUSED, Pool
+from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, REFUSED, CandidateSet
 from pilotage.engine.selection.sampling import Draws
-from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Woken, wakes_at
 from pilotage.engine.selection.thompson import is_quicker, sample
@@ -14,7 +14,7 @@ from pilotage.engine.selection.thompson import is_quicker, sample
 
 def choose(
     sites: Sites,
-    pool: Pool,
+    pool: CandidateSet,
     draws: Draws,
     *,
     now: float,
@@ -22,7 +22,7 @@ def choose(
     unfit: Collection[int],
     prefer: int,
     activity: str,
-) -> tuple[Place, Woken | None, bool] | None:
+) -> tuple[SiteProfile, Woken | None, bool] | None:
     """One of the candidates of a pool: the place, whether it was woken for it, whether it was the preferred one; or None."""
     if prefer >= 0 and pool.status[prefer] == CANDIDATE and prefer not in unfit:
         place = sites.places[prefer]
@@ -39,7 +39,7 @@ def choose(
     return (sites.by_name[woken.site], woken, False) if woken is not None else None
 
 
-def left_out_of(pool: Pool, *, avoid: Collection[int], unfit: Collection[int]) -> set[int]:
+def left_out_of(pool: CandidateSet, *, avoid: Collection[int], unfit: Collection[int]) -> set[int]:
     """Who is left out: the unfit, and those to be avoided where any other site could do it."""
     left_out = set(unfit)
     avoided = left_out.union(avoid)
@@ -48,7 +48,7 @@ def left_out_of(pool: Pool, *, avoid: Collection[int], unfit: Collection[int]) -
 
 
 def _drawn(
-    sites: Sites, pool: Pool, draws: Draws, *, now: float, left_out: Collection[int], activity: str
+    sites: Sites, pool: CandidateSet, draws: Draws, *, now: float, left_out: Collection[int], activity: str
 ) -> int | None:
     settings = sites.settings
     if settings.policy == "thompson":
@@ -62,7 +62,7 @@ def _drawn(
 
 
 def _sampled(
-    sites: Sites, pool: Pool, draws: Draws, *, now: float, left_out: Collection[int], activity: str
+    sites: Sites, pool: CandidateSet, draws: Draws, *, now: float, left_out: Collection[int], activity: str
 ) -> int | None:
     settings, places = sites.settings, sites.places
     if pool.counts[CANDIDATE] <= settings.thompson_looked_at:
@@ -93,7 +93,7 @@ def _sampled(
     return one if is_quicker(this.arms.look(activity), that.arms.look(activity), now, draw, settings) else other
 
 
-def wake_for(sites: Sites, pool: Pool, *, now: float, left_out: Collection[int] = ()) -> Woken | None:
+def wake_for(sites: Sites, pool: CandidateSet, *, now: float, left_out: Collection[int] = ()) -> Woken | None:
     """Give the first of the queue a new chance that could do what is asked and whose time has come (2a)."""
     if not pool.counts[HIBERNATED] or (not left_out and pool.asleep[0] <= now < pool.asleep[1]):
         return None
@@ -106,7 +106,7 @@ def wake_for(sites: Sites, pool: Pool, *, now: float, left_out: Collection[int] 
     return sites.wake(first, "no-candidate", message, score=sites.settings.woken_score, canary=True)
 
 
-def next_wake_at(sites: Sites, pool: Pool, *, now: float, left_out: Collection[int] = ()) -> float | None:
+def next_wake_at(sites: Sites, pool: CandidateSet, *, now: float, left_out: Collection[int] = ()) -> float | None:
     """When the next sleeping site of a pool may get a new chance; None where there is none that time would wake."""
     if not pool.counts[HIBERNATED]:
         return None
@@ -116,7 +116,9 @@ def next_wake_at(sites: Sites, pool: Pool, *, now: float, left_out: Collection[i
     return earliest if earliest < float("inf") else None
 
 
-def _sleeper(sites: Sites, pool: Pool, *, now: float, left_out: Collection[int]) -> tuple[Place | None, float]:
+def _sleeper(
+    sites: Sites, pool: CandidateSet, *, now: float, left_out: Collection[int]
+) -> tuple[SiteProfile | None, float]:
     """The first in the queue whose time has come; else when the first time comes."""
     alone = pool.awake == sum(pool.is_awake(index) for index in left_out)
     score = sites.settings.woken_score

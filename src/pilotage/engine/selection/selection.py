@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from pilotage.engine.selection.candidates import CANDIDATE, Pool
+from pilotage.engine.selection.candidates import CANDIDATE, CandidateSet
 from pilotage.engine.selection.explain import ChoiceWhy, SiteWhy, explain_choice, explain_site
 from pilotage.engine.selection.filters import Asked, SiteDescription
-from pilotage.engine.selection.observations import Happenings
+from pilotage.engine.selection.observations import Observations
 from pilotage.engine.selection.picking import choose, left_out_of, next_wake_at
 from pilotage.engine.selection.sampling import Draws
 from pilotage.engine.selection.scores import Operation
-from pilotage.engine.selection.site_profile import Place, Standing, Underway
+from pilotage.engine.selection.site_profile import LearnedState, SiteProfile, Underway
 from pilotage.engine.selection.status import Woken
 
 _ANYTHING = Asked()
 
 
-class Selection(Happenings):
+class Selection(Observations):
     """Sites by how they behave."""
 
     # --- sites --------------------------------------------------------------------------------------------------------
@@ -35,15 +35,15 @@ class Selection(Happenings):
         if (place := self._sites.by_name.get(site)) is not None:
             self._sites.remove(place)
 
-    def place(self, site: str) -> Place:
+    def place(self, site: str) -> SiteProfile:
         """A site itself, for who tells of it very often; raises KeyError for one that is not known."""
         return self._sites.by_name[site]
 
-    def standing(self, site: str) -> Standing:
+    def standing(self, site: str) -> LearnedState:
         """What was learned of a site, to be written down; raises KeyError for one that is not known."""
         return self._sites.by_name[site].standing()
 
-    def restore(self, standing: Standing) -> None:
+    def restore(self, standing: LearnedState) -> None:
         """Know of a site that was added what was learned of it before; what is under way there is told by `recount`."""
         if (place := self._sites.by_name.get(standing.site)) is not None:
             self._sites.restore(place, standing)
@@ -71,13 +71,13 @@ class Selection(Happenings):
     def choose(
         self,
         draws: Draws,
-        pool: Pool,
+        pool: CandidateSet,
         now: float,
         avoid: Collection[int] = (),
         unfit: Collection[int] = (),
         prefer: int = -1,
         activity: str = "",
-    ) -> tuple[Place, Woken | None, bool] | None:
+    ) -> tuple[SiteProfile, Woken | None, bool] | None:
         """A site with room for what is asked, whether it was woken for it, and whether it was the preferred one; or None.
 
         Sites are known by their indices: `prefer` is taken where it can be; `avoid` is left out where any other site could do
@@ -98,7 +98,7 @@ class Selection(Happenings):
         return choose(sites, pool, draws, now=now, avoid=avoid, unfit=unfit, prefer=prefer, activity=activity)
 
     def choose_again_at(
-        self, pool: Pool, now: float, avoid: Collection[int] = (), unfit: Collection[int] = ()
+        self, pool: CandidateSet, now: float, avoid: Collection[int] = (), unfit: Collection[int] = ()
     ) -> float | None:
         """When to ask again where nothing could be chosen, besides when something happens; None: only then."""
         sites = self._sites
@@ -109,7 +109,7 @@ class Selection(Happenings):
         wake = next_wake_at(sites, pool, now=now, left_out=left_out_of(pool, avoid=avoid, unfit=unfit))
         return min((each for each in (trial, wake) if each is not None), default=None)
 
-    def pool(self, asked: Asked, shape: int = 0) -> Pool:
+    def pool(self, asked: Asked, shape: int = 0) -> CandidateSet:
         """The sites for what is asked, to be handed in to `choose`; until it is forgotten."""
         return self._sites.pool(asked, shape)
 

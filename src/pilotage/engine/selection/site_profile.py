@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from pilotage.engine.selection.black_holes import Ends, Everyone, Streaks
+from pilotage.engine.selection.black_holes import AllSites, RecentEnds, Streaks
 from pilotage.engine.selection.filters import SiteDescription
 from pilotage.engine.selection.rolling import Window, median_seconds
 from pilotage.engine.selection.scores import Score, graded
@@ -68,7 +68,7 @@ class Underway(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float | None = None  # None: it is queued
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LearnedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was learned of a site: all that a restart needs. What is under way is not in it: that is told anew."""
 
     site: str
@@ -92,7 +92,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "candidate" if self.sleep is None else "hibernated"
 
 
-class Place:
+class SiteProfile:
     """A site; mutable."""
 
     __slots__ = (
@@ -127,7 +127,7 @@ class Place:
     )
 
     def __init__(
-        self, description: SiteDescription, *, index: int, settings: SelectionSettings, everyone: Everyone
+        self, description: SiteDescription, *, index: int, settings: SelectionSettings, everyone: AllSites
     ) -> None:
         """A site that nothing has happened at."""
         self.name = description.name
@@ -153,7 +153,7 @@ class Place:
         self.weight = 1  # likewise
         self.well = False  # one more success changes nothing but its score and its ends
         self.waits = Window()
-        self.ends = Ends(everyone)
+        self.ends = RecentEnds(everyone)
         self.arms = Arms(settings)
         self.pilots = Streaks(settings)
         self.nodes = Streaks(settings)
@@ -221,9 +221,9 @@ class Place:
         """Of its queue; None where nothing is known."""
         return median_seconds(self.waits)
 
-    def standing(self) -> Standing:
+    def standing(self) -> LearnedState:
         """What was learned."""
-        return Standing(
+        return LearnedState(
             site=self.name,
             earned=self.score.earned,
             sleep=self.sleep,
@@ -240,7 +240,7 @@ class Place:
             trial_until=self.trial_until,
         )
 
-    def restore(self, standing: Standing) -> None:
+    def restore(self, standing: LearnedState) -> None:
         """Know what was learned; who keeps sums over all sites brings them up to date."""
         self.score.reset(standing.earned)
         self.sleep = standing.sleep

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from pilotage.engine.selection.black_holes import Everyone
-from pilotage.engine.selection.candidates import Changes, Pool
+from pilotage.engine.selection.black_holes import AllSites
+from pilotage.engine.selection.candidates import CandidateSet, Changes
 from pilotage.engine.selection.filters import Asked, SiteDescription
 from pilotage.engine.selection.rolling import QueueTimes
 from pilotage.engine.selection.sampling import weight_of_grade
-from pilotage.engine.selection.site_profile import Place, Standing
+from pilotage.engine.selection.site_profile import LearnedState, SiteProfile
 from pilotage.engine.selection.status import Hibernated, Sleep, SleepQueue, SleepReason, WakeRule, Woken
 from pilotage.model.settings.engine import SelectionSettings
 
@@ -21,35 +21,35 @@ class Sites:
     def __init__(self, settings: SelectionSettings, observed_queue_seconds: Sequence[float] = ()) -> None:
         """Begin with none; queue times of earlier runs give the throttle its first value."""
         self.settings = settings
-        self.places: list[Place | None] = []
-        self.by_name: dict[str, Place] = {}
+        self.places: list[SiteProfile | None] = []
+        self.by_name: dict[str, SiteProfile] = {}
         self.asleep = SleepQueue()
         self.queue_times = QueueTimes(settings, observed_queue_seconds)
-        self.everyone = Everyone()
+        self.everyone = AllSites()
         self.changes = Changes()
-        self.listener: Callable[[Place], None] | None = (
+        self.listener: Callable[[SiteProfile], None] | None = (
             None  # is told where something changed that may be for the better
         )
         self.trials: list[tuple[float, int]] = []  # a heap: until when, and the index; who is tried anew is in it twice
         self._weighted = settings.policy != "uniform"
-        self._pools: dict[tuple[int, Asked], Pool] = {}
-        self._sole: Pool | None = None  # the only one there is
+        self._pools: dict[tuple[int, Asked], CandidateSet] = {}
+        self._sole: CandidateSet | None = None  # the only one there is
 
-    def add(self, description: SiteDescription) -> Place:
+    def add(self, description: SiteDescription) -> SiteProfile:
         """One more site, a candidate; one that is there is described anew and keeps what was learned of it."""
         place = self.by_name.get(description.name)
         if place is not None:
             place.describe(description)
         else:
             index = len(self.places)
-            place = Place(description, index=index, settings=self.settings, everyone=self.everyone)
+            place = SiteProfile(description, index=index, settings=self.settings, everyone=self.everyone)
             self.places.append(place)
             self.by_name[place.name] = place
             self._count_sites()
         self.touch(place)
         return place
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: SiteProfile) -> None:
         """One less; its index is never given to another, so whoever comes back stands at the end."""
         self._leave_queue(place)
         self.queue_times.remove(place.waits)
@@ -59,7 +59,7 @@ class Sites:
         self._count_sites()
         self.touch(place)
 
-    def restore(self, place: Place, standing: Standing) -> None:
+    def restore(self, place: SiteProfile, standing: LearnedState) -> None:
         """Know of a site what was learned of it before."""
         self._leave_queue(place)
         self.queue_times.remove(place.waits)
@@ -79,14 +79,14 @@ class Sites:
             for place in self.by_name.values():
                 self.touch(place)
 
-    def try_until(self, place: Place, time: float) -> None:
+    def try_until(self, place: SiteProfile, time: float) -> None:
         """A site that is not proved is, when nothing fails there until a time."""
         if not self.settings.trial_room:
             return
         place.trial_until = time
         heappush(self.trials, (time, place.index))
 
-    def prove(self, place: Place) -> None:
+    def prove(self, place: SiteProfile) -> None:
         """The trial of a site is over."""
         place.proved = True
         place.trial_until = None
@@ -105,7 +105,7 @@ class Sites:
             heappop(trials)
         return None
 
-    def touch(self, place: Place) -> None:
+    def touch(self, place: SiteProfile) -> None:
         """Something happened there."""
         place.well = False
         place.rooms.clear()
@@ -114,7 +114,7 @@ class Sites:
         if self.listener is not None:
             self.listener(place)
 
-    def scored(self, place: Place) -> None:
+    def scored(self, place: SiteProfile) -> None:
         """Its score changed: that matters where its grade has, from which its weight and its room follow."""
         grade, before = place.score.grade, place.grade
         if grade == before:
@@ -129,12 +129,12 @@ class Sites:
         else:
             self.touch(place)
 
-    def _grade(self, place: Place) -> None:
+    def _grade(self, place: SiteProfile) -> None:
         grade = place.grade = place.score.grade
         if self._weighted:
             place.weight = weight_of_grade(grade)
 
-    def use(self, place: Place, shape: int) -> None:
+    def use(self, place: SiteProfile, shape: int) -> None:
         """One more of a shape is reserved or under way."""
         used = place.used[shape] = place.used.get(shape, 0) + 1
         room = place.rooms.get(shape)
@@ -149,7 +149,7 @@ class Sites:
             place.placed += 1
         self.changes.note(place)
 
-    def free(self, place: Place, shape: int) -> bool:
+    def free(self, place: SiteProfile, shape: int) -> bool:
         """One less; whether there is room again."""
         used = place.used.get(shape, 0) - 1
         if used < 0:
@@ -168,7 +168,7 @@ class Sites:
         self.changes.note(place)
         return True
 
-    def hibernate(self, place: Place, reason: SleepReason, message: str, *, at: float) -> Hibernated:
+    def hibernate(self, place: SiteProfile, reason: SleepReason, message: str, *, at: float) -> Hibernated:
         """Put a site to sleep: its score is 0, and it stands at the end of the queue."""
         self._leave_queue(place)
         order = self.asleep.next_order
@@ -182,7 +182,7 @@ class Sites:
         self.touch(place)
         return Hibernated(site=place.name, reason=reason, message=message, others=place.live)
 
-    def wake(self, place: Place, rule: WakeRule, message: str, *, score: float, canary: bool) -> Woken:
+    def wake(self, place: SiteProfile, rule: WakeRule, message: str, *, score: float, canary: bool) -> Woken:
         """Make a site a candidate again."""
         self._leave_queue(place)
         place.sleep = None
@@ -192,16 +192,16 @@ class Sites:
         self.touch(place)
         return Woken(site=place.name, rule=rule, message=message, score=score, canary=canary)
 
-    def pool(self, asked: Asked, shape: int) -> Pool:
+    def pool(self, asked: Asked, shape: int) -> CandidateSet:
         """The sites for what is asked, up to date."""
         found = self._pools.get((shape, asked))
         if found is None:
-            found = self._pools[shape, asked] = Pool(asked, shape)
+            found = self._pools[shape, asked] = CandidateSet(asked, shape)
             self._count_pools()
         self.refresh(found)
         return found
 
-    def refresh(self, pool: Pool) -> None:
+    def refresh(self, pool: CandidateSet) -> None:
         """Bring a pool up to date."""
         pool.refresh(self.places, self.changes)
 
@@ -213,6 +213,6 @@ class Sites:
     def _count_pools(self) -> None:
         self._sole = next(iter(self._pools.values())) if len(self._pools) == 1 else None
 
-    def _leave_queue(self, place: Place) -> None:
+    def _leave_queue(self, place: SiteProfile) -> None:
         if place.sleep is not None:
             self.asleep.remove(place.index, place.sleep.order)

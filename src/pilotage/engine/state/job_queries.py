@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.engine.state.jobs import JobState, PackageWork, QueueClass, Standing, template_of
+from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass, template_of
 from pilotage.engine.state.sites import AttemptState
 from pilotage.engine.state.tables import JobTable
 from pilotage.model.events.events import parse_dotted
@@ -54,33 +54,33 @@ def is_over(job: JobState) -> bool:
 def standing_of(job: JobState, number: int) -> int:
     """Where a package is; with a job that was killed or given up is over what is not under way, as the book has it."""
     standing = job.standing[number]
-    if standing >= Standing.DROPPED or not (job.cancelled or job.aborted):
+    if standing >= PackageStatus.DROPPED or not (job.cancelled or job.aborted):
         return standing
     work = job.work.get(number)
     if work is not None and (work.candidates or any(not attempt.lost for attempt in work.attempts.values())):
         return standing
-    return Standing.CANCELLED if job.cancelled else Standing.ABORTED
+    return PackageStatus.CANCELLED if job.cancelled else PackageStatus.ABORTED
 
 
 def closes(job: JobState) -> bool:
     """Whether a job is cleared as a whole, or in all that is not dropped, and over."""
     if not job.cleared:
-        if not job.cleared_packages or len(job.cleared_packages) < job.count - job.counts[Standing.DROPPED]:
+        if not job.cleared_packages or len(job.cleared_packages) < job.count - job.counts[PackageStatus.DROPPED]:
             return False
-        kept = (number for number in range(job.count) if job.standing[number] != Standing.DROPPED)
+        kept = (number for number in range(job.count) if job.standing[number] != PackageStatus.DROPPED)
         if not all(number in job.cleared_packages for number in kept):
             return False
     return is_over(job)
 
 
-def may_act(job: JobState, work: PackageWork) -> bool:
+def may_act(job: JobState, work: ActivePackage) -> bool:
     """Whether an attempt of a package with side effects may still act: no other must start beside it."""
     if work.number in job.acting:
         return True
     return template_of(job, work.number).side_effects and any(each.suspect for each in work.attempts.values())
 
 
-def is_under_way(work: PackageWork) -> bool:
+def is_under_way(work: ActivePackage) -> bool:
     """Whether a package needs no further attempt: one is believed in, or one succeeded and waits for its grant."""
     if work.candidates:
         return True
@@ -94,12 +94,12 @@ def is_under_way(work: PackageWork) -> bool:
     return False
 
 
-def is_spent(work: PackageWork) -> bool:
+def is_spent(work: ActivePackage) -> bool:
     """Whether its failures allow for no further attempt: what runs is the last of it."""
     return work.verdict is not None and work.verdict.action == "give-up"
 
 
-def live_attempts(work: PackageWork) -> int:
+def live_attempts(work: ActivePackage) -> int:
     """Attempts of a package that somebody waits for, and further ones that are wanted."""
     return sum(not each.lost for each in work.attempts.values()) + max(0, work.replicas - work.replicated)
 

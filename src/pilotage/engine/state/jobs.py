@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.engine.retry.policy import Failure, Verdict
-from pilotage.engine.selection.candidates import How, Pool, SelectionSnapshot
+from pilotage.engine.selection.candidates import CandidateSet, How, SelectionSnapshot
 from pilotage.engine.selection.filters import Asked
 from pilotage.engine.state.fifo import ReadyQueue
 from pilotage.engine.state.sites import AttemptState, SiteState
@@ -29,7 +29,7 @@ _AWAITED = int(EdgeKind.AWAITED)
 _BRINGS_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 
 
-class Standing:
+class PackageStatus:
     """Where the engine has a package; finer than the states of the book, and final from DONE on. Plain numbers, for speed."""
 
     BLOCKED = 0  # waits for its inputs
@@ -46,10 +46,10 @@ class Standing:
 
 
 _NAMES = "blocked ready delayed reserved live held dropped done aborted cancelled upstream"
-STANDINGS = tuple(_NAMES.split())
+STATUS_NAMES = tuple(_NAMES.split())
 """What each standing is called, by its number."""
-FINAL = Standing.DONE
-_MADE = (Standing.DONE, Standing.ABORTED)
+FINAL = PackageStatus.DONE
+_MADE = (PackageStatus.DONE, PackageStatus.ABORTED)
 
 
 _NO_ATTEMPTS: Mapping[int, AttemptState] = MappingProxyType({})
@@ -57,7 +57,7 @@ _NO_FAILURES: Mapping[int, Failure] = MappingProxyType({})
 
 
 @changes_often
-class PackageWork(msgspec.Struct, eq=False):
+class ActivePackage(msgspec.Struct, eq=False):
     """A package that something has happened to and that is not over, or that is over and may still surprise."""
 
     job: JobState
@@ -186,7 +186,7 @@ class QueueClass:
         self.narrow = asked != plain or demand.nodes > 1 or bool(demand.node_restriction)
         self.activity = activity  # of one of them
         self.notes: dict[How, SelectionSnapshot] = {}  # how the sites stood when one of them was bound, not long ago
-        self.pool: Pool | None = None  # the sites for what is asked, once somebody asked
+        self.pool: CandidateSet | None = None  # the sites for what is asked, once somebody asked
         self.category = category
         self.avoid = avoid
         self.more_wall_than = asked.more_wall_than
@@ -311,9 +311,9 @@ class JobState:
         self.waits: array[int] = array("i")
         self.last_attempt: array[int] = array("i")
         self.granted: array[int] = array("i")
-        self.counts = [0] * len(STANDINGS)
+        self.counts = [0] * len(STATUS_NAMES)
         self.epochs: dict[int, int] = {}  # packages beyond their first epoch
-        self.work: dict[int, PackageWork] = {}
+        self.work: dict[int, ActivePackage] = {}
         self.classes: dict[object, QueueClass] = {}
         # By template: the class of its packages that were never tried, and of those that were.
         self.template_classes: tuple[list[QueueClass | None], list[QueueClass | None]] = ([], [])
@@ -353,12 +353,12 @@ class JobState:
         zeros = bytes(4 * new)
         for numbers in (self.waits, self.last_attempt, self.granted):
             numbers.frombytes(zeros)
-        self.counts[Standing.BLOCKED] += new
+        self.counts[PackageStatus.BLOCKED] += new
         for known in self.template_classes:
             known.extend([None] * (len(plan.templates) - len(known)))
         aborting = any(each.abort_on is not None for each in plan.templates)
         self.finals = _finals(plan)
-        self.finals_left = sum(self.standing[number] < Standing.DROPPED for number in self.finals)
+        self.finals_left = sum(self.standing[number] < PackageStatus.DROPPED for number in self.finals)
         self.special = bool(self.finals) or aborting
         self._layouts = sorted((each for each in plan.layouts.values() if each.count), key=lambda each: each.first)
         self._firsts = [each.first for each in self._layouts]
@@ -376,7 +376,7 @@ class JobState:
     @property
     def unfinished(self) -> int:
         """How many packages are not final; of a job that is over as a whole, those with attempts under way only."""
-        return sum(self.counts[: Standing.DROPPED])
+        return sum(self.counts[: PackageStatus.DROPPED])
 
     @property
     def others(self) -> int:
@@ -385,7 +385,7 @@ class JobState:
 
     def count_final(self, before: int, after: int) -> None:
         """A package that runs last changes its standing."""
-        self.finals_left += (after < Standing.DROPPED) - (before < Standing.DROPPED)
+        self.finals_left += (after < PackageStatus.DROPPED) - (before < PackageStatus.DROPPED)
         self.finals_made += (after in _MADE) - (before in _MADE)
 
     def dotted(self, number: int) -> str:
@@ -415,11 +415,11 @@ class JobState:
         """The epoch a package is in."""
         return self.epochs.get(number, 1) if self.epochs else 1
 
-    def work_of(self, number: int) -> PackageWork:
+    def work_of(self, number: int) -> ActivePackage:
         """The work on a package, begun if need be."""
         work = self.work.get(number)
         if work is None:
-            work = self.work[number] = PackageWork(self, number)
+            work = self.work[number] = ActivePackage(self, number)
         return work
 
     def forget_idle(self, number: int) -> None:
@@ -452,7 +452,7 @@ class JobState:
 
     def is_dead(self, number: int) -> bool:
         """Whether a package will make nothing in this epoch, and is waited for all the same."""
-        return self.standing[number] > Standing.DONE and not self.satisfied[number]
+        return self.standing[number] > PackageStatus.DONE and not self.satisfied[number]
 
     def awaiting(self, number: int) -> Iterable[int]:
         """The packages that must not start before one is there."""

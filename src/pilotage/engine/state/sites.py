@@ -9,7 +9,7 @@ import msgspec
 from pilotage.book.rows.streams import Heard
 from pilotage.engine.selection.candidates import SelectionSnapshot
 from pilotage.engine.selection.scores import Operation
-from pilotage.engine.selection.site_profile import Place
+from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import AttemptCreated
 from pilotage.model.exchange.exchange import AttemptRef
@@ -286,7 +286,7 @@ class SiteState:
         "waiting",
     )
 
-    def __init__(self, site: Site, place: Place) -> None:
+    def __init__(self, site: Site, place: SiteProfile) -> None:
         """A site that answers, as far as anybody knows; `place` is what the choice of sites knows of it."""
         self.site = site
         self.name = site.name
@@ -331,7 +331,7 @@ class SiteState:
             if not alike:
                 del self.by_request[pilot.request]
 
-    def move_to(self, place: Place) -> None:
+    def move_to(self, place: SiteProfile) -> None:
         """The choice of sites knows it anew: what is used and live there goes along."""
         place.slots, place.used, place.backlog = self.slots, self.used, self.place.backlog
         self.place, self.index = place, place.index

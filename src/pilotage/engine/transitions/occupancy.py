@@ -11,7 +11,7 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import template_of
 from pilotage.engine.state.sites import AttemptState
 from pilotage.engine.transitions.readiness import reconsider
-from pilotage.engine.transitions.site_observations import leave_phase, not_submitting, unsettle
+from pilotage.engine.transitions.site_observations import leave_phase, not_submitting, schedule_site_record
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import CancelSubmitted
 
@@ -27,11 +27,11 @@ def let_go(state: EngineState, attempt: AttemptState) -> None:
     if state.pilots.loss_excused:
         fault = ""
     given_up = not attempt.counted  # before: what has stopped since does not act again
-    vacate(state, attempt, cause_of(fault) if fault else "nobody")
+    free_slot(state, attempt, cause_of(fault) if fault else "nobody")
     if attempt.pilot and not given_up:
         state.pilots.to_notify[attempt.pilot] = None
         site, why = attempt.site.name, attempt.lost_reason
-        start_acting(state, attempt.ref, attempt.number, pilot=attempt.pilot, site=site, lost_reason=why)
+        add_abandoned(state, attempt.ref, attempt.number, pilot=attempt.pilot, site=site, lost_reason=why)
     if attempt.key and not attempt.leased:
         state.log.effects.append(CancelSubmitted(site=attempt.site.name, key=attempt.key))
 
@@ -45,7 +45,7 @@ def _silence(state: EngineState, attempt: AttemptState) -> str:
     return UNHEARD
 
 
-def vacate(state: EngineState, attempt: AttemptState, cause: Cause, node: str = "") -> None:
+def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str = "") -> None:
     """Free what an attempt takes, at its site and in its pilot, and tell how it ended; again does no harm."""
     site = attempt.site
     if not attempt.counted:
@@ -57,7 +57,7 @@ def vacate(state: EngineState, attempt: AttemptState, cause: Cause, node: str = 
         del site.bound[attempt.key]
     state.queues.may_bind = True
     if state.selection.sites.free(site.place, attempt.shape) and state.queues.at[site].waiting:
-        state.placement.let_loose(site, attempt.shape)
+        state.placement.retry_waiting(site, attempt.shape)
     pilot = state.pilots.by_name.get(attempt.pilot)
     plain = cause == "success" and attempt.leased and not attempt.key
     told = plain and state.selection.went_well(site.place, attempt.began_at, state.clock.wall_time, attempt.activity)
@@ -74,7 +74,7 @@ def vacate(state: EngineState, attempt: AttemptState, cause: Cause, node: str = 
             node or (pilot.node if pilot is not None else ""),
         )
     if not site.restless:
-        unsettle(state, site)
+        schedule_site_record(state, site)
     if attempt.submitting:
         not_submitting(state, site, attempt)
     if attempt.operation is not None:
@@ -84,7 +84,7 @@ def vacate(state: EngineState, attempt: AttemptState, cause: Cause, node: str = 
         state.pilots.with_free_slots[pilot] = None
 
 
-def occupy(state: EngineState, attempt: AttemptState) -> None:
+def take_slot(state: EngineState, attempt: AttemptState) -> None:
     """Take what an attempt takes."""
     state.selection.sites.use(attempt.site.place, attempt.shape)
     hold(state, attempt)
@@ -109,7 +109,7 @@ def hold(state: EngineState, attempt: AttemptState) -> None:
         state.pilots.to_notify[attempt.pilot] = None
 
 
-def owe(state: EngineState, pilot: str, owed: Mapping[AttemptRef, int]) -> None:
+def expect_report(state: EngineState, pilot: str, owed: Mapping[AttemptRef, int]) -> None:
     """Remember what a pilot may still tell the end of: as long as it lives, and of those given up since, of the latest."""
     if (known := state.pilots.by_name.get(pilot)) is not None:
         known.owed.update((ref, epoch) for ref, epoch in owed.items() if ref not in known.assigned)
@@ -128,7 +128,7 @@ def request_of(pilot: str) -> str:
     return pilot.rpartition(".")[0]
 
 
-def start_acting(state: EngineState, ref: AttemptRef, number: int, *, pilot: str, site: str, lost_reason: str) -> None:
+def add_abandoned(state: EngineState, ref: AttemptRef, number: int, *, pilot: str, site: str, lost_reason: str) -> None:
     """Nobody waits for an attempt any more, and perhaps nobody knows that it has stopped."""
     job = state.jobs.by_id[ref.job]
     if not template_of(job, number).side_effects or lost_reason in _SURELY_STOPPED:
@@ -138,20 +138,20 @@ def start_acting(state: EngineState, ref: AttemptRef, number: int, *, pilot: str
         acting = state.abandoned.by_pilot[pilot] = {}
         state.abandoned.pilots_by_request.setdefault(request_of(pilot), {})[pilot] = site
         if pilot not in state.pilots.by_name:
-            haunt(state, pilot)
+            watch_abandoned(state, pilot)
     if ref not in acting:
         acting[ref] = number
         job.acting[number] = job.acting.get(number, 0) + 1
 
 
-def haunt(state: EngineState, pilot: str) -> None:
+def watch_abandoned(state: EngineState, pilot: str) -> None:
     """A pilot that was given up may still act: from now on its batch system is asked to end it, until it says that it has."""
     if pilot not in state.abandoned.to_cancel:
         state.abandoned.to_cancel[pilot] = None
         state.clock.timers.at(state.clock.now, Due.ACTING, pilot)
 
 
-def exorcise(state: EngineState, pilot: str) -> None:
+def cancel_abandoned(state: EngineState, pilot: str) -> None:
     """Have a pilot ended that nobody listens to and that may still act, unless another of its request is well."""
     key = request_of(pilot)
     name = state.abandoned.pilots_by_request.get(key, {}).get(pilot)
@@ -164,7 +164,7 @@ def exorcise(state: EngineState, pilot: str) -> None:
     state.clock.timers.at(state.clock.now + state.settings.submit_again_seconds, Due.ACTING, pilot)
 
 
-def stop_acting(state: EngineState, pilot: str, ref: AttemptRef) -> None:
+def remove_abandoned(state: EngineState, pilot: str, ref: AttemptRef) -> None:
     """An attempt has stopped: its agent said so, holds it no longer, or is gone."""
     acting = state.abandoned.by_pilot.get(pilot, {})
     number = acting.pop(ref, None)
@@ -186,4 +186,4 @@ def stop_acting(state: EngineState, pilot: str, ref: AttemptRef) -> None:
 def stop_all_but(state: EngineState, pilot: str, held: Collection[AttemptRef] = ()) -> None:
     """Whatever a pilot does not hold has stopped there."""
     for ref in [ref for ref in state.abandoned.by_pilot.get(pilot, ()) if ref not in held]:
-        stop_acting(state, pilot, ref)
+        remove_abandoned(state, pilot, ref)

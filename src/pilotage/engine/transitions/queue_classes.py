@@ -7,7 +7,7 @@ import msgspec
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection.candidates import How, SelectionSnapshot
 from pilotage.engine.selection.filters import asked_of
-from pilotage.engine.state.jobs import JobState, PackageWork, QueueClass
+from pilotage.engine.state.jobs import ActivePackage, JobState, QueueClass
 from pilotage.model.resources import Demand
 
 
@@ -32,7 +32,7 @@ def plain_queue_of(state: EngineState, job: JobState, number: int) -> QueueClass
     return queue
 
 
-def class_for(state: EngineState, job: JobState, work: PackageWork) -> QueueClass | None:
+def class_for(state: EngineState, job: JobState, work: ActivePackage) -> QueueClass | None:
     """The class of a package with a history: what its failures ask for, and the sites it had better avoid."""
     template = job.kinds[work.number]
     verdict = work.verdict
@@ -62,7 +62,7 @@ def class_for(state: EngineState, job: JobState, work: PackageWork) -> QueueClas
     )
 
 
-def _latest_site(work: PackageWork) -> str:
+def _latest_site(work: ActivePackage) -> str:
     """Where the latest attempt was that failed or was lost."""
     sites = {number: failure.site for number, failure in work.failures.items()}
     sites |= {number: attempt.site.name for number, attempt in work.attempts.items() if attempt.lost}

@@ -18,7 +18,7 @@ from pilotage.engine.placement import could_take, is_bound
 from pilotage.engine.retry.policy import lacked_input
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import ends, is_under_way, may_act
-from pilotage.engine.state.jobs import FINAL, JobState, LateState, PackageWork, QueueClass, Standing, template_of
+from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, LateState, PackageStatus, QueueClass, template_of
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.queue_classes import class_for, plain_queue_of, queue_of
 from pilotage.model.jobs.graph import EdgeKind
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _STALE_MAX = 64  # so many entries of a queue that no longer count are nobody's business
 # As names of this module: an attribute of a class is slow to look up, and this is where the engine spends its time.
 _BLOCKED, _READY, _RESERVED, _LIVE, _DONE = (
-    Standing.BLOCKED,
-    Standing.READY,
-    Standing.RESERVED,
-    Standing.LIVE,
-    Standing.DONE,
+    PackageStatus.BLOCKED,
+    PackageStatus.READY,
+    PackageStatus.RESERVED,
+    PackageStatus.LIVE,
+    PackageStatus.DONE,
 )
 _BUSY = (_RESERVED, _LIVE)
 
@@ -64,19 +64,19 @@ def _unblock(state: EngineState, job: JobState, number: int) -> None:
     _put_into(state, queue if queue is not None else plain_queue_of(state, job, number), number)
 
 
-def _standing(job: JobState, number: int, work: PackageWork | None) -> int:
+def _standing(job: JobState, number: int, work: ActivePackage | None) -> int:
     if work is None:
         return _BLOCKED if job.waits[number] or number in job.acting else _READY
     if work.dropped:
-        return Standing.DROPPED
+        return PackageStatus.DROPPED
     if is_under_way(work):
-        return Standing.HELD if work.refused else _LIVE
+        return PackageStatus.HELD if work.refused else _LIVE
     if work.held:
-        return Standing.HELD
+        return PackageStatus.HELD
     if job.waits[number] or ((job.acting or work.attempts) and may_act(job, work)):
         return _BLOCKED
     if work.delayed_until:
-        return Standing.DELAYED
+        return PackageStatus.DELAYED
     return _RESERVED if work.bound is not None else _READY
 
 
@@ -171,7 +171,7 @@ def _put_into(state: EngineState, queue: QueueClass, number: int) -> None:
 def _keep_ready(state: EngineState, queue: QueueClass) -> None:
     """Let go of what no longer counts in the queue of a class."""
     job, standing = queue.job, queue.job.standing
-    queue.queue.keep(lambda other: standing[other] == Standing.READY and queue_of(state, job, other) is queue)
+    queue.queue.keep(lambda other: standing[other] == PackageStatus.READY and queue_of(state, job, other) is queue)
 
 
 def look_at(state: EngineState, queue: QueueClass) -> None:
@@ -196,7 +196,7 @@ def release(state: EngineState, job: JobState, number: int) -> None:
     state.placement.free(*unreserve(state, job.work[number]))
 
 
-def unreserve(state: EngineState, work: PackageWork) -> tuple[SiteState, int]:
+def unreserve(state: EngineState, work: ActivePackage) -> tuple[SiteState, int]:
     """End a reservation; the site and the shape that it still takes room of."""
     site, queue, number = work.bound, work.bound_as, work.number
     assert site is not None
@@ -222,7 +222,7 @@ def reserve(
     job = queue.job
     work = job.work.get(number)
     if work is None:
-        job.work[number] = PackageWork(job, number, site, queue, state.clock.now, choice)
+        job.work[number] = ActivePackage(job, number, site, queue, state.clock.now, choice)
     else:
         work.bound = site
         work.bound_as = queue
@@ -248,7 +248,7 @@ def reserve(
         _set_busy(state, job, number, 1)
 
 
-def begin(state: EngineState, job: JobState, number: int, work: PackageWork) -> None:
+def begin(state: EngineState, job: JobState, number: int, work: ActivePackage) -> None:
     """An attempt of a package that was reserved has begun: what `reconsider` finds then, mostly without asking."""
     unclear = work.dropped or work.refused or work.replicas or job.finals or job.dead_feeders
     if unclear or job.standing[number] != _RESERVED:
@@ -342,7 +342,7 @@ def lay_out(state: EngineState, job: JobState) -> None:
         if (known := before.get(each.stage)) is not None:
             each.revision, each.asked_at = known.revision, known.asked_at
     standing = np.frombuffer(bytes(job.standing), np.uint8)
-    ready = np.flatnonzero((waits == 0) & (standing == Standing.BLOCKED))
+    ready = np.flatnonzero((waits == 0) & (standing == PackageStatus.BLOCKED))
     if job.acting:  # what may still act keeps its package where it is
         ready = ready[~np.isin(ready, np.fromiter(job.acting, np.int64, len(job.acting)))]
     _queue_all(state, job, ready)
@@ -373,10 +373,10 @@ def _queue_all(state: EngineState, job: JobState, numbers: NDArray[np.int64]) ->
         queue.ready += len(chosen)
         look_at(state, queue)
     view = np.frombuffer(job.standing, np.uint8)
-    view[plain] = Standing.READY
+    view[plain] = PackageStatus.READY
     del view
-    job.counts[Standing.BLOCKED] -= len(plain)
-    job.counts[Standing.READY] += len(plain)
+    job.counts[PackageStatus.BLOCKED] -= len(plain)
+    job.counts[PackageStatus.READY] += len(plain)
 
 
 # Reservations are given back: where no pilot could run them for long enough, and where a site cannot be reached.
@@ -395,7 +395,7 @@ def release_unfit(state: EngineState, site: SiteState) -> None:
         if not is_bound(site, queue):
             state.placement.close(site, queue)
         for number in list(numbers):
-            move(state, queue.job, number, Standing.READY)
+            move(state, queue.job, number, PackageStatus.READY)
     if again < math.inf:
         # One for all of them: each would otherwise bring the others along.
         state.clock.timers.at(again, Due.UNFIT, site.name)
@@ -410,11 +410,11 @@ def release_estimated(state: EngineState, site: SiteState) -> None:
             for other in state.sites.by_name.values():
                 if queue in state.queues.at[other].reserved and not state.placement.able(other, queue):
                     for number in list(state.queues.at[other].reserved[queue]):
-                        move(state, job, number, Standing.READY)
+                        move(state, job, number, PackageStatus.READY)
 
 
 def release_site(state: EngineState, site: SiteState) -> None:
     """Give back everything that is reserved at a site that cannot be reached."""
     for queue, numbers in list(state.queues.at[site].reserved.items()):
         for number in list(numbers):
-            move(state, queue.job, number, Standing.READY)
+            move(state, queue.job, number, PackageStatus.READY)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.selection import Standing
+from pilotage.engine.selection import LearnedState
 from pilotage.engine.selection.scores import Operation
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.sites import AttemptState, PilotRequest, PilotState, SiteState
@@ -24,7 +24,7 @@ SITE_CHANGED = "its site has changed"
 
 _DOUBLINGS_MAX = 60  # of a pause that is capped long before
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Standing).decode
+_decode = msgspec.json.Decoder(LearnedState).decode
 
 
 # --- how it stands ---------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def learned(site: SiteState) -> str:
     return _encode(site.place.standing()).decode()
 
 
-def told(text: str) -> Standing | None:
+def told(text: str) -> LearnedState | None:
     """The same as it was written down; None where it cannot be read."""
     try:
         return _decode(text)
@@ -50,29 +50,29 @@ def told(text: str) -> Standing | None:
         return None
 
 
-def unsettle(state: EngineState, site: SiteState) -> None:
+def schedule_site_record(state: EngineState, site: SiteState) -> None:
     """Something was learned of a site: it is written down in its time."""
     if not site.restless:
         site.restless = True
         soon = state.clock.now + state.settings.standing_seconds
-        state.clock.timers.at(max(soon, _next_standing_at(state, site)), Due.STANDING, site.name)
+        state.clock.timers.at(max(soon, _next_record_at(state, site)), Due.STANDING, site.name)
 
 
-def _next_standing_at(state: EngineState, site: SiteState) -> float:
+def _next_record_at(state: EngineState, site: SiteState) -> float:
     """From when on it may be written down again how a site stands: all of it stays in the book for ever."""
     settings = state.settings
     pause = settings.standing_seconds * 2.0 ** min(site.standings, _DOUBLINGS_MAX)
     return site.standing_at + min(pause, settings.standing_seconds_max)
 
 
-def write_standing(state: EngineState, name: str) -> None:
+def write_site_record(state: EngineState, name: str) -> None:
     """Write down how a site stands, unless that was done meanwhile."""
     site = state.sites.by_name.get(name)
     if site is None or not site.restless or site.removed:
         return
-    if state.clock.now < _next_standing_at(state, site):
+    if state.clock.now < _next_record_at(state, site):
         site.restless = False
-        unsettle(state, site)
+        schedule_site_record(state, site)
         return
     write_down(state, site)
 
@@ -107,14 +107,14 @@ def submitted(
     what.submitting = False
     took = None if seconds is None else max(0.0, seconds)
     state.selection.submission_ended(site.name, seconds=took, trouble=trouble)
-    unsettle(state, site)
+    schedule_site_record(state, site)
 
 
 def not_reached(state: EngineState, site: SiteState, trouble: Trouble) -> None:
     """There was no way to a site: that counts as a submission that failed so. What is to be submitted there waits."""
     state.selection.submission_began(site.name)
     state.selection.submission_ended(site.name, seconds=None, trouble=trouble)
-    unsettle(state, site)
+    schedule_site_record(state, site)
 
 
 def not_submitting(state: EngineState, site: SiteState, what: PilotRequest | AttemptState) -> None:
@@ -228,7 +228,7 @@ def probed(state: EngineState, site: SiteState, *, passed: bool, seconds: float,
     state.pending.site_changes += state.selection.probe_told(
         site.name, passed=passed, at=state.clock.wall_time, score=score, message=message
     )
-    unsettle(state, site)
+    schedule_site_record(state, site)
 
 
 def _first_score(state: EngineState, site: SiteState, seconds: float) -> float | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from pilotage.engine.engine import Engine
-from pilotage.engine.state.jobs import JobState, Standing
+from pilotage.engine.state.jobs import JobState, PackageStatus
 from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
 from pilotage.service.http.backend import Running
@@ -257,5 +257,5 @@ def has_work(engine: Engine) -> bool:
 
 def _goes_on(job: JobState) -> bool:
     if job.cancelled or job.aborted:
-        return job.counts[Standing.LIVE] > 0  # its agents are still to be told
+        return job.counts[PackageStatus.LIVE] > 0  # its agents are still to be told
     return job.unfinished > 0 or bool(job.late)

@@ -16,7 +16,7 @@ import msgspec
 from pilotage.book.query import EVERYTHING, parse
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
-from pilotage.engine.state.jobs import PackageWork
+from pilotage.engine.state.jobs import ActivePackage
 from pilotage.language import Expansion
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
@@ -111,7 +111,7 @@ class Claims:
         return ""
 
 
-def _waits(work: PackageWork) -> bool:
+def _waits(work: ActivePackage) -> bool:
     """Whether a package has succeeded and is held: it was refused its grant."""
     return work.held and bool(work.candidates)
 

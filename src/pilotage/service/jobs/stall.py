@@ -9,14 +9,14 @@ import msgspec
 from pilotage.engine.decisions.job_lifecycle import result_of
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain, told_of
-from pilotage.engine.state.jobs import JobState, QueueClass, Standing
+from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import SiteState, unheard
 from pilotage.model.texts import moment, words_of_failure
 from pilotage.service.sites.status import next_try_at
 
-_MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
+_MOVING = (PackageStatus.DELAYED, PackageStatus.RESERVED, PackageStatus.LIVE)
 _NAMED_MAX = 3
-_MOVING_WHEN_HELD = (Standing.LIVE,)  # what waits for its time begins nothing then
+_MOVING_WHEN_HELD = (PackageStatus.LIVE,)  # what waits for its time begins nothing then
 
 
 class Stand(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ def _running(engine: Engine, job: JobState) -> dict[int, int] | None:
         for position, attempt in enumerate(pilot.assigned.values()):
             if attempt.ref.job == job.id:
                 (running if position < slots else waiting).add(attempt.number)
-    if len(waiting | running) != job.counts[Standing.LIVE]:
+    if len(waiting | running) != job.counts[PackageStatus.LIVE]:
         return None  # some are at a batch system, or with somebody who was not heard of for a while
     return dict(Counter(job.named(number)[1][0] for number in running))
 
@@ -83,16 +83,16 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
         return "", ""  # an attempt that nobody waits for may still act: it is over one day
     if any(not late.pending for late in job.late.values()):
         return "", ""  # a stage is being laid out
-    if job.counts[Standing.HELD]:
-        number = job.standing.index(Standing.HELD)
-        held = job.counts[Standing.HELD]
+    if job.counts[PackageStatus.HELD]:
+        number = job.standing.index(PackageStatus.HELD)
+        held = job.counts[PackageStatus.HELD]
         if why := job.work[number].refused:
             cure = f"move that file away if both are wanted, or remove it, then: pilotage release {job.id}"
             return f"what {job.dotted(number)} made cannot be published: {why}", f"{cure}/{job.dotted(number)}"
         what = f"{job.dotted(number)} is held" if held == 1 else f"{held} packages are held, {job.dotted(number)} first"
         return f"{what}, and everything else waits for that", f"pilotage release {job.id}/{job.dotted(number)}"
-    if job.counts[Standing.BLOCKED]:
-        number = job.standing.index(Standing.BLOCKED)
+    if job.counts[PackageStatus.BLOCKED]:
+        number = job.standing.index(PackageStatus.BLOCKED)
         reasons = explain(engine.state, job, number).reasons
         why = reasons[0].message if reasons else "nobody knows for what"
         return f"{job.dotted(number)} waits: {why}", f"pilotage explain {job.id}/{job.dotted(number)}"
@@ -100,10 +100,10 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
 
 
 def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
-    number = job.standing.index(Standing.READY)
+    number = job.standing.index(PackageStatus.READY)
     told = [why for why in explain(engine.state, job, number).reasons if why.code in ("site-unable", "no-site")]
     why = "; ".join(f"{each.subject}: {each.message}" if each.subject else each.message for each in told[:3])
-    ready = job.counts[Standing.READY]
+    ready = job.counts[PackageStatus.READY]
     what = job.dotted(number) if ready == 1 else f"{ready} packages, {job.dotted(number)} first,"
     next_step = f"ask for less in the document, add a site that has it, or pilotage kill {job.id}"
     return f"no site can run {what} ({why})", next_step
@@ -111,10 +111,10 @@ def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
 
 def _waits_again(engine: Engine, job: JobState) -> str:
     """Why the next attempts of what failed wait, whatever else runs meanwhile."""
-    waiting = job.counts[Standing.DELAYED]
+    waiting = job.counts[PackageStatus.DELAYED]
     if not waiting:
         return ""
-    number = job.standing.index(Standing.DELAYED)
+    number = job.standing.index(PackageStatus.DELAYED)
     why = next(
         (each.message for each in explain(engine.state, job, number).reasons if each.code == "waits-for-time"), ""
     )

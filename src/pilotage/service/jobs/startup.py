@@ -11,7 +11,7 @@ from pilotage.book.rows.ledger import Changes
 from pilotage.book.rows.rows import JobRow, PilotRow, StreamRow
 from pilotage.book.rows.streams import heard_by, highest_of, size, stream_row
 from pilotage.engine.decision_log import ENGINE_STREAM
-from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in, next_number, surely_gone
+from pilotage.engine.restore import JobSnapshot, Snapshot, ended_pilots, holds_in, next_number
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
@@ -74,7 +74,7 @@ def snapshot_of(journal: Journal, jobs: JobsAtWork, job: str) -> tuple[JobSnapsh
     row, at_work = journal.job(job), jobs.get(job)
     if row is None or at_work is None:
         return None
-    return _snapshot(journal, row, at_work.plan), frozenset(surely_gone(_pilots(journal)))
+    return _snapshot(journal, row, at_work.plan), frozenset(ended_pilots(_pilots(journal)))
 
 
 def _snapshot(journal: Journal, row: JobRow, plan: JobPlan) -> JobSnapshot:
@@ -103,7 +103,7 @@ WITHDRAW_SECONDS = 8.0
 """How long the agents of sites are waited for, which are to hear what must leave their queues: about as long as they wait."""
 
 
-def stop_asking(driver: Driver) -> None:
+def stop_requesting_pilots(driver: Driver) -> None:
     """Have it written down how sites stand, and pilots withdrawn that have not come; a book that hangs is not awaited."""
     if not driver.alive:
         return
@@ -129,5 +129,5 @@ class Winding:
             return
         self._begun = True
         if self._driver.alive:
-            stop_asking(self._driver)
+            stop_requesting_pilots(self._driver)
             self._workers.withdraw(patience_seconds=patience_seconds)

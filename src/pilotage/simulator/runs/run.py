@@ -15,7 +15,7 @@ from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.state.job_queries import is_over
-from pilotage.engine.state.jobs import Standing
+from pilotage.engine.state.jobs import PackageStatus
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import JobRegistered
 from pilotage.model.exchange.exchange import ExchangeReply
@@ -152,13 +152,15 @@ class Forecast:
         outcome = self._follow()
         job = self._engine.state.jobs.by_id[JOB]
         elapsed_seconds = self._elapsed_seconds()
-        done = job.counts[Standing.DONE]
+        done = job.counts[PackageStatus.DONE]
         return watch.figures(
             seed=self._seed,
             outcome=outcome,
             makespan_seconds=elapsed_seconds if outcome == "finished" else None,
             done=done,
-            failed=sum(job.counts[each] for each in (Standing.ABORTED, Standing.CANCELLED, Standing.UPSTREAM)),
+            failed=sum(
+                job.counts[each] for each in (PackageStatus.ABORTED, PackageStatus.CANCELLED, PackageStatus.UPSTREAM)
+            ),
             now=self.schedule.now,
         )
 

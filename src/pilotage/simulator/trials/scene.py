@@ -12,7 +12,7 @@ from pilotage.book.rows.rows import JobRow
 from pilotage.engine.consistency import still_acting
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.engine import Engine
-from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in, next_number, surely_gone
+from pilotage.engine.restore import JobSnapshot, Snapshot, ended_pilots, holds_in, next_number
 from pilotage.engine.state.job_queries import find_attempt
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -275,7 +275,7 @@ class Scene:
         if core is not None and isinstance(operation, Restart) and operation.job not in core.engine.state.jobs.by_id:
             row = self.journal.job(operation.job)
             if row is not None and row.state == "CLEARED":  # else what it was cleared by is not durable yet
-                gone = surely_gone(self.journal.pilots(after="", limit=_PILOTS_MAX))
+                gone = ended_pilots(self.journal.pilots(after="", limit=_PILOTS_MAX))
                 self.driver.receive(Reload(job=self._snapshot_of(row), gone=frozenset(gone)))
         self.driver.receive(message)
 
