@@ -169,7 +169,7 @@ class FakeJobs:
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
         return _done(question(self.engine))
 
-    def seen_to(self, action: Action) -> None:
+    def note_retained(self, action: Action) -> None:
         self.put_away.append(action.job)
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:

@@ -21,8 +21,8 @@ from pilotage.model.resources import Capacity
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.model.states import ExitCodeGasw
-from pilotage.service.jobs.active_jobs import JobsAtWork
-from pilotage.service.jobs.publishing import Aftermath
+from pilotage.service.jobs.active_jobs import ActiveJobs
+from pilotage.service.jobs.publishing import CommitHandler
 from pilotage.service.jobs.startup import start_from
 from pilotage.service.jobs.submission import Prepared
 from pilotage.service.journal.writer import Batch, Keeper
@@ -44,8 +44,8 @@ class SmallService:
         self.effects: list[Effect] = []
         self.assigned: dict[str, Assignment] = {}  # by package
         self.manifests = Manifests(place.journal)
-        self.jobs = JobsAtWork(place.journal, tree=place.tree, index=place.index)
-        self.aftermath = Aftermath(
+        self.jobs = ActiveJobs(place.journal, tree=place.tree, index=place.index)
+        self.aftermath = CommitHandler(
             self.jobs,
             self.manifests,
             tree=place.tree,
@@ -53,7 +53,7 @@ class SmallService:
             hold=lambda job, message: self.held.append((job, message)),
         )
         self._codec = Codec()
-        self._keeper = Keeper(place.journal, clock=StandingClock(now), codec=self._codec)
+        self._committer = Keeper(place.journal, clock=StandingClock(now), codec=self._codec)
         site = Site(name="here", capacity=Capacity(cores_hundredths=1600))
         self._core = start_from(
             place.journal, self.jobs, sites=[site], settings=EngineSettings(), codec=self._codec, now=now
@@ -69,7 +69,7 @@ class SmallService:
         """One step, which is written; without `follow` the service dies before anything comes of it."""
         outbox = self._core.step(list(inbox), self.now)
         if outbox.events:
-            receipt = self._keeper.keep_together([Batch(outbox.events, outbox.refused)])[0]
+            receipt = self._committer.keep_together([Batch(outbox.events, outbox.refused)])[0]
             self._core.written(receipt.position)
         if follow:
             self.aftermath.follow(self.engine, outbox.events)

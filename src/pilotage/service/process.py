@@ -29,7 +29,7 @@ def _nobody() -> None:
 _yield: Callable[[], None] = getattr(os, "sched_yield", _nobody)
 
 
-class Courtesy:
+class ThreadYielding:
     """Gives way for one thread."""
 
     __slots__ = ("_again_at", "_clock", "_yield")
@@ -40,7 +40,7 @@ class Courtesy:
         self._clock = clock
         self._again_at = -1.0  # until then it goes on
 
-    def give_way(self) -> None:
+    def yield_thread(self) -> None:
         """Let others run, unless that lasted long lately."""
         began = self._clock()
         if began < self._again_at:
@@ -54,7 +54,7 @@ class Courtesy:
     def among(self, items: Sequence[Item]) -> Iterator[Item]:
         """The items, giving way before the first few, the next few, and so on."""
         for first in range(0, len(items), AMONG):
-            self.give_way()
+            self.yield_thread()
             yield from items[first : first + AMONG]
 
 

@@ -21,7 +21,7 @@ from pilotage.engine.restore import next_number
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import Noted, Tagged
 from pilotage.ports import JournalError
-from pilotage.service.jobs.startup import close_holes
+from pilotage.service.jobs.startup import fill_stream_gaps
 from pilotage.service.journal.rebuild import check
 from pilotage.service.journal.writer import Keeper
 from tests.kit.events import (
@@ -322,7 +322,7 @@ def test_an_engine_goes_on_above_every_number_of_a_loaded_job_and_its_stream_has
         last = max(row.watermark for row in source.streams("service")) or highest_of(next(source.streams("service")))
         target.load(source.dump("j1"))
         assert next_number(target.streams("service")) == last + 1
-        close_holes(target, list(target.streams("service")))
+        fill_stream_gaps(target, list(target.streams("service")))
         (row,) = target.streams("service")
         assert (row.watermark, row.ahead) == (last, "[]")
         assert next_number([row]) == last + 1

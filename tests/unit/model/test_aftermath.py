@@ -103,7 +103,7 @@ def test_a_service_that_starts_finishes_what_one_that_died_had_granted(here: Pla
     assert (text(here, "out-1"), service.staged(job)) == ("", [(granted.package, 1), (running.package, 1)])
 
     again = SmallService(here, now=2_000.0)
-    again.aftermath.mend(again.engine, job)
+    again.aftermath.recover(again.engine, job)
     assert (text(here, "out-1"), text(here, "out-2")) == ("one", "")
     assert again.staged(job) == [(running.package, 1)]  # its attempt may still be granted
     assert [each.package for each in here.prepare(TWO).adopted] == ["1.1.1"]

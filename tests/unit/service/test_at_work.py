@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.model.events.events import Event
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.service.jobs.active_jobs import JobsAtWork
+from pilotage.service.jobs.active_jobs import ActiveJobs
 from pilotage.service.jobs.late_stages import Expanded
 from pilotage.service.jobs.submission import Prepared, grow
 from pilotage.service.works.reuse import fields_of, key_of
@@ -41,8 +41,8 @@ def here(tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
-def jobs_of(here: Place) -> JobsAtWork:
-    return JobsAtWork(here.journal, tree=here.tree, index=here.index)
+def jobs_of(here: Place) -> ActiveJobs:
+    return ActiveJobs(here.journal, tree=here.tree, index=here.index)
 
 
 def registered(here: Place, prepared: Prepared) -> None:
@@ -51,7 +51,7 @@ def registered(here: Place, prepared: Prepared) -> None:
     keep(here.journal, [event])
 
 
-def brought(jobs: JobsAtWork, prepared: Prepared) -> None:
+def brought(jobs: ActiveJobs, prepared: Prepared) -> None:
     jobs.bring(prepared.job, expansion=prepared.expansion, plan=prepared.plan, origin=prepared.origin)
 
 

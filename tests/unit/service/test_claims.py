@@ -93,7 +93,7 @@ class FakeJobs:
     def get(self, job: str) -> FakeJobs:
         return self
 
-    def are_rivals(self, job: str, other: str) -> bool:
+    def were_concurrent(self, job: str, other: str) -> bool:
         return self.rivals
 
 

@@ -61,7 +61,7 @@ class Desk:
             cast("JobTree", self.tree),
             manifests,
             hold=lambda job, message: self.holds.append((job, message)),
-            are_rivals=lambda job, other: (job, other) == ("j", "k"),
+            were_concurrent=lambda job, other: (job, other) == ("j", "k"),
         )
 
 

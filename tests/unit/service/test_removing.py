@@ -198,7 +198,7 @@ def test_a_service_that_starts_removes_what_one_that_died_was_told_to(
     service.ask(DropFiles(job=job, stage=1, line=1, remove_files=True, by="ann"))
     (here.folder / "a-1").unlink()  # so far it came
     again = SmallService(here, now=3_000.0)
-    again.aftermath.mend(again.engine, job)
+    again.aftermath.recover(again.engine, job)
     wanted = unfinished_removals(again.engine)
     assert wanted == {job: ["1.1.1"]}
     done = removals_of(again, writer).finish(job, wanted[job])

@@ -11,7 +11,7 @@ import pytest
 from pilotage.language import Expansion, MemoryFolder, load
 from pilotage.model.events.events import Event
 from pilotage.ports import NotOurs
-from pilotage.service.jobs.resubmission import are_rivals, refuse_rivals
+from pilotage.service.jobs.resubmission import refuse_contested_outputs, were_concurrent
 from pilotage.service.jobs.submission import prepare
 from tests.kit.earlier_work import Place, place
 from tests.kit.sqlite_books import keep
@@ -26,16 +26,18 @@ def test_a_name_that_another_unfinished_job_makes_is_refused_with_the_job_that_d
     with pytest.raises(
         NotOurs, match=r"the job other is not over and makes the same: a-1, a-2, a-3, a-4, a-5 and 4 more"
     ):
-        refuse_rivals(expanded("'a-{n}'"), "/data", [("first", expanded("'b-{n}'")), ("other", expanded("'a-{n}'"))])
+        refuse_contested_outputs(
+            expanded("'a-{n}'"), "/data", [("first", expanded("'b-{n}'")), ("other", expanded("'a-{n}'"))]
+        )
 
 
 def test_other_names_and_patterns_are_nobodys_rivals() -> None:
     mine = expanded("'a-{n}'")
     others = [("first", expanded("'b-{n}'")), ("late", expanded("'a-{n}-*'"))]
     for rivals in (others, []):
-        refuse_rivals(mine, "/data", rivals)
+        refuse_contested_outputs(mine, "/data", rivals)
     with pytest.raises(NotOurs, match="the job other"):  # these names are looked at
-        refuse_rivals(mine, "/data", [*others, ("other", mine)])
+        refuse_contested_outputs(mine, "/data", [*others, ("other", mine)])
 
 
 # --- when files are published ---
@@ -63,30 +65,30 @@ def told(here: Place, job: str, kind: str, *, at: float, data: bytes = b"{}") ->
 def test_two_jobs_that_were_unfinished_at_once_leave_each_others_files_alone(here: Place) -> None:
     begun(here, "one", at=1.0)
     begun(here, "two", at=2.0)
-    assert are_rivals(here.journal, "two", "one")
-    assert are_rivals(here.journal, "one", "two")
+    assert were_concurrent(here.journal, "two", "one")
+    assert were_concurrent(here.journal, "one", "two")
     told(here, "one", "CancelAccepted", at=3.0)  # it is over, and was not when the other came
-    assert are_rivals(here.journal, "two", "one")
+    assert were_concurrent(here.journal, "two", "one")
 
 
 def test_what_was_over_before_may_be_replaced(here: Place) -> None:
     begun(here, "one", at=1.0)
     told(here, "one", "CancelAccepted", at=2.0)
     begun(here, "two", at=3.0)
-    assert not are_rivals(here.journal, "two", "one")
+    assert not were_concurrent(here.journal, "two", "one")
 
 
 def test_runs_of_one_document_replace_each_others_files(here: Place) -> None:
     begun(here, "one", at=1.0, name="sweep")
     begun(here, "two", at=2.0, name="sweep")
-    assert not are_rivals(here.journal, "two", "one")
+    assert not were_concurrent(here.journal, "two", "one")
     begun(here, "three", at=2.0, name="sweep", document="other.yaml")
     begun(here, "four", at=2.0, name="sweep", owner="bob")
-    assert are_rivals(here.journal, "three", "one")
-    assert are_rivals(here.journal, "four", "one")
+    assert were_concurrent(here.journal, "three", "one")
+    assert were_concurrent(here.journal, "four", "one")
 
 
 def test_a_job_is_no_rival_of_itself_nor_of_one_that_nobody_knows(here: Place) -> None:
     begun(here, "one", at=1.0)
-    assert not are_rivals(here.journal, "one", "one")
-    assert not are_rivals(here.journal, "one", "unknown")
+    assert not were_concurrent(here.journal, "one", "one")
+    assert not were_concurrent(here.journal, "one", "unknown")

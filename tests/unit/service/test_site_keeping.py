@@ -16,7 +16,7 @@ from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.ports import SiteAccess, SiteUnreachable
-from pilotage.service.sites.config_watch import Placed, SiteKeeper, ways_to
+from pilotage.service.sites.config_watch import Placed, SitesFileWatcher, ways_to
 from pilotage.service.sites.pool import Prober, Way
 from tests.kit.pilots import wait_until
 
@@ -49,7 +49,7 @@ class Changed:
         self.ways += sorted(ways)
         self.renewed, self.formers = sorted(renewed), sorted(formers or {})
 
-    def let_go_of_sites(self) -> None:
+    def release_sites(self) -> None:
         self.looks += 1
 
 
@@ -76,7 +76,7 @@ class House:
         self.made: list[Access] = []
         self.write(*sites)
         reader = SitesReader(lambda: self.file, self.arranged)
-        self.keeper = SiteKeeper(reader, self.runner, placed=reader.changed() or ())
+        self.keeper = SitesFileWatcher(reader, self.runner, placed=reader.changed() or ())
 
     def write(self, *sites: str) -> None:
         self.file.write_text("".join(["pilotage: 1\nsites:", "\n" if sites else " []\n", *sites]))
@@ -272,7 +272,7 @@ def test_it_looks_by_itself_and_a_surprise_does_not_end_that(tmp_path: Path) -> 
         if surprises:
             raise surprises.pop()
 
-    keeper = SiteKeeper(
+    keeper = SitesFileWatcher(
         SitesReader(lambda: house.file, house.arranged), house.runner, placed=(), look_seconds=0.01, besides=besides
     )
     keeper.start()

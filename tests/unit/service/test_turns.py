@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotage.service.sites.worker import Turns
+from pilotage.service.sites.worker import StartLimiter
 
 
 class Hall:
@@ -10,11 +10,11 @@ class Hall:
 
     def __init__(self, most: int, hanging_max: int) -> None:
         self.now = 0.0
-        self.turns = Turns(most, hanging_max=hanging_max, counted_seconds=1.0, clock=lambda: self.now)
+        self.limiter = StartLimiter(most, hanging_max=hanging_max, counted_seconds=1.0, clock=lambda: self.now)
 
     def taken(self, count: int, *, is_known: bool = False) -> list[int]:
         """How many of so many that ask get a turn."""
-        found = [self.turns.take(is_known=is_known) for _ in range(count)]
+        found = [self.limiter.take(is_known=is_known) for _ in range(count)]
         return [each for each in found if each is not None]
 
 
@@ -22,7 +22,7 @@ def test_so_many_begin_at_once_and_more_when_one_is_over() -> None:
     hall = Hall(3, 100)
     first = hall.taken(5)
     assert len(first) == 3
-    hall.turns.give_back(first[1])
+    hall.limiter.give_back(first[1])
     assert len(hall.taken(5)) == 1
     assert hall.taken(1, is_known=True) == []
 
@@ -47,5 +47,5 @@ def test_so_many_hang_at_once_of_those_that_may() -> None:
     hall.now = 10.0
     assert hall.taken(1) == []
     for turn in begun[:4]:
-        hall.turns.give_back(turn)
+        hall.limiter.give_back(turn)
     assert len(hall.taken(5)) == 1  # nine, with those of the three that are known

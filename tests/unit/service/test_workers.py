@@ -370,12 +370,12 @@ def test_what_was_submitted_to_another_batch_system_before_is_ended_there_and_no
             (Gone, "lyon-1"),
         }
         assert current.cancelled.empty()
-        workers.let_go_of_formers()
+        workers.release_formers()
         assert not former.closed  # a pilot of ours still runs there
         former.there.clear()
         assert news(heard) == Gone(site="lyon", key="lyon-2", reason="vanished")
         expected.remove("lyon-2")
-        workers.let_go_of_formers()
+        workers.release_formers()
         assert (former.closed, current.closed) == (True, False)
     finally:
         workers.stop()

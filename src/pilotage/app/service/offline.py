@@ -302,7 +302,7 @@ class Resting:
     def laid_out(self, job: str) -> None:
         """Nothing is run."""
 
-    def seen_to(self, action: Action) -> None:
+    def note_retained(self, action: Action) -> None:
         """Nobody clears, seals or purges meanwhile."""
 
     def _refuse(self) -> NoReturn:

@@ -85,7 +85,7 @@ def running_over(
         from pilotage.service.jobs.output_claims import GrantedFiles
         from pilotage.service.jobs.preview import plan
         from pilotage.service.jobs.runner import Runner
-        from pilotage.service.sites.config_watch import SiteKeeper, ways_to
+        from pilotage.service.sites.config_watch import SitesFileWatcher, ways_to
         from pilotage.service.sites.pool import ways_of
 
         tokens = tokens_of(folder, settings)
@@ -118,7 +118,7 @@ def running_over(
             settings=engine_settings(settings),
             package_token=tokens.for_package,
         )
-        keeper = SiteKeeper(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
+        keeper = SitesFileWatcher(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
 
         runner.look_at_sites = keeper.look
 

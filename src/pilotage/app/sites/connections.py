@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pilotage.adapters.sites.commands import Caller
     from pilotage.agent.batch import Dialect
     from pilotage.ports import MakesSiteAccess, SiteAccess
-    from pilotage.service.sites.agent_worker import AgentSettings, Tends
+    from pilotage.service.sites.agent_worker import AgentSettings, TendsAgent
     from pilotage.service.sites.pool import Way
     from pilotage.service.tokens import Tokens
 
@@ -183,7 +183,7 @@ def agent_sites_for(entries: Iterable[SiteEntry], *, state: Path, tokens: Tokens
     }
 
 
-def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> Tends:
+def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> TendsAgent:
     """Who starts the agent of a site that has an address, and opens its way to us."""
     from pilotage.adapters.sites.commands import Ssh
     from pilotage.adapters.sites.install import site_prefix

@@ -119,7 +119,7 @@ class RunsJobs(Protocol):
         """The layout of a job that is being run; None of any other."""
         ...
 
-    def seen_to(self, action: Action) -> None:
+    def note_retained(self, action: Action) -> None:
         """The book has cleared, sealed or purged a finished job."""
         ...
 

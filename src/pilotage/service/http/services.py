@@ -307,7 +307,7 @@ class Services:
     def _seen_to(self, action: Action) -> None:
         """A finished job was cleared, sealed or purged: whoever runs jobs may let go of it."""
         if self.running is not None:
-            self.running.jobs.seen_to(action)
+            self.running.jobs.note_retained(action)
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
         """Have a question about the book answered; what is told has happened: what was granted has its names."""

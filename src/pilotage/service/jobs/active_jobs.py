@@ -18,7 +18,7 @@ from pilotage.model.jobs.submission import Origin
 from pilotage.model.site import Site
 from pilotage.ports import InTheWay, JobTree, Journal, MadeWork, Mark, ResultsIndex, StoredFile, WorkFields
 from pilotage.service.jobs.late_stages import Expanded
-from pilotage.service.jobs.resubmission import are_rivals
+from pilotage.service.jobs.resubmission import were_concurrent
 from pilotage.service.jobs.submission import recall
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import fields_of, is_complete, key_of, made_before, may_be_there, out_of_place
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _NUMBERS_MAX = 8192
 
 
-class JobAtWork:
+class ActiveJob:
     """One job, laid out."""
 
     def __init__(
@@ -195,7 +195,7 @@ class JobAtWork:
             self.forget(AttemptRef(self.job, package, attempt))
 
 
-class JobsAtWork:
+class ActiveJobs:
     """Every job that is worked on, by its id. Threads may ask at once."""
 
     def __init__(self, journal: Journal, *, tree: JobTree, index: ResultsIndex) -> None:
@@ -203,16 +203,16 @@ class JobsAtWork:
         self._journal = journal
         self._tree = tree
         self._index = index
-        self._jobs: dict[str, JobAtWork] = {}
+        self._jobs: dict[str, ActiveJob] = {}
         self._offered: dict[tuple[str, int], Expanded] = {}
         self._guard = threading.RLock()
         self.on_let_go: Callable[[str], None] = lambda _: None
 
-    def bring(self, job: str, *, expansion: Expansion, plan: JobPlan, origin: Origin) -> JobAtWork:
+    def bring(self, job: str, *, expansion: Expansion, plan: JobPlan, origin: Origin) -> ActiveJob:
         """Take a job in that is about to be registered, or was recalled."""
         staged = self._tree.staged_folder(origin.folder, job)
         kept = self._tree.kept_folder(job)
-        at_work = JobAtWork(
+        at_work = ActiveJob(
             job, expansion=expansion, plan=plan, origin=origin, staged=staged, kept=kept, tree=self._tree
         )
         at_work.has_earlier = may_be_there(expansion, origin, self._index)
@@ -220,7 +220,7 @@ class JobsAtWork:
             self._jobs[job] = at_work
         return at_work
 
-    def get(self, job: str) -> JobAtWork | None:
+    def get(self, job: str) -> ActiveJob | None:
         """A job; recalled from the book where it is not here. None where the book has no definition of it."""
         found = self._jobs.get(job)
         if found is not None:
@@ -258,7 +258,7 @@ class JobsAtWork:
                     work[number] = msgspec.structs.replace(work[number], **told)
         return work
 
-    def _recall(self, job: str) -> JobAtWork | None:
+    def _recall(self, job: str) -> ActiveJob | None:
         row = self._journal.job(job)
         if row is None or row.definition is None or row.place == "purged":
             return None
@@ -274,9 +274,9 @@ class JobsAtWork:
         found = ((job, self.get(job)) for job in sorted(jobs))
         return [(job, each.expansion) for job, each in found if each is not None and each.folder == folder]
 
-    def are_rivals(self, job: str, other: str) -> bool:
+    def were_concurrent(self, job: str, other: str) -> bool:
         """Whether a job must not replace what another has made."""
-        return are_rivals(self._journal, job, other)
+        return were_concurrent(self._journal, job, other)
 
     def let_go(self, job: str) -> None:
         """A job is over, or was not taken: it is had from the book should anybody ask."""

@@ -11,14 +11,14 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.exchange.exchange import AgentSays, Assignment, AttemptRef, Exchange, InputSource, LogText
 from pilotage.ports import Journal
-from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
+from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.works.manifests import Manifests
 
 
-class Entitled:
+class AgentAccess:
     """Knows it from the jobs at work, and from the book where those do not say."""
 
-    def __init__(self, journal: Journal, jobs: JobsAtWork, manifests: Manifests) -> None:
+    def __init__(self, journal: Journal, jobs: ActiveJobs, manifests: Manifests) -> None:
         """Take what knows."""
         self._journal = journal
         self._jobs = jobs
@@ -39,7 +39,7 @@ class Entitled:
                             at_work.forget(ref)  # nobody else asks for it
         return frozenset(names)
 
-    def _asked_again(self, at_work: JobAtWork, state: JobState, ref: AttemptRef) -> tuple[str, ...]:
+    def _asked_again(self, at_work: ActiveJob, state: JobState, ref: AttemptRef) -> tuple[str, ...]:
         """What an attempt reads that a service gave out which is gone."""
         number = at_work.number_of(ref)
         if at_work.knows(ref) or number is None:

@@ -29,7 +29,7 @@ from pilotage.service.errors import NotRunning, OperationRefused, Superseded, an
 from pilotage.service.jobs.agent_access import own_logs
 from pilotage.service.journal.writer import Batch, Writer, WriterBusy
 from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
-from pilotage.service.process import Courtesy
+from pilotage.service.process import ThreadYielding
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Driver:
         self._over = False
         self._ready: Future[None] = Future()
         self.fault: BaseException | None = None
-        self.courtesy = Courtesy()  # of the thread
+        self.yielding = ThreadYielding()  # of the thread
 
     # --- the door: any thread ---
 
@@ -299,10 +299,10 @@ class Driver:
                 if heard is not None:
                     core.recall(heard)
         kept = [text for says in logs for text in own_logs(core.engine, says, ran=self._outside.ran)]
-        self.courtesy.give_way()
+        self.yielding.yield_thread()
         now, began = self._clock.now(), time.monotonic()
         outbox = core.step(inbox, now)
-        self.courtesy.give_way()
+        self.yielding.yield_thread()
         self._wake_at = outbox.wake_at
         self._wake_by = began if outbox.wake_at is None else began + outbox.wake_at - now
         self._ahead.append(_Stepped(outbox=outbox, logs=kept))

@@ -24,7 +24,7 @@ from pilotage.model.events.payloads import FilesRemoved, KeptFile, OutputFile, R
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import LineFiles
 from pilotage.ports import Clock, JobTree, Journal, ResultsIndex, StoreError
-from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
+from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.jobs.clean import FileUses, files_there, identity, name_in
 from pilotage.service.jobs.resubmission import unfinished_jobs
 from pilotage.service.journal.writer import Batch, Writer
@@ -53,7 +53,7 @@ class Ordered(NamedTuple):
     by: str
 
 
-class Standing(NamedTuple):
+class GrantedOutputs(NamedTuple):
     """A granted attempt of a line, and who reads what it made."""
 
     ref: AttemptRef
@@ -68,7 +68,7 @@ class _Dealt(NamedTuple):
     kept: list[KeptFile]
 
 
-def packages_of_line(at_work: JobAtWork, stage: int, line: int) -> dict[str, bool]:
+def packages_of_line(at_work: ActiveJob, stage: int, line: int) -> dict[str, bool]:
     """The packages of a line, dotted, and whether each of them makes files."""
     found: dict[str, bool] = {}
     while (number := at_work.number(dotted := f"{stage}.{line}.{len(found) + 1}")) is not None:
@@ -77,7 +77,7 @@ def packages_of_line(at_work: JobAtWork, stage: int, line: int) -> dict[str, boo
     return found
 
 
-def granted_in(job: str, packages: Collection[str], engine: Engine) -> list[Standing]:
+def granted_in(job: str, packages: Collection[str], engine: Engine) -> list[GrantedOutputs]:
     """What of some packages of a line is granted, and who reads it; to be asked within a question."""
     state = engine.state.jobs.by_id.get(job)
     if state is None:
@@ -87,7 +87,7 @@ def granted_in(job: str, packages: Collection[str], engine: Engine) -> list[Stan
     known = [number for number in numbers if number is not None]
     found = [number for number in known if state.granted[number]]
     return [
-        Standing(
+        GrantedOutputs(
             AttemptRef(job, state.dotted(number), state.granted[number]),
             tuple(state.dotted(each) for each in readers(state, number, set(known))),
         )
@@ -110,7 +110,7 @@ class Removals:
 
     def __init__(
         self,
-        jobs: JobsAtWork,
+        jobs: ActiveJobs,
         *,
         journal: Journal,
         writer: Writer,
@@ -149,14 +149,14 @@ class Removals:
             total = _sum(total, dealt)
         return total
 
-    def count(self, job: str, standing: Sequence[Standing]) -> LineFiles:
+    def count(self, job: str, standing: Sequence[GrantedOutputs]) -> LineFiles:
         """The files of granted attempts that are under their names, and stay there."""
         at_work, manifests, names = self._jobs.get(job), Manifests(self._journal), set[str]()
         for each in standing if at_work is not None else ():
             names.update(file.name for file in manifests.of(each.ref) or ())
         return LineFiles(kept=len(self._tree.look_up(at_work.folder, names)) if at_work is not None else 0)
 
-    def kept_for_readers(self, total: LineFiles, standing: Sequence[Standing]) -> LineFiles:
+    def kept_for_readers(self, total: LineFiles, standing: Sequence[GrantedOutputs]) -> LineFiles:
         """The same with the files of attempts that somebody was reading."""
         manifests = Manifests(self._journal)
         for each in standing:

@@ -21,7 +21,7 @@ from pilotage.language import Expansion
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.ports import JobTree, Journal, JournalError, ResultsIndex, StoreError
-from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
+from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.jobs.resubmission import origin_of, unfinished_jobs
 from pilotage.service.works.manifests import Manifest, Manifests
 
@@ -32,7 +32,7 @@ NAMES_MAX = 100_000
 class Claims:
     """The guard of an engine. It is asked in the engine's thread; jobs are told of from another one."""
 
-    def __init__(self, jobs: JobsAtWork, manifests: Manifests, tree: JobTree) -> None:
+    def __init__(self, jobs: ActiveJobs, manifests: Manifests, tree: JobTree) -> None:
         """Take the jobs, what attempts made, and where the files are."""
         self._jobs = jobs
         self._manifests = manifests
@@ -67,10 +67,10 @@ class Claims:
         """A job comes beside others of its folder that are not over: from now on each of them is asked about."""
         # Whatever else they make was compared when they came.
         unknown = _makes_unknown(expansion)
-        rivals = [other for other, its in beside if unknown or _makes_unknown(its)]
-        if rivals:
+        concurrent = [other for other, its in beside if unknown or _makes_unknown(its)]
+        if concurrent:
             with self._lock:
-                self.contested = self.contested | {job, *rivals}
+                self.contested = self.contested | {job, *concurrent}
 
     def forget(self, job: str) -> None:
         """A job is over: what it made is under its names, and asked about there."""
@@ -93,15 +93,15 @@ class Claims:
         with self._lock:
             return self._claim(ref, at_work, manifest)
 
-    def _claim(self, ref: AttemptRef, at_work: JobAtWork, manifest: Manifest) -> str:
+    def _claim(self, ref: AttemptRef, at_work: ActiveJob, manifest: Manifest) -> str:
         folder = at_work.folder
         for file in manifest:
             job, sha256 = self._names.get((folder, file.name), (ref.job, ""))
-            if job != ref.job and sha256 != file.sha256 and self._jobs.are_rivals(ref.job, job):
+            if job != ref.job and sha256 != file.sha256 and self._jobs.were_concurrent(ref.job, job):
                 return f"{file.name}: the job {job}, which is not over, has made another file of this name"
         try:
-            rivals = partial(self._jobs.are_rivals, ref.job)
-            self._tree.check(folder, manifest, is_rival=rivals, in_the_way=at_work.in_the_way)
+            concurrent = partial(self._jobs.were_concurrent, ref.job)
+            self._tree.check(folder, manifest, is_rival=concurrent, in_the_way=at_work.in_the_way)
         except StoreError as fault:
             return f"{fault.subject}: {fault.what}"
         self._names.update(((folder, file.name), (ref.job, file.sha256)) for file in manifest)

@@ -23,8 +23,8 @@ from pilotage.model.exchange.operations import HoldResults
 from pilotage.model.states import ADOPTED, ExitCodeGasw
 from pilotage.ports import InTheWay, JobTree, MadeWork, ResultsIndex, StoreError
 from pilotage.service.errors import Unpublished
-from pilotage.service.jobs.active_jobs import JobAtWork, JobsAtWork
-from pilotage.service.process import Courtesy
+from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
+from pilotage.service.process import ThreadYielding
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import Completer, is_complete
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 Hold = Callable[[str, str], None]
 """Hold a job, with a message."""
-AreRivals = Callable[[str, str], bool]
+WereConcurrent = Callable[[str, str], bool]
 """Whether the first of two jobs must not replace what the second has made."""
 
 
@@ -44,12 +44,12 @@ def hold_for(job: str, message: str) -> HoldResults:
 class Publisher:
     """Publishes what was granted, and throws away what was not; one thread uses it."""
 
-    def __init__(self, tree: JobTree, manifests: Manifests, *, hold: Hold, are_rivals: AreRivals) -> None:
+    def __init__(self, tree: JobTree, manifests: Manifests, *, hold: Hold, were_concurrent: WereConcurrent) -> None:
         """Take the tree, what attempts made, how a job is held, and which jobs must leave each other's files alone."""
         self._tree = tree
         self._manifests = manifests
         self._hold = hold
-        self._are_rivals = are_rivals
+        self._were_concurrent = were_concurrent
         self._waiting: dict[str, dict[AttemptRef, str]] = {}  # by job: what could not be published, and its folder
         self._faults: dict[str, Unpublished] = {}  # by job: the last of them
 
@@ -57,8 +57,8 @@ class Publisher:
         """Publish what a granted attempt made; where that cannot be, its job is held until somebody releases it."""
         manifest = self._manifests.of(ref) or ()
         try:
-            rivals = partial(self._are_rivals, ref.job)
-            self._tree.publish(folder, ref, manifest, is_rival=rivals, in_the_way=in_the_way)
+            concurrent = partial(self._were_concurrent, ref.job)
+            self._tree.publish(folder, ref, manifest, is_rival=concurrent, in_the_way=in_the_way)
         except StoreError as fault:
             self.postpone(folder, ref, fault)
 
@@ -123,19 +123,19 @@ class Publisher:
 # would be in the way of the next run.
 
 
-class Aftermath:
+class CommitHandler:
     """Follows the events of each step in the order of the book; one thread uses it."""
 
     def __init__(
         self,
-        jobs: JobsAtWork,
+        jobs: ActiveJobs,
         manifests: Manifests,
         *,
         tree: JobTree,
         index: ResultsIndex,
         hold: Hold,
         on_its_way: Callable[[str], bool] = lambda _: False,
-        courtesy: Courtesy | None = None,
+        yielding: ThreadYielding | None = None,
     ) -> None:
         """Take the jobs, their files, and how a job is held whose files cannot be published.
 
@@ -145,13 +145,13 @@ class Aftermath:
         self._manifests = manifests
         self._tree = tree
         self._index = index
-        self._publisher = Publisher(tree, manifests, hold=hold, are_rivals=jobs.are_rivals)
+        self._publisher = Publisher(tree, manifests, hold=hold, were_concurrent=jobs.were_concurrent)
         self._completer = Completer(tree, index)
         # By job and activity: how many succeeded, and their seconds, as far as that was not noted yet.
         self._spent: dict[str, dict[str, list[float]]] = {}
         self._timed: dict[str, int] = {}  # by job: how many succeeded
         self._on_its_way = on_its_way
-        self._courtesy = courtesy or Courtesy()
+        self._yielding = yielding or ThreadYielding()
         self._lingering: dict[str, None] = {}  # jobs that were over by the engine before all of it had come here
 
     def stop(self) -> None:
@@ -206,7 +206,7 @@ class Aftermath:
             if state is not None and is_over(state):
                 self._let_go(job)
 
-    def mend(self, engine: Engine, job: str) -> int:
+    def recover(self, engine: Engine, job: str) -> int:
         """Finish what a service that died had begun with the files of a job; how many packages got their files by it."""
         at_work = self._jobs.get(job)
         if at_work is None:
@@ -236,7 +236,7 @@ class Aftermath:
 
     def _grant(self, engine: Engine, granted: Sequence[AttemptRef], *, known: Collection[AttemptRef] = ()) -> None:
         """Remember what was made, then give it its name."""
-        each = self._courtesy.among(granted)
+        each = self._yielding.among(granted)
         made = [found for ref in each if ref not in known and (found := self._made(engine, ref)) is not None]
         try:
             if made:
@@ -247,7 +247,7 @@ class Aftermath:
                 if at_work is not None:
                     self._publisher.postpone(at_work.folder, ref, fault)
             return
-        for ref in self._courtesy.among(granted):
+        for ref in self._yielding.among(granted):
             at_work = self._jobs.get(ref.job)
             if at_work is not None:
                 self._publisher.publish(at_work.folder, ref, in_the_way=at_work.in_the_way)
@@ -304,7 +304,7 @@ class Aftermath:
         if at_work is not None:
             self._note_made(engine, at_work, ref, one.data.manifest)
 
-    def _note_made(self, engine: Engine, at_work: JobAtWork, ref: AttemptRef, manifest: Manifest) -> int | None:
+    def _note_made(self, engine: Engine, at_work: ActiveJob, ref: AttemptRef, manifest: Manifest) -> int | None:
         """Remember what an attempt made, unless it comes too late; the number of its package, where the engine knows it."""
         self._manifests.note(ref, manifest)
         state, number = engine.state.jobs.by_id.get(ref.job), at_work.number_of(ref)
@@ -363,7 +363,7 @@ class Aftermath:
             if state is not None and is_over(state):
                 self._let_go(job)
 
-    _HANDLERS: ClassVar[dict[type, Callable[[Aftermath, Engine, Checked], None]]] = {
+    _HANDLERS: ClassVar[dict[type, Callable[[CommitHandler, Engine, Checked], None]]] = {
         payloads.AttemptFinished: _on_finished,
         payloads.OutputsStaged: _on_staged,
         payloads.StageExpanded: _on_expanded,

@@ -131,7 +131,7 @@ def superseded_by(job: str, *, how: str) -> str:
 _SHOWN_MAX = 5
 
 
-def refuse_rivals(expansion: Expansion, folder: str, others: Iterable[tuple[str, Expansion]]) -> None:
+def refuse_contested_outputs(expansion: Expansion, folder: str, others: Iterable[tuple[str, Expansion]]) -> None:
     """Refuse a job that makes a name which an unfinished job of the same folder makes, too; raises `NotOurs`.
 
     Only plain names are compared: what a pattern will make is not known, and is found out when it is published.
@@ -156,7 +156,7 @@ def unfinished_jobs(engine: Engine) -> set[str]:
     return {job.id for job in jobs if (job.unfinished or job.late) and not (job.cancelled or job.aborted)}
 
 
-def are_rivals(journal: Journal, job: str, other: str) -> bool:
+def were_concurrent(journal: Journal, job: str, other: str) -> bool:
     """Whether a job must not replace what another has made: both were unfinished at once.
 
     What was over before may be replaced, and so may what an earlier run of the same document made.
@@ -178,35 +178,35 @@ def are_rivals(journal: Journal, job: str, other: str) -> bool:
 _FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 
 
-class Standings(msgspec.Struct, frozen=True, kw_only=True):
+class PackageStatuses(msgspec.Struct, frozen=True, kw_only=True):
     """How far the packages of a job are, by number."""
 
     unfinished: tuple[int, ...]
     granted: frozenset[int]
 
 
-def standings_of(job: str, engine: Engine) -> Standings:
+def statuses_of(job: str, engine: Engine) -> PackageStatuses:
     """How far the packages of a job are; to be asked within a question."""
     state = engine.state.jobs.by_id.get(job)
     if state is None:
-        return Standings(unfinished=(), granted=frozenset())
-    return Standings(
+        return PackageStatuses(unfinished=(), granted=frozenset())
+    return PackageStatuses(
         unfinished=tuple(number for number in range(state.count) if not state.is_final(number)),
         granted=frozenset(number for number, attempt in enumerate(state.granted) if attempt),
     )
 
 
-def lost(expansion: Expansion, standings: Standings, *, folder: str, tree: JobTree) -> list[str]:
+def lost(expansion: Expansion, statuses: PackageStatuses, *, folder: str, tree: JobTree) -> list[str]:
     """The packages, dotted, of which a file is gone that something needs which is not over or must run again.
 
     Whoever others of them read from comes first. What nobody needs any more may be gone.
     """
     found: list[str] = []
     looked_at: set[int] = set()
-    readers: Sequence[int] = standings.unfinished
+    readers: Sequence[int] = statuses.unfinished
     while readers:
         read = {each for number in readers for each in _producers(expansion, number)}
-        makers = sorted((read & standings.granted) - looked_at)
+        makers = sorted((read & statuses.granted) - looked_at)
         looked_at.update(makers)
         readers = _without_their_files(expansion, makers, folder=folder, tree=tree)
         found = [*(expansion.id(number).dotted for number in readers), *found]

@@ -45,23 +45,23 @@ from pilotage.model.states import ClearedBy
 from pilotage.ports import AttemptLogs, Clock, JobTree, Journal, ResultsIndex, SiteAccess
 from pilotage.service.core import Core
 from pilotage.service.errors import OperationRefused, Unpublished
-from pilotage.service.jobs.active_jobs import JobsAtWork
-from pilotage.service.jobs.agent_access import Entitled
+from pilotage.service.jobs.active_jobs import ActiveJobs
+from pilotage.service.jobs.agent_access import AgentAccess
 from pilotage.service.jobs.clean import clean, removal_notes
 from pilotage.service.jobs.driver import Driver
 from pilotage.service.jobs.dropped_files import Removals, granted_in, packages_of_line, unfinished_removals
 from pilotage.service.jobs.late_stages import Expanded, Expander
 from pilotage.service.jobs.output_claims import Claims, GrantedFiles
-from pilotage.service.jobs.publishing import Aftermath, hold_for, is_over
+from pilotage.service.jobs.publishing import CommitHandler, hold_for, is_over
 from pilotage.service.jobs.resubmission import (
     earlier_runs,
     lost,
-    refuse_rivals,
-    standings_of,
+    refuse_contested_outputs,
+    statuses_of,
     superseded_by,
     unfinished_jobs,
 )
-from pilotage.service.jobs.startup import Winding, snapshot_of, start_from
+from pilotage.service.jobs.startup import Shutdown, snapshot_of, start_from
 from pilotage.service.jobs.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message, unmade
 from pilotage.service.journal.retention import Action, clear_job
 from pilotage.service.journal.writer import Batch, Writer
@@ -115,11 +115,11 @@ class Runner:
         self._settings = settings
         self._package_token = package_token
         self._manifests = Manifests(journal)
-        self._jobs = JobsAtWork(journal, tree=tree, index=index)
+        self._jobs = ActiveJobs(journal, tree=tree, index=index)
         driver = self._driver = Driver(writer=writer, clock=clock, outside=self)
-        self._aftermath = Aftermath(
+        self._commit_handler = CommitHandler(
             self._jobs, self._manifests, tree=tree, index=index, hold=self._hold,
-            on_its_way=driver.on_its_way, courtesy=driver.courtesy,
+            on_its_way=driver.on_its_way, yielding=driver.yielding,
         )  # fmt: skip
         self._workers = SiteWorkers(
             {**accesses, **(agent_sites or {})},
@@ -128,8 +128,8 @@ class Runner:
             unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
             unheard=lambda site: driver.ask(partial(unheard_at, site)).result(),
         )
-        self._winding = Winding(driver, self._workers)
-        self.wind_down = self._winding.down  # while agents are still answered
+        self._shutdown = Shutdown(driver, self._workers)
+        self.wind_down = self._shutdown.down  # while agents are still answered
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._granted_files = GrantedFiles(journal, index)
@@ -145,8 +145,8 @@ class Runner:
             ask=driver.ask,
         )
         self._removing: frozenset[str] = frozenset()  # jobs of which files are being removed
-        entitled = Entitled(journal, self._jobs, self._manifests)
-        self.reads, self.ran = entitled.reads, entitled.ran
+        access = AgentAccess(journal, self._jobs, self._manifests)
+        self.reads, self.ran = access.reads, access.ran
         self._core: Core | None = None
         self.look_at_sites: Callable[[], None] | None = None  # whether there are others by now
 
@@ -165,12 +165,12 @@ class Runner:
 
     def stop(self) -> None:
         """End in good order; what runs at the sites goes on."""
-        self._winding.down(patience_seconds=0.0)
+        self._shutdown.down(patience_seconds=0.0)
         self._workers.stop()
         self._submitter.shutdown(wait=True, cancel_futures=True)
         self._driver.stop()
         self._expander.stop()
-        self._aftermath.stop()
+        self._commit_handler.stop()
         self.tree.close()
         self._index.close()
         self.logs.close()
@@ -215,7 +215,7 @@ class Runner:
         renewed: Collection[str] = (),
         formers: Mapping[str, Way] | None = None,
     ) -> None:
-        """These are the sites from now on, and new or other ways to some; those that are gone are left by `let_go_of_sites`.
+        """These are the sites from now on, and new or other ways to some; those that are gone are left by `release_sites`.
 
         What was started before is drained at those that are `renewed`; `formers` are ways to the batch systems of some of
         these as they were before.
@@ -228,9 +228,9 @@ class Runner:
         for name in new:
             self._workers.put(name, ways[name])
 
-    def let_go_of_sites(self) -> None:
+    def release_sites(self) -> None:
         """Nobody acts any longer at sites that are gone, and with them all that was started there."""
-        self._workers.let_go_of_formers()
+        self._workers.release_formers()
         left = {*self._workers.names} - {site.name for site in self._sites}
         for name in left:
             if not self._workers.owes(name) and not self._driver.ask(partial(has_something, name)).result():
@@ -272,11 +272,11 @@ class Runner:
 
     def unpublished(self, job: str) -> int:
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
-        return self._aftermath.unpublished(job) + int(self._driver.on_its_way(job))
+        return self._commit_handler.unpublished(job) + int(self._driver.on_its_way(job))
 
     def publishing_fault(self, job: str) -> Unpublished | None:
         """What of a job has not got its names, and why; to be asked within a question only."""
-        return self._aftermath.fault(job)
+        return self._commit_handler.fault(job)
 
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
         """Take a job in; fails with `DocumentError` or `OperationRefused`."""
@@ -290,7 +290,7 @@ class Runner:
         """Find what a document no longer makes, and remove what is asked for of it; no job comes in meanwhile."""
         return self._submitter.submit(self._clean, request)
 
-    def seen_to(self, action: Action) -> None:
+    def note_retained(self, action: Action) -> None:
         """The book has cleared, sealed or purged a finished job: the engine need not know it any longer."""
         self._driver.receive(PutAway(job=action.job))
         if action.deed == "purge":
@@ -305,7 +305,7 @@ class Runner:
         def unfinished(engine: Engine) -> set[str]:
             return {
                 job.id for job in engine.state.jobs.by_id.values() if not is_over(job)
-            } | self._aftermath.unpublished_jobs()
+            } | self._commit_handler.unpublished_jobs()
 
         def at_work(job: str) -> tuple[Expansion, Collection[str]] | None:
             found = self._jobs.get(job)
@@ -376,7 +376,7 @@ class Runner:
         if prepared.origin.unknown_executors and self.look_at_sites is not None:
             self.look_at_sites()  # a site that was added a moment ago is known
             prepared = self._prepared(submission)
-        unpublished = self._driver.ask(lambda _: self._aftermath.unpublished_jobs()).result()
+        unpublished = self._driver.ask(lambda _: self._commit_handler.unpublished_jobs()).result()
         earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
         if earlier.same:
             return self._go_on(earlier.same, prepared)
@@ -386,7 +386,7 @@ class Runner:
             return SubmissionAnswer(job="", packages=count, adopted=adopted)
         unfinished = self._driver.ask(unfinished_jobs).result() - {*earlier.others}
         beside = self._jobs.beside(prepared.origin.folder, unfinished)
-        refuse_rivals(prepared.expansion, prepared.origin.folder, beside)
+        refuse_contested_outputs(prepared.expansion, prepared.origin.folder, beside)
         self._claims.contest(prepared.job, prepared.expansion, beside)
         self._jobs.bring(prepared.job, expansion=prepared.expansion, plan=prepared.plan, origin=prepared.origin)
         try:
@@ -420,10 +420,10 @@ class Runner:
         at_work = self._jobs.get(job)
         if at_work is None:
             return 0
-        standings = self._driver.ask(partial(standings_of, job)).result()
+        statuses = self._driver.ask(partial(statuses_of, job)).result()
         staged = {package for package, _ in self.tree.staged(at_work.folder, job)}  # made, and not under its names yet
         count = 0
-        for package in lost(at_work.expansion, standings, folder=at_work.folder, tree=self.tree):
+        for package in lost(at_work.expansion, statuses, folder=at_work.folder, tree=self.tree):
             if package in staged:
                 continue
             with suppress(OperationRefused):  # somebody reads what it made: so that is there for who does
@@ -446,7 +446,7 @@ class Runner:
         )
         self._core = core
         self._claims.watch(core.engine)
-        mended = sum([self._aftermath.mend(core.engine, job) for job in core.engine.state.jobs.by_id])
+        mended = sum([self._commit_handler.recover(core.engine, job) for job in core.engine.state.jobs.by_id])
         if core.engine.state.jobs.by_id:
             unfinished = len(unfinished_jobs(core.engine))
             told = (
@@ -462,7 +462,7 @@ class Runner:
     def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
         """The events of a step are durable: what was granted is published before anybody hears of it."""
         assert self._core is not None
-        self._aftermath.follow(self._core.engine, outbox.events)
+        self._commit_handler.follow(self._core.engine, outbox.events)
         if logs:
             try:
                 self.logs.put(logs)
@@ -471,12 +471,12 @@ class Runner:
 
     def reply(self, reply: ExchangeReply) -> bytes:
         """What goes over the wire to an agent: the reply, with how to run what it is given."""
-        early = [each for each in reply.assignments if self._aftermath.holds_back(each)]
+        early = [each for each in reply.assignments if self._commit_handler.holds_back(each)]
         if early:
             reply = self._without(reply, early)
         given = reply.assignments
         site = self._site_of(reply.pilot) if given else None
-        work = self._jobs.reused([self._work(each, site) for each in self._driver.courtesy.among(given)], given)
+        work = self._jobs.reused([self._work(each, site) for each in self._driver.yielding.among(given)], given)
         tokens = tuple(map(mint, (each.ref for each in given))) if (mint := self._package_token) is not None else ()
         return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
 

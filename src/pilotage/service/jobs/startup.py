@@ -18,7 +18,7 @@ from pilotage.model.site import Site
 from pilotage.ports import Journal
 from pilotage.service.core import Core, start_core
 from pilotage.service.errors import NotRunning
-from pilotage.service.jobs.active_jobs import JobsAtWork
+from pilotage.service.jobs.active_jobs import ActiveJobs
 from pilotage.service.jobs.driver import Driver
 from pilotage.service.messages import Stopping
 
@@ -30,7 +30,7 @@ _PILOTS_AT_ONCE = 10_000
 
 def start_from(
     journal: Journal,
-    jobs: JobsAtWork,
+    jobs: ActiveJobs,
     *,
     sites: Sequence[Site],
     settings: EngineSettings,
@@ -44,7 +44,7 @@ def start_from(
         if at_work is not None:
             snapshots.append(_snapshot(journal, row, at_work.plan))
     decided = list(journal.streams("service"))
-    close_holes(journal, decided)
+    fill_stream_gaps(journal, decided)
     pilots = _pilots(journal)
     snapshot = Snapshot(
         jobs=snapshots,
@@ -58,7 +58,7 @@ def start_from(
     return start_core(snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=streams)
 
 
-def close_holes(journal: Journal, streams: Sequence[StreamRow]) -> None:
+def fill_stream_gaps(journal: Journal, streams: Sequence[StreamRow]) -> None:
     """Count all numbers below the highest of the stream of decisions as heard: none of them is given to a decision any more.
 
     Jobs that were loaded leave holes there, and a stream with holes costs more with every batch.
@@ -69,7 +69,7 @@ def close_holes(journal: Journal, streams: Sequence[StreamRow]) -> None:
                 ledger.write(Changes(streams=[stream_row(row, [(1, last)])], forgotten=missing))
 
 
-def snapshot_of(journal: Journal, jobs: JobsAtWork, job: str) -> tuple[JobSnapshot, frozenset[str]] | None:
+def snapshot_of(journal: Journal, jobs: ActiveJobs, job: str) -> tuple[JobSnapshot, frozenset[str]] | None:
     """A job that the engine has let go of, as the book has it, and the pilots that are known to be over."""
     row, at_work = journal.job(job), jobs.get(job)
     if row is None or at_work is None:
@@ -114,7 +114,7 @@ def stop_requesting_pilots(driver: Driver) -> None:
         log.warning("the engine does not answer: pilots that have not come are not withdrawn")
 
 
-class Winding:
+class Shutdown:
     """The first part of an end, while agents are still answered; it is done once, whoever asks for it."""
 
     def __init__(self, driver: Driver, workers: SiteWorkers) -> None:

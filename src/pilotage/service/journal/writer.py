@@ -18,7 +18,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events.events import Event
 from pilotage.model.settings.engine import SKEW_SECONDS
 from pilotage.ports import Clock, Journal, JournalError, JournalFull, JournalLost, JournalUnavailable, SealedLost
-from pilotage.service.process import Courtesy
+from pilotage.service.process import ThreadYielding
 
 Afterwards = Callable[[Joined, Ledger], None]
 """What else happens in the transaction of a batch, such as noting whom to tell."""
@@ -58,7 +58,7 @@ class Keeper:
         self.codec = codec if codec is not None else Codec()
         self._within = tuple(within)
         self._skew_seconds = skew_seconds
-        self._courtesy = Courtesy()
+        self._yielding = ThreadYielding()
 
     def take(self, events: Sequence[Event]) -> Receipt:
         """Take events in that never were text."""
@@ -110,9 +110,9 @@ class Keeper:
                 )
                 if batch.own and joined.receipt.refused:
                     raise _own_refused(batch, joined.receipt.refused)
-                self._courtesy.give_way()
+                self._yielding.yield_thread()
                 ledger.write(joined.changes)
-                self._courtesy.give_way()
+                self._yielding.yield_thread()
                 for each in self._within:
                     each(joined, ledger)
                 receipts.append(joined.receipt)
@@ -191,7 +191,7 @@ class Writer:
         queue_events_max: int = QUEUE_EVENTS_MAX,
     ) -> None:
         """Take the keeper, and who is told of commits; nothing runs before `start`."""
-        self._keeper = keeper
+        self._committer = keeper
         self._committed = committed
         self._group_events = group_events
         self._queue_events_max = queue_events_max
@@ -261,7 +261,7 @@ class Writer:
 
     def _write(self, group: Sequence[_Request]) -> None:
         try:
-            receipts = self._keeper.keep_together([request.batch for request in group])
+            receipts = self._committer.keep_together([request.batch for request in group])
         except JournalError as fault:
             self.trouble = f"the book cannot be written: {_words(fault)}"
             if len(group) > 1 and not isinstance(fault, JournalFull):

@@ -1,6 +1,6 @@
 """Deliveries: everything that is to be sent, each receiver in its own turn, so that one that fails holds up no other.
 
-A thread looks at the agenda and gives what is due to a few workers; never two at once to one receiver. When to try again
+A thread asks the sources of tasks and gives what is due to a few workers; never two at once to one receiver. When to try again
 is kept in the journal: a restart goes on where the last one stopped.
 """
 
@@ -35,7 +35,7 @@ TROUBLE_SECONDS = 5.0
 _SWEEP = "sweep"
 
 
-class Errand(msgspec.Struct, frozen=True):
+class DeliveryTask(msgspec.Struct, frozen=True):
     """Something to do, not before a time; of one key only one is under way."""
 
     key: str
@@ -43,19 +43,19 @@ class Errand(msgspec.Struct, frozen=True):
     run: Callable[[], None]
 
 
-class Agenda(Protocol):
-    """Somebody with errands."""
+class TaskSource(Protocol):
+    """Has delivery tasks."""
 
-    def errands(self) -> Iterable[Errand]:
+    def tasks(self) -> Iterable[DeliveryTask]:
         """What is to be done, now or later."""
         ...
 
     def on_news(self, woken: Callable[[], None]) -> None:
-        """Call `woken`, in any thread, when there may be another errand."""
+        """Call `woken`, in any thread, when there may be another task."""
         ...
 
 
-class SubscriptionAgenda:
+class SubscriptionTasks:
     """Sends the notices of subscriptions that have an address, in order, and ends those whose time is over."""
 
     def __init__(
@@ -78,13 +78,13 @@ class SubscriptionAgenda:
         """Call `woken` when there are new notices, or an address changed."""
         self._subscriptions.on_news(lambda _: woken())
 
-    def errands(self) -> Iterable[Errand]:
+    def tasks(self) -> Iterable[DeliveryTask]:
         """A turn for each subscription that waits, and an end for those whose time is over."""
         over = self._subscriptions.next_expiry()
         if over is not None:
-            yield Errand(_SWEEP, over, self._subscriptions.sweep)
+            yield DeliveryTask(_SWEEP, over, self._subscriptions.sweep)
         for row in self._subscriptions.waiting():
-            yield Errand(row.subscription, row.next_at, partial(self._turn, row.subscription))
+            yield DeliveryTask(row.subscription, row.next_at, partial(self._turn, row.subscription))
 
     def _turn(self, subscription: str) -> None:
         found = self._subscriptions.turn(subscription, limit=TURN_NOTICES)
@@ -126,11 +126,11 @@ class SubscriptionAgenda:
 
 
 class Deliveries:
-    """Runs the errands of some agendas: in a thread with workers, or, for tests and tools, all that is due at once."""
+    """Runs the tasks of some sources: in a thread with workers, or, for tests and tools, all that is due at once."""
 
-    def __init__(self, agendas: Sequence[Agenda], *, clock: Clock, workers: int = WORKERS) -> None:
-        """Take agendas; nothing runs before `start`."""
-        self._agendas = tuple(agendas)
+    def __init__(self, sources: Sequence[TaskSource], *, clock: Clock, workers: int = WORKERS) -> None:
+        """Take the sources; nothing runs before `start`."""
+        self._sources = tuple(sources)
         self._clock = clock
         self._change = threading.Condition()
         self._busy: set[str] = set()
@@ -142,8 +142,8 @@ class Deliveries:
 
     def start(self) -> None:
         """Begin to deliver, with what waited from before."""
-        for agenda in self._agendas:
-            agenda.on_news(self.wake)
+        for source in self._sources:
+            source.on_news(self.wake)
         self._thread.start()
 
     def stop(self) -> None:
@@ -155,13 +155,13 @@ class Deliveries:
             self._thread.join()
 
     def wake(self) -> None:
-        """Look at the agenda again."""
+        """Ask the sources again."""
         with self._change:
             self._woken = True
             self._change.notify_all()
 
     def next_at(self) -> float | None:
-        """When the next errand is due that is not under way."""
+        """When the next task is due that is not under way."""
         _, later = self._due()
         return later
 
@@ -173,48 +173,48 @@ class Deliveries:
                         return
                     self._woken = False
                 due, later = self._due()
-                for errand in due:
+                for task in due:
                     with self._change:
-                        self._busy.add(errand.key)
-                    pool.submit(self._do, errand)
+                        self._busy.add(task.key)
+                    pool.submit(self._do, task)
                 wait = LOOK_SECONDS_MAX if later is None else later - self._clock.now()
                 with self._change:
                     self._change.wait_for(
                         lambda: self._woken or self._stopped, timeout=min(max(wait, 0.0), LOOK_SECONDS_MAX)
                     )
 
-    def _due(self) -> tuple[list[Errand], float | None]:
+    def _due(self) -> tuple[list[DeliveryTask], float | None]:
         """What is due and not under way, and when the next after that is."""
         now = self._clock.now()
         with self._change:
             busy = set(self._busy)
             troubled = dict(self._troubled)
-        due: list[Errand] = []
+        due: list[DeliveryTask] = []
         later: float | None = None
-        for agenda in self._agendas:
-            for errand in agenda.errands():
-                if errand.key in busy:
+        for source in self._sources:
+            for task in source.tasks():
+                if task.key in busy:
                     continue
-                at = max(errand.at, troubled.get(errand.key, 0.0))
+                at = max(task.at, troubled.get(task.key, 0.0))
                 if at <= now:
-                    due.append(errand)
+                    due.append(task)
                 elif later is None or at < later:
                     later = at
         return due, later
 
-    def _do(self, errand: Errand) -> None:
+    def _do(self, task: DeliveryTask) -> None:
         trouble = True
         try:
-            errand.run()
+            task.run()
             trouble = False
         except JournalError as fault:
             log.warning("a delivery waits for the journal: %s", fault)
         except Exception:
             log.exception("a delivery failed in a way that nobody foresaw")
         with self._change:
-            self._busy.discard(errand.key)
-            self._troubled.pop(errand.key, None)
+            self._busy.discard(task.key)
+            self._troubled.pop(task.key, None)
             if trouble:
-                self._troubled[errand.key] = self._clock.now() + TROUBLE_SECONDS
+                self._troubled[task.key] = self._clock.now() + TROUBLE_SECONDS
             self._woken = True
             self._change.notify_all()

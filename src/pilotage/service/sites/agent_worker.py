@@ -24,7 +24,7 @@ from pilotage.model.exchange.operations import CancelSubmitted
 from pilotage.model.exchange.reports import AnyReport, Gone, SiteEffect, SiteHears, SiteNoticed, SiteSays, SiteSeen
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.service.errors import NotRunning, Superseded, fail
-from pilotage.service.sites.worker import Strays, Unknown, behind, none_unknown, trouble_of
+from pilotage.service.sites.worker import Unknown, UnknownBatchJobs, behind, none_unknown, trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ Expected = Callable[[], Collection[str]]
 _encode = msgspec.json.Encoder().encode
 
 
-class Tends(Protocol):
+class TendsAgent(Protocol):
     """Who sees that the agent of a site runs and has a way to us."""
 
     def start(self, *, heard_at: Callable[[], float], complain: Callable[[str], None]) -> None:
@@ -67,7 +67,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_seconds: float = INTERVAL_SECONDS
     silent_seconds: float = SILENT_SECONDS
     make_token: Callable[[], str] | None = None  # for the pilots there
-    outpost: Tends | None = None  # where its user does not see to it
+    outpost: TendsAgent | None = None  # where its user does not see to it
     clock: Callable[[], float] = time.monotonic
 
 
@@ -101,7 +101,7 @@ class AgentSite:
         self._report = report
         self._expected = expected
         self._unheard = unheard
-        self._strays = Strays(unknown, clock=settings.clock)
+        self._unknown_jobs = UnknownBatchJobs(unknown, clock=settings.clock)
         self._id = secrets.token_hex(8)
         self._change = threading.Condition()
         self._wanted: dict[tuple[str, bool], tuple[int, SiteEffect]] = {}  # by key, and whether it is a cancellation
@@ -283,7 +283,9 @@ class AgentSite:
             # What it reported is applied before what is asked here: both go through the engine in order.
             expected, unheard = tuple(self._expected()), tuple(self._unheard())
             # What nobody waits for: an earlier process was to have it ended, or could not.
-            self.want(*(CancelSubmitted(site=self._site, key=key) for key in self._strays.among(waiting.says.there)))
+            self.want(
+                *(CancelSubmitted(site=self._site, key=key) for key in self._unknown_jobs.overdue(waiting.says.there))
+            )
             told = self._hears(waiting.says, expected, unheard)
         except Exception as fault:  # whoever asked is told
             log.exception("site %s", self._site)

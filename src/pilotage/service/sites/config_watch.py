@@ -90,7 +90,7 @@ class ChangesSites(Protocol):
         """
         ...
 
-    def let_go_of_sites(self) -> None:
+    def release_sites(self) -> None:
         """Nobody acts any longer at sites that are gone, and with them all that was started there."""
         ...
 
@@ -114,7 +114,7 @@ def ways_to(placed: Iterable[Placed]) -> dict[str, Way]:
     return ways
 
 
-class SiteKeeper:
+class SitesFileWatcher:
     """A thread that looks at the file, and changes the sites."""
 
     def __init__(
@@ -172,7 +172,7 @@ class SiteKeeper:
         except Exception as fault:
             if self._complain(f"{type(fault).__name__}: {fault}"):
                 log.exception("the sites could not be changed")
-        self._runner.let_go_of_sites()
+        self._runner.release_sites()
         if self._besides is not None:
             self._besides()
 

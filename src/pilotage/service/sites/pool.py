@@ -23,7 +23,7 @@ from pilotage.model.exchange.reports import AnyReport, Gone, SiteEffect, SiteNot
 from pilotage.ports import SiteAccess
 from pilotage.service.errors import UnknownSite
 from pilotage.service.sites.agent_worker import NOT_YET, AgentSettings, AgentSite
-from pilotage.service.sites.worker import STOP_SECONDS, AtSite, SiteWorker, Turns
+from pilotage.service.sites.worker import STOP_SECONDS, AtSite, SiteWorker, StartLimiter
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class SiteWorkers:
         self._unheard = unheard
         self._guard = threading.Lock()
         self._running = False
-        self._turns = Turns(LOOKS_MAX, hanging_max=HANGING_MAX)
+        self._limiter = StartLimiter(LOOKS_MAX, hanging_max=HANGING_MAX)
         self.behind: list[str] = []  # what could not be ended at sites when all this ended, in words
         self._formers: dict[str, tuple[_Former, ...]] = {}
         self._workers = {name: self._made(name, way) for name, way in ways.items()}
@@ -148,7 +148,7 @@ class SiteWorkers:
             report=self._report_of_former,
             expected=lambda: keys.intersection(self._expected(name)),
             unknown=partial(self._unknown, name),
-            turns=self._turns,
+            limiter=self._limiter,
         )
         there = [each for each in left if isinstance(each, CancelSubmitted) and each.key in keys]
         worker.want(*there)
@@ -167,7 +167,7 @@ class SiteWorkers:
         """The keys of what was submitted to batch systems that the entry of a site named before."""
         return frozenset().union(*(each.keys for each in self._formers.get(name, ())))
 
-    def let_go_of_formers(self) -> None:
+    def release_formers(self) -> None:
         """Nobody acts any longer at batch systems of before at which nothing is left."""
         with self._guard:
             formers = [(name, each) for name, some in self._formers.items() for each in some]
@@ -245,7 +245,7 @@ class SiteWorkers:
             expected=expected,
             unknown=unknown,
             unheard=unheard,
-            turns=self._turns,
+            limiter=self._limiter,
             told=told,
         )
 

@@ -52,7 +52,7 @@ Unknown = Callable[[Collection[str]], Collection[str]]
 """Those of some keys that nobody knows."""
 
 
-class Strays:
+class UnknownBatchJobs:
     """Remembers since when nobody has known what is there; one thread at a time may use it."""
 
     def __init__(self, unknown: Unknown, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +61,7 @@ class Strays:
         self._clock = clock
         self._since: dict[str, float] = {}
 
-    def among(self, keys: Collection[str]) -> list[str]:
+    def overdue(self, keys: Collection[str]) -> list[str]:
         """Those of what is there now that are to be ended."""
         now = self._clock()
         self._since = {key: self._since.get(key, now) for key in (self._unknown(keys) if keys else ())}
@@ -91,7 +91,7 @@ def none_unknown(_: Collection[str]) -> Collection[str]:
 COUNTED_SECONDS = 1.0
 
 
-class Turns:
+class StartLimiter:
     """So many turns at a time; any thread may ask for one. Nobody waits here: who gets none asks again."""
 
     def __init__(
@@ -164,7 +164,7 @@ class SiteWorker:
         report: Report,
         expected: Expected,
         unknown: Unknown = none_unknown,
-        turns: Turns | None = None,
+        limiter: StartLimiter | None = None,
         unheard: Expected = tuple,
         told: SiteSeen | None = None,
         busy_seconds: float = BUSY_SECONDS,
@@ -172,7 +172,7 @@ class SiteWorker:
     ) -> None:
         """Take who is told of what is seen, and who knows what should be; nothing runs before `start`.
 
-        Who looks around takes one of the `turns`, where they are counted. The `clock` tells how long submissions take, and
+        Who looks around takes one of the `limiter`, where they are counted. The `clock` tells how long submissions take, and
         since when what is there is `unknown`. `unheard` tells which of what is expected has not spoken. `told` is what was
         last reported of the site by who acted there before: where that was bad, the first look that succeeds takes it back.
         """
@@ -181,7 +181,7 @@ class SiteWorker:
         self._access = access
         self._report = report
         self._expected = expected
-        self._turns = turns
+        self._limiter = limiter
         self._unheard = unheard
         self._heard: set[str] = set()  # of what is there, all that has spoken
         self._noticed: tuple[Noticed, ...] = ()
@@ -200,7 +200,7 @@ class SiteWorker:
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
         self.behind = ""  # what could not be ended there when this ended, in words
-        self._strays = Strays(unknown, clock=clock)
+        self._unknown_jobs = UnknownBatchJobs(unknown, clock=clock)
 
     def start(self) -> None:
         """Begin; the first thing is a look around."""
@@ -237,7 +237,7 @@ class SiteWorker:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                looked = time.monotonic() >= self._look_at and self._look_in_turn()
+                looked = time.monotonic() >= self._look_at and self._look_if_allowed()
                 if looked:
                     self._take_back()
                     self._look_at = time.monotonic() + self._access.look_seconds * (REST_LOOKS if self._rests else 1)
@@ -369,19 +369,19 @@ class SiteWorker:
 
     # --- what is seen ---
 
-    def _look_in_turn(self) -> bool:
+    def _look_if_allowed(self) -> bool:
         """Look when few others do; whether it was so."""
-        if self._turns is None:
+        if self._limiter is None:
             self._look()
             return True
-        turn = self._turns.take(is_known=bool(self._answers))
+        turn = self._limiter.take(is_known=bool(self._answers))
         if turn is None:
             self._look_at = time.monotonic() + (TURN_SECONDS if self._answers else DOUBTFUL_TURN_SECONDS)
             return False
         try:
             self._look()
         finally:
-            self._turns.give_back(turn)
+            self._limiter.give_back(turn)
         return True
 
     def _look(self) -> None:
@@ -401,7 +401,7 @@ class SiteWorker:
         self._rests = not (expected or listed or self._cancelled)
         there = {key for key, seen in listed.items() if not seen.ended}
         self._notice(there.intersection(expected))
-        self._end_strays(there.difference(expected, self._cancelled))
+        self._cancel_unknown_jobs(there.difference(expected, self._cancelled))
 
     def _notice(self, there: set[str]) -> None:
         """Report what does not begin, or runs and does not speak; who has spoken once is not asked for again."""
@@ -414,12 +414,12 @@ class SiteWorker:
                 self._noticed = noticed
                 self._report(SiteNoticed(site=self._site, things=noticed))
 
-    def _end_strays(self, there: Collection[str]) -> None:
+    def _cancel_unknown_jobs(self, there: Collection[str]) -> None:
         """End what is there and nobody waits for: an earlier process was to do it, or could not."""
-        strays = self._strays.among(there)
-        if strays:
-            log.warning("site %s: nobody waits for %s: it is ended", self._site, ", ".join(sorted(strays)[:10]))
-            self.want(*(CancelSubmitted(site=self._site, key=key) for key in strays))
+        unknown_jobs = self._unknown_jobs.overdue(there)
+        if unknown_jobs:
+            log.warning("site %s: nobody waits for %s: it is ended", self._site, ", ".join(sorted(unknown_jobs)[:10]))
+            self.want(*(CancelSubmitted(site=self._site, key=key) for key in unknown_jobs))
 
     def _take_back(self) -> None:
         """The site answers in this way, whatever was said of it in another."""

@@ -157,11 +157,11 @@ async def purge_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
     if row.cleared_at is None:
         raise _not_over(job, "it is not cleared", "take over its outputs first: pilotage outputs")
     now = services.clock.now()
-    running.jobs.seen_to(Action(deed="clear", job=job, since=now, why="it is to be purged"))
+    running.jobs.note_retained(Action(deed="clear", job=job, since=now, why="it is to be purged"))
     if await asyncio.wrap_future(running.jobs.ask(lambda engine: job in engine.state.jobs.by_id)):
         raise _not_over(job, "something of it is under way", "ask again when that has ended")
     await services.do(lambda: services.journal.purge(job, at=now))
-    running.jobs.seen_to(Action(deed="purge", job=job, since=now, why="somebody asked for it"))
+    running.jobs.note_retained(Action(deed="purge", job=job, since=now, why="somebody asked for it"))
     return ClearedView(job=job)
 
 
