@@ -8,15 +8,15 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pilotage.agent.batch import BatchError, Unknown
-from pilotage.agent.batch.pilot_job import Berth
-from pilotage.agent.batch.submitter import PATIENCE_SECONDS, SETTLE_SECONDS, Desk
+from pilotage.agent.batch.pilot_job import PilotJobTemplate
+from pilotage.agent.batch.submitter import PATIENCE_SECONDS, SETTLE_SECONDS, Submitter
 from tests.unit.agent.test_batch_desk import PlainDialect, PlainSystem
 
 KEYS = 12
 LATE_SECONDS = SETTLE_SECONDS - 1.0
 
 
-class DeskHistory(RuleBasedStateMachine):
+class SubmitterHistory(RuleBasedStateMachine):
     """A desk, the batch system behind it, and an engine that asks again for what it heard nothing of."""
 
     def __init__(self) -> None:
@@ -28,18 +28,18 @@ class DeskHistory(RuleBasedStateMachine):
         self.answered: set[str] = set()  # what the engine was told that it is there
         self.told: set[str] = set()  # what it was told that it has ended
         self.ended: set[str] = set()
-        self.desk = self.new_desk()
+        self.submitter = self.new_desk()
 
-    def new_desk(self) -> Desk:
-        berth = Berth(site="lyon", folder="/far", agent="/far/agent.pyz", server="https://home")
+    def new_desk(self) -> Submitter:
+        job_template = PilotJobTemplate(site="lyon", folder="/far", agent="/far/agent.pyz", server="https://home")
 
         def note(keys: Collection[str]) -> None:
             self.noted[:] = keys
 
-        return Desk(
+        return Submitter(
             PlainDialect("pilotage"),
             self.system.run,
-            lambda: berth,
+            lambda: job_template,
             clock=lambda: self.system.now,
             unsure=list(self.noted),
             note=note,
@@ -68,7 +68,7 @@ class DeskHistory(RuleBasedStateMachine):
         self.system.takes = fate != "lost"
         hidden = {key: what for key, (_, what) in self.late.items()}
         try:
-            native_ids = self.desk.submit_pilots(wanted[0], len(wanted))
+            native_ids = self.submitter.submit_pilots(wanted[0], len(wanted))
         except BatchError:
             native_ids = []
         self.system.up = self.system.answers = self.system.takes = True
@@ -102,14 +102,14 @@ class DeskHistory(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """The process of the desk dies, and another comes."""
-        self.desk = self.new_desk()
+        self.submitter = self.new_desk()
 
     @rule(fate=st.sampled_from(["well", "well", "down"]))
     def look(self, fate: str) -> None:
         """What is there is looked at."""
         self.system.up = fate != "down"
         try:
-            listed = self.desk.listing(sorted(self.answered - self.told))
+            listed = self.submitter.listing(sorted(self.answered - self.told))
         except Unknown:
             return
         finally:
@@ -126,4 +126,4 @@ class DeskHistory(RuleBasedStateMachine):
         assert not self.late.keys() & self.system.jobs.keys()
 
 
-TestDesk = DeskHistory.TestCase
+TestDesk = SubmitterHistory.TestCase

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pilotage.agent.batch import Busy, Refused, Unknown, element_key
 from pilotage.agent.batch.submitter import Listed, Notice
 from pilotage.agent.site.reconcile import Reports, SiteWork
-from pilotage.agent.site.state_folder import FORGET_SECONDS, GONE, SiteMemory
+from pilotage.agent.site.state_folder import FORGET_SECONDS, GONE, SiteRecords
 
 SITE = "lyon"
 
@@ -34,7 +34,7 @@ class Cluster:
         self.ended: dict[str, str] = {}
 
 
-class DeskOf:
+class SubmitterOf:
     """A desk of one process; `fate` says what becomes of each of its calls."""
 
     def __init__(self, cluster: Cluster, fate: list[str]) -> None:
@@ -117,15 +117,15 @@ def test_whatever_dies_when_nothing_is_doubled_and_all_comes_to_be_there(
         heard: dict[str, str] = {}
         for _ in range(60):
             # Each turn is another process, which knows what is on disk; the service repeats what it was not told of.
-            memory = SiteMemory(Path(folder) / "memory.json")
+            memory = SiteRecords(Path(folder) / "memory.json")
             work = SiteWork(memory, settle_seconds=0.0)
-            desk = DeskOf(cluster, fate)
+            submitter = SubmitterOf(cluster, fate)
             asked = [key for key in wanted if key not in heard]
             memory.told(hears(asked, expected, [key for key in ending if heard.get(key) != "gone"]))
             try:
                 memory.save()
-                work.look(desk)
-                work.act(desk)
+                work.look(submitter)
+                work.act(submitter)
             except (Killed, Unknown):
                 continue
             for report in Reports(memory, SITE).due():
@@ -145,30 +145,30 @@ def test_whatever_dies_when_nothing_is_doubled_and_all_comes_to_be_there(
 
 def test_what_an_earlier_process_may_have_submitted_is_waited_for_before_it_is_submitted_again(tmp_path: Path) -> None:
     cluster = Cluster()
-    memory = SiteMemory(tmp_path / "memory.json")
+    memory = SiteRecords(tmp_path / "memory.json")
     memory.told(hears([f"{SITE}-1"], []))
     work = SiteWork(memory, settle_seconds=1000.0)
     with suppress(Killed):
-        work.act(DeskOf(cluster, ["killed before"]))
-    again = SiteMemory(tmp_path / "memory.json")
+        work.act(SubmitterOf(cluster, ["killed before"]))
+    again = SiteRecords(tmp_path / "memory.json")
     patient = SiteWork(again, settle_seconds=1000.0)
-    patient.look(DeskOf(cluster, []))
-    patient.act(DeskOf(cluster, []))
+    patient.look(SubmitterOf(cluster, []))
+    patient.act(SubmitterOf(cluster, []))
     assert cluster.taken == []
     settled = SiteWork(again, settle_seconds=0.0)
-    settled.look(DeskOf(cluster, []))
-    settled.act(DeskOf(cluster, []))
+    settled.look(SubmitterOf(cluster, []))
+    settled.act(SubmitterOf(cluster, []))
     assert cluster.taken == [f"{SITE}-1"]
 
 
 def test_no_call_asks_for_more_than_a_hundred_pilots_or_cancels_more(tmp_path: Path) -> None:
-    memory, desk = SiteMemory(tmp_path / "memory.json"), DeskOf(Cluster(), [])
+    memory, submitter = SiteRecords(tmp_path / "memory.json"), SubmitterOf(Cluster(), [])
     keys = [f"{SITE}-{number}" for number in range(1, 251)]
     memory.told(hears(keys, []))
-    SiteWork(memory).act(desk)
+    SiteWork(memory).act(submitter)
     memory.told(hears([], keys, keys))
-    SiteWork(memory).act(desk)
-    assert desk.asked == [
+    SiteWork(memory).act(submitter)
+    assert submitter.asked == [
         *(("submit", f"{SITE}-1", 100), ("submit", f"{SITE}-101", 100), ("submit", f"{SITE}-201", 50)),
         *(("cancel", f"{SITE}-1", 100), ("cancel", f"{SITE}-101", 100), ("cancel", f"{SITE}-201", 50)),
     ]
@@ -176,11 +176,11 @@ def test_no_call_asks_for_more_than_a_hundred_pilots_or_cancels_more(tmp_path: P
 
 def test_what_is_refused_is_told_and_not_tried_again(tmp_path: Path) -> None:
     cluster = Cluster()
-    memory = SiteMemory(tmp_path / "memory.json")
+    memory = SiteRecords(tmp_path / "memory.json")
     memory.told(hears([f"{SITE}-1", f"{SITE}-2"], []))
     work = SiteWork(memory)
-    work.act(DeskOf(cluster, ["refused"]))
-    work.act(DeskOf(cluster, []))
+    work.act(SubmitterOf(cluster, ["refused"]))
+    work.act(SubmitterOf(cluster, []))
     told = Reports(memory, SITE).due()
     assert [(each["report"], each["key"], each["reason"]) for each in told] == [
         ("submission-failed", f"{SITE}-1", "bad-queue"),
@@ -192,12 +192,12 @@ def test_what_is_refused_is_told_and_not_tried_again(tmp_path: Path) -> None:
 
 def test_a_full_batch_system_is_asked_again_later_and_says_why(tmp_path: Path) -> None:
     cluster = Cluster()
-    memory = SiteMemory(tmp_path / "memory.json")
+    memory = SiteRecords(tmp_path / "memory.json")
     memory.told(hears([f"{SITE}-1"], []))
     work = SiteWork(memory)
-    work.act(DeskOf(cluster, ["busy"]))
+    work.act(SubmitterOf(cluster, ["busy"]))
     assert "takes no more now: full" in work.message
-    work.act(DeskOf(cluster, []))
+    work.act(SubmitterOf(cluster, []))
     assert cluster.taken == []  # not at once
     assert memory.records == {}  # nothing was queued
     assert Reports(memory, SITE).due() == []
@@ -205,16 +205,16 @@ def test_a_full_batch_system_is_asked_again_later_and_says_why(tmp_path: Path) -
 
 def test_what_has_ended_is_told_until_the_service_knows(tmp_path: Path) -> None:
     cluster = Cluster()
-    memory = SiteMemory(tmp_path / "memory.json")
+    memory = SiteRecords(tmp_path / "memory.json")
     key = f"{SITE}-1"
     memory.told(hears([key], []))
-    SiteWork(memory).act(DeskOf(cluster, []))
-    (taken,) = Reports(SiteMemory(tmp_path / "memory.json"), SITE).due()
+    SiteWork(memory).act(SubmitterOf(cluster, []))
+    (taken,) = Reports(SiteRecords(tmp_path / "memory.json"), SITE).due()
     assert (taken["report"], taken["seconds"] > 0) == ("submitted", True)
     cluster.ended[key] = cluster.running.pop(key)
-    SiteWork(memory).look(DeskOf(cluster, []))
+    SiteWork(memory).look(SubmitterOf(cluster, []))
     for _ in range(2):  # each process says it anew
-        again = SiteMemory(tmp_path / "memory.json")
+        again = SiteRecords(tmp_path / "memory.json")
         again.told(hears([], [key]))
         reports = Reports(again, SITE)
         assert [each["report"] for each in reports.due()] == ["gone"]
@@ -228,7 +228,7 @@ def test_what_the_service_does_not_speak_of_is_forgotten_after_a_while_without_a
 ) -> None:
     now, key = 1000.0, f"{SITE}-1"
     monkeypatch.setattr("pilotage.agent.site.state_folder.time", SimpleNamespace(time=lambda: now))
-    memory = SiteMemory(tmp_path / "memory.json")
+    memory = SiteRecords(tmp_path / "memory.json")
     memory.note(key, GONE, reason="ended")
     memory.told(hears([], []))
     now += FORGET_SECONDS
@@ -248,4 +248,4 @@ def test_a_memory_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None
     file = tmp_path / "memory.json"
     for content in ("", "nonsense", "[]", '{"records": {"a": 1}}', '{"records": []}'):
         file.write_text(content)
-        assert SiteMemory(file).records == {}
+        assert SiteRecords(file).records == {}

@@ -253,7 +253,7 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-class Remains:
+class ProcessCleanup:
     """Finds and ends what commands leave behind.
 
     Where the process is `sole`, that is, runs commands and has no other children, it adopts orphans: one look at its own

@@ -25,7 +25,15 @@ from pilotage.agent.pilot.exchange import Exchanger
 from pilotage.agent.pilot.fetch import ServerFetch
 from pilotage.agent.pilot.pilot import Pilot, say
 from pilotage.agent.pilot.spool import Owner, claim, release
-from pilotage.agent.pilot.takeover import Bequest, clean_up, deliver, find_dead, has_results, let_go, own_credentials
+from pilotage.agent.pilot.takeover import (
+    DeadPilot,
+    clean_up,
+    deliver,
+    find_dead_pilots,
+    has_results,
+    let_go,
+    own_credentials,
+)
 from pilotage.agent.processes import (
     adopted,
     become_subreaper,
@@ -81,7 +89,7 @@ def supervise(settings: PilotSettings, record: Record) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     agent = os.fork()
     if agent == 0:
-        os._exit(_fly(settings, record, credentials, supervisor=own))
+        os._exit(_run_pilot(settings, record, credentials, supervisor=own))
     _pass_on_signals(agent, settings.grace_seconds)
     status = _wait(agent)
     end_descendants(own)
@@ -92,7 +100,7 @@ def supervise(settings: PilotSettings, record: Record) -> int:
     how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
     say(f"the agent ended with {how}; what it ran is killed")
     record.say(ended=reason)
-    left = Bequest(settings.pilot, settings.site, settings.request, lock)
+    left = DeadPilot(settings.pilot, settings.site, settings.request, lock)
     clean_up(left, scratch=settings.scratch.parent)
     deliver(left, spool=settings.spool, credentials=credentials, connect=_reaching(settings), reason=reason)
     return FAILED
@@ -138,7 +146,7 @@ def _reaching(settings: PilotSettings) -> Callable[[Credentials], Link]:
 # --- the agent -------------------------------------------------------------------------------------------------------
 
 
-def _fly(settings: PilotSettings, record: Record, credentials: Credentials, *, supervisor: int) -> int:
+def _run_pilot(settings: PilotSettings, record: Record, credentials: Credentials, *, supervisor: int) -> int:
     """What the agent does, from its first moment to its last; its exit status."""
     try:
         return _pilot(settings, record, credentials, supervisor=supervisor)
@@ -187,12 +195,12 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
     fetch = ServerFetch(scratch / "content", connecting, is_over=lambda: pilot.closing)
     pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news, on_slots=have_files_for)
     exchanger.look_after = look_after
-    _settle_dead(settings)
+    _take_over_dead(settings)
     told = exchanger.run(pilot)
     end_descendants(os.getpid())
     fetch.close()
     workplace.close()
-    clean_up(Bequest(settings.pilot, "", "", -1), scratch=scratch.parent)
+    clean_up(DeadPilot(settings.pilot, "", "", -1), scratch=scratch.parent)
     if told:
         release(settings.spool, settings.pilot)
     record.say(ended=pilot.ended or "unheard")
@@ -219,9 +227,9 @@ def _obey_signals(exchanger: Exchanger, *, supervisor: int) -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
-def _settle_dead(settings: PilotSettings) -> None:
+def _take_over_dead(settings: PilotSettings) -> None:
     """End what dead pilots of the state folder left running, now; and tell what they could not, beside the work."""
-    dead = find_dead(settings.spool)
+    dead = find_dead_pilots(settings.spool)
     for each in dead:
         clean_up(each, scratch=settings.scratch.parent)
 
@@ -236,4 +244,4 @@ def _settle_dead(settings: PilotSettings) -> None:
             let_go(each)
 
     if dead:
-        threading.Thread(target=tell, name="bequests", daemon=True).start()
+        threading.Thread(target=tell, name="takeover", daemon=True).start()

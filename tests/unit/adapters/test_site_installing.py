@@ -16,7 +16,7 @@ from pilotage.adapters.sites.commands import Here
 from pilotage.adapters.sites.install import CHECKED_SECONDS, OLD_DAYS, Installation, home_relative, put, site_prefix
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.agent.link.connect import announced
-from pilotage.agent.site.state_folder import KEEP_SECONDS, SitePlace
+from pilotage.agent.site.state_folder import KEEP_SECONDS, SiteFolder
 from pilotage.ports import SiteUnreachable
 
 
@@ -163,9 +163,9 @@ def test_what_a_site_agent_starts_pilots_with_is_not_old_while_it_works(
     forgotten = folder / "agent-0.0.pyz"
     forgotten.write_bytes(b"of nobody")
     age(before, forgotten, days=OLD_DAYS + 2)
-    place = SitePlace(folder, site="lyon", version="0.1")
+    place = SiteFolder(folder, site="lyon", version="0.1")
     place.install(before)
-    started_with = Path(place.berth({}).agent)
+    started_with = Path(place.job_template({}).agent)
     scene.another().ensure()
     assert (started_with.read_bytes(), forgotten.exists()) == (b"of a version before", False)
     assert (started_with == before) == (started_from == "the folder")
@@ -180,10 +180,10 @@ def test_what_a_site_agent_starts_pilots_with_is_not_old_while_it_works(
     scene.another().ensure()
     assert started_with.exists()
     age(started_with, days=OLD_DAYS + 2)
-    later = SitePlace(folder, site="lyon", version="0.1")
+    later = SiteFolder(folder, site="lyon", version="0.1")
     later.install(before)
     scene.another().ensure()
-    assert Path(later.berth({}).agent) == started_with
+    assert Path(later.job_template({}).agent) == started_with
     assert started_with.exists()
 
 

@@ -15,7 +15,7 @@ import pytest
 import pilotage.agent.attempt.attempt as attempt_module
 from pilotage.agent.attempt import files
 from pilotage.agent.attempt.attempt import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, Outcome, plain_binary, stage_small
-from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, KnownFiles, Sight
+from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, FolderVisibility, KnownFiles
 from pilotage.agent.attempt.inputs import Inputs, Placed
 from pilotage.agent.attempt.outputs import Outputs
 from pilotage.model.exchange.exchange import Work, WorkBinary
@@ -139,7 +139,7 @@ def test_a_staging_folder_that_is_another_when_the_command_ends_gets_nothing(pla
     place.marks()
     mark = place.staged / MARK_FILE
     # What was seen before the command is believed for a while, and that is over when it ends.
-    place.workplace.sight = Sight(lambda: 0.0 if mark.exists() else AGAIN_SECONDS + 1.0)
+    place.workplace.visibility = FolderVisibility(lambda: 0.0 if mark.exists() else AGAIN_SECONDS + 1.0)
     outcome = place.shell(f"echo x > out; rm {mark}", inputs=_BOTH, binary=_outputs("out"))
     assert outcome.payload["exit_code"] == "SUCCESS"
     assert place.staged_names() == []

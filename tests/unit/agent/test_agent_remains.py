@@ -147,7 +147,7 @@ def test_a_slot_whose_commands_cannot_be_ended_takes_another_folder(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.shell("true")
-    monkeypatch.setattr(type(place.workplace.remains), "clear", lambda *_, **__: False)
+    monkeypatch.setattr(type(place.workplace.cleanup), "clear", lambda *_, **__: False)
     place.shell("echo x; pwd; : > left")
     monkeypatch.undo()
     assert (place.root / "scratch" / "slot-1" / "left").exists()
@@ -160,7 +160,7 @@ def test_a_slot_whose_commands_cannot_be_ended_takes_another_folder(
 
 
 def test_this_process_adopts_nothing_by_itself(place: Place) -> None:
-    assert not place.workplace.remains._adopts
+    assert not place.workplace.cleanup._adopts
     assert os.getpid() > 0
 
 

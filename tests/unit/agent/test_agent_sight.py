@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, REMEMBERED_MAX, Seen, Sight
+from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, REMEMBERED_MAX, FolderVisibility, Seen
 from tests.kit.agent_runs import MARK, Place, log_of, place_in
 
 
@@ -81,7 +81,7 @@ def test_a_work_without_marks_is_brought_everything(place: Place) -> None:
 def test_a_tree_without_its_mark_is_not_read_though_outputs_are_staged_here(place: Place) -> None:
     assert copied(place, folder_mark="") == {"here": b"of the service"}
     shutil.rmtree(place.folder / ".pilotage-staged")
-    place.workplace.sight.look({"folder": str(place.folder), "staged": str(place.staged), "mark": MARK})
+    place.workplace.visibility.look({"folder": str(place.folder), "staged": str(place.staged), "mark": MARK})
     assert copied(place) == {"here": b"of the service"}
 
 
@@ -161,22 +161,22 @@ def test_finished_binaries_are_kept_in_the_pilots_own_folder_where_the_services_
 
 def test_what_is_seen_is_remembered_and_looked_at_again_after_a_while(tmp_path: Path) -> None:
     clock = Clock()
-    sight = Sight(clock)
+    visibility = FolderVisibility(clock)
     staged = tmp_path / "job" / "staged"
     work = {"folder": str(tmp_path / "job"), "staged": str(staged), "mark": "one"}
-    assert sight.of(work) == Seen(folder=False, staged=False)
+    assert visibility.of(work) == Seen(folder=False, staged=False)
     staged.mkdir(parents=True)
     (staged / MARK_FILE).write_text("one")
-    assert not sight.of(work).staged  # as it was
-    assert sight.of({**work, "mark": "two"}) == Seen(folder=False, staged=False)
-    assert sight.of(work) == Seen(folder=True, staged=True)  # another mark was asked for meanwhile
+    assert not visibility.of(work).staged  # as it was
+    assert visibility.of({**work, "mark": "two"}) == Seen(folder=False, staged=False)
+    assert visibility.of(work) == Seen(folder=True, staged=True)  # another mark was asked for meanwhile
     (staged / MARK_FILE).unlink()
-    assert sight.of(work).folder
+    assert visibility.of(work).folder
     clock.now += AGAIN_SECONDS
-    assert not sight.of(work).folder
+    assert not visibility.of(work).folder
     (staged / MARK_FILE).write_text("one")
     clock.now += AGAIN_SECONDS
-    assert sight.of(work).folder
+    assert visibility.of(work).folder
 
 
 def test_what_an_earlier_service_gave_out_is_still_seen_after_a_new_one_came(tmp_path: Path) -> None:
@@ -184,25 +184,25 @@ def test_what_an_earlier_service_gave_out_is_still_seen_after_a_new_one_came(tmp
     (tmp_path / "s" / MARK_FILE).write_text("one\ntwo\n")
     for mark, is_seen in (("one", True), ("two", True), ("on", False), ("one\ntwo", False)):
         work = {"folder": str(tmp_path), "staged": f"{tmp_path}/s", "mark": mark}
-        assert Sight().of(work) == Seen(is_seen, is_seen)
+        assert FolderVisibility().of(work) == Seen(is_seen, is_seen)
 
 
 def test_no_more_than_so_many_jobs_are_remembered(tmp_path: Path) -> None:
-    sight = Sight()
+    visibility = FolderVisibility()
     for number in range(2 * REMEMBERED_MAX):
-        sight.of({"folder": str(tmp_path), "staged": f"{tmp_path}/{number}", "mark": "m"})
-    assert len(sight._looked) <= REMEMBERED_MAX
+        visibility.of({"folder": str(tmp_path), "staged": f"{tmp_path}/{number}", "mark": "m"})
+    assert len(visibility._looked) <= REMEMBERED_MAX
 
 
 def test_what_is_no_file_is_no_mark(tmp_path: Path) -> None:
     work = {"folder": str(tmp_path), "staged": f"{tmp_path}/s", "mark": "m"}
     (tmp_path / "s").mkdir()
     os.mkfifo(tmp_path / "s" / MARK_FILE)
-    assert not Sight().of(work).staged
+    assert not FolderVisibility().of(work).staged
     (tmp_path / "s" / MARK_FILE).unlink()
     (tmp_path / "s" / MARK_FILE).mkdir()
-    assert not Sight().of(work).staged
+    assert not FolderVisibility().of(work).staged
     (tmp_path / "s" / MARK_FILE).rmdir()
     (tmp_path / "true").write_text("m")
     (tmp_path / "s" / MARK_FILE).symlink_to(tmp_path / "true")
-    assert not Sight().of(work).staged
+    assert not FolderVisibility().of(work).staged

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotage.agent.attempt import commands
-from pilotage.agent.attempt.commands import LONG_SECONDS, PATIENCE_SECONDS, WITHOUT_FACTOR, Turn
+from pilotage.agent.attempt.commands import LONG_SECONDS, PATIENCE_SECONDS, WITHOUT_FACTOR, SpawnTurn
 from pilotage.agent.attempt.watcher import Watch
 from tests.kit.agent_runs import Place, place_in
 
@@ -40,7 +40,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_turn_that_is_taken_twice_is_given_once() -> None:
     lock = threading.Lock()
-    turn = Turn(lock)
+    turn = SpawnTurn(lock)
     turn.take()
     turn.take()
     assert lock.locked()
@@ -52,7 +52,7 @@ def test_a_turn_that_is_taken_twice_is_given_once() -> None:
 def test_who_waits_in_vain_goes_without_for_a_while_and_takes_nothing_from_who_has_it() -> None:
     lock, clock = threading.Lock(), _Clock()
     lock.acquire()
-    turn = Turn(lock, clock)
+    turn = SpawnTurn(lock, clock)
     turn.take()
     assert not turn.give()
     assert lock.locked()
@@ -66,7 +66,7 @@ def test_who_waits_in_vain_goes_without_for_a_while_and_takes_nothing_from_who_h
 
 def test_who_had_it_for_long_goes_without_for_many_times_as_long() -> None:
     clock = _Clock()
-    turn = Turn(threading.Lock(), clock)
+    turn = SpawnTurn(threading.Lock(), clock)
     turn.take()
     clock.now += LONG_SECONDS
     assert turn.give()

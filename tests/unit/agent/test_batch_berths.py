@@ -10,9 +10,9 @@ import pytest
 from pilotage.adapters.sites.batch import BatchSettings, BatchSite
 from pilotage.adapters.sites.commands import Here
 from pilotage.agent.batch import Answer, Call, dialects
-from pilotage.agent.batch.submitter import Desk
+from pilotage.agent.batch.submitter import Submitter
 from pilotage.agent.link.connect import announced
-from pilotage.agent.site.state_folder import SitePlace
+from pilotage.agent.site.state_folder import SiteFolder
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.resources import Demand
 from pilotage.model.sites.entry import SiteEntry
@@ -51,15 +51,17 @@ def test_the_service_asks_for_what_the_entry_says(tmp_path: Path) -> None:
 
 
 def test_pilots_are_told_where_to_read_the_address_of_a_service_that_comes_back_elsewhere(tmp_path: Path) -> None:
-    berth = site_of(ENTRY, Cell(tmp_path))._berth()
-    assert f"--announcement={berth.folder}/service.json" in berth.pilots("lyon-1").command
-    assert announced(berth.announcement).url == "http://127.0.0.1:9"
+    job_template = site_of(ENTRY, Cell(tmp_path))._job_template()
+    assert f"--announcement={job_template.folder}/service.json" in job_template.pilots("lyon-1").command
+    assert announced(job_template.announcement).url == "http://127.0.0.1:9"
 
 
 def test_the_agent_of_a_site_asks_for_what_the_entry_says(tmp_path: Path) -> None:
-    cell, place = Cell(tmp_path), SitePlace(tmp_path, site="lyon", version="0")
+    cell, place = Cell(tmp_path), SiteFolder(tmp_path, site="lyon", version="0")
     told = msgspec.json.decode(msgspec.json.encode(ENTRY))
-    assert Desk(dialects()["gridengine"]("p"), cell.run, lambda: place.berth(told)).submit_pilots("lyon-1") == ["7"]
+    assert Submitter(dialects()["gridengine"]("p"), cell.run, lambda: place.job_template(told)).submit_pilots(
+        "lyon-1"
+    ) == ["7"]
     (words,) = cell.submissions
     assert all(asked in words for asked in SUBMITTED)
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Limits, Refused, Seen, Unknown, Wanted, element_key
-from pilotage.agent.batch.pilot_job import Berth
-from pilotage.agent.batch.submitter import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, Desk, Listed, Notice
+from pilotage.agent.batch.pilot_job import PilotJobTemplate
+from pilotage.agent.batch.submitter import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, Listed, Notice, Submitter
 
 FOLDER = "/far/site"
 
@@ -150,16 +150,16 @@ class Scene:
     def __init__(self) -> None:
         self.system = PlainSystem()
         self.noted: list[str] = []
-        self.desk = self.another()
+        self.submitter = self.another()
 
-    def another(self, unsure: Collection[str] = ()) -> Desk:
+    def another(self, unsure: Collection[str] = ()) -> Submitter:
         """A desk of a process that knows nothing of the first one."""
-        berth = Berth(site="lyon", folder=FOLDER, agent=f"{FOLDER}/agent.pyz", server="https://home")
+        job_template = PilotJobTemplate(site="lyon", folder=FOLDER, agent=f"{FOLDER}/agent.pyz", server="https://home")
         system = self.system
-        return Desk(
+        return Submitter(
             PlainDialect("pilotage"),
             system.run,
-            lambda: berth,
+            lambda: job_template,
             clock=lambda: system.now,
             unsure=unsure,
             note=lambda keys: self.noted.__setitem__(slice(None), list(keys)),
@@ -177,24 +177,24 @@ def scene() -> Scene:
 def test_what_may_have_been_queued_without_an_answer_is_found_by_its_key_and_not_repeated(scene: Scene) -> None:
     scene.system.answers = False
     with pytest.raises(Unknown):
-        scene.desk.submit_pilots("lyon-7", 3)
+        scene.submitter.submit_pilots("lyon-7", 3)
     assert scene.noted == ["lyon-7", "lyon-8", "lyon-9"]
     scene.system.answers = True
-    assert scene.desk.submit_pilots("lyon-7", 3) == ["1_0", "1_1", "1_2"]
+    assert scene.submitter.submit_pilots("lyon-7", 3) == ["1_0", "1_1", "1_2"]
     assert scene.system.count("submit") == 1
 
 
 def test_what_does_not_show_itself_for_a_while_is_submitted_again_and_not_before(scene: Scene) -> None:
     scene.system.answers = scene.system.takes = False
     with pytest.raises(Unknown):
-        scene.desk.submit_pilots("lyon-7")
+        scene.submitter.submit_pilots("lyon-7")
     scene.system.answers = scene.system.takes = True
     scene.later(5.0)
     with pytest.raises(Unknown):
-        scene.desk.submit_pilots("lyon-7")
+        scene.submitter.submit_pilots("lyon-7")
     assert scene.system.count("submit") == 1
     scene.later(6.0)
-    assert scene.desk.submit_pilots("lyon-7") == ["2_0"]
+    assert scene.submitter.submit_pilots("lyon-7") == ["2_0"]
     assert scene.noted == []
 
 
@@ -210,18 +210,18 @@ def test_who_comes_after_one_that_died_while_it_submitted_waits_whether_that_arr
 def test_fewer_are_asked_for_where_not_all_are_taken_and_those_that_are_there_are_not_asked_for(scene: Scene) -> None:
     scene.system.jobs["lyon-4"] = ["9", "queued"]
     scene.system.room = 3
-    assert scene.desk.submit_pilots("lyon-1", 8) == ["1_0", "1_1", "1_2", "9"]
+    assert scene.submitter.submit_pilots("lyon-1", 8) == ["1_0", "1_1", "1_2", "9"]
     with pytest.raises(Busy):
-        scene.desk.submit_pilots("lyon-5", 4)
+        scene.submitter.submit_pilots("lyon-5", 4)
     scene.system.room = 100
-    assert len(scene.desk.submit_pilots("lyon-1", 8)) == 8
+    assert len(scene.submitter.submit_pilots("lyon-1", 8)) == 8
 
 
 def test_an_array_that_is_too_large_is_not_tried_again(scene: Scene) -> None:
     scene.system.array_max = 30
-    assert len(scene.desk.submit_pilots("lyon-1", 100)) == 100
+    assert len(scene.submitter.submit_pilots("lyon-1", 100)) == 100
     calls = scene.system.count("submit")
-    assert len(scene.desk.submit_pilots("lyon-101", 50)) == 50
+    assert len(scene.submitter.submit_pilots("lyon-101", 50)) == 50
     assert (calls, scene.system.count("submit") - calls) == (6, 2)
 
 
@@ -231,76 +231,76 @@ def test_what_is_refused_is_raised_and_leaves_no_doubt(scene: Scene) -> None:
 
     scene.system._submit = refuse  # type: ignore[method-assign]
     with pytest.raises(Refused, match="no such queue"):
-        scene.desk.submit_pilots("lyon-1")
+        scene.submitter.submit_pilots("lyon-1")
     assert scene.noted == []
 
 
 def test_an_end_is_told_once_with_what_was_printed_and_the_file_is_removed(scene: Scene) -> None:
-    scene.desk.submit_pilots("lyon-1", 2)
+    scene.submitter.submit_pilots("lyon-1", 2)
     file = f"{FOLDER}/output/lyon-1.out"
     scene.system.files[file] = "no route to host"
-    assert scene.desk.listing() == {"lyon-1": Listed("1_0"), "lyon-2": Listed("1_1")}
+    assert scene.submitter.listing() == {"lyon-1": Listed("1_0"), "lyon-2": Listed("1_1")}
     scene.system.jobs["lyon-1"][1] = "ended:wall-time"
     ended = Listed("1_0", ended=True, reason="wall-time", stderr="no route to host")
-    assert scene.desk.listing() == {"lyon-1": ended, "lyon-2": Listed("1_1")}
+    assert scene.submitter.listing() == {"lyon-1": ended, "lyon-2": Listed("1_1")}
     assert scene.system.files == {}
-    assert scene.desk.listing() == {"lyon-2": Listed("1_1")}
+    assert scene.submitter.listing() == {"lyon-2": Listed("1_1")}
     assert scene.system.count("history") == 0
 
 
 def test_a_node_that_cannot_write_is_told_in_our_words(scene: Scene) -> None:
     scene.system.jobs["lyon-1"] = ["5", "ended:failed"]
-    assert f"could not write to {FOLDER}/output" in scene.desk.listing()["lyon-1"].stderr
+    assert f"could not write to {FOLDER}/output" in scene.submitter.listing()["lyon-1"].stderr
 
 
 def test_what_is_in_no_listing_any_more_is_asked_for_in_the_history(scene: Scene) -> None:
-    scene.desk.submit_pilots("lyon-1", 2)
+    scene.submitter.submit_pilots("lyon-1", 2)
     scene.system.jobs.clear()
     scene.system.past["lyon-1"] = ["1_0", "ended:out-of-memory"]
-    listed = scene.desk.listing(["lyon-0"])  # which an earlier process started
+    listed = scene.submitter.listing(["lyon-0"])  # which an earlier process started
     assert listed["lyon-1"].reason == "out-of-memory"
     assert (listed["lyon-2"], listed["lyon-0"]) == (Listed("1_1"), Listed(""))  # accounts are written late
     assert scene.system.calls[-3] == "history lyon-1 lyon-2 lyon-0"
     scene.later(5.0)
-    assert not any(each.ended for each in scene.desk.listing(["lyon-0"]).values())
+    assert not any(each.ended for each in scene.submitter.listing(["lyon-0"]).values())
     assert scene.system.count("history") == 1
     scene.system.past["lyon-0"] = ["77", "ended:ended"]
     scene.later(11.0)
-    listed = scene.desk.listing(["lyon-0"])
+    listed = scene.submitter.listing(["lyon-0"])
     assert {key: (each.ended, each.reason) for key, each in listed.items()} == {
         "lyon-0": (True, "ended"),
         "lyon-2": (True, "vanished"),
     }
-    assert scene.desk.listing() == {}
+    assert scene.submitter.listing() == {}
 
 
 def test_an_end_that_was_told_is_told_once_more_to_who_expects_it_anew(scene: Scene) -> None:
     scene.system.past["lyon-1"] = ["1_0", "ended:failed"]
-    assert scene.desk.listing(["lyon-1"])["lyon-1"].ended
-    assert scene.desk.listing(["lyon-1"]) == {}
-    assert scene.desk.listing() == {}
-    assert scene.desk.listing(["lyon-1"])["lyon-1"].ended
+    assert scene.submitter.listing(["lyon-1"])["lyon-1"].ended
+    assert scene.submitter.listing(["lyon-1"]) == {}
+    assert scene.submitter.listing() == {}
+    assert scene.submitter.listing(["lyon-1"])["lyon-1"].ended
 
 
 def test_a_system_that_is_down_tells_nothing_and_nothing_is_believed_to_have_ended(scene: Scene) -> None:
-    scene.desk.submit_pilots("lyon-1")
+    scene.submitter.submit_pilots("lyon-1")
     scene.system.up = False
     with pytest.raises(Unknown):
-        scene.desk.listing(["lyon-1"])
+        scene.submitter.listing(["lyon-1"])
     scene.system.up = True
-    assert scene.desk.listing(["lyon-1"]) == {"lyon-1": Listed("1_0")}
+    assert scene.submitter.listing(["lyon-1"]) == {"lyon-1": Listed("1_0")}
 
 
 def test_what_is_cancelled_is_named_by_key_and_number_in_one_call(scene: Scene) -> None:
-    scene.desk.submit_pilots("lyon-1", 3)
-    scene.desk.cancel("lyon-1", "lyon-3", "nobody")
+    scene.submitter.submit_pilots("lyon-1", 3)
+    scene.submitter.cancel("lyon-1", "lyon-3", "nobody")
     assert scene.system.calls[-1] == "cancel lyon-1=1_0 lyon-3=1_2"
     scene.another().cancel("lyon-2")
     assert scene.system.calls[-1] == "cancel lyon-2=1_1"
-    scene.desk.cancel("nobody")
+    scene.submitter.cancel("nobody")
     assert scene.system.calls[-1] == "list"
     del scene.system.jobs["lyon-1"]  # an array that never began leaves but one trace
-    listed = scene.desk.listing()
+    listed = scene.submitter.listing()
     assert (listed["lyon-1"].reason, listed["lyon-3"].reason) == ("cancelled", "cancelled")
     assert scene.system.count("history") == 0
 
@@ -312,68 +312,68 @@ def test_a_limit_that_was_told_while_it_went_on_trying_makes_us_look_before_the_
                 raise Busy("full, still trying")
             return super().submitted(wanted, answer)
 
-    berth = Berth(site="lyon", folder=FOLDER, agent="agent", server="https://home")
-    desk = Desk(Trying("pilotage"), scene.system.run, lambda: berth, clock=lambda: scene.system.now)
+    job_template = PilotJobTemplate(site="lyon", folder=FOLDER, agent="agent", server="https://home")
+    submitter = Submitter(Trying("pilotage"), scene.system.run, lambda: job_template, clock=lambda: scene.system.now)
     scene.system.answers = False
     with pytest.raises(Busy):
-        desk.submit_pilots("lyon-1", 8)
+        submitter.submit_pilots("lyon-1", 8)
     assert scene.system.count("submit") == 1  # each try takes a minute
     scene.system.answers = True
-    assert len(desk.submit_pilots("lyon-1", 8)) == 8
+    assert len(submitter.submit_pilots("lyon-1", 8)) == 8
     assert scene.system.count("submit") == 1
 
 
 def test_what_runs_and_does_not_speak_is_told_after_a_while_with_what_it_printed_which_is_not_read_at_each_look(
     scene: Scene,
 ) -> None:
-    scene.desk.submit_pilots("lyon-1", 2)
+    scene.submitter.submit_pilots("lyon-1", 2)
     scene.system.files[f"{FOLDER}/output/lyon-1.out"] = "no answer from the service\n"
-    scene.desk.listing()
-    assert scene.desk.notice(["lyon-1", "nobody"]) == []
+    scene.submitter.listing()
+    assert scene.submitter.notice(["lyon-1", "nobody"]) == []
     scene.later(SILENT_SECONDS - 1.0)
-    assert scene.desk.notice(["lyon-1"]) == []
+    assert scene.submitter.notice(["lyon-1"]) == []
     assert scene.system.count("sh") == 0
     scene.later(1.0)
     told = [Notice("lyon-1", "running", "no answer from the service")]
-    assert [scene.desk.notice(["lyon-1"]) for _ in range(3)] == [told] * 3
+    assert [scene.submitter.notice(["lyon-1"]) for _ in range(3)] == [told] * 3
     assert scene.system.count("sh") == 1
     scene.system.files[f"{FOLDER}/output/lyon-1.out"] = "HTTP 401\n"
     scene.later(AGAIN_SECONDS)
     scene.system.up = False  # what was read stays, where it cannot be read again
-    assert scene.desk.notice(["lyon-1"]) == told
+    assert scene.submitter.notice(["lyon-1"]) == told
     scene.system.up = True
     scene.later(AGAIN_SECONDS)
-    assert scene.desk.notice(["lyon-1"]) == [Notice("lyon-1", "running", "HTTP 401")]
-    assert scene.desk.notice([]) == []  # it has spoken
+    assert scene.submitter.notice(["lyon-1"]) == [Notice("lyon-1", "running", "HTTP 401")]
+    assert scene.submitter.notice([]) == []  # it has spoken
     assert scene.system.files  # nothing is removed while it runs
 
 
 def test_what_is_held_is_told_at_once_in_the_words_of_the_system_and_what_is_queued_is_not(scene: Scene) -> None:
-    scene.desk.submit_pilots("lyon-1", 3)
+    scene.submitter.submit_pilots("lyon-1", 3)
     for number, state in ((1, "held:PartitionTimeLimit"), (2, "queued")):
         scene.system.jobs[f"lyon-{number}"][1] = state
-    scene.desk.listing()
-    assert scene.desk.notice(["lyon-1", "lyon-2"]) == [Notice("lyon-1", "held", "PartitionTimeLimit")]
-    assert scene.desk.notice(["lyon-2", "lyon-3"]) == []
+    scene.submitter.listing()
+    assert scene.submitter.notice(["lyon-1", "lyon-2"]) == [Notice("lyon-1", "held", "PartitionTimeLimit")]
+    assert scene.submitter.notice(["lyon-2", "lyon-3"]) == []
 
 
 def test_of_many_that_do_not_speak_some_are_read_and_all_are_told(scene: Scene) -> None:
     keys = [f"lyon-{number}" for number in range(1, 21)]
-    scene.desk.submit_pilots("lyon-1", 20)
+    scene.submitter.submit_pilots("lyon-1", 20)
     scene.system.files.update((f"{FOLDER}/output/{key}.out", "refused") for key in keys)
-    scene.desk.listing()
-    scene.desk.notice(keys)
+    scene.submitter.listing()
+    scene.submitter.notice(keys)
     scene.later(SILENT_SECONDS)
-    told = scene.desk.notice(keys)
+    told = scene.submitter.notice(keys)
     assert [each.key for each in told] == keys
     assert sum(bool(each.words) for each in told) == READ_MAX
     assert scene.system.count("sh") == 1
 
 
 def test_what_the_system_could_not_start_is_taken_out_and_has_ended_with_its_words(scene: Scene) -> None:
-    scene.desk.submit_pilots("lyon-1", 2)
+    scene.submitter.submit_pilots("lyon-1", 2)
     scene.system.jobs |= {"lyon-2": ["1_1", "error"], "lyon-3": ["9_0", "error"]}
-    listed = scene.desk.listing(["lyon-1", "lyon-2"])
+    listed = scene.submitter.listing(["lyon-1", "lyon-2"])
     assert not listed["lyon-1"].ended
     assert listed["lyon-2"] == Listed(
         "1_1",
@@ -384,6 +384,6 @@ def test_what_the_system_could_not_start_is_taken_out_and_has_ended_with_its_wor
     )
     assert listed["lyon-3"].stderr == "the batch system could not start it (Eqw): it does not say why"
     assert "cancel lyon-2=1_1 lyon-3=9_0" in scene.system.calls
-    assert scene.desk.notice(["lyon-2"]) == []
+    assert scene.submitter.notice(["lyon-2"]) == []
     scene.system.jobs = {"lyon-1": scene.system.jobs["lyon-1"]}
-    assert [*scene.desk.listing(["lyon-1"])] == ["lyon-1"]  # and is told once
+    assert [*scene.submitter.listing(["lyon-1"])] == ["lyon-1"]  # and is told once

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.attempt.undelivered_events import LOOK_SECONDS, LeftEvents
+from pilotage.agent.attempt.undelivered_events import LOOK_SECONDS, UndeliveredEvents
 from pilotage.agent.delivery.producer import Producer, Subject
 from pilotage.agent.delivery.spool import Spool, is_pilots_own, normal_server, queue_name
 from pilotage.agent.errors import BadSetting, NotDelivered
@@ -80,9 +80,9 @@ def log(spools: Path, address: str, text: str) -> None:
         producer.log("Noted", {"text": text})
 
 
-def left_events(tmp_path: Path, address: str, clock: Clock) -> LeftEvents:
+def left_events(tmp_path: Path, address: str, clock: Clock) -> UndeliveredEvents:
     """What a pilot has that reaches its service by an address."""
-    return LeftEvents(
+    return UndeliveredEvents(
         str(tmp_path / "spools"), server=address, connect=lambda token: connect(address, token=token), clock=clock
     )
 
@@ -137,7 +137,9 @@ def test_the_pilot_goes_its_own_way_when_the_address_that_packages_were_told_is_
     server: AgentServer, tmp_path: Path
 ) -> None:
     told = "http://127.0.0.1:9"
-    left = LeftEvents(str(tmp_path / "spools"), server=told, connect=lambda token: connect(server.url, token=token))
+    left = UndeliveredEvents(
+        str(tmp_path / "spools"), server=told, connect=lambda token: connect(server.url, token=token)
+    )
     environment = {**INSIDE, "PILOTAGE_MARK": "p", "PILOTAGE_SERVER": told}
     with Producer(spool=tmp_path / "spools" / "j1-1.1.1-1", environment=environment, deliver=False) as producer:
         producer.log("Noted", {"text": "x"})
@@ -150,7 +152,7 @@ def test_the_pilot_goes_its_own_way_when_the_address_that_packages_were_told_is_
 def test_a_token_is_not_shown_to_a_server_that_a_package_chose(server: AgentServer, tmp_path: Path) -> None:
     with Producer(server.url, spool=tmp_path / "spools" / "j1-1.1.1-1", environment=INSIDE, deliver=False) as producer:
         producer.log("Noted", {"text": "for somebody else"})
-    left = LeftEvents(str(tmp_path / "spools"), server="http://127.0.0.1:9")
+    left = UndeliveredEvents(str(tmp_path / "spools"), server="http://127.0.0.1:9")
     left.attempt_ended(REF, "secret")
     left.close()
     assert server.tokens == []

@@ -21,7 +21,7 @@ from pilotage.agent.link.link import Address, Link
 from pilotage.agent.pilot import spool as pilot_spool
 from pilotage.agent.pilot.pilot import PilotSettings
 from pilotage.agent.pilot.spool import TOKEN_SUFFIX, Owner, PilotSpool, claim
-from pilotage.agent.pilot.takeover import Bequest, deliver, find_dead, let_go, own_credentials, settle
+from pilotage.agent.pilot.takeover import DeadPilot, deliver, find_dead_pilots, let_go, own_credentials, settle
 from tests.kit.agent_service import AgentService, agent_service
 from tests.kit.pilots import flying, wait_until
 
@@ -227,7 +227,7 @@ def _dead_pilot(spool: Path, *, kinds: tuple[str, ...] = ("PilotStarted",)) -> i
     return descriptor
 
 
-def told(dead: Bequest, spool: Path, service: AgentService, *, token_file: str = "") -> bool:
+def told(dead: DeadPilot, spool: Path, service: AgentService, *, token_file: str = "") -> bool:
     """Deliver what a dead pilot left, with its own token where it has one."""
     shown = own_credentials(dead, spool=spool, token_file=token_file)
     return deliver(dead, spool=spool, credentials=shown, connect=lambda token: connect(service.address, token=token))
@@ -238,7 +238,7 @@ def test_what_a_dead_pilot_left_is_told_with_its_own_token(service: AgentService
     os.close(_dead_pilot(spool))
     (spool / f"dead.1{TOKEN_SUFFIX}").write_text(f"{signed(pilot='dead.1', exp=5)}\n")
     (tmp_path / "token").write_text(f"{signed(exp=9)}\n")
-    (dead,) = find_dead(spool)
+    (dead,) = find_dead_pilots(spool)
     assert told(dead, spool, service, token_file=str(tmp_path / "token"))
     let_go(dead)
     assert service.tokens == [signed(pilot="dead.1", exp=5)]
@@ -252,7 +252,7 @@ def test_of_one_that_died_before_it_had_a_token_all_is_said_again_with_the_one_t
     os.close(_dead_pilot(spool))
     (tmp_path / "token").write_text(f"{signed(exp=9)}\n")
     service.renewal, service.script = signed(pilot="dead.1", exp=7), ["introduce"]
-    (dead,) = find_dead(spool)
+    (dead,) = find_dead_pilots(spool)
     assert told(dead, spool, service, token_file=str(tmp_path / "token"))
     let_go(dead)
     assert service.tokens == [signed(exp=9), signed(pilot="dead.1", exp=7)]
@@ -269,7 +269,7 @@ def test_what_a_dead_pilot_left_is_told_with_its_end_and_then_removed(service: A
     os.close(_dead_pilot(spool))
     with (spool / "dead.1.events").open("ab") as file:
         file.write(b"00000000 torn")
-    (dead,) = find_dead(spool)
+    (dead,) = find_dead_pilots(spool)
     assert (dead.pilot, dead.site, dead.request) == ("dead.1", "here", "dead")
     assert told(dead, spool, service)
     let_go(dead)
@@ -307,7 +307,7 @@ def test_of_the_end_of_a_batch_job_its_batch_system_has_the_first_word_but_resul
         server=service.address,
         in_batch_job=in_batch_job,
     )
-    supervisor._settle_dead(settings)
+    supervisor._take_over_dead(settings)
     if waits:
         wait_until(lambda: paused)
         assert paused == [(supervisor.BATCH_SYSTEM_SECONDS, [])]
@@ -320,20 +320,20 @@ def test_what_cannot_be_told_stays_for_the_next(service: AgentService, tmp_path:
     spool = tmp_path / "spool"
     os.close(_dead_pilot(spool))
     service.script = ["503"]
-    (dead,) = find_dead(spool)
+    (dead,) = find_dead_pilots(spool)
     assert not told(dead, spool, service)
-    assert find_dead(spool) == []  # somebody is at it
+    assert find_dead_pilots(spool) == []  # somebody is at it
     let_go(dead)
-    (dead,) = find_dead(spool)
+    (dead,) = find_dead_pilots(spool)
     assert told(dead, spool, service)
     let_go(dead)
 
 
 def test_a_living_pilot_is_not_taken_for_dead(tmp_path: Path) -> None:
     descriptor = _dead_pilot(tmp_path / "spool")
-    assert find_dead(tmp_path / "spool") == []
+    assert find_dead_pilots(tmp_path / "spool") == []
     os.close(descriptor)
-    (dead,) = find_dead(tmp_path / "spool")
+    (dead,) = find_dead_pilots(tmp_path / "spool")
     let_go(dead)
 
 
@@ -358,7 +358,7 @@ def test_who_settles_does_not_wait_for_ever_and_leaves_the_rest_to_the_next(tmp_
     assert not settle(
         tmp_path, token_file="", connect=lambda shown: connect(nowhere, token=shown), patience_seconds=0.1
     )
-    (dead,) = find_dead(tmp_path / "spool")
+    (dead,) = find_dead_pilots(tmp_path / "spool")
     let_go(dead)
 
 
@@ -366,7 +366,7 @@ def test_a_lock_that_somebody_died_over_before_it_had_its_name_is_removed_and_no
     (tmp_path / ".dead.1.new").touch()
     held = os.open(tmp_path / ".living.1.new", os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)
-    assert find_dead(tmp_path) == []
+    assert find_dead_pilots(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == [".living.1.new"]
     os.close(held)
 
@@ -374,20 +374,20 @@ def test_a_lock_that_somebody_died_over_before_it_had_its_name_is_removed_and_no
 def test_a_pilot_whose_lock_is_taken_for_a_dead_one_s_claims_its_name_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked: list[list[Bequest]] = []
+    looked: list[list[DeadPilot]] = []
     flock = fcntl.flock
 
     def late(descriptor: int, operation: int) -> None:
         if not looked:  # between the making of the file and its lock
             looked.append([])
-            looked.append(find_dead(tmp_path))
+            looked.append(find_dead_pilots(tmp_path))
         flock(descriptor, operation)
 
     monkeypatch.setattr("pilotage.agent.pilot.spool.fcntl.flock", late)
     descriptor = claim(tmp_path, Owner("late.1", "here", "late"))
     assert looked == [[], []]
     assert [path.name for path in tmp_path.iterdir()] == ["late.1.lock"]
-    assert find_dead(tmp_path) == []
+    assert find_dead_pilots(tmp_path) == []
     os.close(descriptor)
 
 

@@ -17,7 +17,7 @@ from pilotage.agent.batch import Answer, Call, submitter
 from pilotage.agent.link.connect import Credentials, connect
 from pilotage.agent.site import agent as site_agent
 from pilotage.agent.site.agent import SiteAgent, SiteAgentSettings, run_here
-from pilotage.agent.site.state_folder import SiteMemory, SitePlace
+from pilotage.agent.site.state_folder import SiteFolder, SiteRecords
 
 SITE = "lyon"
 SERVICE = {"service": "first", "prefix": "p", "number": 1, "interval_seconds": 60.0, "effects": [], "expected": []}
@@ -71,7 +71,7 @@ def listening(service: Service) -> Iterator[str]:
 
 def work(folder: Path, service: Service, run: Callable[[Call], Answer], *, scheduler: str) -> str:
     """Have an agent work until the service has said everything; why it left."""
-    place = SitePlace(folder, site=SITE, version="0")
+    place = SiteFolder(folder, site=SITE, version="0")
     place.make()
     with listening(service) as address:
         place.server = address
@@ -79,7 +79,7 @@ def work(folder: Path, service: Service, run: Callable[[Call], Answer], *, sched
         agent = SiteAgent(
             SiteAgentSettings(SITE, scheduler=scheduler),
             place,
-            SiteMemory(folder / "memory.json"),
+            SiteRecords(folder / "memory.json"),
             connect=lambda: connect(address, token=credentials),
             credentials=credentials,
             run=run,

@@ -13,8 +13,8 @@ from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.sites.commands import Caller
 from pilotage.adapters.sites.install import Installation
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Refused, Unknown
-from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, Berth
-from pilotage.agent.batch.submitter import ARRAY_MAX, SETTLE_SECONDS, Desk, in_login_shell
+from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, PilotJobTemplate
+from pilotage.agent.batch.submitter import ARRAY_MAX, SETTLE_SECONDS, Submitter, in_login_shell
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.resources import Demand
@@ -70,10 +70,10 @@ class BatchSite:
             token=settings.token,
             server=settings.server,
         )
-        self._desk = Desk(
+        self._submitter = Submitter(
             dialect,
             runs_commands(settings.entry, caller),
-            self._berth,
+            self._job_template,
             output=self._output,
             array_max=settings.array_max,
             settle_seconds=settings.settle_seconds,
@@ -89,23 +89,23 @@ class BatchSite:
     def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
         """Start pilots under a key and those that follow it, unless they are there; the native ids of the first ones."""
         with self._told():
-            return self._desk.submit_pilots(key, count)
+            return self._submitter.submit_pilots(key, count)
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
         """Start an agent for one attempt, unless there is one; its native id."""
         serves = f"{ref.job}:{ref.package}:{ref.attempt}"
         with self._told():
-            return self._desk.submit_attempt(key, serves=serves, demand=msgspec.to_builtins(demand))
+            return self._submitter.submit_attempt(key, serves=serves, demand=msgspec.to_builtins(demand))
 
     def cancel(self, *keys: str) -> None:
         """End what was started under these keys."""
         with self._told():
-            self._desk.cancel(*keys)
+            self._submitter.cancel(*keys)
 
     def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
         """Everything that is there, and what ended since the last listing, by key."""
         with self._told():
-            listed = self._desk.listing(expected)
+            listed = self._submitter.listing(expected)
             if listed:  # what waits in the queue reads the token when it starts, and all hear where we are now
                 self._installation.ensure()
             else:
@@ -120,7 +120,7 @@ class BatchSite:
     def notice(self, unheard: Collection[str]) -> list[Noticed]:
         """What is held, and what runs without a word, with the last that it printed."""
         with self._told():
-            return msgspec.convert([each._asdict() for each in self._desk.notice(unheard)], list[Noticed])
+            return msgspec.convert([each._asdict() for each in self._submitter.notice(unheard)], list[Noticed])
 
     def close(self) -> None:
         """Close the connection; what was started goes on."""
@@ -129,10 +129,10 @@ class BatchSite:
     def _output(self) -> str:
         return f"{self._installation.ensure()}/{OUTPUT_FOLDER}"
 
-    def _berth(self) -> Berth:
+    def _job_template(self) -> PilotJobTemplate:
         entry, installation = self._settings.entry, self._installation
         folder = installation.ensure()
-        return Berth(
+        return PilotJobTemplate(
             site=entry.name,
             folder=folder,
             agent=installation.agent,

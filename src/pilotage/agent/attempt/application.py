@@ -158,7 +158,7 @@ class Application:
         first = 0
         if len(binaries) > 1 and work.get("kept"):
             # Where the service's folder is not to be seen, it is this pilot's alone, and goes with it.
-            seen = self._workplace.sight.of(work).staged
+            seen = self._workplace.visibility.of(work).staged
             kept = work["kept"] if seen else f"{self._workplace.scratch}/kept/{os.path.basename(work['kept'])}"
             self._kept = Kept(self._assignment, work, kept)
             first = self._kept.resume(self._scratch)
@@ -260,7 +260,7 @@ class Application:
             argv,
             scratch=self._scratch,
             folder=self._work["folder"],
-            is_seen=workplace.sight.shows(self._work),
+            is_seen=workplace.visibility.shows(self._work),
             key=f"pilotage-{ref['job']}-{ref['package']}-{ref['attempt']}-{os.getpid()}",
             variables={*OWN_NAMES, *TOLD_NAMES, *asked, "OMP_NUM_THREADS"},
             writable=[spool] if spool else [],
@@ -308,7 +308,7 @@ class Application:
         What it writes is no output of the application, and has logs of its own.
         """
         folder, script, what = self._work["folder"], self._work[which], f"its {which} script"
-        if not self._workplace.sight.shows(self._work):
+        if not self._workplace.visibility.shows(self._work):
             raise Failure("platform-failure", f"{what} runs in {folder}, which is not to be seen here")
         self._stderr_file = ""
         environment = self._environments.make(self._ours + extra, {}, threads=0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt import diagnosis, workplace
 from pilotage.agent.attempt.application import Application, limits_of
-from pilotage.agent.attempt.commands import Commands, Files, Turn
+from pilotage.agent.attempt.commands import Commands, Files, SpawnTurn
 from pilotage.agent.attempt.diagnosis import Failure
 from pilotage.agent.attempt.environment import Environments, SlotToken, own_entries, threads_of
 from pilotage.agent.attempt.inputs import Inputs, Placed, changed_input
@@ -178,8 +178,8 @@ class AttemptRunner:
         self._scratch = Scratch(workplace.scratch, slot_number)
         self._token = SlotToken(f"{workplace.scratch}/slot-{slot_number}.token")
         self._environments = Environments({**workplace.environment, "PILOTAGE_TOKEN_FILE": self._token.path})
-        self._turn = Turn(workplace.turns)
-        self._commands = Commands(self._watch, workplace.remains, self._turn)
+        self._turn = SpawnTurn(workplace.turns)
+        self._commands = Commands(self._watch, workplace.cleanup, self._turn)
         self._logs: list[LogFile] = []
         self._script_logs: dict[str, list[LogFile]] = {}  # of the scripts of one attempt, where it has any
         self._files = Files(-1, -1, -1)  # for a command that writes these logs
@@ -352,7 +352,7 @@ class AttemptRunner:
             phases.enter("inputs")
             self._turn.take()
             linked: dict[str, Placed] = {}
-            if workplace.sight.of(work).folder and watch.stopped is None:
+            if workplace.visibility.of(work).folder and watch.stopped is None:
                 linked = link_known(
                     inputs, folder=work["folder"], scratch=self._scratch.descriptor, known=workplace.known
                 )
@@ -385,7 +385,7 @@ class AttemptRunner:
         if outputs:
             phases.enter("outputs")
             manifest = None
-            if workplace.sight.of(work).staged:  # now: the command may have taken long
+            if workplace.visibility.of(work).staged:  # now: the command may have taken long
                 target = f"{work['staged']}/{ref['package']}-{ref['attempt']}-0"
                 manifest = stage_small(
                     outputs, scratch=self._scratch.descriptor, target=target, known=workplace.known, placed=placed
@@ -405,11 +405,13 @@ class AttemptRunner:
             scratch=self._scratch.path,
             known=workplace.known,
             fetch=fetch,
-            sight=workplace.sight,
+            visibility=workplace.visibility,
         )
 
     def _outputs(self, assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Outputs:
-        return Outputs(ref=assignment["ref"], work=work, scratch=self._scratch.path, sight=self._workplace.sight)
+        return Outputs(
+            ref=assignment["ref"], work=work, scratch=self._scratch.path, visibility=self._workplace.visibility
+        )
 
     def _run(
         self,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from pilotage.agent.attempt.watcher import Watch
-    from pilotage.agent.processes import Remains
+    from pilotage.agent.processes import ProcessCleanup
 
 
 # Starting a command: in its folder, in a session of its own, with its streams in files, and nothing else of ours
@@ -209,12 +209,12 @@ _SUCCEEDED = Ended(0, None)
 class Commands:
     """Runs the commands of one slot, and adds up what they used."""
 
-    def __init__(self, watch: Watch, remains: Remains, turn: Turn) -> None:
+    def __init__(self, watch: Watch, cleanup: ProcessCleanup, turn: SpawnTurn) -> None:
         """Take what is shared with others."""
         self._spawner = Spawner()
         self._turn = turn
         self._watch = watch
-        self._remains = remains
+        self._cleanup = cleanup
         self._own_peak_bytes = 0
         self.reset()
 
@@ -301,12 +301,12 @@ class Commands:
         *,
         is_container: bool,
     ) -> int:
-        watch, remains = self._watch, self._remains
+        watch, cleanup = self._watch, self._cleanup
         if watch.stopped is not None:
             self.check()
         had_turn = self._turn.give()
         pid = self._spawner.start(argv, environment=environment, folder=folder, files=files)
-        remains.began(pid)
+        cleanup.began(pid)
         watch.command_began(pid)
         # The process id stays its own until it is waited for: so nobody's signal can meet another process.
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -317,7 +317,7 @@ class Commands:
         self._count(usage)
         stopped = watch.stopped is not None
         patience_seconds = _CONTAINER_PATIENCE_SECONDS if is_container and not stopped else 0.0
-        if not remains.clear(pid, marks, urgent=stopped, patience_seconds=patience_seconds):
+        if not cleanup.clear(pid, marks, urgent=stopped, patience_seconds=patience_seconds):
             self.left_behind = True
         if status and os.WIFEXITED(status):
             refused = self._spawner.failed_to_start(os.WEXITSTATUS(status))
@@ -370,7 +370,7 @@ LONG_SECONDS = 0.005  # more than ten times what a turn takes where files are ne
 WITHOUT_FACTOR = 20  # for so many times what was lost a slot goes without: a twentieth is lost at most
 
 
-class Turn:
+class SpawnTurn:
     """The turn of one slot, which its thread takes and gives; all slots of a pilot share the lock."""
 
     __slots__ = ("_again_at", "_clock", "_has_it", "_lock", "_taken_at")

@@ -374,7 +374,7 @@ class _Looked(NamedTuple):
     seen: Seen
 
 
-class Sight:
+class FolderVisibility:
     """What a pilot sees of its jobs, remembered for a while. Its slots may ask at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -18,7 +18,7 @@ from pilotage.agent.attempt.files import check_name, copy, link_or_copy, make_pa
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pilotage.agent.attempt.files import KnownFiles, Sight
+    from pilotage.agent.attempt.files import FolderVisibility, KnownFiles
     from pilotage.agent.attempt.workplace import Fetch
 
 _EXECUTABLE = 0o755
@@ -43,12 +43,19 @@ class Inputs:
     """Places the inputs of one attempt."""
 
     def __init__(
-        self, *, job: str, work: Mapping[str, Any], scratch: str, known: KnownFiles, fetch: Fetch, sight: Sight
+        self,
+        *,
+        job: str,
+        work: Mapping[str, Any],
+        scratch: str,
+        known: KnownFiles,
+        fetch: Fetch,
+        visibility: FolderVisibility,
     ) -> None:
         """Say from where to where, and what is seen of the folders of the job."""
         self._job = job
         self._work = work
-        self._sight = sight
+        self._visibility = visibility
         self._folder: str = work["folder"]
         self._scratch = scratch
         self._known = known
@@ -92,7 +99,7 @@ class Inputs:
 
     def _place(self, each: Mapping[str, Any], target: str) -> Placed:
         name = each["name"]
-        found = self._found(name) if self._sight.of(self._work).folder else None
+        found = self._found(name) if self._visibility.of(self._work).folder else None
         if found is None:
             fetched = self._fetched(name)
             _check_content(each, fetched, os.stat(fetched), self._known)
@@ -122,7 +129,7 @@ class Inputs:
         except OSError as error:
             if error.errno not in _GONE:
                 raise
-            if not self._sight.look(self._work).folder:
+            if not self._visibility.look(self._work).folder:
                 return None
             # A network file system may remember for a while that a name was not there: reading the folder ends that.
             with contextlib.suppress(OSError):

@@ -33,7 +33,7 @@ from pilotage.agent.expressions import UnboundedExpression, compile_expression
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pilotage.agent.attempt.files import KnownFiles, Sight
+    from pilotage.agent.attempt.files import FolderVisibility, KnownFiles
     from pilotage.agent.attempt.workplace import Fetch
 
 FILES_MAX = 100_000
@@ -165,11 +165,13 @@ class _Found(NamedTuple):
 class Outputs:
     """Stages the outputs of one attempt."""
 
-    def __init__(self, *, ref: Mapping[str, Any], work: Mapping[str, Any], scratch: str, sight: Sight) -> None:
+    def __init__(
+        self, *, ref: Mapping[str, Any], work: Mapping[str, Any], scratch: str, visibility: FolderVisibility
+    ) -> None:
         """Say which attempt it is, where its files are, and what is seen of the folders of its job."""
         self._ref = ref
         self._work = work
-        self._sight = sight
+        self._visibility = visibility
         self._staged: str = work["staged"]
         self._key = f"{ref['package']}-{ref['attempt']}"
         self._scratch = scratch
@@ -239,7 +241,7 @@ class Outputs:
 
     def _put(self, found: _Found, number: int, fetch: Fetch) -> None:
         try:
-            if not (self._sight.of(self._work).staged and self._put_here(found, number)):
+            if not (self._visibility.of(self._work).staged and self._put_here(found, number)):
                 fetch.stage(self._ref, number, found.path)
         except OSError as error:
             raise from_system(error, doing=f"staging the output {found.name!r}") from error
@@ -258,7 +260,7 @@ class Outputs:
                 return False
             if error.errno not in _GONE:
                 raise
-            if not self._sight.look(self._work).staged:
+            if not self._visibility.look(self._work).staged:
                 return False
             put(found.path, target)
         return True

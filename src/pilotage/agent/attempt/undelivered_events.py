@@ -34,13 +34,13 @@ LOOK_SECONDS = 5.0  # so often it is looked for what running attempts have logge
 LEFT_MAX = 10_000  # spools that wait here; more are left on disk for somebody's courier
 
 
-class _Left(NamedTuple):
+class _UndeliveredStream(NamedTuple):
     folder: str
     token: str
     is_over: bool
 
 
-class LeftEvents:
+class UndeliveredEvents:
     """Delivers in a thread of its own, which is started by the first attempt that left something."""
 
     def __init__(
@@ -66,7 +66,7 @@ class LeftEvents:
         self._running: dict[str, str] = {}  # the same of attempts that run, where nobody else delivers for them
         self._ended: deque[tuple[Mapping[str, Any], str]] = deque()  # attempts that are over, and their tokens
         self._change = threading.Condition()
-        self._left: list[_Left] = []
+        self._left: list[_UndeliveredStream] = []
         self._thread: threading.Thread | None = None
         self._closing = False
 
@@ -96,8 +96,14 @@ class LeftEvents:
         except OSError:
             return  # nobody has logged anything
         ended = {spool_name(ref): token for ref, token in over} if names else {}
-        found = [_Left(os.path.join(self._spools, name), ended[name], True) for name in names if name in ended]
-        found += [_Left(os.path.join(self._spools, name), running[name], False) for name in names if name in running]
+        found = [
+            _UndeliveredStream(os.path.join(self._spools, name), ended[name], True) for name in names if name in ended
+        ]
+        found += [
+            _UndeliveredStream(os.path.join(self._spools, name), running[name], False)
+            for name in names
+            if name in running
+        ]
         if not found:
             return
         with self._change:
@@ -136,7 +142,7 @@ class LeftEvents:
                     self._change.wait_for(lambda: self._closing, timeout=pause_seconds)
                     pause_seconds = min(2.0 * pause_seconds, AGAIN_SECONDS[1])
 
-    def _deliver(self, left: _Left, until: float) -> bool:
+    def _deliver(self, left: _UndeliveredStream, until: float) -> bool:
         """Deliver what one attempt left; whether nothing of it is left to do here."""
         with contextlib.suppress(AgentError, OSError, ValueError):
             waiting = others = 0

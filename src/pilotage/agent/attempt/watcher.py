@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pilotage.agent.attempt.logs import LogFile
-    from pilotage.agent.processes import Remains
+    from pilotage.agent.processes import ProcessCleanup
 
 _PEAK_LOOK_SECONDS_MAX = 5.0
 _FIRST_LOOK_SECONDS = 0.2  # so that the memory of whatever lasts half a second is known
@@ -224,14 +224,16 @@ class Watch:
 class Watcher:
     """The thread that looks, for all slots of a pilot. It starts with the first command and rests when there is none."""
 
-    def __init__(self, remains: Remains, *, look_seconds: float, grace_seconds: float, log_bytes_max: int) -> None:
+    def __init__(
+        self, cleanup: ProcessCleanup, *, look_seconds: float, grace_seconds: float, log_bytes_max: int
+    ) -> None:
         """Say how often it looks and what it grants."""
         self.look_seconds = look_seconds
         self.first_look_seconds = min(look_seconds, _FIRST_LOOK_SECONDS)
         self.grace_seconds = grace_seconds
         self.log_bytes_max = log_bytes_max
         self.is_parked = True
-        self._remains = remains
+        self._cleanup = cleanup
         self._watches: list[Watch] = []
         self._event = threading.Event()
         self._lock = threading.Lock()
@@ -262,7 +264,7 @@ class Watcher:
 
     def adopted_by_session(self, session: int) -> list[int]:
         """The orphans of a session."""
-        return self._remains.adopted_of(session)
+        return self._cleanup.adopted_of(session)
 
     def close(self) -> None:
         """End the thread and wait for its end."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pilotage.agent.attempt.commands import quick_way_works
 from pilotage.agent.attempt.containers import Engines
 from pilotage.agent.attempt.environment import base_environment
-from pilotage.agent.attempt.files import KnownFiles, Sight
+from pilotage.agent.attempt.files import FolderVisibility, KnownFiles
 from pilotage.agent.attempt.scratch import remove_tree
-from pilotage.agent.attempt.undelivered_events import LeftEvents
+from pilotage.agent.attempt.undelivered_events import UndeliveredEvents
 from pilotage.agent.attempt.watcher import Watcher
-from pilotage.agent.processes import KernelKills, Remains
+from pilotage.agent.processes import KernelKills, ProcessCleanup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -147,19 +147,19 @@ class Workplace:
             MARK=pilot, SITE=site, NODE=node, SERVER=server, CA_FILE=ca_file,
         )  # fmt: skip
         self.spools = spool
-        self.left_events = LeftEvents(spool, server=server, ca_file=ca_file, connect=connect)
+        self.left_events = UndeliveredEvents(spool, server=server, ca_file=ca_file, connect=connect)
         quick_way_works()  # found out now, while nothing runs that the trial could be taken for
         self._null = -1
         self._lock = threading.Lock()
         self.known = KnownFiles()
         self.undeclared = Undeclared()
         self.turns = threading.Lock()
-        self.sight = Sight()
+        self.visibility = FolderVisibility()
         self.kernel_kills = KernelKills()
-        self.remains = Remains(sole=sole, grace_seconds=grace_seconds)
+        self.cleanup = ProcessCleanup(sole=sole, grace_seconds=grace_seconds)
         self.engines = Engines(self.environment.get("PATH", os.defpath))
         self.watcher = Watcher(
-            self.remains, look_seconds=look_seconds, grace_seconds=grace_seconds, log_bytes_max=log_bytes_max
+            self.cleanup, look_seconds=look_seconds, grace_seconds=grace_seconds, log_bytes_max=log_bytes_max
         )
 
     def null(self) -> int:
@@ -174,7 +174,7 @@ class Workplace:
         """End the watching thread and remove the scratch folder."""
         self.left_events.close()
         self.watcher.close()
-        self.remains.close()
+        self.cleanup.close()
         if self._null >= 0:
             os.close(self._null)
             self._null = -1

@@ -21,7 +21,7 @@ _GO_ON = 'exec "$@"'
 
 
 @dataclass(frozen=True)
-class Berth:
+class PilotJobTemplate:
     """What every agent of a service at one site has in common. All paths are absolute, and the nodes see them."""
 
     site: str

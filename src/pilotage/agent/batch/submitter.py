@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.batch.dialect import CANNOT_WRITE_STATUS, Dialect, element_key, output_of
-from pilotage.agent.batch.pilot_job import Berth
+from pilotage.agent.batch.pilot_job import PilotJobTemplate
 from pilotage.agent.batch.values import Answer, BatchError, Busy, Call, Refused, Seen, Unknown, Wanted, answered
 
 # What is to be told of things that run and have not spoken: after a while, what they printed so far; not at each
@@ -90,14 +90,14 @@ class _Missing(NamedTuple):
     asked_at: float
 
 
-class Desk:
+class Submitter:
     """The batch system of one site; one thread at a time may use it."""
 
     def __init__(
         self,
         dialect: Dialect,
         run: Callable[[Call], Answer],
-        berth: Callable[[], Berth],
+        job_template: Callable[[], PilotJobTemplate],
         *,
         output: Callable[[], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -109,15 +109,15 @@ class Desk:
     ) -> None:
         """Take the language, a way to run commands, and what agents are started with; nothing is run yet.
 
-        `run` raises `Unknown` where there is no way to the site; so may `berth`, which is asked when it is needed.
+        `run` raises `Unknown` where there is no way to the site; so may `job_template`, which is asked when it is needed.
         `output` is the folder that agents print to, where that is known without the rest. `note` is told, before a
         submission and after it, which keys may be queued without our knowing; whoever dies in between has them be `unsure`
         next time.
         """
         self._dialect = dialect
         self._run = run
-        self._berth = berth
-        self._output = output or (lambda: berth().output)
+        self._job_template = job_template
+        self._output = output or (lambda: job_template().output)
         self._clock = clock
         self._array_max = array_max
         self._settle_seconds = settle_seconds
@@ -166,9 +166,9 @@ class Desk:
         size = min(together, self._array_max)
         while True:
             try:
-                berth = self._berth()
+                job_template = self._job_template()
                 with _sayable():
-                    wanted = berth.pilots(keys[first], count=size)
+                    wanted = job_template.pilots(keys[first], count=size)
                 done.update(self._submit(wanted))
             except Busy as busy:
                 if size == 1 or self._doubtful:
@@ -180,13 +180,13 @@ class Desk:
                 return
 
     def submit_attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> str:
-        """Start an agent for one attempt, unless there is one; its native id. See `Berth.attempt`."""
+        """Start an agent for one attempt, unless there is one; its native id. See `PilotJobTemplate.attempt`."""
         known = self._known(key)
         if known is not None:
             return known
-        berth = self._berth()
+        job_template = self._job_template()
         with _sayable():
-            wanted = berth.attempt(key, serves=serves, demand=demand)
+            wanted = job_template.attempt(key, serves=serves, demand=demand)
         if wanted.hosts and not self._dialect.places:
             raise Refused("bad-resources", f"{self._dialect.name} cannot be told on which nodes it is to run")
         return self._submit(wanted)[key]

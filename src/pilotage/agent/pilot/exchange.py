@@ -174,7 +174,7 @@ class Exchanger:
             self._depart(WALL_TIME, WALL_TIME, settings.farewell_seconds)
         elif not self._leaving and now >= self._heard_at + settings.deserted_seconds and self._has_nothing():
             self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
-        elif not self._leaving and self._is_forsaken(now):
+        elif not self._leaving and self._is_abandoned(now):
             say("leaving what it could not tell in its spool, for who comes after it")
             self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
         else:
@@ -188,7 +188,7 @@ class Exchanger:
         with pilot.guard:  # of one that never had work nobody misses what it would tell: that it is there
             return not pilot.bench.held and not (pilot.given and pilot.spool.pending)
 
-    def _is_forsaken(self, now: float) -> bool:
+    def _is_abandoned(self, now: float) -> bool:
         """Whether its work is over, and nobody was there to be told of it for long enough."""
         pilot = self._pilot
         with pilot.guard:

@@ -28,7 +28,7 @@ BATCH_EVENTS = 1000
 SEQUENCE = 1 << 40  # greater than that of any exchange of the pilot itself
 
 
-class Bequest(NamedTuple):
+class DeadPilot(NamedTuple):
     """What is left of one pilot; the descriptor holds its lock."""
 
     pilot: str
@@ -37,7 +37,7 @@ class Bequest(NamedTuple):
     descriptor: int
 
 
-def find_dead(spool: Path) -> list[Bequest]:
+def find_dead_pilots(spool: Path) -> list[DeadPilot]:
     """The pilots of a spool folder whose lock is free; it is held from now on, so that one alone tells their end."""
     found = []
     for draft in spool.glob(f".*{DRAFT_SUFFIX}"):
@@ -47,9 +47,9 @@ def find_dead(spool: Path) -> list[Bequest]:
             descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             continue
-        bequest = _of_dead(descriptor)
-        if bequest is not None:
-            found.append(bequest)
+        dead_pilot = _read_dead_pilot(descriptor)
+        if dead_pilot is not None:
+            found.append(dead_pilot)
         else:
             os.close(descriptor)
     return found
@@ -67,34 +67,34 @@ def _remove_if_free(draft: Path) -> None:
             os.close(descriptor)
 
 
-def _of_dead(descriptor: int) -> Bequest | None:
+def _read_dead_pilot(descriptor: int) -> DeadPilot | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink == 0:
             return None  # somebody else was quicker
         said = json.loads(os.pread(descriptor, 4096, 0))
-        return Bequest(said["pilot"], said["site"], said["request"], descriptor)
+        return DeadPilot(said["pilot"], said["site"], said["request"], descriptor)
     except (OSError, ValueError, KeyError):
         return None
 
 
-def clean_up(bequest: Bequest, *, scratch: Path) -> None:
+def clean_up(dead_pilot: DeadPilot, *, scratch: Path) -> None:
     """End what a dead pilot started and remove its scratch folder."""
     import shutil
 
-    sweep({bequest.pilot})
-    shutil.rmtree(scratch / bequest.pilot, ignore_errors=True)
+    sweep({dead_pilot.pilot})
+    shutil.rmtree(scratch / dead_pilot.pilot, ignore_errors=True)
 
 
-def own_credentials(bequest: Bequest, *, spool: Path, token_file: str) -> Credentials:
+def own_credentials(dead_pilot: DeadPilot, *, spool: Path, token_file: str) -> Credentials:
     """What to show for a dead pilot: its own token, which it left beside its events; the given one where it had none yet."""
     from pilotage.agent.link.connect import Credentials
 
-    return Credentials(token_file, spool / f"{bequest.pilot}{TOKEN_SUFFIX}")
+    return Credentials(token_file, spool / f"{dead_pilot.pilot}{TOKEN_SUFFIX}")
 
 
 def deliver(
-    bequest: Bequest,
+    dead_pilot: DeadPilot,
     *,
     spool: Path,
     credentials: Credentials,
@@ -102,29 +102,29 @@ def deliver(
     reason: str = "killed",
 ) -> bool:
     """Tell what a dead pilot could not, its end last; whether the service has all of it, and nothing is left here."""
-    texts = _events(spool / f"{bequest.pilot}{EVENTS_SUFFIX}")
+    texts = _events(spool / f"{dead_pilot.pilot}{EVENTS_SUFFIX}")
     last = counters_of(texts[-1]) if texts else None
     if texts and last is not None:
         if b'"type":"PilotEnded"' not in texts[-1]:
-            texts.append(_ended(bequest.pilot, n=last[0] + 1, seen=last[1], reason=reason))
+            texts.append(_ended(dead_pilot.pilot, n=last[0] + 1, seen=last[1], reason=reason))
         link = None
         try:
             link = connect(credentials)
             for number in range(0, len(texts), BATCH_EVENTS):
-                if not _tell(link, credentials, bequest, texts[number : number + BATCH_EVENTS], number):
+                if not _tell(link, credentials, dead_pilot, texts[number : number + BATCH_EVENTS], number):
                     return False
         except (OSError, ValueError):
             return False
         finally:
             if link is not None:
                 link.close()
-    release(spool, bequest.pilot)
+    release(spool, dead_pilot.pilot)
     return True
 
 
-def has_results(bequest: Bequest, *, spool: Path) -> bool:
+def has_results(dead_pilot: DeadPilot, *, spool: Path) -> bool:
     """Whether a dead pilot left the end of an attempt, which may not have been told."""
-    return any(b'"type":"AttemptFinished"' in text for text in _events(spool / f"{bequest.pilot}{EVENTS_SUFFIX}"))
+    return any(b'"type":"AttemptFinished"' in text for text in _events(spool / f"{dead_pilot.pilot}{EVENTS_SUFFIX}"))
 
 
 def settle(
@@ -135,7 +135,7 @@ def settle(
     A service that does not answer is asked again for a while: it may have died with the pilots, and be about to return.
     """
     spool = state / "spool"
-    left = find_dead(spool)
+    left = find_dead_pilots(spool)
     for each in left:
         clean_up(each, scratch=state / "scratch")
     shown = {each.pilot: own_credentials(each, spool=spool, token_file=token_file) for each in left}
@@ -154,10 +154,10 @@ def settle(
     return not left
 
 
-def let_go(bequest: Bequest) -> None:
+def let_go(dead_pilot: DeadPilot) -> None:
     """Let go of the lock."""
     with contextlib.suppress(OSError):
-        os.close(bequest.descriptor)
+        os.close(dead_pilot.descriptor)
 
 
 def _events(file: Path) -> list[bytes]:
@@ -181,8 +181,8 @@ def _ended(pilot: str, *, n: int, seen: int, reason: str) -> bytes:
     return encode(event).encode()
 
 
-def _tell(link: Link, credentials: Credentials, bequest: Bequest, texts: list[bytes], number: int) -> bool:
-    said: dict[str, Any] = {"pilot": bequest.pilot, "site": bequest.site, "sequence": SEQUENCE + number}
+def _tell(link: Link, credentials: Credentials, dead_pilot: DeadPilot, texts: list[bytes], number: int) -> bool:
+    said: dict[str, Any] = {"pilot": dead_pilot.pilot, "site": dead_pilot.site, "sequence": SEQUENCE + number}
     said["leaving"] = "gone"
     last = counters_of(texts[-1])
     # Of one that died before it was ever answered, or so long ago that its token has ended, an answer is a token to say all this with.

@@ -20,13 +20,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.batch import Answer, Unknown, dialects
-from pilotage.agent.batch.pilot_job import Berth
-from pilotage.agent.batch.submitter import Desk, in_login_shell
+from pilotage.agent.batch.pilot_job import PilotJobTemplate
+from pilotage.agent.batch.submitter import Submitter, in_login_shell
 from pilotage.agent.link.connect import TOKEN_FIELD, ends_at, read_token
 from pilotage.agent.link.link import LinkBroken
 from pilotage.agent.pilot.pilot import say
-from pilotage.agent.site.reconcile import EARLIER_SECONDS, Reports, SiteDesks, SiteWork
-from pilotage.agent.site.state_folder import ASKED, SitePlace
+from pilotage.agent.site.reconcile import EARLIER_SECONDS, Reports, SiteSubmitters, SiteWork
+from pilotage.agent.site.state_folder import ASKED, SiteFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pilotage.agent.link.connect import Credentials
     from pilotage.agent.link.link import Answer as HttpAnswer
     from pilotage.agent.link.link import Link
-    from pilotage.agent.site.state_folder import SiteMemory
+    from pilotage.agent.site.state_folder import SiteRecords
 
 
 # Commands of the batch system, run on this computer for the agent of a site, and what batch systems there are.
@@ -126,8 +126,8 @@ class SiteAgent:
     def __init__(
         self,
         settings: SiteAgentSettings,
-        place: SitePlace,
-        memory: SiteMemory,
+        place: SiteFolder,
+        memory: SiteRecords,
         *,
         connect: Callable[[], Link],
         credentials: Credentials,
@@ -151,8 +151,8 @@ class SiteAgent:
         self._seen: tuple[bool, str] | None = None  # what the batch system was last found to be
         self._seen_said: tuple[bool, str] | None = None
         self._noticed_said: list[Notice] = []
-        self._desk: SiteDesks | None = None
-        self._desk_for: tuple[str, str, tuple[str, ...]] = ("", "", ())
+        self._submitter: SiteSubmitters | None = None
+        self._submitter_for: tuple[str, str, tuple[str, ...]] = ("", "", ())
         self._scheduler = ""  # what it drives
         self._answered = False  # whether that ever answered
         self._found: str | None = None  # what is here instead, where that was looked for
@@ -191,13 +191,13 @@ class SiteAgent:
             return
         try:
             self._place.keep_agent()
-            desk = self._at_desk()
-            if desk is None:
+            submitter = self._current_submitter()
+            if submitter is None:
                 return
             if self._is_due():
-                self._work.look(desk)
+                self._work.look(submitter)
                 self._looked_at, self._answered = time.monotonic(), True
-            self._work.act(desk)
+            self._work.act(submitter)
         except Unknown as unknown:
             why = str(unknown) if isinstance(unknown, CannotDrive) else self._why_not(unknown)
             self._seen = (False, why)
@@ -217,28 +217,28 @@ class SiteAgent:
             pause_seconds *= REST_LOOKS
         return time.monotonic() >= self._looked_at + (min(ASKED_SECONDS, pause_seconds) if waits else pause_seconds)
 
-    def _at_desk(self) -> SiteDesks | None:
+    def _current_submitter(self) -> SiteSubmitters | None:
         entry, prefix = self._memory.entry, self._memory.prefix
         if entry is None or not prefix:
             return None  # the service was never heard
         scheduler, setup = self._named_scheduler(str(entry.get("kind", ""))), tuple(entry.get("setup") or ())
-        if self._desk is None or self._desk_for != (scheduler, prefix, setup):
+        if self._submitter is None or self._submitter_for != (scheduler, prefix, setup):
             if scheduler != self._scheduler:
                 say(f"the batch system is {scheduler}, as the entry of the site says")
             self._scheduler = self._memory.scheduler = scheduler
-            self._desk_for = (scheduler, prefix, setup)
+            self._submitter_for = (scheduler, prefix, setup)
             self._answered, self._found = False, None
             self._looked_at = -math.inf  # nothing is done before it is known what an earlier process did
-            self._desk = SiteDesks(
-                self._make_desk(scheduler),
+            self._submitter = SiteSubmitters(
+                self._make_submitter(scheduler),
                 memory=self._memory,
-                others={name: partial(self._make_desk, name) for name in dialects() if name != scheduler},
+                others={name: partial(self._make_submitter, name) for name in dialects() if name != scheduler},
                 say=lambda text: self._complain("former", text),
             )
-        return self._desk
+        return self._submitter
 
-    def _make_desk(self, scheduler: str) -> Desk:
-        return Desk(dialects()[scheduler](self._desk_for[1]), self._runs(), self._berth)
+    def _make_submitter(self, scheduler: str) -> Submitter:
+        return Submitter(dialects()[scheduler](self._submitter_for[1]), self._runs(), self._job_template)
 
     def _named_scheduler(self, kind: str) -> str:
         """The batch system that the entry names; raises `CannotDrive`."""
@@ -258,7 +258,7 @@ class SiteAgent:
 
     def _why_not(self, unknown: Unknown) -> str:
         """What keeps the agent from driving what its entry says: another system may be here instead, or none."""
-        if not self._answered and self._found is None and self._desk is not None:
+        if not self._answered and self._found is None and self._submitter is not None:
             run, dialect = self._runs(), dialects()[self._scheduler]("pilotage")
             answer = run(dialect.is_here()) if dialect.version_words else Answer(None)
             is_here = answer.exit_status is None or bool(dialect.version(answer))  # it may hang, and be here
@@ -269,11 +269,11 @@ class SiteAgent:
 
     def _runs(self) -> Callable[[Call], Answer]:
         """What runs commands of the batch system, as its entry says."""
-        setup = self._desk_for[2]
+        setup = self._submitter_for[2]
         return in_login_shell(self._run, setup) if setup else self._run
 
-    def _berth(self) -> Berth:
-        return self._place.berth(self._memory.entry or {})
+    def _job_template(self) -> PilotJobTemplate:
+        return self._place.job_template(self._memory.entry or {})
 
     # --- the service ---------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from pilotage.agent.site.state_folder import FolderLock, SiteMemory, SitePlace
+    from pilotage.agent.site.state_folder import FolderLock, SiteFolder, SiteRecords
 
 RUNS_ALREADY, FAILED = 3, 1
 LEAVES_SECONDS, LOOK_SECONDS = 10.0, 0.2
@@ -133,10 +133,10 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
     from pilotage.agent.pilot.pilot import say
     from pilotage.agent.site.agent import SiteAgent, SiteAgentSettings
     from pilotage.agent.site.relay import Relaying
-    from pilotage.agent.site.state_folder import MEMORY_FILE, FolderLock, SiteMemory, SitePlace
+    from pilotage.agent.site.state_folder import MEMORY_FILE, FolderLock, SiteFolder, SiteRecords
 
     version = str(getattr(sys.modules.get("pilotage"), "__version__", "unknown"))
-    place = SitePlace(folder, site=chosen.site, version=version, token_file=chosen.token_file, ca_file=chosen.ca_file)
+    place = SiteFolder(folder, site=chosen.site, version=version, token_file=chosen.token_file, ca_file=chosen.ca_file)
     place.make()
     asked: list[SiteAgent] = []
 
@@ -147,7 +147,7 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
     lock = FolderLock(folder, lost=lost)
     _take(lock, patience_seconds=LEAVES_SECONDS if chosen.started_as else 0.0)
     try:
-        memory = SiteMemory(folder / MEMORY_FILE)
+        memory = SiteRecords(folder / MEMORY_FILE)
         place.install(_own_file())
         relaying = Relaying(chosen.server, ca_file=chosen.ca_file, say=say)
         _start_relays(relaying, chosen, place, memory)
@@ -190,7 +190,7 @@ def _take(lock: FolderLock, *, patience_seconds: float) -> None:
             return
 
 
-def _start_relays(relaying: object, chosen: argparse.Namespace, place: SitePlace, memory: SiteMemory) -> None:
+def _start_relays(relaying: object, chosen: argparse.Namespace, place: SiteFolder, memory: SiteRecords) -> None:
     """Start what was asked for, and say what pilots are told."""
     from pilotage.agent.site.relay import Relaying, bound
 

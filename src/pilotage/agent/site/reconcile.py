@@ -13,8 +13,8 @@ from pilotage.agent.site.state_folder import ASKED, FAILED, GONE, SUBMITTED
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pilotage.agent.batch.submitter import Desk, Listed, Notice
-    from pilotage.agent.site.state_folder import SiteMemory
+    from pilotage.agent.batch.submitter import Listed, Notice, Submitter
+    from pilotage.agent.site.state_folder import SiteRecords
 
 EARLIER_SECONDS = 30.0
 """So long after a submission that an earlier process may have made, what it queued is seen in a listing."""
@@ -27,8 +27,8 @@ UNSPOKEN_OF_MAX = 1000
 SUBMIT_PILOT, SUBMIT_ATTEMPT, CANCEL = "submit-pilot", "submit-attempt", "cancel-submitted"
 
 
-class AtDesk(Protocol):
-    """What is needed of `Desk`."""
+class BatchAccess(Protocol):
+    """What is needed of `Submitter`."""
 
     def submit_pilots(self, key: str, count: int = 1) -> list[str]:
         """Start pilots."""
@@ -54,7 +54,7 @@ class AtDesk(Protocol):
 class SiteWork:
     """Does what is wanted, with the memory that makes it safe to die at any moment."""
 
-    def __init__(self, memory: SiteMemory, *, settle_seconds: float = EARLIER_SECONDS) -> None:
+    def __init__(self, memory: SiteRecords, *, settle_seconds: float = EARLIER_SECONDS) -> None:
         """Take the memory; nothing is done yet."""
         self._memory = memory
         self._settle_seconds = settle_seconds
@@ -64,24 +64,24 @@ class SiteWork:
         self.message = ""  # why what is wanted waits
         self.noticed: list[Notice] = []  # at the last look
 
-    def look(self, desk: AtDesk) -> None:
+    def look(self, submitter: BatchAccess) -> None:
         """Note what is there and what has ended; raises `Unknown`."""
         memory = self._memory
         submitted = {key for key, record in memory.records.items() if record.state == SUBMITTED}
         over = {key for key, record in memory.records.items() if record.state in (GONE, ASKED)}
-        for key, seen in desk.listing((memory.expected | submitted) - over).items():
+        for key, seen in submitter.listing((memory.expected | submitted) - over).items():
             if seen.ended:
                 memory.note(key, GONE, native_id=seen.native_id, reason=seen.reason or "ended", text=seen.stderr)
             else:
                 memory.note(key, SUBMITTED, native_id=seen.native_id)
-        self.noticed = desk.notice(memory.unheard)
+        self.noticed = submitter.notice(memory.unheard)
         memory.save()
 
-    def act(self, desk: AtDesk) -> None:
+    def act(self, submitter: BatchAccess) -> None:
         """Do what is wanted and not done; raises `Unknown`, and `OSError` where nothing can be noted."""
         memory = self._memory
         cancelled = [str(each["key"]) for each in memory.effects if each.get("type") == CANCEL]
-        self._submit(desk, [each for each in memory.effects if each.get("type") != CANCEL], {*cancelled})
+        self._submit(submitter, [each for each in memory.effects if each.get("type") != CANCEL], {*cancelled})
         due = []
         for key in cancelled:
             record = memory.records.get(key)
@@ -91,12 +91,12 @@ class SiteWork:
                 due.append(key)
         for start in range(0, len(due), TOGETHER_MAX):
             some = due[start : start + TOGETHER_MAX]
-            desk.cancel(*some)
+            submitter.cancel(*some)
             self._cancelled_at.update((key, time.monotonic() + CANCEL_SECONDS) for key in some)
         self._cancelled_at = {key: at for key, at in self._cancelled_at.items() if key in cancelled}
         memory.save()
 
-    def _submit(self, desk: AtDesk, effects: Sequence[Mapping[str, Any]], cancelled: Collection[str]) -> None:
+    def _submit(self, submitter: BatchAccess, effects: Sequence[Mapping[str, Any]], cancelled: Collection[str]) -> None:
         wanted = []
         for effect in effects:
             key = str(effect["key"])
@@ -115,7 +115,7 @@ class SiteWork:
             return
         try:
             for group in _together(wanted):
-                self._start(desk, group)
+                self._start(submitter, group)
         except Busy as busy:
             self.message = f"the batch system takes no more now: {busy}"
             self._busy_until = time.monotonic() + self._busy_seconds
@@ -123,7 +123,7 @@ class SiteWork:
         else:
             self._busy_seconds = BUSY_SECONDS[0]
 
-    def _start(self, desk: AtDesk, group: Sequence[Mapping[str, Any]]) -> None:
+    def _start(self, submitter: BatchAccess, group: Sequence[Mapping[str, Any]]) -> None:
         memory, keys = self._memory, [str(each["key"]) for each in group]
         for key in keys:
             memory.note(key, ASKED)
@@ -131,11 +131,11 @@ class SiteWork:
         first, begun = group[0], time.monotonic()
         try:
             if first.get("type") == SUBMIT_PILOT:
-                native_ids = desk.submit_pilots(keys[0], len(keys))
+                native_ids = submitter.submit_pilots(keys[0], len(keys))
             else:
                 ref = first["ref"]
                 serves = f"{ref['job']}:{ref['package']}:{ref['attempt']}"
-                native_ids = [desk.submit_attempt(keys[0], serves=serves, demand=first.get("demand") or {})]
+                native_ids = [submitter.submit_attempt(keys[0], serves=serves, demand=first.get("demand") or {})]
         except Refused as refused:
             seconds = (time.monotonic() - begun) / len(keys)
             for key in keys:
@@ -172,7 +172,7 @@ def _together(effects: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, An
 class Reports:
     """What the service is to hear: everything that it asks or expects and that is known here, but not over and over at once."""
 
-    def __init__(self, memory: SiteMemory, site: str) -> None:
+    def __init__(self, memory: SiteRecords, site: str) -> None:
         """Take the memory."""
         self._memory = memory
         self._site = site
@@ -227,24 +227,24 @@ LOOK_AGAIN_SECONDS = (10.0, 600.0)
 class _Former:
     """A batch system that the entry named before."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, submitter: Submitter) -> None:
+        self.submitter = submitter
         self.again_at = -math.inf
         self.pause_seconds = LOOK_AGAIN_SECONDS[0]
 
 
-class SiteDesks:
-    """The desk of the batch system that the entry names, and beside it those at which something is left; see `Desk`."""
+class SiteSubmitters:
+    """The submitter of the batch system that the entry names, and beside it those at which something is left; see `Submitter`."""
 
     def __init__(
         self,
-        current: Desk,
+        current: Submitter,
         *,
-        memory: SiteMemory,
-        others: Mapping[str, Callable[[], Desk]],
+        memory: SiteRecords,
+        others: Mapping[str, Callable[[], Submitter]],
         say: Callable[[str], None],
     ) -> None:
-        """Take the desk of the entry's system, and what makes one of each other that is known, by name."""
+        """Take the submitter of the entry's system, and what makes one of each other that is known, by name."""
         self._current = current
         self._memory = memory
         self._others = others
@@ -262,11 +262,11 @@ class SiteDesks:
     def cancel(self, *keys: str) -> None:
         """End things, each where it was submitted. Raises `Unknown`."""
         elsewhere = self._elsewhere()
-        for name, desk in self._due():
+        for name, submitter in self._due():
             some = [key for key in keys if elsewhere.get(key) == name]
             if some:
                 with self._tried(name):
-                    desk.cancel(*some)
+                    submitter.cancel(*some)
         here = [key for key in keys if key not in elsewhere]
         if here:
             self._current.cancel(*here)
@@ -277,9 +277,9 @@ class SiteDesks:
         for name in {*elsewhere.values()} - self._formers.keys():
             self._formers[name] = _Former(self._others[name]())
         found: dict[str, Listed] = {}
-        for name, desk in self._due():
+        for name, submitter in self._due():
             with self._tried(name):
-                listed = desk.listing([key for key in expected if elsewhere.get(key) == name])
+                listed = submitter.listing([key for key in expected if elsewhere.get(key) == name])
                 found.update((key, seen) for key, seen in listed.items() if elsewhere.get(key) == name)
         found.update(self._current.listing([key for key in expected if key not in elsewhere]))
         return found
@@ -297,11 +297,13 @@ class SiteDesks:
             if record.state == SUBMITTED and record.scheduler in self._others
         }
 
-    def _due(self) -> list[tuple[str, Desk]]:
+    def _due(self) -> list[tuple[str, Submitter]]:
         """The systems that the entry named before, at which something is left, and that are to be asked now."""
         left, now = {*self._elsewhere().values()}, time.monotonic()
         return [
-            (name, former.desk) for name, former in self._formers.items() if name in left and now >= former.again_at
+            (name, former.submitter)
+            for name, former in self._formers.items()
+            if name in left and now >= former.again_at
         ]
 
     @contextmanager

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, STATE_FOLDER, Berth
+from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, STATE_FOLDER, PilotJobTemplate
 from pilotage.agent.durable_files import FILE_MODE, FOLDER_MODE, read_small, replace_file
 from pilotage.agent.processes import started_at
 
@@ -43,7 +43,7 @@ class Record(NamedTuple):
     scheduler: str = ""  # the batch system that it was submitted to; none: the one that the entry names
 
 
-class SiteMemory:
+class SiteRecords:
     """Records by key, and what the service said last; `save` makes it durable."""
 
     def __init__(self, file: Path) -> None:
@@ -126,7 +126,7 @@ KEEP_SECONDS = 86_400.0
 _NAMED_DIGITS = 12
 
 
-class SitePlace:
+class SiteFolder:
     """Where the agent of a site works."""
 
     def __init__(self, folder: Path, *, site: str, version: str, token_file: str = "", ca_file: str = "") -> None:
@@ -190,10 +190,10 @@ class SitePlace:
         """Whom pilots believe: nobody else, where they ask the service itself."""
         return str(self.ca_file) if self.server.startswith("https:") and self._given_ca_file else ""
 
-    def berth(self, entry: Mapping[str, Any]) -> Berth:
+    def job_template(self, entry: Mapping[str, Any]) -> PilotJobTemplate:
         """How agents are started, by the entry of the site as it is told in JSON."""
         token_file = self.pilot_token_file if os.path.exists(self.pilot_token_file) else self._given_token_file
-        return Berth(
+        return PilotJobTemplate(
             site=self.site,
             folder=str(self.folder),
             agent=str(self.agent_file or ""),
