@@ -27,7 +27,7 @@ from pilotage.simulator.world.nature import Fate
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import AnyDistribution, Dice, Fixed, Keyed
 from pilotage.simulator.world.service_process import Driver, Timing
-from pilotage.simulator.world.surroundings import AgentSettings, Store, Surroundings
+from pilotage.simulator.world.surroundings import AgentContext, AgentSettings, Store
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ class Market:
             for site in self._sites
         }
         self._fleet = Fleet(
-            Surroundings(
+            AgentContext(
                 schedule=schedule,
                 network=Network(schedule, box, dice, Fixed(0.01), plain=True),
                 store=Store(schedule, remembers=False),

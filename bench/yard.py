@@ -32,7 +32,7 @@ from pilotage.simulator.world.nature import Habits, SeededNature
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice, Fixed, Uniform
 from pilotage.simulator.world.service_process import Driver, Timing
-from pilotage.simulator.world.surroundings import AgentSettings, Store, Surroundings
+from pilotage.simulator.world.surroundings import AgentContext, AgentSettings, Store
 
 JOB = "J1"
 START = 1_000_000.0
@@ -180,7 +180,7 @@ class Yard:
             )
             for site in self.sites
         }
-        world = Surroundings(
+        world = AgentContext(
             schedule=schedule,
             network=Network(schedule, box, dice, Fixed(0.01), plain=True),
             store=Store(schedule, remembers=False),

@@ -15,7 +15,7 @@ from pilotage.simulator.world.faults import FaultBox, Faults
 from pilotage.simulator.world.nature import Fate
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice, Fixed
-from pilotage.simulator.world.surroundings import AgentSettings, Store, Surroundings
+from pilotage.simulator.world.surroundings import AgentContext, AgentSettings, Store
 
 LATENCY_SECONDS = 0.1
 BEGINNING = 1_000_000.0
@@ -56,7 +56,7 @@ class SimulatedSite:
         self.nature = PlainNature()
         self.network = Network(self.schedule, self.box, self.dice, Fixed(LATENCY_SECONDS))
         self.site = Site(name="north", capacity=capacity, wall_seconds=wall_seconds)
-        self.world = Surroundings(
+        self.world = AgentContext(
             schedule=self.schedule,
             network=self.network,
             store=self.store,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.model.errors import PilotageError
+from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.trials.definition import World, make_world
-from pilotage.simulator.trials.scene import Scene
 from pilotage.simulator.trials.shrink import read_world, smaller_worlds, stored
 from pilotage.simulator.world.jobs import packages_of
 
@@ -101,8 +101,10 @@ def test_whatever_stands_in_a_file_it_is_read_as_it_says_or_refused(seed: int, c
     if world is not None:
         if told["complete"]:
             assert json.loads(stored(world)) == told
-        scene = Scene(world, on_durable=lambda checked, now: None)  # all that stands in it can be put together
-        assert all(scene.definitions.plan(job.job, ()).count == packages_of(job) for job in world.jobs)
+        checked_world = CheckedWorld(
+            world, on_durable=lambda checked, now: None
+        )  # all that stands in it can be put together
+        assert all(checked_world.definitions.plan(job.job, ()).count == packages_of(job) for job in world.jobs)
 
 
 @given(st.one_of(st.binary(max_size=50), SEEDS.map(lambda seed: stored(make_world(seed)))), CHANCE)

@@ -37,7 +37,7 @@ from pilotage.model.states import ExitCodeGasw
 from pilotage.service import core as core_module
 from pilotage.service.core import Core
 from pilotage.service.messages import Outbox
-from pilotage.simulator.trials.scene import Scene
+from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.world.journal import SimulatedJournal
 from pilotage.simulator.world.service_process import Driver
 
@@ -249,7 +249,7 @@ def a_restart_forgets_grants(patch: Patch) -> None:
 def a_restart_counts_attempts_anew_and_nobody_compares(patch: Patch) -> None:
     """The number of an attempt is used again after a crash."""
     restored = restore._restore_package
-    patch.setattr(Scene, "_compare", lambda *_: None)
+    patch.setattr(CheckedWorld, "_compare", lambda *_: None)
 
     def restore_package(state: EngineState, job: JobState, number: int, facts: Any, gone: set[str]) -> None:
         restored(state, job, number, facts, gone)
@@ -261,7 +261,7 @@ def a_restart_counts_attempts_anew_and_nobody_compares(patch: Patch) -> None:
 @mutant(first_seed=28, by="grants epochs creations")
 def a_restart_forgets_grants_and_nobody_compares(patch: Patch) -> None:
     """The same, and the checkers have to do without the comparison of what was restored with what was folded."""
-    patch.setattr(Scene, "_compare", lambda *_: None)
+    patch.setattr(CheckedWorld, "_compare", lambda *_: None)
     a_restart_forgets_grants(patch)
 
 

@@ -13,7 +13,7 @@ from pilotage.model.events.payloads import JobRegistered
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.model.sites.world import ActivityWorld, Change, Factors, PackagesWorld, SiteWorld, Spell, Times, WorldFile
 from pilotage.simulator.runs.figures import RunFigures
-from pilotage.simulator.runs.run import Forecast, Subject, usual_settings
+from pilotage.simulator.runs.run import JobSimulation, Subject, usual_settings
 
 LYON = SiteEntry(name="lyon", kind="slurm", slots=10, pilots_max=1)
 NICE = SiteEntry(name="nice", kind="slurm", slots=10, pilots_max=1)
@@ -44,7 +44,7 @@ def worlds(*names: str, packages: PackagesWorld = PackagesWorld(), **site: objec
 
 
 def run(of: Subject, seed: int = 0) -> RunFigures:
-    return Forecast(of, seed=seed, settings=usual_settings(of.world)).run()
+    return JobSimulation(of, seed=seed, settings=usual_settings(of.world)).run()
 
 
 def test_rounds_of_packages_follow_each_other_after_the_queue() -> None:
@@ -92,7 +92,7 @@ def test_packages_take_the_same_work_whatever_the_settings() -> None:
     selection = msgspec.structs.replace(usual.selection, slots_factor=3.0)
     other = msgspec.structs.replace(usual, selection=selection)
     took = [
-        sum(site.core_seconds for site in Forecast(of, seed=5, settings=settings).run().sites.values())
+        sum(site.core_seconds for site in JobSimulation(of, seed=5, settings=settings).run().sites.values())
         for settings in (usual, other)
     ]
     assert took[0] == pytest.approx(took[1])

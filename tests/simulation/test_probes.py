@@ -13,8 +13,8 @@ from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import ProbeSite
 from pilotage.service.messages import AskedOfSite
 from pilotage.service.sites.pool import Prober, probes_under_way
+from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.trials.definition import World
-from pilotage.simulator.trials.scene import Scene
 from pilotage.simulator.trials.trial import _run
 from pilotage.simulator.world.faults import Faults
 from tests.simulation.test_sites import NEVER, sketch, world
@@ -27,14 +27,14 @@ class Probed:
     """A world in which a service keeps probes under way, and what its book says of them."""
 
     def __init__(self, about: World, *, at_once: int) -> None:
-        self.scene = Scene(about, on_durable=self.note)
+        self.checked_world = CheckedWorld(about, on_durable=self.note)
         self.names = [each.site.name for each in about.sites]
         self.asked: list[str] = []
         self.ended: Counter[str] = Counter()
         self.passed: Counter[str] = Counter()
         self.at_once = 0
         self._token = 10**9
-        clock = self.scene.schedule
+        clock = self.checked_world.schedule
         self._prober = Prober(self.probe, at_once=at_once, every_seconds=EVERY_SECONDS, clock=lambda: clock.now)
 
     def note(self, checked: Checked, _: float) -> None:
@@ -49,18 +49,18 @@ class Probed:
 
     def probe(self, site: str) -> None:
         self._token += 1
-        self.scene.driver.receive(AskedOfSite(token=self._token, operation=ProbeSite(site=site)))
+        self.checked_world.driver.receive(AskedOfSite(token=self._token, operation=ProbeSite(site=site)))
 
     def look(self) -> None:
-        core = self.scene.driver.core
+        core = self.checked_world.driver.core
         if core is not None:
             self._prober.look(self.names, under_way=probes_under_way(core.engine))
-        self.scene.schedule.after(LOOK_SECONDS, self.look)
+        self.checked_world.schedule.after(LOOK_SECONDS, self.look)
 
     def run(self) -> None:
-        self.scene.begin()
+        self.checked_world.begin()
         self.look()
-        _run(self.scene, stops_at=self.scene.world.faults_seconds, steps_max=2_000_000, check_every=500)
+        _run(self.checked_world, stops_at=self.checked_world.world.faults_seconds, steps_max=2_000_000, check_every=500)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -68,7 +68,7 @@ def test_so_many_probes_are_under_way_and_no_site_is_asked_more_often_than_it_ma
     sites = (sketch("a"), sketch("b"), sketch("stuck", queue=NEVER))
     probed = Probed(world(*sites, packages=2500), at_once=at_once)
     probed.run()
-    seconds = probed.scene.elapsed_seconds
+    seconds = probed.checked_world.elapsed_seconds
     assert seconds > 2 * EVERY_SECONDS
     assert probed.at_once == at_once
     assert {name for name in probed.ended if probed.ended[name] < 2} == set()
@@ -82,6 +82,10 @@ def test_every_probe_comes_to_an_end_whatever_strikes() -> None:
         about = world(sketch("a"), sketch("b"), packages=400, seed=seed)
         probed = Probed(msgspec.structs.replace(about, faults=faults, faults_seconds=2500.0), at_once=2)
         probed.run()
-        left = probes_under_way(probed.scene.driver.core.engine) if probed.scene.driver.core is not None else []
+        left = (
+            probes_under_way(probed.checked_world.driver.core.engine)
+            if probed.checked_world.driver.core is not None
+            else []
+        )
         assert len(probed.asked) - probed.ended.total() <= len(left)
         assert probed.ended.total() >= 2

@@ -7,10 +7,10 @@ import pytest
 
 from pilotage.simulator.trials.definition import World, make_world, packages_of_world
 from pilotage.simulator.trials.shrink import shrink, smaller_worlds
-from pilotage.simulator.trials.trial import Found, Result, failure_lines, line_of
+from pilotage.simulator.trials.trial import Result, ViolationFound, failure_lines, line_of
 
 
-def result(world: World, *, violation: Found | None = None) -> Result:
+def result(world: World, *, violation: ViolationFound | None = None) -> Result:
     return Result(
         seed=world.seed,
         event_hash="0" * 64,
@@ -65,7 +65,7 @@ def test_a_world_that_nothing_smaller_fails_like_stays_as_it_is() -> None:
 
 def test_a_failure_is_told_with_seed_probabilities_world_and_last_events() -> None:
     world = make_world(7)
-    found = Found(checker="grants", message="granted twice", subject="job-1/1.1.1", at=12.5)
+    found = ViolationFound(checker="grants", message="granted twice", subject="job-1/1.1.1", at=12.5)
     told = "\n".join(
         failure_lines(world, result(world, violation=found), shrunk=world, shrunk_result=result(world, violation=found))
     )

@@ -15,7 +15,7 @@ from pilotage.model.sites.world import Factors, SiteWorld, Spell, Times, WorldFi
 from pilotage.model.states import Reason
 from pilotage.simulator.runs.comparison import POLICIES
 from pilotage.simulator.runs.figures import RunFigures
-from pilotage.simulator.runs.run import Forecast, usual_settings
+from pilotage.simulator.runs.run import JobSimulation, usual_settings
 from pilotage.simulator.trials.definition import make_world
 from pilotage.simulator.trials.trial import simulate
 from tests.simulation.test_forecast import subject
@@ -36,7 +36,7 @@ def run(mode: SiteMode, policy: Policy, *sites: SiteWorld, packages: int, seed: 
     world = WorldFile(sites=sites)
     of = subject(*(entry(each.name, mode) for each in sites), packages=packages, run_time="60 s", world=world)
     settings = usual_settings(world, EngineSettings(selection=SelectionSettings(policy=policy)))
-    return Forecast(of, seed=seed, settings=settings).run()
+    return JobSimulation(of, seed=seed, settings=settings).run()
 
 
 @every_policy

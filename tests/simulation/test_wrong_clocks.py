@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from pilotage.book.rows.rows import EventRow, StreamRow
+from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.trials.definition import World, make_world
-from pilotage.simulator.trials.scene import Scene
 from pilotage.simulator.trials.trial import simulate
 from pilotage.simulator.world.faults import Faults
 
@@ -17,17 +17,17 @@ FAR_SECONDS = 400.0  # certainly beyond it
 
 def told_by_agents(world: World, monkeypatch: pytest.MonkeyPatch) -> list[list[EventRow]]:
     """Run a world; what each of its agents has told, as the book has it."""
-    scenes: list[Scene] = []
-    begin = Scene.begin
+    scenes: list[CheckedWorld] = []
+    begin = CheckedWorld.begin
 
-    def kept(scene: Scene) -> None:
-        scenes.append(scene)
-        begin(scene)
+    def kept(checked_world: CheckedWorld) -> None:
+        scenes.append(checked_world)
+        begin(checked_world)
 
-    monkeypatch.setattr(Scene, "begin", kept)
+    monkeypatch.setattr(CheckedWorld, "begin", kept)
     assert simulate(world).violation is None
-    [scene] = scenes
-    ledger = scene.journal._ledger
+    [checked_world] = scenes
+    ledger = checked_world.journal._ledger
     told = {row.stream_id: list[EventRow]() for row in ledger.find_rows(StreamRow, having={}) if row.source == "agent"}
     for row in ledger.find_rows(EventRow, having={}):
         if row.stream_id in told:

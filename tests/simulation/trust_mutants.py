@@ -11,14 +11,14 @@ from pilotage.engine.state.sites import SiteState
 from pilotage.model import texts
 from pilotage.model.events import payloads
 from pilotage.model.exchange.reports import Gone
-from pilotage.simulator.trials.scene import Scene
+from pilotage.simulator.trials.checked_world import CheckedWorld
 from tests.simulation.mutants import Patch, a_late_success_is_forgotten, graft, mutant, whoever_it_is
 
 
 @mutant(first_seed=2, by="creations successes")
 def a_late_success_is_forgotten_and_nobody_compares(patch: Patch) -> None:
     """The success of an attempt that nobody waited for any more goes unheard."""
-    patch.setattr(Scene, "_compare", lambda *_: None)
+    patch.setattr(CheckedWorld, "_compare", lambda *_: None)
     a_late_success_is_forgotten(patch)
 
 

@@ -15,10 +15,10 @@ from pilotage.model.resources import Capacity
 from pilotage.model.site import Site
 from pilotage.simulator.agents.attempt import CANCELLED, WITH_PILOT, Run
 from pilotage.simulator.agents.misbehaviour import Rogue
-from pilotage.simulator.agents.slots import Workbench
+from pilotage.simulator.agents.slots import SlotTable
 from pilotage.simulator.agents.spool import Spool
 from pilotage.simulator.world.nature import DEADLY
-from pilotage.simulator.world.surroundings import Host, Surroundings
+from pilotage.simulator.world.surroundings import AgentContext, Host
 
 BY_NATURE = {"looping": "package_loops", DEADLY: "package_kills"}  # what a package does, as a kind of fault
 SKEW_SECONDS = 3 * 3600.0  # how far a wrong clock is off at most
@@ -60,7 +60,7 @@ class Agent:
 
     def __init__(
         self,
-        world: Surroundings,
+        world: AgentContext,
         host: Host,
         *,
         name: str,
@@ -84,7 +84,7 @@ class Agent:
         self.serves = serves
         self.backlog = 0 if serves is not None else settings.backlog
         room = capacity if capacity is not None else site.capacity
-        self.bench = Workbench(world, host, agent=name, site=site.name, capacity=room, on_time=self._on_time)
+        self.bench = SlotTable(world, host, agent=name, site=site.name, capacity=room, on_time=self._on_time)
         self.alive = True
         self.leaving = ""
         margin_seconds = min(settings.wall_margin_seconds, 0.5 * site.wall_seconds)
@@ -211,23 +211,25 @@ class Agent:
         if due_at > limit_at or due_at < self._armed_at:
             self._wake_at(due_at)
         if not world.box.quiet:
-            self._tempt_fate()
+            self._draw_faults()
 
-    def _tempt_fate(self) -> None:
+    def _draw_faults(self) -> None:
         box, schedule = self._world.box, self._world.schedule
         reach_seconds = 2.0 * self._interval_seconds
         if box.strikes("agent_killed"):
-            schedule.after(box.between("agent_killed", low=0.0, high=reach_seconds), self._suffer, "agent_killed", 0.0)
+            schedule.after(
+                box.between("agent_killed", low=0.0, high=reach_seconds), self._apply_fault, "agent_killed", 0.0
+            )
         if box.strikes("agent_paused"):
             seconds = box.between("agent_paused", low=PAUSE_SECONDS[0], high=PAUSE_SECONDS[1])
             after_seconds = box.between("agent_paused", low=0.0, high=reach_seconds)
-            schedule.after(after_seconds, self._suffer, "agent_paused", seconds)
+            schedule.after(after_seconds, self._apply_fault, "agent_paused", seconds)
         if box.strikes("agent_rogue"):
             box.missed("agent_rogue")  # until it is heard
             held = {name: each.bench.held for name, each in self._world.agents.items() if isinstance(each, Agent)}
             Rogue(self.name, self._spool, held, box.dice.stream("rogues")).lie()
 
-    def _suffer(self, kind: str, seconds: float) -> None:
+    def _apply_fault(self, kind: str, seconds: float) -> None:
         """Die or stand still as was decided, unless it has died, or stands still, already."""
         if not self.alive or (kind == "agent_paused" and self._world.schedule.now < self._paused_until):
             self._world.box.missed(kind)
@@ -399,7 +401,7 @@ class Agent:
 class Fleet:
     """Starts agents and brings replies to those that live."""
 
-    def __init__(self, world: Surroundings) -> None:
+    def __init__(self, world: AgentContext) -> None:
         """Take what the agents share."""
         self._world = world
         self._bring, self._bring_all = self._hand_over, self._hand_over_all  # one and the same for all replies

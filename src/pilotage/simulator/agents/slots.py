@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
 from pilotage.model.resources import Capacity, Demand
 from pilotage.simulator.agents.attempt import Run
-from pilotage.simulator.world.surroundings import Host, Surroundings
+from pilotage.simulator.world.surroundings import AgentContext, Host
 
 VANISHED_SECONDS = (10.0, 900.0)  # how long an input is out of reach
 
 
-class Workbench:
+class SlotTable:
     """What runs in one agent; `on_time` is called when the time of an attempt has come that was not moved since it started."""
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Workbench:
 
     def __init__(
         self,
-        world: Surroundings,
+        world: AgentContext,
         host: Host,
         *,
         agent: str,

@@ -10,7 +10,7 @@ from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import Payload
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
 from pilotage.simulator.agents.attempt import ENDINGS, Run
-from pilotage.simulator.world.surroundings import Surroundings
+from pilotage.simulator.world.surroundings import AgentContext
 
 _encode = msgspec.json.Encoder().encode
 # What an end follows from: the number, epoch and position seen of the event that tells it; when the attempt began, its phases
@@ -39,7 +39,7 @@ class Spool:
         "smuggled",
     )
 
-    def __init__(self, world: Surroundings, stream: str, *, node: str) -> None:
+    def __init__(self, world: AgentContext, stream: str, *, node: str) -> None:
         """Begin a stream, on a node."""
         self._world = world
         self._stream = stream

@@ -19,7 +19,7 @@ from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.model.settings.engine import EngineSettings, Order, Policy
 from pilotage.model.settings.settings import SETTINGS
 from pilotage.simulator.runs.figures import PHASES, RunFigures, SiteFigures
-from pilotage.simulator.runs.run import Forecast, Subject
+from pilotage.simulator.runs.run import JobSimulation, Subject
 
 RESAMPLES = 2000
 MEAN_METHOD = "95 % confidence interval of the mean, normal approximation"
@@ -100,7 +100,7 @@ def run_many(
     """A run with each seed from 0 on; `each` is called after every one."""
     found = []
     for seed in range(runs):
-        found.append(Forecast(subject, seed=seed, settings=settings).run())
+        found.append(JobSimulation(subject, seed=seed, settings=settings).run())
         if each is not None:
             each()
     return found

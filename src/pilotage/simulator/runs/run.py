@@ -70,7 +70,7 @@ def usual_settings(world: WorldFile, settings: EngineSettings | None = None) -> 
     return msgspec.structs.replace(usual, interval_seconds=interval_seconds, lease_intervals=intervals)
 
 
-class _Nothing:
+class _EmptyJournal:
     """A journal that keeps nothing: nothing crashes here, so nobody reads it."""
 
     full = False
@@ -97,7 +97,7 @@ class _Nothing:
         return iter(())
 
 
-class Forecast:
+class JobSimulation:
     """One run. It is what stands around the service, and around the agents."""
 
     def __init__(self, subject: Subject, *, seed: int, settings: EngineSettings) -> None:
@@ -119,7 +119,7 @@ class Forecast:
             dice=Dice(seed),
             faults=None,
             service=self,
-            journal=_Nothing(),
+            journal=_EmptyJournal(),
             definitions=Definitions([], seed=seed),
             timing=Timing(collect_seconds=_collect_seconds(subject), commit_seconds=0.01),
             latency=Fixed(_LATENCY_SECONDS),

@@ -16,8 +16,8 @@ from msgspec.structs import asdict
 
 from pilotage.book.codec import Checked
 from pilotage.simulator.checkers.observer import Violation
+from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.trials.definition import World, make_world, packages_of_world
-from pilotage.simulator.trials.scene import Scene
 from pilotage.simulator.world.service_process import Stuck
 
 _SHOWN = 40
@@ -25,7 +25,7 @@ _LOOK_SECONDS = 60.0  # how often it is looked whether everything is over
 _QUIET_SECONDS = 900.0  # what comes late after the end still comes
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ViolationFound(msgspec.Struct, frozen=True, kw_only=True):
     """What was broken: by which checker, about what, and when."""
 
     checker: str
@@ -46,7 +46,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     packages: int
     steps: int
     virtual_seconds: float
-    violation: Found | None = None
+    violation: ViolationFound | None = None
     last_events: tuple[str, ...] = ()
 
     @property
@@ -92,60 +92,60 @@ def simulate(
 ) -> Result:
     """Run a world. `steps_max` bounds what the schedule does, `check_every` is in steps of the service."""
     tape = _Tape(keeps_all=trace)
-    scene = Scene(world, on_durable=tape.add)
-    violation: Found | None = None
+    checked_world = CheckedWorld(world, on_durable=tape.add)
+    violation: ViolationFound | None = None
     try:
-        scene.begin()
+        checked_world.begin()
         stops_at = world.faults_seconds if faults_stop_at is None else faults_stop_at
-        _run(scene, stops_at=stops_at, steps_max=steps_max, check_every=check_every)
+        _run(checked_world, stops_at=stops_at, steps_max=steps_max, check_every=check_every)
     except Violation as broken:
-        violation = Found(
-            checker=broken.checker, message=broken.message, subject=broken.subject, at=scene.elapsed_seconds
+        violation = ViolationFound(
+            checker=broken.checker, message=broken.message, subject=broken.subject, at=checked_world.elapsed_seconds
         )
     except Stuck as stuck:
-        violation = Found(checker="sleeping", message=str(stuck), at=scene.elapsed_seconds)
+        violation = ViolationFound(checker="sleeping", message=str(stuck), at=checked_world.elapsed_seconds)
     except Exception as error:  # noqa: BLE001 # whatever production code raises is a finding, with its place
-        violation = Found(
+        violation = ViolationFound(
             checker=f"raised {type(error).__name__}",
             message="".join(traceback.format_exception(error)[-4:]),
-            at=scene.elapsed_seconds,
+            at=checked_world.elapsed_seconds,
         )
     return Result(
         seed=world.seed,
         event_hash=tape.digest,
-        fired=scene.box.fired,
-        tried=scene.box.tried,
-        crash_points=dict(scene.driver.crashes),
+        fired=checked_world.box.fired,
+        tried=checked_world.box.tried,
+        crash_points=dict(checked_world.driver.crashes),
         events=tape.count,
-        packages=scene.packages,
-        steps=scene.driver.steps,
-        virtual_seconds=scene.elapsed_seconds,
+        packages=checked_world.packages,
+        steps=checked_world.driver.steps,
+        virtual_seconds=checked_world.elapsed_seconds,
         violation=violation,
         last_events=tuple(tape.lines),
     )
 
 
-def _run(scene: Scene, *, stops_at: float, steps_max: int, check_every: int) -> None:
-    schedule, driver = scene.schedule, scene.driver
+def _run(checked_world: CheckedWorld, *, stops_at: float, steps_max: int, check_every: int) -> None:
+    schedule, driver = checked_world.schedule, checked_world.driver
     look_at = 0.0
     checked = 0
     for _ in range(steps_max):
         if not schedule.step():
             break
-        elapsed = scene.elapsed_seconds
-        if elapsed >= stops_at and not scene.calm:
-            scene.calm_down()
+        elapsed = checked_world.elapsed_seconds
+        if elapsed >= stops_at and not checked_world.calm:
+            checked_world.calm_down()
         if driver.steps >= checked + check_every:
             checked = driver.steps
-            scene.check()
-        if scene.calm and elapsed >= look_at:
+            checked_world.check()
+        if checked_world.calm and elapsed >= look_at:
             look_at = elapsed + _LOOK_SECONDS
-            if scene.is_over():
+            if checked_world.is_over():
                 break
     else:
         raise Violation("finishing", f"not over after {steps_max} steps of the schedule", subject="")
     schedule.run(until=schedule.now + _QUIET_SECONDS)
-    scene.finish()
+    checked_world.finish()
 
 
 # What is said of a run: in a line where all went well, and enough to replay and understand it where not.

@@ -25,7 +25,7 @@ from pilotage.simulator.world.nature import Nature
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice, Distribution, Keyed
 from pilotage.simulator.world.service_process import Driver, Outside, Timing, Written
-from pilotage.simulator.world.surroundings import AgentSettings, Host, OnRead, Store, Surroundings, Witness
+from pilotage.simulator.world.surroundings import AgentContext, AgentSettings, Host, OnRead, Store, Witness
 
 START = 1_000_000.0  # the clock of an agent may be hours behind, and no time is before 1970
 _DEAD_START_SECONDS = 1.0
@@ -105,7 +105,7 @@ class SimulatedWorld:
         latency: Distribution,
         as_json: bool,
         nature: Nature,
-        fleet: Callable[[Surroundings], AgentFleet],
+        fleet: Callable[[AgentContext], AgentFleet],
         agents: AgentSettings,
         witness: WorldWitness,
         on_read: OnRead | None = None,
@@ -141,7 +141,7 @@ class SimulatedWorld:
             for setup in sites
         }
         self._fleet = fleet(
-            Surroundings(
+            AgentContext(
                 schedule=schedule,
                 network=self.network,
                 store=Store(schedule, on_read=on_read, remembers=False),

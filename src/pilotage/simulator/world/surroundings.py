@@ -142,7 +142,7 @@ class Listener(Protocol):
         ...
 
 
-class Surroundings:
+class AgentContext:
     """What all agents of a simulation share, and which of them live, by name."""
 
     __slots__ = ("agents", "box", "nature", "network", "schedule", "settings", "store", "uplink", "witness")

@@ -62,7 +62,7 @@ _LOADED = Event(
 """What a job that was loaded leaves in the stream of the decisions, in the book of every so many worlds."""
 
 
-class Scene:
+class CheckedWorld:
     """A world that runs. It is what stands around the service, and around the agents."""
 
     def __init__(self, world: World, *, on_durable: OnDurable) -> None:
