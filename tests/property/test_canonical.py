@@ -15,13 +15,13 @@ from pilotage.language.parsing.kinds import (
     Anything,
     Choice,
     Descriptor,
+    DocumentParse,
     Expression,
     Kind,
     ListOf,
     MapOf,
     Number,
     Quantity,
-    Reading,
     Text,
     YesNo,
 )
@@ -122,7 +122,7 @@ def structs_of(struct: type[Value]) -> st.SearchStrategy[Any]:
 
 def read(tree: Any) -> Definition:
     report = Report("canonical")
-    found = Record(Definition).read(tree, (), Reading(report, MemoryFolder()))
+    found = Record(Definition).read(tree, (), DocumentParse(report, MemoryFolder()))
     assert not report.errors, report.errors
     assert isinstance(found, Definition)
     return found

@@ -171,7 +171,7 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
             state.pending.to_judge[job, number] = None
 
     patch.setattr(core_module, "Heard", Forgetful)
-    graft(patch, exchanges.may_say, whoever_it_is)  # else an end that is told again is noted, and no more
+    graft(patch, exchanges.may_report, whoever_it_is)  # else an end that is told again is noted, and no more
     graft(patch, folded, on_attempt_finished)
 
 

@@ -55,7 +55,7 @@ def a_batch_system_is_believed_before_its_pilots(patch: Patch) -> None:
 @mutant(first_seed=2, by="rogues")
 def whatever_an_agent_says_of_attempts_is_believed(patch: Patch) -> None:
     """An agent may end what another runs, and what it has ended itself, as often as it likes."""
-    graft(patch, exchanges.may_say, whoever_it_is)
+    graft(patch, exchanges.may_report, whoever_it_is)
 
 
 @mutant(first_seed=44, by="journal")

@@ -31,8 +31,8 @@ from pilotage.agent.pilot.takeover import (
     deliver,
     find_dead_pilots,
     has_results,
-    let_go,
     own_credentials,
+    release_lock,
 )
 from pilotage.agent.processes import (
     adopted,
@@ -241,7 +241,7 @@ def _take_over_dead(settings: PilotSettings) -> None:
             shown = own_credentials(each, spool=settings.spool, token_file=settings.token_file)
             if not deliver(each, spool=settings.spool, credentials=shown, connect=_reaching(settings)):
                 say(f"what the dead pilot {each.pilot} left could not be told yet; the next one will")
-            let_go(each)
+            release_lock(each)
 
     if dead:
         threading.Thread(target=tell, name="takeover", daemon=True).start()

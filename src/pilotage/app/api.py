@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from pilotage.app.jobs.results import Output, Result, output_of
 from pilotage.app.jobs.submit import HowToRun, Source, bring, bring_to, source_of
-from pilotage.app.jobs.watch import Following
+from pilotage.app.jobs.watch import JobWatcher
 from pilotage.app.service.session import Session
 from pilotage.app.state_folder import state_folders
 from pilotage.client import find_addresses
@@ -231,8 +231,8 @@ class Client:
         finally:
             following.close()
 
-    def _following(self, job: str) -> Following:
-        return Following(self._address.server, job)
+    def _following(self, job: str) -> JobWatcher:
+        return JobWatcher(self._address.server, job)
 
 
 class Callbacks:
@@ -261,7 +261,7 @@ class Callbacks:
             self._progress(progress)
 
 
-def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -> tuple[Result, Following]:
+def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -> tuple[Result, JobWatcher]:
     session = Session(source.folder, slots=how.slots)
     try:
         loaded = source.load()
@@ -269,7 +269,7 @@ def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -
     except BaseException:
         session.give_up()
         raise
-    following = Following(session.server, brought.answer.job, stop=stop)
+    following = JobWatcher(session.server, brought.answer.job, stop=stop)
     return Result(following, following.progress(), folder=source.folder), following
 
 
@@ -289,7 +289,7 @@ def _run(source: Source, how: HowToRun, calls: Callbacks, *, stop: threading.Eve
     return result
 
 
-def _tell_new(following: Following, calls: Callbacks, told: set[str]) -> None:
+def _tell_new(following: JobWatcher, calls: Callbacks, told: set[str]) -> None:
     for package in following.finished():
         if package not in told:
             told.add(package)

@@ -24,7 +24,7 @@ from pilotage.engine.decisions.completion import (
     grant_succeeded,
     revive_consumers,
 )
-from pilotage.engine.decisions.due_timers import wake, watch_waiting
+from pilotage.engine.decisions.due_timers import run_due_timers, watch_waiting
 from pilotage.engine.decisions.job_lifecycle import (
     apply_job_endings,
     cancel_failing_jobs,
@@ -96,7 +96,7 @@ FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=look_at_end)
 
 DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     # Each leaves nothing behind for those before it, but where `decide` goes round once more.
-    wake,
+    run_due_timers,
     lost_pilots.end_lost_pilots,
     end_requests,
     grant_succeeded,

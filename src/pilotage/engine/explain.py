@@ -17,7 +17,7 @@ from pilotage.engine.selection.filters import Asked, allows, asked_of, refusals,
 from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.state.job_queries import may_act, standing_of
 from pilotage.engine.state.jobs import STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass, template_of
-from pilotage.engine.state.sites import AttemptState, SiteState, unheard
+from pilotage.engine.state.sites import AttemptState, SiteState, silent_batch_jobs
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.answers import Explanation, Why
 from pilotage.model.jobs.plan import Template
@@ -130,9 +130,9 @@ LINE_MAX = 200
 _STAMP = re.compile(r"^[0-9T:+-]+ pilotage-agent: ")
 
 
-def summary_of(site: SiteState, *keys: str) -> tuple[str, str]:
+def silence_summary(site: SiteState, *keys: str) -> tuple[str, str]:
     """The same in some words, of some keys where they are named, and what was said there; nothing where all is well."""
-    found = [each for each in unheard(site) if not keys or each.key in keys]
+    found = [each for each in silent_batch_jobs(site) if not keys or each.key in keys]
     if not found:
         return "", ""
     state = found[0].state
@@ -148,9 +148,9 @@ def summary_of(site: SiteState, *keys: str) -> tuple[str, str]:
     return f"{what} at {site.name} and cannot be heard", said or f"{none} printed nothing"
 
 
-def told_of(site: SiteState, *keys: str) -> str:
+def silence_text(site: SiteState, *keys: str) -> str:
     """The same in one sentence."""
-    return ": ".join(filter(None, summary_of(site, *keys)))
+    return ": ".join(filter(None, silence_summary(site, *keys)))
 
 
 _PACKAGES_SHOWN_MAX = 5
@@ -372,7 +372,7 @@ def _attempt(attempt: AttemptState) -> Why:
 
 def _unheard(site: SiteState, *keys: str) -> Iterator[Why]:
     """What should have spoken at a site and has not, of some keys where they are named; a live pilot speaks for the others."""
-    if (told := told_of(site, *keys)) and (keys or not site.pilots):
+    if (told := silence_text(site, *keys)) and (keys or not site.pilots):
         yield Why(code="unheard", message=told, subject=site.name, next_step=f"pilotage site test {site.name}")
 
 

@@ -48,7 +48,7 @@ class Placement:
         self.woken: list[Change] = []  # sites that a choice has woken; whoever asked for the choice carries it out
         self._selection = selection
         self._candidates = selection.sites
-        self._candidates.listener = self._stir
+        self._candidates.listener = self._note_change
         self._changes = selection.sites.changes
         self._sites, self._queues, self._shapes, self._clock, self._log = sites, queues, shapes, clock, log
         shapes.on_new = self._add_shape
@@ -80,7 +80,7 @@ class Placement:
 
     # --- what changes -------------------------------------------------------------------------------------------------
 
-    def _stir(self, place: SiteProfile) -> None:
+    def _note_change(self, place: SiteProfile) -> None:
         """Something changed at a site, perhaps for the better."""
         self._queues.may_bind = True
         site = self._by_index.get(place.index)

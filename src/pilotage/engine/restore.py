@@ -43,7 +43,7 @@ from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, Q
 from pilotage.engine.state.sites import PilotRequest, PilotState
 from pilotage.engine.transitions.occupancy import add_abandoned, expect_report, take_slot
 from pilotage.engine.transitions.readiness import lay_out, move
-from pilotage.engine.transitions.site_observations import is_to_show, resume_phase, told, watch_queue
+from pilotage.engine.transitions.site_observations import decode_learned, is_to_show, resume_phase, watch_queue
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings, SelectionSettings
@@ -232,7 +232,7 @@ def observed_queue_seconds(
         if waits is not None and row.started_at is not None and asked_at is not None:
             waits.append((row.started_at, row.started_at - asked_at))
     for site in rows:
-        if not found[site.site] and (standing := told(site.learned) if site.learned else None) is not None:
+        if not found[site.site] and (standing := decode_learned(site.learned) if site.learned else None) is not None:
             found[site.site] += [(site.updated_at, each / 1e6) for each in standing.waits]
     latest = heapq.nlargest(OBSERVED_MAX, (each for waits in found.values() for each in waits))
     if len(latest) < settings.queue_time_samples_min:
@@ -248,7 +248,7 @@ def _restore_site_records(state: EngineState, rows: Iterable[SiteRow]) -> None:
             continue
         site.described = row.kind == site.site.kind and row.status != "removed"
         site.status = row.status if row.status in ("candidate", "hibernated") else "candidate"
-        standing = told(row.learned) if row.learned else None
+        standing = decode_learned(row.learned) if row.learned else None
         if standing is not None and standing.site == site.name:
             state.selection.restore(msgspec.structs.replace(standing, placed=0))  # what is there is counted anew
 

@@ -20,7 +20,7 @@ from pilotage.engine.decisions.job_lifecycle import retire_job
 from pilotage.engine.engine import Engine
 from pilotage.engine.inbound.admission import admit, over_quota
 from pilotage.engine.inbound.batch_reports import on_report
-from pilotage.engine.inbound.exchanges import hear, may_say, unwanted
+from pilotage.engine.inbound.exchanges import may_report, on_exchange, unwanted
 from pilotage.engine.inbound.operations import operate
 from pilotage.engine.inbound.site_operations import change_sites, operate_site, stop_requesting_pilots
 from pilotage.engine.restore import Snapshot, restore, restore_job
@@ -211,7 +211,7 @@ class Core:
             if step > SEQUENCE_JUMP_MAX and exchange.is_beyond(pilot.sequence):
                 self._strange[name] = f"its exchanges jump to {exchange.sequence}, far beyond the last that was heard"
             else:
-                hear(engine.state, pilot, exchange)
+                on_exchange(engine.state, pilot, exchange)
         self._waiting.pop(name, None)
         return True
 
@@ -239,7 +239,7 @@ class Core:
             engine.apply_to(held.number, one)
             return
         elif type(one.data) in _OF_ATTEMPTS:
-            number = may_say(engine.state, pilot, one, site=exchange.site)
+            number = may_report(engine.state, pilot, one, site=exchange.site)
             if number is not None:
                 outbox.events.append(one)
                 engine.apply_to(number, one)

@@ -21,7 +21,7 @@ from pilotage.agent.link.link import Address, Link
 from pilotage.agent.pilot import spool as pilot_spool
 from pilotage.agent.pilot.pilot import PilotSettings
 from pilotage.agent.pilot.spool import TOKEN_SUFFIX, Owner, PilotSpool, claim
-from pilotage.agent.pilot.takeover import DeadPilot, deliver, find_dead_pilots, let_go, own_credentials, settle
+from pilotage.agent.pilot.takeover import DeadPilot, deliver, find_dead_pilots, own_credentials, release_lock, settle
 from tests.kit.agent_service import AgentService, agent_service
 from tests.kit.pilots import flying, wait_until
 
@@ -240,7 +240,7 @@ def test_what_a_dead_pilot_left_is_told_with_its_own_token(service: AgentService
     (tmp_path / "token").write_text(f"{signed(exp=9)}\n")
     (dead,) = find_dead_pilots(spool)
     assert told(dead, spool, service, token_file=str(tmp_path / "token"))
-    let_go(dead)
+    release_lock(dead)
     assert service.tokens == [signed(pilot="dead.1", exp=5)]
     assert list(spool.iterdir()) == []
 
@@ -254,7 +254,7 @@ def test_of_one_that_died_before_it_had_a_token_all_is_said_again_with_the_one_t
     service.renewal, service.script = signed(pilot="dead.1", exp=7), ["introduce"]
     (dead,) = find_dead_pilots(spool)
     assert told(dead, spool, service, token_file=str(tmp_path / "token"))
-    let_go(dead)
+    release_lock(dead)
     assert service.tokens == [signed(exp=9), signed(pilot="dead.1", exp=7)]
     assert service.types("dead.1") == ["PilotStarted", "PilotEnded"]
 
@@ -272,7 +272,7 @@ def test_what_a_dead_pilot_left_is_told_with_its_end_and_then_removed(service: A
     (dead,) = find_dead_pilots(spool)
     assert (dead.pilot, dead.site, dead.request) == ("dead.1", "here", "dead")
     assert told(dead, spool, service)
-    let_go(dead)
+    release_lock(dead)
     assert service.types("dead.1") == ["PilotStarted", "PilotEnded"]
     assert service.said[0].exchange.leaving == "gone"
     assert list(spool.iterdir()) == []
@@ -323,10 +323,10 @@ def test_what_cannot_be_told_stays_for_the_next(service: AgentService, tmp_path:
     (dead,) = find_dead_pilots(spool)
     assert not told(dead, spool, service)
     assert find_dead_pilots(spool) == []  # somebody is at it
-    let_go(dead)
+    release_lock(dead)
     (dead,) = find_dead_pilots(spool)
     assert told(dead, spool, service)
-    let_go(dead)
+    release_lock(dead)
 
 
 def test_a_living_pilot_is_not_taken_for_dead(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_living_pilot_is_not_taken_for_dead(tmp_path: Path) -> None:
     assert find_dead_pilots(tmp_path / "spool") == []
     os.close(descriptor)
     (dead,) = find_dead_pilots(tmp_path / "spool")
-    let_go(dead)
+    release_lock(dead)
 
 
 def test_who_settles_waits_for_a_service_that_is_about_to_come_back(service: AgentService, tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_who_settles_does_not_wait_for_ever_and_leaves_the_rest_to_the_next(tmp_
         tmp_path, token_file="", connect=lambda shown: connect(nowhere, token=shown), patience_seconds=0.1
     )
     (dead,) = find_dead_pilots(tmp_path / "spool")
-    let_go(dead)
+    release_lock(dead)
 
 
 def test_a_lock_that_somebody_died_over_before_it_had_its_name_is_removed_and_no_other(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pilotage.app.jobs import watch
-from pilotage.app.jobs.watch import Following
+from pilotage.app.jobs.watch import JobWatcher
 from pilotage.client import Server
 from pilotage.client.server import ServerTroubled
 
@@ -57,8 +57,8 @@ def progress(state: str = "RUNNING", **more: Any) -> dict[str, Any]:
     return {"job": "j1", "state": state, **more}
 
 
-def following(book: ToldJob, stop: WatchedStop) -> Following:
-    return Following(lambda: cast("Server", book), "j1", stop=stop, clock=lambda: stop.now)
+def following(book: ToldJob, stop: WatchedStop) -> JobWatcher:
+    return JobWatcher(lambda: cast("Server", book), "j1", stop=stop, clock=lambda: stop.now)
 
 
 def test_pauses_between_looks_grow_with_the_age_of_the_job_up_to_the_longest() -> None:

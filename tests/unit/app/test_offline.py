@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.app.service.offline import Looking, Resting, is_readable, look_at, ran_jobs
+from pilotage.app.service.offline import NoRunner, OfflineServer, is_readable, look_at, ran_jobs
 from pilotage.client import Address, ServerRefused, ServerUnreachable
 from pilotage.client.finding import SERVICE_FILE
 from pilotage.client.jobs import Jobs
@@ -29,9 +29,9 @@ def book(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def looking(book: Path) -> Iterator[Looking]:
+def looking(book: Path) -> Iterator[OfflineServer]:
     found = look_at(Address(url="http://127.0.0.1:7", origin=str(book), runs=False))
-    assert isinstance(found, Looking)
+    assert isinstance(found, OfflineServer)
     yield found
     found.close()
 
@@ -51,10 +51,10 @@ def test_the_service_is_asked_where_it_runs_or_there_is_no_book(book: Path, chan
         found = look_at(address)
     except ServerUnreachable:
         return
-    assert not isinstance(found, Looking)
+    assert not isinstance(found, OfflineServer)
 
 
-def test_a_job_is_told_of_and_an_unknown_one_is_refused(looking: Looking) -> None:
+def test_a_job_is_told_of_and_an_unknown_one_is_refused(looking: OfflineServer) -> None:
     assert looking.get("/v1/jobs/j1")["id"] == "j1"
     assert [each["id"] for each in looking.get("/v1/jobs", {"query": "name=sweep"})["jobs"]] == ["j1"]
     assert looking.get("/v1/jobs", {"query": "name=other"})["jobs"] == []
@@ -63,14 +63,14 @@ def test_a_job_is_told_of_and_an_unknown_one_is_refused(looking: Looking) -> Non
     assert (refused.value.status, refused.value.code) == (404, "unknown_job")
 
 
-def test_the_book_is_opened_again_after_it_was_closed(looking: Looking) -> None:
+def test_the_book_is_opened_again_after_it_was_closed(looking: OfflineServer) -> None:
     assert looking.get("/v1/jobs/j1")["id"] == "j1"
     looking.close()
     looking.close()
     assert looking.get("/v1/jobs/j1")["id"] == "j1"
 
 
-def test_nothing_is_waited_for_and_nothing_steered(looking: Looking) -> None:
+def test_nothing_is_waited_for_and_nothing_steered(looking: OfflineServer) -> None:
     with pytest.raises(ServerUnreachable, match="does not run"):
         looking.lines("/v1/events", quiet_seconds=1.0)
     with pytest.raises(ServerTroubled, match="no service runs in this folder"):
@@ -90,7 +90,7 @@ def test_whether_the_last_service_ran_jobs_is_what_it_announced(
 
 
 def test_whoever_rests_has_nothing_under_way_and_refuses_to_work(book: Path) -> None:
-    resting = Resting(book, Settings())
+    resting = NoRunner(book, Settings())
     logs = resting.logs
     assert resting.logs is logs
     resting.stop()

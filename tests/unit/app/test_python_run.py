@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import pilotage
-from pilotage.app.jobs.watch import Following, exit_code_of, is_over
+from pilotage.app.jobs.watch import JobWatcher, exit_code_of, is_over
 from pilotage.client import Server, ServerUnreachable
 from pilotage.model.answers import FailureCard, FailureGroup, Progress, StageProgress, UnmadeTarget
 from pilotage.model.exit_codes import ExitCode
@@ -293,7 +293,7 @@ def test_a_service_that_is_gone_for_too_long_is_given_up() -> None:
     def connect() -> Server:
         raise ServerUnreachable("gone")
 
-    following = Following(connect, JOB, clock=lambda: next(seconds))
+    following = JobWatcher(connect, JOB, clock=lambda: next(seconds))
     with pytest.raises(ServerUnreachable):
         following.progress()
 
@@ -301,7 +301,7 @@ def test_a_service_that_is_gone_for_too_long_is_given_up() -> None:
 def test_following_ends_when_it_is_told_to() -> None:
     stop = threading.Event()
     stop.set()
-    assert list(Following(lambda: pytest.fail("asked"), JOB, stop=stop).until_over()) == []
+    assert list(JobWatcher(lambda: pytest.fail("asked"), JOB, stop=stop).until_over()) == []
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_job_ends_in_an_exit_code(said: dict[str, Any], code: ExitCode) -> Non
 
 def test_a_job_is_followed_until_nothing_of_it_is_on_its_way_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter([progress(), progress(unpublished=1), progress(unpublished=1), progress(), progress()])
-    following = Following(lambda: pytest.fail("asked"), JOB)
+    following = JobWatcher(lambda: pytest.fail("asked"), JOB)
     monkeypatch.setattr(following, "progress", lambda: next(told))
     assert [each.unpublished for each in following.until_over()] == [1, 1, 0]
     assert list(told) == []

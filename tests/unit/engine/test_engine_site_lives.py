@@ -20,7 +20,7 @@ from pilotage.model.exchange.operations import (
 from pilotage.model.exchange.reports import Gone, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
 from pilotage.service.sites.pool import probes_under_way, sites_to_probe
-from pilotage.service.sites.status import stand_of_site
+from pilotage.service.sites.status import status_of_site
 from tests.kit.small_engine import Agent, Small
 from tests.kit.small_plans import IN_ORDER, bag, kind, site
 
@@ -188,7 +188,7 @@ def test_when_a_site_is_woken_is_told_by_the_clock_that_it_fell_asleep_by() -> N
         pilot.fail("1.1.1", "platform-failure")
         small.step(after=8 * 3600.0)  # the computer slept: its own time stood still
         assert small.engine.state.clock.wall_time - small.engine.state.clock.now > 3600.0
-        stand = stand_of_site(small.engine, "a")
+        stand = status_of_site(small.engine, "a")
         why = small.engine.state.selection.explain("a", now=small.engine.state.clock.wall_time)
         assert stand is not None
         [told] = [each.message for each in stand.reasons if each.stage == "status"]

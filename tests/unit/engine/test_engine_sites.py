@@ -22,7 +22,7 @@ from pilotage.model.exchange.operations import (
 )
 from pilotage.model.exchange.reports import Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
-from pilotage.service.sites.status import stand_of_site
+from pilotage.service.sites.status import status_of_site
 from tests.kit.small_engine import Small
 from tests.kit.small_plans import IN_ORDER, bag, kind, site
 
@@ -145,7 +145,7 @@ def test_where_no_pilot_starts_one_is_tried_an_hour_later_also_at_the_only_site(
             small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="python3: not found"))
             small.wait(pause)
         for _ in range(2):
-            found = stand_of_site(small.engine, "a")
+            found = status_of_site(small.engine, "a")
             assert found is not None
             assert found.status == "hibernated"
             assert found.next_try_at == pytest.approx(small.now + 3600.0)

@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pilotage.language import MemoryFolder, read_document, write_document
-from pilotage.language.parsing.kinds import Anything, Reading
+from pilotage.language.parsing.kinds import Anything, DocumentParse
 from pilotage.language.parsing.records import names_below, names_of
 from pilotage.language.parsing.schema import document_schema
 from pilotage.language.text.yaml import read_tree
@@ -57,7 +57,7 @@ def plain(text: str) -> Any:
     tree, report = read_tree(text.encode(), file="x.yaml")
     assert tree is not None
     assert report.errors == []
-    return Anything().read(tree, (), Reading(report, MemoryFolder()))
+    return Anything().read(tree, (), DocumentParse(report, MemoryFolder()))
 
 
 def faults(validator: Draft202012Validator, data: Any) -> list[str]:

@@ -65,7 +65,7 @@ def test_a_job_is_had_from_the_book_and_let_go_of_and_had_again(here: Place) -> 
     assert found.expansion.block(1).activity == "make"
     assert (found.number("9.9.9"), found.number("no place")) == (None, None)
     assert jobs.get(prepared.job) is found
-    jobs.let_go(prepared.job)
+    jobs.release(prepared.job)
     again = jobs.get(prepared.job)
     assert again is not None
     assert again is not found

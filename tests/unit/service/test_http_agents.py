@@ -61,9 +61,9 @@ class Door:
         self.services, self.jobs, self.folder = services, jobs, folder
         self.socket = folder / "agent.sock"
         self.bound, self.local = bind("127.0.0.1", 0), bind_local(self.socket)
-        door, let_go = make_door(services)
+        door, release = make_door(services)
         started = threading.Event()
-        self.listener = Listener(door, bound=self.bound, beside=[self.local], started=started.set, stopping=let_go)
+        self.listener = Listener(door, bound=self.bound, beside=[self.local], started=started.set, stopping=release)
         self.thread = threading.Thread(target=self.listener.listen)
         self.thread.start()
         assert started.wait(WAIT_SECONDS)

@@ -46,14 +46,14 @@ class Serving:
         self.pilot = tokens.introduced(tokens.principal(tokens.for_pilot("local")), "p.1")  # type: ignore[arg-type]
         self.bound = self._stack.enter_context(bind("127.0.0.1", 0))
         local = self._stack.enter_context(bind_local(folder / "agent.sock"))
-        door, let_go = make_door(services)
+        door, release = make_door(services)
         started = threading.Event()
         self.listener = Listener(
             door,
             bound=self.bound,
             beside=[local],
             started=started.set,
-            stopping=let_go,
+            stopping=release,
             bounds=bounds,
             connections_max=connections_max,
             certificate=Certificate(tls) if tls is not None else None,

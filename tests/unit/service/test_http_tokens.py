@@ -43,9 +43,9 @@ class House:
         services.access = Access({digest_of(TOKEN): local_principal("ann")}, tokens=self.tokens)
         self.n = 0
         self.bound = bind("127.0.0.1", 0)
-        door, let_go = make_door(services)
+        door, release = make_door(services)
         started = threading.Event()
-        self.listener = Listener(door, bound=self.bound, started=started.set, stopping=let_go)
+        self.listener = Listener(door, bound=self.bound, started=started.set, stopping=release)
         self.thread = threading.Thread(target=self.listener.listen)
         self.thread.start()
         assert started.wait(WAIT_SECONDS)

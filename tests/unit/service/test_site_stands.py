@@ -7,16 +7,16 @@ from typing import Literal
 from pilotage.model.exchange.operations import HibernateSite, SubmitAttempt, SubmitPilot, WakeSite
 from pilotage.model.exchange.reports import Gone, Noticed, SiteNoticed, Submitted
 from pilotage.reading.views import SiteReason, SiteStand
-from pilotage.service.jobs.stall import stand_of
+from pilotage.service.jobs.stall import stall_of
 from pilotage.service.messages import AskedOfSite
 from pilotage.service.sites.pool import unheard_at
-from pilotage.service.sites.status import stand_of_site
+from pilotage.service.sites.status import status_of_site
 from tests.kit.small_engine import JOB, Small
 from tests.kit.small_plans import bag, kind, site
 
 
 def stand(small: Small) -> SiteStand:
-    found = stand_of_site(small.core.engine, "a")
+    found = status_of_site(small.core.engine, "a")
     assert found is not None
     return found
 
@@ -102,12 +102,12 @@ def test_a_pilot_that_runs_and_does_not_speak_is_told_wherever_somebody_asks_unt
         assert stand(small).unheard == "a pilot runs at a and cannot be heard"
         assert [each.key for each in stand(small).noticed] == [effect.key]
         assert told in [each.message for each in stand(small).reasons if each.code == "unheard"]
-        assert stand_of(small.engine, JOB).trouble == f"{told}; next: pilotage site test a"
+        assert stall_of(small.engine, JOB).trouble == f"{told}; next: pilotage site test a"
         [why] = [each for each in small.explain("1.1.1").reasons if each.code == "unheard"]
         assert (why.message, why.next_step) == (told, "pilotage site test a")
         pilot = small.pilot()
         assert (stand(small).unheard, stand(small).noticed, unheard_at("a", small.engine)) == ("", (), [])
-        assert stand_of(small.engine, JOB).trouble == ""
+        assert stall_of(small.engine, JOB).trouble == ""
         pilot.succeed("1.1.1")
 
 
@@ -117,13 +117,13 @@ def test_what_is_held_is_told_with_the_word_of_its_batch_system_and_forgotten_wh
         [effect] = small.take(SubmitPilot)
         small.step(mute(effect.key, state="held", words="PartitionTimeLimit"))
         told = "a batch job does not begin at a without somebody's help: the batch system says PartitionTimeLimit"
-        assert stand_of(small.engine, JOB).trouble.startswith(told)
+        assert stall_of(small.engine, JOB).trouble.startswith(told)
         small.step(mute(effect.key, words=""))
-        assert stand_of(small.engine, JOB).trouble.startswith(
+        assert stall_of(small.engine, JOB).trouble.startswith(
             "a pilot runs at a and cannot be heard: it has printed nothing"
         )
         small.step(SiteNoticed(site="a"))
-        assert (stand(small).unheard, stand_of(small.engine, JOB).trouble) == ("", "")
+        assert (stand(small).unheard, stall_of(small.engine, JOB).trouble) == ("", "")
 
 
 def test_a_package_with_a_batch_job_of_its_own_that_does_not_speak_is_told_to_its_job_alone() -> None:
@@ -133,8 +133,8 @@ def test_a_package_with_a_batch_job_of_its_own_that_does_not_speak_is_told_to_it
         key = next(each.key for each in small.take(SubmitAttempt) if each.site == "a")
         small.step(Submitted(site="a", key=key, native_id="42"))
         small.step(mute(key))
-        assert "refused" in stand_of(small.engine, JOB).trouble
-        assert stand_of(small.engine, "other").trouble == ""
+        assert "refused" in stall_of(small.engine, JOB).trouble
+        assert stall_of(small.engine, "other").trouble == ""
         assert "unheard" in [each.code for each in small.explain("1.1.1").reasons]
 
 
@@ -146,6 +146,6 @@ def test_a_batch_job_that_does_not_speak_is_told_while_pilots_live_elsewhere() -
         [effect] = small.take(SubmitAttempt)
         small.step(Submitted(site="a", key=effect.key, native_id="42"))
         small.step(mute(effect.key))
-        assert "refused" in stand_of(small.engine, JOB).trouble
-        assert stand_of(small.engine, "other").trouble == ""
+        assert "refused" in stall_of(small.engine, JOB).trouble
+        assert stall_of(small.engine, "other").trouble == ""
         pilot.succeed("1.1.1")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pilotage.model.exchange.operations import Accepted, HibernateSite, Hold, Kill, ProbeSite, SubmitPilot
 from pilotage.model.exchange.reports import Gone, SiteSeen
-from pilotage.service.jobs.stall import Stand, stand_of
+from pilotage.service.jobs.stall import JobStall, stall_of
 from pilotage.service.messages import AskedOfSite
 from tests.kit.small_engine import JOB, Small
 from tests.kit.small_plans import bag, kind, plan, site, stage
 
 
-def stand(small: Small) -> Stand:
-    return stand_of(small.core.engine, JOB)
+def stand(small: Small) -> JobStall:
+    return stall_of(small.core.engine, JOB)
 
 
 def put_to_sleep(small: Small, site: str, message: str) -> None:
@@ -60,7 +60,7 @@ def test_a_held_package_that_everything_waits_for_is_named() -> None:
 
 def test_a_job_that_is_over_or_unknown_is_not_stuck() -> None:
     with Small(site()) as small:
-        assert stand(small) == Stand()
+        assert stand(small) == JobStall()
         small.submit(bag(1))
         small.ask(Kill(job=JOB))
         assert stand(small).stuck == ""

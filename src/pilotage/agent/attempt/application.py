@@ -15,7 +15,7 @@ from pilotage.agent.attempt.diagnosis import Failure
 from pilotage.agent.attempt.environment import OWN_NAMES, TOLD_NAMES, own_entries, spool_name, threads_of
 from pilotage.agent.attempt.files import check_name, make_parents
 from pilotage.agent.attempt.logs import last_lines_of
-from pilotage.agent.attempt.outputs import Kept
+from pilotage.agent.attempt.outputs import KeptWork
 from pilotage.agent.attempt.watcher import NO_LIMITS, Limits
 from pilotage.agent.batch.allocation import lost_node
 
@@ -84,7 +84,7 @@ class Application:
         self._ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
         self._marks = [workplace.mark, *self._ours[:3]]  # the pilot, and its job, package and attempt
         self._stderr_file = ""
-        self._kept: Kept | None = None
+        self._kept: KeptWork | None = None
         self.binaries: list[dict[str, Any]] = []  # that ran, where there are several: when, how long, how they ended
 
     def run(self, inputs: Sequence[str]) -> Failure | None:
@@ -160,7 +160,7 @@ class Application:
             # Where the service's folder is not to be seen, it is this pilot's alone, and goes with it.
             seen = self._workplace.visibility.of(work).staged
             kept = work["kept"] if seen else f"{self._workplace.scratch}/kept/{os.path.basename(work['kept'])}"
-            self._kept = Kept(self._assignment, work, kept)
+            self._kept = KeptWork(self._assignment, work, kept)
             first = self._kept.resume(self._scratch)
         for number in range(first, len(binaries)):
             binary = binaries[number]

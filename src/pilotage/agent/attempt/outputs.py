@@ -282,7 +282,7 @@ _LIST = "list.json"
 _FILES = "files"
 
 
-class Kept:
+class KeptWork:
     """The kept work of one package, for the attempts of one epoch at one site."""
 
     def __init__(self, assignment: Mapping[str, Any], work: Mapping[str, Any], folder: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.delivery.spool import Acknowledged, EventId, event_id, read_acknowledged, write_acknowledged
-from pilotage.agent.delivery.stream import LOCK_NAME, Place, Stream, StreamRetired, segment_file, segments_of
+from pilotage.agent.delivery.stream import LOCK_NAME, Stream, StreamPosition, StreamRetired, segment_file, segments_of
 from pilotage.agent.durable_files import (
     END_START,
     HEADER_START,
@@ -56,7 +56,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         """Name the folder of the stream."""
         self.folder = folder
-        self.synced = Place(0, 0)  # everything up to here is known to be on disk
+        self.synced = StreamPosition(0, 0)  # everything up to here is known to be on disk
         self._mark = Acknowledged(-1, -1, -1)
         self._descriptor = -1
         self._ended = False
@@ -161,7 +161,7 @@ class Reader:
             )
 
     def _sync(self, batch: Batch) -> None:
-        end = Place(batch.after.segment, batch.after.size_bytes)
+        end = StreamPosition(batch.after.segment, batch.after.size_bytes)
         if end > self.synced:
             os.fdatasync(self._descriptor)
             self.synced = end
@@ -430,10 +430,10 @@ class Courier:
         finally:
             stream.close()
 
-    def synced(self, stream: str) -> Place:
+    def synced(self, stream: str) -> StreamPosition:
         """How far a stream, by the name of its folder, is known to be on disk because it was sent."""
         reader = self._readers.get(stream)
-        return reader.synced if reader is not None else Place(0, 0)
+        return reader.synced if reader is not None else StreamPosition(0, 0)
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Deliver until told to stop: by `stop()`, or by the event within half a second."""

@@ -46,7 +46,7 @@ _NEW_NAME = "segment.new"
 _SUFFIX = ".segment"
 
 
-class Place(NamedTuple):
+class StreamPosition(NamedTuple):
     """How far a stream goes: the first number of a segment, and a size in bytes of it; later places are greater."""
 
     segment: int
@@ -238,11 +238,11 @@ class Stream:
         if self._lock < 0:
             raise SpoolError("the stream is closed", subject=str(self.folder))
 
-    def sync(self) -> Place:
+    def sync(self) -> StreamPosition:
         """Wait until everything that this process appended is on disk; says how far that is."""
         with self._guard:
             self._check_open()
-            place = Place(self._first, self._end)
+            place = StreamPosition(self._first, self._end)
             descriptor = os.dup(self._descriptor)
         try:
             os.fdatasync(descriptor)
@@ -256,9 +256,9 @@ class Stream:
         return place
 
     @property
-    def place(self) -> Place:
+    def place(self) -> StreamPosition:
         """How far this process has written."""
-        return Place(self._first, self._end)
+        return StreamPosition(self._first, self._end)
 
     def close(self) -> None:
         """Close the files."""

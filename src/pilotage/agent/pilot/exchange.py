@@ -19,7 +19,7 @@ from pilotage.agent.durable_files import is_gone
 from pilotage.agent.link.connect import UNAUTHENTICATED, Credentials
 from pilotage.agent.pilot.backlog import ref_of
 from pilotage.agent.pilot.pilot import CANCELLED, Pilot, PilotSettings, say
-from pilotage.agent.pilot.spool import Told, encode
+from pilotage.agent.pilot.spool import SpooledEvent, encode
 from pilotage.agent.processes import reap_adopted
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Exchanger:
         self._asked_to_leave = ""
         self._leaving = ""
         self._over = False
-        self._unwritten: list[Told] = []
+        self._unwritten: list[SpooledEvent] = []
         self._awake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poller = select.poll()
         self._poller.register(self._awake, select.POLLIN)

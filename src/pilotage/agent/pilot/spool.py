@@ -62,7 +62,7 @@ def encode_end(payload: dict[str, Any]) -> bytes:
     return f"{{{','.join(parts)}}}".encode()
 
 
-class Told(NamedTuple):
+class SpooledEvent(NamedTuple):
     """An event as it travels, and the logs that go with it."""
 
     n: int
@@ -70,7 +70,7 @@ class Told(NamedTuple):
     logs: list[bytes]
 
 
-class _Happened(NamedTuple):
+class _UnencodedEvent(NamedTuple):
     """An event that nobody has asked for yet: `about` is the attempt that it is of, None where it is about the pilot."""
 
     n: int
@@ -136,11 +136,11 @@ class PilotSpool:
         self._about_pilot = b'"pilot":%b' % encode(pilot).encode()
         self._remembered_max = remembered_max
         self._n = 0
-        self._happened: list[_Happened] = []  # written out all together: one after the other that takes less
-        self._events: deque[Told] = deque()  # not acknowledged yet
-        self._unwritten: list[Told] = []
+        self._happened: list[_UnencodedEvent] = []  # written out all together: one after the other that takes less
+        self._events: deque[SpooledEvent] = deque()  # not acknowledged yet
+        self._unwritten: list[SpooledEvent] = []
         self._written = 0  # the number of the last event in the file
-        self._ends: dict[tuple[str, str, int], Told | None] = {}  # None: not in words yet
+        self._ends: dict[tuple[str, str, int], SpooledEvent | None] = {}  # None: not in words yet
         self._descriptor = -1
         self._size_bytes = 0
         self._last = b""
@@ -183,7 +183,7 @@ class PilotSpool:
         self, kind: str, about: Held | None, payload: dict[str, Any], at: float, logs: Sequence[dict[str, Any]]
     ) -> None:
         self._n += 1
-        self._happened.append(_Happened(self._n, self.seen, kind, about, payload, at, logs))
+        self._happened.append(_UnencodedEvent(self._n, self.seen, kind, about, payload, at, logs))
 
     def _write_out(self) -> None:
         """Put what has happened into words."""
@@ -196,7 +196,7 @@ class PilotSpool:
             text = b'%b%d,"seen":%d,"type":"%b","time":%.6f,%b,"data":%b}' % (
                 self._head, n, seen, kind.encode(), at, about, encode_end(payload),
             )  # fmt: skip
-            told = Told(n, text, [log_text(held, each) for each in logs] if held is not None and logs else [])
+            told = SpooledEvent(n, text, [log_text(held, each) for each in logs] if held is not None and logs else [])
             self._events.append(told)
             self._unwritten.append(told)
             if held is not None and kind == _END:
@@ -240,13 +240,13 @@ class PilotSpool:
                 break
             del ends[oldest]
 
-    def take_unwritten(self) -> list[Told]:
+    def take_unwritten(self) -> list[SpooledEvent]:
         """The events that are not on disk yet; who takes them writes them."""
         self._write_out()
         unwritten, self._unwritten = self._unwritten, []
         return unwritten
 
-    def write(self, events: list[Told]) -> None:
+    def write(self, events: list[SpooledEvent]) -> None:
         """Put events on disk and wait until they are there; raises `OSError`, and the file is as it was before."""
         if not events:
             return

@@ -144,17 +144,17 @@ def settle(
         told = [each for each in left if deliver(each, spool=spool, credentials=shown[each.pilot], connect=connect)]
         for each in told:
             left.remove(each)
-            let_go(each)
+            release_lock(each)
         if not left or time.monotonic() >= until or not spool.is_dir():
             break
         time.sleep(again_seconds)
         again_seconds = min(2.0 * again_seconds, AGAIN_SECONDS[1])
     for each in left:
-        let_go(each)
+        release_lock(each)
     return not left
 
 
-def let_go(dead_pilot: DeadPilot) -> None:
+def release_lock(dead_pilot: DeadPilot) -> None:
     """Let go of the lock."""
     with contextlib.suppress(OSError):
         os.close(dead_pilot.descriptor)

@@ -27,7 +27,7 @@ from pilotage.agent.site.relay_upstream import (
     Answering,
     BadMessage,
     Body,
-    Unheard,
+    NoAnswer,
     Upstream,
     pieces_of,
     read_head,
@@ -198,7 +198,7 @@ class Relay:
             await asyncio.wait({carrying})
             try:
                 carrying.result()
-            except Unheard as error:
+            except NoAnswer as error:
                 if back.begun:
                     return None
                 message = f"the relay cannot reach the service: {error}"
@@ -369,7 +369,7 @@ class SpoolRelay:
             else:
                 try:
                     await self._upstream.carry(method, target, fields, _Written(message), answering)
-                except Unheard as error:
+                except NoAnswer as error:
                     await _answer(answering, 503, "unreachable", f"the relay cannot reach the service: {error}")
             await _in_thread(self._folder.publish, name)
         finally:

@@ -31,7 +31,7 @@ HOP_BY_HOP = frozenset(
 ) | {b"transfer-encoding", b"content-length", b"expect", b"host", b"proxy-connection"}
 
 
-class Unheard(OSError):
+class NoAnswer(OSError):
     """The service could not be asked, or hung up before it answered."""
 
 
@@ -188,7 +188,7 @@ class Upstream:
         self._resting: list[_Connection] = []
 
     async def carry(self, method: str, target: str, fields: Fields, body: Body, answering: Answering) -> None:
-        """Carry a request there and the answer back. Raises `Unheard` before the answer begins, then `OSError`."""
+        """Carry a request there and the answer back. Raises `NoAnswer` before the answer begins, then `OSError`."""
         head = self._head(method, target, fields, body.size_bytes)
         while self._resting:
             connection = self._resting.pop()
@@ -197,7 +197,7 @@ class Upstream:
                 continue
             try:
                 await self._carry(connection, head, body, answering)
-            except Unheard:
+            except NoAnswer:
                 if not body.is_kept:
                     raise  # a connection that rested was closed: who asked asks again
             else:
@@ -223,9 +223,9 @@ class Upstream:
         try:
             return _Connection(*await asyncio.wait_for(self._open(), CONNECT_SECONDS))
         except LATE:
-            raise Unheard(f"no connection within {CONNECT_SECONDS:g} s") from None
+            raise NoAnswer(f"no connection within {CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            raise Unheard(str(error) or type(error).__name__) from error
+            raise NoAnswer(str(error) or type(error).__name__) from error
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         where = self._where
@@ -270,16 +270,16 @@ class Upstream:
             while answer is not None and answer.words[1].startswith(b"1"):
                 answer = await read_head(reader)
         except OSError as error:
-            raise Unheard(str(error) or type(error).__name__) from error
+            raise NoAnswer(str(error) or type(error).__name__) from error
         if answer is None:
-            raise Unheard("it hung up")
+            raise NoAnswer("it hung up")
         return answer
 
 
 async def _bring(reader: asyncio.StreamReader, head: Head, answering: Answering) -> bool:
     """Bring an answer to who waits for it; whether the connection can be used again."""
     if not head.words[0].startswith(b"HTTP/1.") or not head.words[1].isdigit():
-        raise Unheard("what answers there does not speak HTTP")
+        raise NoAnswer("what answers there does not speak HTTP")
     status, size_bytes = int(head.words[1]), head.size_bytes()
     lasting = head.words[0] == b"HTTP/1.1" and head.field(b"connection").lower() != b"close"
     if status in (204, 304):

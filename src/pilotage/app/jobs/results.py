@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pilotage.app.jobs.watch import Following, exit_code_of, is_over
+from pilotage.app.jobs.watch import JobWatcher, exit_code_of, is_over
 from pilotage.client.jobs import Jobs
 from pilotage.client.server import path_of
 from pilotage.model.answers import (
@@ -80,7 +80,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 class Outputs:
     """What came of the packages of a job: each is asked for when it is its turn, every time anew."""
 
-    def __init__(self, following: Following, *, packages: int) -> None:
+    def __init__(self, following: JobWatcher, *, packages: int) -> None:
         """Take a job and how many packages it has."""
         self._following = following
         self._packages = packages
@@ -117,7 +117,7 @@ class Outputs:
 class Result:
     """A job and what came of it so far; `refresh` and `wait` look again."""
 
-    def __init__(self, following: Following, progress: Progress, *, folder: Path) -> None:
+    def __init__(self, following: JobWatcher, progress: Progress, *, folder: Path) -> None:
         """`folder` is where the files of the job appear."""
         self._following = following
         self.progress = progress
@@ -240,7 +240,7 @@ def _failure_html(group: FailureGroup) -> str:
     return f"<details><summary>{group.count:,} of {what}, such as {escape(card.package)}</summary>{said}</details>"
 
 
-def output_of(following: Following, package: str) -> Output:
+def output_of(following: JobWatcher, package: str) -> Output:
     """What came of a package, as the service tells it, with the texts of its logs."""
     return following.ask(lambda server: _output(Jobs(server), following.job, package))
 

@@ -34,7 +34,7 @@ Told = TypeVar("Told")
 Connect = Callable[[], Server]
 
 
-class Following:
+class JobWatcher:
     """A job at a service, looked at again and again; one thread at a time."""
 
     def __init__(

@@ -52,7 +52,7 @@ def look_at(address: Address) -> Server:
         return address.server()
     folder = Path(address.origin)
     settings = load_settings(environment=os.environ, folder=Path.cwd(), flags={"journal.url": f"sqlite:{folder}"})
-    return Looking(address, folder=folder, settings=settings)
+    return OfflineServer(address, folder=folder, settings=settings)
 
 
 def is_readable(folder: Path) -> bool:
@@ -65,7 +65,7 @@ def is_readable(folder: Path) -> bool:
         return False
 
 
-class Looking(Server):
+class OfflineServer(Server):
     """Answers as the service of a folder would, from its book. What only a service can do is refused."""
 
     def __init__(self, address: Address, *, folder: Path, settings: Settings) -> None:
@@ -118,7 +118,7 @@ class _Open:
         with part(purpose="to read the book"):
             from pilotage.service.http.dispatcher import late_app
             from pilotage.service.http.services import Services
-        self._resting = Resting(folder, settings)
+        self._resting = NoRunner(folder, settings)
         self._reader = SqliteReader(folder, indexed=indexed_of(settings))
         services = Services(
             cast("Journal", self._reader),  # what writes is never started
@@ -174,7 +174,7 @@ async def _asked(
     return status, b"".join(each.get("body", b"") for each in answer if each["type"] == "http.response.body")
 
 
-class Resting:
+class NoRunner:
     """What runs jobs, as requests see it, where nothing does; that results were handed over can be recorded all the same."""
 
     alive = False

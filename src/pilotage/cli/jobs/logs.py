@@ -18,7 +18,7 @@ from pilotage.model.exit_codes import ExitCode
 from pilotage.model.states import FINAL_NAMES
 
 if TYPE_CHECKING:
-    from pilotage.app.jobs.watch import Following
+    from pilotage.app.jobs.watch import JobWatcher
     from pilotage.client import Server
     from pilotage.client.jobs import Log
 
@@ -95,7 +95,7 @@ def logs(
     return ExitCode.COMPLETE
 
 
-def print_logs(following: Following) -> None:
+def print_logs(following: JobWatcher) -> None:
     """Print what every package of a job wrote, in their order: standard output there, standard error beside it."""
     from pilotage.client.jobs import Jobs
     from pilotage.client.server import path_of

@@ -80,7 +80,7 @@ def attach(job: str | None, *, as_json: bool) -> int:
     of a job, of which the newest is taken; without JOB, the last job that has not ended.
     """
     gc.enable()
-    from pilotage.app.jobs.watch import Following, is_over
+    from pilotage.app.jobs.watch import JobWatcher, is_over
     from pilotage.app.service.offline import look_at
     from pilotage.app.service.session import Session, home_of, nearest_address
     from pilotage.cli.shared.job_run import follow_job, signals_raised, watch_to_end
@@ -95,7 +95,7 @@ def attach(job: str | None, *, as_json: bool) -> int:
             # The book says whether there is anything to go on with: nothing is started for what is over or unknown.
             with look_at(address) as book:
                 if book.resting:
-                    following = Following(lambda: book, _chosen(book, job))
+                    following = JobWatcher(lambda: book, _chosen(book, job))
                     if is_over(following.progress()):
                         return watch_to_end(following, as_json=as_json)
         session = Session(folder)
@@ -126,7 +126,7 @@ def watch(job: str | None, server: str | None, token_file: str | None, *, as_jso
     name of a job, of which the newest is taken; without JOB, the last job that has not ended.
     """
     gc.enable()
-    from pilotage.app.jobs.watch import Following
+    from pilotage.app.jobs.watch import JobWatcher
     from pilotage.cli.shared.job_names import last_job, looked_at_job
     from pilotage.cli.shared.job_run import watch_to_end
     from pilotage.cli.shared.server import connect, look
@@ -138,7 +138,7 @@ def watch(job: str | None, server: str | None, token_file: str | None, *, as_jso
         # What is over is told from the book; there is nothing to wait for where nobody runs what is not.
         if connection.resting and Jobs(connection).progress(chosen).state not in FINAL_NAMES:
             connect(server, token_file).close()
-    following = Following(lambda: look(server, token_file), chosen)
+    following = JobWatcher(lambda: look(server, token_file), chosen)
     try:
         return watch_to_end(following, as_json=as_json)
     except KeyboardInterrupt:

@@ -23,7 +23,7 @@ from pilotage.model.jobs.run_options import declared_options
 if TYPE_CHECKING:
     from pilotage.app import LoadedJob
     from pilotage.app.jobs.submit import HowToRun, Source, Submitted
-    from pilotage.app.jobs.watch import Following
+    from pilotage.app.jobs.watch import JobWatcher
     from pilotage.app.service.session import Session
     from pilotage.model.answers import Progress
     from pilotage.model.jobs.run_options import RunOption
@@ -61,7 +61,7 @@ def signals_raised() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-AtEnd = Callable[["Following"], None]
+AtEnd = Callable[["JobWatcher"], None]
 """What is done for a job that is over, before its summary is told."""
 
 
@@ -187,10 +187,10 @@ def follow_job(
     at_end: AtEnd | None = None,
 ) -> int:
     """Show a job until it is over, or a signal comes, and do what that means; the exit code. `again` is what goes on."""
-    from pilotage.app.jobs.watch import Following
+    from pilotage.app.jobs.watch import JobWatcher
 
     gc.enable()  # it may go on for days, and what was imported before is here to stay
-    following = Following(session.server, job)
+    following = JobWatcher(session.server, job)
     try:
         session.follow(job)
         if begin is not None:
@@ -213,7 +213,7 @@ def _detached(job: str, *, as_json: bool) -> int:
     return ExitCode.COMPLETE
 
 
-def _interrupted(job: str, session: Session, following: Following, *, again: str, as_json: bool) -> int:
+def _interrupted(job: str, session: Session, following: JobWatcher, *, again: str, as_json: bool) -> int:
     """Stop in good order what was started for this run; a second Ctrl-C ends this command at once."""
     code = _stopped(job, session, following, again=again)
     if as_json:
@@ -243,7 +243,7 @@ def _elsewhere(session: Session, job: str) -> str:
     return f"\n  {told}" if told else ""
 
 
-def _stopped(job: str, session: Session, following: Following, *, again: str) -> int:
+def _stopped(job: str, session: Session, following: JobWatcher, *, again: str) -> int:
     try:
         followed = session.is_followed_elsewhere(job)
         if followed or not session.is_embedded():
@@ -273,7 +273,7 @@ def _stopped(job: str, session: Session, following: Following, *, again: str) ->
     return ExitCode.STOPPED
 
 
-def watch_to_end(following: Following, *, as_json: bool, at_end: AtEnd | None = None) -> int:
+def watch_to_end(following: JobWatcher, *, as_json: bool, at_end: AtEnd | None = None) -> int:
     """Show a job until it is over, then say what came of it; the exit code."""
     from pilotage.app.jobs.watch import exit_code_of
     from pilotage.cli.shared.progress import Silent, shown_here

@@ -19,7 +19,7 @@ from pilotage.engine.transitions.site_observations import check_queue, write_sit
 from pilotage.model.events import payloads
 
 
-def wake(state: EngineState) -> None:
+def run_due_timers(state: EngineState) -> None:
     """See to everything that is due."""
     while (found := state.clock.timers.pop(state.clock.now)) is not None:
         due, name, number = found

@@ -13,7 +13,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection import Change, Drained, Hibernated, Woken
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.readiness import release_site
-from pilotage.engine.transitions.site_observations import SITE_GONE, drain, is_probe, learned, probed, write_down
+from pilotage.engine.transitions.site_observations import SITE_GONE, drain, encode_learned, is_probe, probed, write_down
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted
 from pilotage.model.site import Site
@@ -41,7 +41,9 @@ def _carry_out(state: EngineState, site: SiteState, change: Change) -> None:
     score, message = site.place.score.value, clipped(change.message)
     match change:
         case Hibernated():
-            slept = payloads.SiteHibernated(reason=change.reason, message=message, score=score, learned=learned(site))
+            slept = payloads.SiteHibernated(
+                reason=change.reason, message=message, score=score, learned=encode_learned(site)
+            )
             state.log.write(slept, site=site.name)
             if site.asleep:
                 release_site(state, site)
@@ -50,7 +52,7 @@ def _carry_out(state: EngineState, site: SiteState, change: Change) -> None:
         case Woken():
             if change.rule in ("by-hand", "probe-passed"):
                 site.dead_starts, site.quiet_until = 0, 0.0
-            woken = payloads.SiteWoken(reason=change.rule, message=message, score=score, learned=learned(site))
+            woken = payloads.SiteWoken(reason=change.rule, message=message, score=score, learned=encode_learned(site))
             state.log.write(woken, site=site.name)
             state.placement.site_changed(site)
         case Drained():

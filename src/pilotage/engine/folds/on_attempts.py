@@ -17,7 +17,7 @@ from pilotage.engine.selection.black_holes import cause_of
 from pilotage.engine.state.job_queries import learn
 from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, PackageStatus, Place, template_of
 from pilotage.engine.state.sites import AttemptState, SiteState
-from pilotage.engine.transitions.occupancy import free_slot, hold, let_go, remove_abandoned, take_slot
+from pilotage.engine.transitions.occupancy import free_slot, hold, release_attempt, remove_abandoned, take_slot
 from pilotage.engine.transitions.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve
 from pilotage.engine.transitions.site_observations import enter_phase, not_submitting, score_phases
 from pilotage.model.events import payloads
@@ -238,7 +238,7 @@ def on_attempt_lost(state: EngineState, job: JobState, number: int, event: Event
     attempt.suspect = False
     attempt.lost = True
     attempt.lost_reason = data.reason
-    let_go(state, attempt)
+    release_attempt(state, attempt)
     count_busy(state, job, number)
     state.pending.to_judge[job, number] = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.jobs import JobState, PackageStatus
-from pilotage.engine.transitions.occupancy import let_go
+from pilotage.engine.transitions.occupancy import release_attempt
 from pilotage.engine.transitions.readiness import move, reconsider, satisfy, unsatisfy
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -77,7 +77,7 @@ def forget_epoch(state: EngineState, job: JobState, number: int) -> None:
         return
     if work.attempts:
         for attempt in list(work.attempts.values()):
-            let_go(state, attempt)
+            release_attempt(state, attempt)
     work.forget()
     work.refused = ""
     work.verdict = work.queue = None
@@ -112,7 +112,7 @@ def on_package_restarted(
         unsatisfy(state, job, number)
     reconsider(state, job, number)
     _revive(state, job, number, fed_late=fed_late)
-    _meet_the_dead(state, job, number)
+    _recheck_failed_producers(state, job, number)
     if job.dead_feeders:
         job.given_up = {}  # it may wait for a stage that was given up before
         state.pending.to_expand[job] = None
@@ -150,7 +150,7 @@ def on_restored(state: EngineState, job: JobState, number: int, event: Event, da
     if work.failures or work.attempts:
         state.pending.to_judge[job, number] = None  # what failed while it was dropped was not judged
     reconsider(state, job, number)
-    _meet_the_dead(state, job, number)
+    _recheck_failed_producers(state, job, number)
     if job.is_dead(number):
         if job.feeds_late[number]:
             job.dead_feeders.add(number)
@@ -158,7 +158,7 @@ def on_restored(state: EngineState, job: JobState, number: int, event: Event, da
     job.forget_idle(number)
 
 
-def _meet_the_dead(state: EngineState, job: JobState, number: int) -> None:
+def _recheck_failed_producers(state: EngineState, job: JobState, number: int) -> None:
     """Who waits again may wait for somebody who died meanwhile: they are looked at once more."""
     if not job.is_final(number):
         state.pending.to_abort_consumers.extend((job, other) for other in job.awaited(number) if job.is_dead(other))

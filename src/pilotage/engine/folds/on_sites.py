@@ -35,7 +35,7 @@ def on_site_stands(
         case payloads.SiteStanding():
             site.status = data.status
             site.standings += 1
-    site.restless = False
+    site.record_scheduled = False
     site.standing_at = state.clock.now
 
 

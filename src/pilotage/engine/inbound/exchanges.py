@@ -20,7 +20,7 @@ _OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no
 _OWED_MAX = 64  # ends that a pilot may owe of what it does not hold until somebody looks
 
 
-def hear(state: EngineState, pilot: PilotState, exchange: Exchange) -> None:
+def on_exchange(state: EngineState, pilot: PilotState, exchange: Exchange) -> None:
     """A pilot speaks, and this is its newest exchange: its lease goes on, and it may take more.
 
     Its events were applied before; what it holds and should not is found when the answer is written.
@@ -91,7 +91,7 @@ def _recover(state: EngineState, pilot: PilotState, ref: AttemptRef) -> None:
         state.log.write(recovered, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
 
 
-def may_say(state: EngineState, pilot: str, one: Checked, *, site: str) -> int | None:
+def may_report(state: EngineState, pilot: str, one: Checked, *, site: str) -> int | None:
     """Of which package an agent says something; None where it may not: of an attempt that it neither has nor owes the end of.
 
     Whatever it says of another would be in the book, and an engine that starts from the book would believe it. It says

@@ -198,7 +198,7 @@ def stop_requesting_pilots(state: EngineState) -> Accepted:
     first, state.provisioning.stopping = state.log.next_number, True
     for site in state.sites.by_name.values():
         withdraw(state, site)
-        if site.restless and not site.removed:
+        if site.record_scheduled and not site.removed:
             write_down(state, site)
     return Accepted(operation=first, events=state.log.next_number - first)
 

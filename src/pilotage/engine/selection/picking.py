@@ -97,7 +97,7 @@ def wake_for(sites: Sites, pool: CandidateSet, *, now: float, left_out: Collecti
     """Give the first of the queue a new chance that could do what is asked and whose time has come (2a)."""
     if not pool.counts[HIBERNATED] or (not left_out and pool.asleep[0] <= now < pool.asleep[1]):
         return None
-    first, earliest = _sleeper(sites, pool, now=now, left_out=left_out)
+    first, earliest = _first_due(sites, pool, now=now, left_out=left_out)
     if first is None:
         if not left_out:
             pool.asleep = (now, earliest)
@@ -110,13 +110,13 @@ def next_wake_at(sites: Sites, pool: CandidateSet, *, now: float, left_out: Coll
     """When the next sleeping site of a pool may get a new chance; None where there is none that time would wake."""
     if not pool.counts[HIBERNATED]:
         return None
-    first, earliest = _sleeper(sites, pool, now=now, left_out=left_out)
+    first, earliest = _first_due(sites, pool, now=now, left_out=left_out)
     if first is not None:
         return now
     return earliest if earliest < float("inf") else None
 
 
-def _sleeper(
+def _first_due(
     sites: Sites, pool: CandidateSet, *, now: float, left_out: Collection[int]
 ) -> tuple[SiteProfile | None, float]:
     """The first in the queue whose time has come; else when the first time comes."""

@@ -273,10 +273,10 @@ class SiteState:
         "pilots",
         "place",
         "quiet_until",
+        "record_scheduled",
         "removal_at",
         "removed",
         "requests",
-        "restless",
         "site",
         "slots",
         "standing_at",
@@ -310,7 +310,7 @@ class SiteState:
         self.removal_at = -math.inf  # when a batch job of ours was last removed there, or killed by whoever
         self.quiet_until = 0.0
         self.status = "candidate"  # as it was last written down
-        self.restless = False  # something was learned that is not written down, and a timer looks at it
+        self.record_scheduled = False  # something was learned that is not written down, and a timer looks at it
         self.standing_at = 0.0  # when it was last written down
         self.standings = 0  # how often since it last changed
         self.removed = False  # nothing more goes there
@@ -366,7 +366,7 @@ def has_spoken(site: SiteState, key: str) -> bool:
     return attempt is None or attempt.leased
 
 
-def unheard(site: SiteState) -> list[Noticed]:
+def silent_batch_jobs(site: SiteState) -> list[Noticed]:
     """What was noticed and still holds; what will not begin by itself first."""
     found = [each for each in site.noticed.values() if not has_spoken(site, each.key)]
     return sorted(found, key=lambda each: each.state != "held")

@@ -21,7 +21,7 @@ OWING_MAX = 10_000
 """Pilots that were given up and may still say how what they held has ended; what one before them says is noted."""
 
 
-def let_go(state: EngineState, attempt: AttemptState) -> None:
+def release_attempt(state: EngineState, attempt: AttemptState) -> None:
     """Nobody waits for an attempt any more: what it took is free, and a queued one is taken out of its batch system."""
     fault = attempt.lost_reason if attempt.lost else _silence(state, attempt)
     if state.pilots.loss_excused:
@@ -73,7 +73,7 @@ def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str
             attempt.pilot,
             node or (pilot.node if pilot is not None else ""),
         )
-    if not site.restless:
+    if not site.record_scheduled:
         schedule_site_record(state, site)
     if attempt.submitting:
         not_submitting(state, site, attempt)

@@ -37,12 +37,12 @@ def drain(state: EngineState, pilot: PilotState, message: str) -> None:
     state.pilots.to_notify[pilot.name] = None
 
 
-def learned(site: SiteState) -> str:
+def encode_learned(site: SiteState) -> str:
     """What the choice knows of a site, as it is written down."""
     return _encode(site.place.standing()).decode()
 
 
-def told(text: str) -> LearnedState | None:
+def decode_learned(text: str) -> LearnedState | None:
     """The same as it was written down; None where it cannot be read."""
     try:
         return _decode(text)
@@ -52,8 +52,8 @@ def told(text: str) -> LearnedState | None:
 
 def schedule_site_record(state: EngineState, site: SiteState) -> None:
     """Something was learned of a site: it is written down in its time."""
-    if not site.restless:
-        site.restless = True
+    if not site.record_scheduled:
+        site.record_scheduled = True
         soon = state.clock.now + state.settings.standing_seconds
         state.clock.timers.at(max(soon, _next_record_at(state, site)), Due.STANDING, site.name)
 
@@ -68,10 +68,10 @@ def _next_record_at(state: EngineState, site: SiteState) -> float:
 def write_site_record(state: EngineState, name: str) -> None:
     """Write down how a site stands, unless that was done meanwhile."""
     site = state.sites.by_name.get(name)
-    if site is None or not site.restless or site.removed:
+    if site is None or not site.record_scheduled or site.removed:
         return
     if state.clock.now < _next_record_at(state, site):
-        site.restless = False
+        site.record_scheduled = False
         schedule_site_record(state, site)
         return
     write_down(state, site)
@@ -80,7 +80,9 @@ def write_site_record(state: EngineState, name: str) -> None:
 def write_down(state: EngineState, site: SiteState) -> None:
     """Write down how a site stands, at once."""
     score = site.place.score.value
-    state.log.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
+    state.log.write(
+        payloads.SiteStanding(status=site.status, score=score, learned=encode_learned(site)), site=site.name
+    )
 
 
 # --- submissions ------------------------------------------------------------------------------------------------------
@@ -222,8 +224,8 @@ def is_to_show(key: str, *, site: str) -> bool:
 
 def probed(state: EngineState, site: SiteState, *, passed: bool, seconds: float, message: str = "") -> None:
     """What came of a probe."""
-    told = payloads.SiteProbed(passed=passed, seconds=max(0.0, seconds), message=clipped(message))
-    state.log.write(told, site=site.name)
+    decode_learned = payloads.SiteProbed(passed=passed, seconds=max(0.0, seconds), message=clipped(message))
+    state.log.write(decode_learned, site=site.name)
     score = _first_score(state, site, seconds) if passed else None
     state.pending.site_changes += state.selection.probe_told(
         site.name, passed=passed, at=state.clock.wall_time, score=score, message=message

@@ -18,7 +18,7 @@ from pilotage.language.expansion.lists import Lists, RecordedLists, RecordingLis
 from pilotage.language.expansion.stage_layout import Making
 from pilotage.language.expansion.targets import restrict
 from pilotage.language.parsing.document import Document
-from pilotage.language.parsing.kinds import Place, Reading
+from pilotage.language.parsing.kinds import DocumentParse, Place
 from pilotage.language.parsing.rules import MarkOf
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.tree import NOWHERE, Mark, Report
@@ -236,7 +236,7 @@ class _Further(Report):
         return self._from.get(mark, mark)
 
 
-def look_further(document: Document, reading: Reading) -> None:
+def look_further(document: Document, reading: DocumentParse) -> None:
     """Note the faults of a refused document's texts and lists as well, as far as they follow from no other fault."""
     spoilt: set[Mark] = set()
     unreadable: set[Mark] = set()

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from pilotage.language.folder import Folder
-from pilotage.language.parsing.kinds import MISSING, ListOf, Place, Reading, describe, read_file
+from pilotage.language.parsing.kinds import MISSING, DocumentParse, ListOf, Place, describe, read_file
 from pilotage.language.parsing.parameters import choose_parameters
 from pilotage.language.parsing.records import Record
 from pilotage.language.parsing.rules import check_rules, check_software
@@ -43,12 +43,12 @@ def read_definition(tree: Node, report: Report, *, folder: Folder) -> tuple[Docu
 
 def read_what_can_be(
     tree: Node, report: Report, *, folder: Folder, given: Mapping[str, str] | None = None
-) -> tuple[Document | None, Reading]:
+) -> tuple[Document | None, DocumentParse]:
     """Read the tree of a document as far as it can be understood, whatever the faults; the reading knows where they are.
 
     `given` are values for its parameters.
     """
-    reading = Reading(report, folder)
+    reading = DocumentParse(report, folder)
     if not isinstance(tree, Table):
         reading.fault("wrong-type", tree, f"expected a document with the fields of a job, got {describe(tree)}")
         return None, reading
@@ -84,7 +84,7 @@ def write_document(definition: Definition) -> str:
     return write_yaml(plain(definition))
 
 
-def _head_is_known(tree: Table, reading: Reading) -> bool:
+def _head_is_known(tree: Table, reading: DocumentParse) -> bool:
     """Whether the document says which language it is written in, and whether that is ours."""
     head = tree.get("pilotage")
     if head is None:
@@ -106,7 +106,7 @@ def _head_is_known(tree: Table, reading: Reading) -> bool:
     return True
 
 
-def _read_catalogues(node: Node, reading: Reading) -> tuple[Software, ...]:
+def _read_catalogues(node: Node, reading: DocumentParse) -> tuple[Software, ...]:
     """The software of every catalogue file, the earlier ones first."""
     found: list[Software] = []
     names = node.items if isinstance(node, Listing) else (node,)
@@ -131,7 +131,7 @@ def _read_catalogues(node: Node, reading: Reading) -> tuple[Software, ...]:
     return tuple(found)
 
 
-def _mark_below(reading: Reading, at: Place, place: Place) -> Mark:
+def _mark_below(reading: DocumentParse, at: Place, place: Place) -> Mark:
     return nearest_mark(reading.marks, (*at, *place))
 
 

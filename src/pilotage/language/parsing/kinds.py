@@ -39,7 +39,7 @@ class _Missing:
 MISSING = _Missing()
 
 
-class Reading:
+class DocumentParse:
     """One pass over one document: its report, its surroundings, and the place of every value that was read."""
 
     def __init__(self, report: Report, folder: Folder) -> None:
@@ -70,7 +70,7 @@ class Reading:
 class Kind(Protocol):
     """What a field can hold."""
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The value of a node, or `MISSING` after noting why not."""
         ...
 
@@ -89,7 +89,7 @@ def describe(node: Node) -> str:
 class Text(msgspec.Struct, frozen=True):
     """A text, taken as it is written: `1.10` stays `1.10`; what YAML tools disagree about must be quoted."""
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The text of a scalar."""
         if not isinstance(node, Scalar):
             return reading.fault("wrong-type", node, f"expected text, got {describe(node)}")
@@ -108,7 +108,7 @@ class Text(msgspec.Struct, frozen=True):
 class Expression(msgspec.Struct, frozen=True):
     """A regular expression of Python's `re`."""
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The text, if it compiles."""
         text = Text().read(node, place, reading)
         if isinstance(text, str):
@@ -133,7 +133,7 @@ class Number(msgspec.Struct, frozen=True):
     above: float | None = None
     most: float | None = None
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The number."""
         noun = "an integer" if self.integer else "a number"
         text = node.text if isinstance(node, Scalar) else ""
@@ -169,7 +169,7 @@ class Quantity(msgspec.Struct, frozen=True):
 
     unit: str  # "bytes" or "seconds"
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The quantity in its unit."""
         form = BYTES_FORM if self.unit == "bytes" else SECONDS_FORM
         text = node.text if isinstance(node, Scalar) else ""
@@ -186,7 +186,7 @@ class Quantity(msgspec.Struct, frozen=True):
 class YesNo(msgspec.Struct, frozen=True):
     """True or false, and nothing else."""
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The truth value."""
         if isinstance(node, Scalar) and node.plain and node.text in ("true", "false"):
             return node.text == "true"
@@ -202,7 +202,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     words: tuple[str, ...]
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The word."""
         if isinstance(node, Scalar) and node.text in self.words:
             return node.text
@@ -223,7 +223,7 @@ class ListOf(msgspec.Struct, frozen=True):
 
     item: Kind
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The elements that could be read, as a tuple."""
         nodes: Sequence[Node] = node.items if isinstance(node, Listing) else (node,)
         values = []
@@ -247,7 +247,7 @@ class MapOf(msgspec.Struct, frozen=True):
 
     value: Kind
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The values that could be read, by name."""
         if not isinstance(node, Table):
             return reading.fault("wrong-type", node, f"expected a mapping, got {describe(node)}")
@@ -270,7 +270,7 @@ class MapOf(msgspec.Struct, frozen=True):
 class Anything(msgspec.Struct, frozen=True):
     """Any value, with numbers and truth values read as JSON reads them."""
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """Plain data."""
         if isinstance(node, Listing):
             return [self.read(item, place, reading) for item in node.items]
@@ -299,14 +299,14 @@ class Anything(msgspec.Struct, frozen=True):
 # changed.
 
 
-def read_file(node: Scalar, reading: Reading, *, noun: str) -> tuple[Node, Reading] | None:
+def read_file(node: Scalar, reading: DocumentParse, *, noun: str) -> tuple[Node, DocumentParse] | None:
     """The tree of a file that a document names; its faults join the document's report."""
     data = reading.folder.read(node.text)
     if data is None:
         reading.fault("missing-file", node, f"the {noun} {node.text!r} cannot be read")
         return None
     tree, report = read_tree(data, file=node.text)
-    inner = Reading(report, reading.folder)
+    inner = DocumentParse(report, reading.folder)
     inner.report.errors, inner.report.warnings = (
         _joined(reading.report.errors, report.errors),
         _joined(reading.report.warnings, report.warnings),
@@ -323,7 +323,7 @@ def _joined(outer: list[Problem], inner: list[Problem]) -> list[Problem]:
 class Descriptor(msgspec.Struct, frozen=True):
     """A Boutiques descriptor: the descriptor itself, or the name of its file."""
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The descriptor as plain data, after every check that bosh makes."""
         if isinstance(node, Scalar):
             name = Text().read(node, place, reading)

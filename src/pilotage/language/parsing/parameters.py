@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from pilotage.language.parsing.iterations import variable_fault
-from pilotage.language.parsing.kinds import Reading
+from pilotage.language.parsing.kinds import DocumentParse
 from pilotage.language.parsing.rules import MarkOf
 from pilotage.model.errors import did_you_mean
 from pilotage.model.jobs.definition import Definition, Parameter, ParameterType
@@ -17,7 +17,9 @@ _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _FORMS: dict[ParameterType, str] = {"integer": "a whole number", "number": "a number", "yes-no": "true or false"}
 
 
-def choose_parameters(definition: Definition, given: Mapping[str, str], reading: Reading, mark: MarkOf) -> Definition:
+def choose_parameters(
+    definition: Definition, given: Mapping[str, str], reading: DocumentParse, mark: MarkOf
+) -> Definition:
     """The definition with what was chosen; every fault of the declarations and of the choice is noted."""
     report = reading.report
     for name in given:

@@ -26,6 +26,7 @@ from pilotage.language.parsing.kinds import (
     Anything,
     Choice,
     Descriptor,
+    DocumentParse,
     Expression,
     Kind,
     ListOf,
@@ -33,7 +34,6 @@ from pilotage.language.parsing.kinds import (
     Number,
     Place,
     Quantity,
-    Reading,
     Schema,
     Text,
     YesNo,
@@ -68,7 +68,7 @@ def shell_words(text: str) -> list[str]:
 class Command(msgspec.Struct, frozen=True):
     """A command as one text, split as a shell would split it and nothing more, or as a list of arguments."""
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The arguments."""
         if isinstance(node, Listing):
             arguments = ListOf(Text()).read(node, place, reading)
@@ -78,7 +78,7 @@ class Command(msgspec.Struct, frozen=True):
             return reading.fault("empty-command", node, "expected a command, got nothing")
         return arguments
 
-    def _split(self, node: Node, place: Place, reading: Reading) -> object:
+    def _split(self, node: Node, place: Place, reading: DocumentParse) -> object:
         text = Text().read(node, place, reading)
         if not isinstance(text, str) or not isinstance(node, Scalar):
             return MISSING
@@ -118,7 +118,7 @@ def _listed(words: list[str]) -> str:
 class Time(msgspec.Struct, frozen=True):
     """An ISO 8601 time with its zone, kept as it was written."""
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The text, if it is a time with a zone."""
         text = Text().read(node, place, reading)
         if not isinstance(text, str):
@@ -187,7 +187,7 @@ class Record(msgspec.Struct, frozen=True):
 
     struct: type[definition.Value]
 
-    def read(self, node: Node, place: Place, reading: Reading) -> object:
+    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The value, or `MISSING`; every fault inside is noted."""
         table = self._table(node)
         if table is None:
@@ -248,7 +248,7 @@ class Record(msgspec.Struct, frozen=True):
             return Table(((Scalar(alone, plain=False, mark=node.mark), node),), node.mark)
         return None
 
-    def _settle(self, table: Table, reading: Reading, unknown: list[str]) -> Table:
+    def _settle(self, table: Table, reading: DocumentParse, unknown: list[str]) -> Table:
         """Put every entry where it belongs: here, in the inline record, or in the implied child; refuse the unknown."""
         own = {name for field in fields_of(self.struct) for name in (field.name, field.short_name)}
         inline = INLINE.get(self.struct)
@@ -298,7 +298,7 @@ def _hint(key: Scalar, item: Node, known: frozenset[str] | set[str]) -> str:
 
 
 def _merge(
-    here: list[tuple[Scalar, Node]], name: str, inlined: list[tuple[Scalar, Node]], reading: Reading
+    here: list[tuple[Scalar, Node]], name: str, inlined: list[tuple[Scalar, Node]], reading: DocumentParse
 ) -> list[tuple[Scalar, Node]]:
     """Join what stood inline with the record itself, where that is written too."""
     rest = [(key, item) for key, item in here if key.text != name]

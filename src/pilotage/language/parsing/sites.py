@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.parsing.document import nearest_mark
-from pilotage.language.parsing.kinds import Reading, Schema, describe
+from pilotage.language.parsing.kinds import DocumentParse, Schema, describe
 from pilotage.language.parsing.records import Record
 from pilotage.language.parsing.schema import record_schema
 from pilotage.language.text.tree import Listing, Mark, Report, Scalar, Table
@@ -49,7 +49,7 @@ def read_sites(
             hint = "add a site with: pilotage site add NAME"
             report.error("empty-document", "the file of sites is empty", Mark(1, 1), hint=hint)
         return None, report
-    reading = Reading(report, MemoryFolder({}))
+    reading = DocumentParse(report, MemoryFolder({}))
     if not isinstance(tree, Table):
         reading.fault("wrong-type", tree, f"expected a file with the field 'sites', got {describe(tree)}")
         return None, report

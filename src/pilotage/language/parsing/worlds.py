@@ -13,7 +13,7 @@ import msgspec
 
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.parsing.document import nearest_mark
-from pilotage.language.parsing.kinds import Place, Reading, describe
+from pilotage.language.parsing.kinds import DocumentParse, Place, describe
 from pilotage.language.parsing.records import Record
 from pilotage.language.text.tree import Listing, Node, Report, Scalar, Table
 from pilotage.language.text.yaml import read_tree
@@ -43,7 +43,7 @@ def read_world(data: bytes, *, file: str, sites: Collection[str]) -> tuple[World
     tree, report = read_tree(data, file=file)
     if tree is None:
         return None, report
-    reading = Reading(report, MemoryFolder({}))
+    reading = DocumentParse(report, MemoryFolder({}))
     if not isinstance(tree, Table):
         reading.fault("wrong-type", tree, f"expected a file with the field 'sites', got {describe(tree)}")
         return None, report

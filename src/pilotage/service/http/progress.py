@@ -34,7 +34,7 @@ from pilotage.service.http.services import Services
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
-    from pilotage.service.jobs.stall import Stand
+    from pilotage.service.jobs.stall import JobStall
 
 
 # Packages that are done and whose files are not under their names: told by what is still staged, where no service
@@ -119,10 +119,10 @@ async def how_far(services: Services, principal: Principal, job: str) -> Progres
     if running is None or not running.jobs.alive:
         return await services.ask(_at_rest, services, principal, progress)
 
-    def stand(engine: Engine) -> tuple[Stand, int, Unpublished | None]:
-        from pilotage.service.jobs.stall import stand_of
+    def stand(engine: Engine) -> tuple[JobStall, int, Unpublished | None]:
+        from pilotage.service.jobs.stall import stall_of
 
-        return stand_of(engine, job), running.jobs.unpublished(job), running.jobs.publishing_fault(job)
+        return stall_of(engine, job), running.jobs.unpublished(job), running.jobs.publishing_fault(job)
 
     # Asked after the book was: of a job that is over there, the engine knows whether its files are under their names.
     stands, unpublished, fault = await asyncio.wrap_future(running.jobs.ask(stand))

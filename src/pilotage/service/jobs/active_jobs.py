@@ -278,7 +278,7 @@ class ActiveJobs:
         """Whether a job must not replace what another has made."""
         return were_concurrent(self._journal, job, other)
 
-    def let_go(self, job: str) -> None:
+    def release(self, job: str) -> None:
         """A job is over, or was not taken: it is had from the book should anybody ask."""
         with self._guard:
             self._jobs.pop(job, None)

@@ -280,7 +280,7 @@ class CommitHandler:
             self._note_times(job)
             self._timed.pop(job, None)
             self._tree.forget(at_work.folder, job)
-            self._jobs.let_go(job)
+            self._jobs.release(job)
 
     # --- by type of event ---
 

@@ -394,7 +394,7 @@ class Runner:
                 partial(submit_message, prepared, taken=self._journal.job(prepared.job) is not None)
             ).result()
         except BaseException:
-            self._jobs.let_go(prepared.job)
+            self._jobs.release(prepared.job)
             raise
         for other, how in earlier.others.items():
             with suppress(OperationRefused):  # it is over by now

@@ -8,9 +8,9 @@ import msgspec
 
 from pilotage.engine.decisions.job_lifecycle import result_of
 from pilotage.engine.engine import Engine
-from pilotage.engine.explain import explain, told_of
+from pilotage.engine.explain import explain, silence_text
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
-from pilotage.engine.state.sites import SiteState, unheard
+from pilotage.engine.state.sites import SiteState, silent_batch_jobs
 from pilotage.model.texts import moment, words_of_failure
 from pilotage.service.sites.status import next_try_at
 
@@ -19,7 +19,7 @@ _NAMED_MAX = 3
 _MOVING_WHEN_HELD = (PackageStatus.LIVE,)  # what waits for its time begins nothing then
 
 
-class Stand(msgspec.Struct, frozen=True, kw_only=True):
+class JobStall(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands in the engine: `stuck` says why nothing can move, `trouble` what keeps things from moving now."""
 
     slots: int = 0  # that live pilots offer
@@ -33,17 +33,17 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
     result: int | None = None  # the exit code of a job that a package has ended
 
 
-def stand_of(engine: Engine, job: str) -> Stand:
+def stall_of(engine: Engine, job: str) -> JobStall:
     """How a job stands; of one that the engine does not have, nothing is said but the slots there are."""
     slots = sum(pilot.capacity.cores_hundredths // 100 for pilot in engine.state.pilots.by_name.values())
     known = engine.state.jobs.by_id.get(job)
     if known is None or not known.accepted or known.cancelled or known.aborted:
-        return Stand(slots=slots, result=result_of(known) if known is not None else None)
+        return JobStall(slots=slots, result=result_of(known) if known is not None else None)
     if not known.unfinished and not known.late:
-        return Stand(slots=slots, result=result_of(known))
+        return JobStall(slots=slots, result=result_of(known))
     if any(known.counts[each] for each in (_MOVING if not known.held else _MOVING_WHEN_HELD)):
         site, trouble = _trouble(engine, known)
-        return Stand(
+        return JobStall(
             slots=slots,
             running=_running(engine, known),
             trouble=trouble or (_held(known) if known.held_why else _waits_again(engine, known)),
@@ -51,7 +51,7 @@ def stand_of(engine: Engine, job: str) -> Stand:
         )
     stuck, next_step = _stuck(engine, known)
     site, trouble = ("", "") if stuck else _trouble(engine, known)
-    return Stand(slots=slots, stuck=stuck, next_step=next_step, trouble=trouble, troubled_site=site)
+    return JobStall(slots=slots, stuck=stuck, next_step=next_step, trouble=trouble, troubled_site=site)
 
 
 def _running(engine: Engine, job: JobState) -> dict[int, int] | None:
@@ -148,7 +148,7 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
             continue
         if site.name in needed and not site.answers:
             return site.name, f"site {site.name} does not answer"
-        if (told := told_of(site)) and (waiting or _is_unheard(job, site)):
+        if (told := silence_text(site)) and (waiting or _is_unheard(job, site)):
             return "", f"{told}; next: pilotage site test {site.name}"
         if (died := _dead_starts(site)) and (waiting or site.name in needed):
             return site.name, f"no pilot could start at {site.name}: {died}{_tried_again(engine, [site])}"
@@ -172,7 +172,7 @@ def _dead_starts(site: SiteState) -> str:
 
 def _is_unheard(job: JobState, site: SiteState) -> bool:
     """Whether something of a job has a batch job of its own that does not begin, or is not heard."""
-    found = (site.bound.get(each.key) for each in unheard(site))
+    found = (site.bound.get(each.key) for each in silent_batch_jobs(site))
     return any(attempt is not None and attempt.ref.job == job.id for attempt in found)
 
 

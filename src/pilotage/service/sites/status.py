@@ -7,23 +7,23 @@ from typing import Any
 import msgspec
 
 from pilotage.engine.engine import Engine
-from pilotage.engine.explain import summary_of
+from pilotage.engine.explain import silence_summary
 from pilotage.engine.selection.filters import Asked
 from pilotage.engine.selection.status import wakes_at
-from pilotage.engine.state.sites import SiteState, unheard
+from pilotage.engine.state.sites import SiteState, silent_batch_jobs
 from pilotage.reading.views import SiteReason, SiteStand
 
 CANDIDATE, SILENT, LEAVING = "candidate", "silent", "leaving"
 
 
-def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
+def status_of_site(engine: Engine, name: str) -> SiteStand | None:
     """How a site stands; None where the engine does not know it."""
     site = engine.state.sites.by_name.get(name)
     if site is None or (site.removed and not site.requests and not site.pilots):
         return None
     learned = _learned(engine, name)
     closed = _closed(engine, site)
-    pilots, (what, words) = site.pilots.values(), summary_of(site)
+    pilots, (what, words) = site.pilots.values(), silence_summary(site)
     told = ": ".join(filter(None, (what, words)))
     mute = [SiteReason(stage="pilots", code="unheard", message=told)] if told else []
     status = LEAVING if site.removed else "" if site.known else SILENT
@@ -37,7 +37,7 @@ def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
         closed=closed,
         next_try_at=next_try_at(engine, site),
         unheard=what,
-        noticed=tuple(unheard(site)),
+        noticed=tuple(silent_batch_jobs(site)),
         reasons=(*_pilots(site, closed), *mute, *learned.pop("reasons", ())),
         **{name: value for name, value in learned.items() if name != "status"},
     )

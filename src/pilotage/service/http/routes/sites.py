@@ -237,10 +237,10 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
 
 
 def _stands(engine: Engine, only: str | None) -> dict[str, SiteStand]:
-    from pilotage.service.sites.status import stand_of_site
+    from pilotage.service.sites.status import status_of_site
 
     names = list(engine.state.sites.by_name) if only is None else [only]
-    return {name: stand for name in names if (stand := stand_of_site(engine, name)) is not None}
+    return {name: stand for name in names if (stand := status_of_site(engine, name)) is not None}
 
 
 def _kept(services: Services) -> KeptSites:
