@@ -18,7 +18,7 @@ BROAD: dict[str, tuple[str, ...]] = {
         "tests/acceptance/test_run_faults.py",
         "tests/acceptance/test_run_stopping.py",
         "tests/acceptance/test_links.py",
-        "tests/unit/agent/test_agent_remains.py",
+        "tests/unit/agent/test_process_cleanup.py",
         "tests/unit/adapters/test_site_crontab.py",
     ),
     "app": (

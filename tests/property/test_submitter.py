@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pilotage.agent.batch import BatchError, Unknown
 from pilotage.agent.batch.pilot_job import PilotJobTemplate
 from pilotage.agent.batch.submitter import PATIENCE_SECONDS, SETTLE_SECONDS, Submitter
-from tests.unit.agent.test_batch_desk import PlainDialect, PlainSystem
+from tests.unit.agent.test_batch_submitter import PlainDialect, PlainSystem
 
 KEYS = 12
 LATE_SECONDS = SETTLE_SECONDS - 1.0
