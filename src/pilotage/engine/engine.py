@@ -1,9 +1,8 @@
 """The engine: events are applied, decisions are made; every decision is itself an event and has been applied when it is told.
 
-`apply` folds an event. `decide` looks at what the events left to be decided and returns the decision events. The parts
-that know how are functions in modules of their own, each over the state: `on_jobs`, `on_attempts` and `on_pilots` fold,
-`exchanges`, `leases` and `reports` hear,
-`readiness`, `settling`, `dispatch` and `provisioning` decide, `operations` answers people.
+`apply` folds an event. `decide` runs the table of decisions until nothing is left to decide, and returns their events. The
+parts are functions over the state, in folders: `folds` apply events, `decisions` decide, `inbound` takes in exchanges,
+reports and operations, `transitions` are what folds and decisions share.
 """
 
 from __future__ import annotations

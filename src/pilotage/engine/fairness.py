@@ -1,8 +1,8 @@
 """Who goes first among jobs and users of equal priority: whoever is expected to be slowed down most.
 
 The expected slowdown of a job is (time since it was submitted + time that is left with the slots it has) / (time that it
-would take alone, with all slots it could use). That of a user is the same of all his jobs that wait, taken together, so that
-one who submits his work in many jobs gets no more than one who submits it in one. What changes slowly is worked out at most
+would take alone, with all slots it could use). That of a user is the same of all waiting jobs of the user together, so that
+splitting work into many jobs gains nothing. What changes slowly is worked out at most
 once a second for the jobs that wait; the slots that a job has are counted when it is asked for. Nothing of this is in the book: an
 engine that takes over works it out again, from when jobs came and what is left of them, and learns anew how long packages take.
 """

@@ -1,4 +1,4 @@
-"""The link of a pilot whose node shares no network with its service, only a folder with a relay: see `relay_folder`.
+"""The link of a pilot whose node shares no network with its service, only a folder with a relay.
 
 It behaves as a connection does. A thread looks for the answer, ever more seldom, and makes a pipe readable when it is there,
 so that who listens to several links listens to this one the same way.

@@ -12,7 +12,7 @@ import msgspec
 
 StoredKey = tuple[int, int, int, int, str]
 Keys = dict[int, StoredKey]
-"""The total key of the event that each register was set by; registers are numbered in `facts.py`."""
+"""The total key of the event that each register was set by; registers are numbered in `book/rows/registers.py`."""
 AttemptKeys = dict[int, StoredKey | int]
 """The same of an attempt; the number of another register in place of a key says that one event set both."""
 

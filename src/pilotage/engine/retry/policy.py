@@ -4,7 +4,7 @@ The verdict is a function of the whole failure history of an epoch, in whatever 
 from the book comes to the same decision. A package's own rules go first, in order. A rule with `times` has a budget of its
 own, outside the common cap; one without keeps the budget of the failure's reason: the common cap, or the bound of a reason
 that is outside it. When every rule for a failure has acted its `times`, the package is given up; failures that no rule
-is for are left to the table in `restart_rules.py`. Whoever was given up stays so, until a new epoch forgets its failures.
+is for are left to the table in `engine/retry/rules.py`. A package that was given up stays so until a new epoch begins.
 """
 
 from __future__ import annotations

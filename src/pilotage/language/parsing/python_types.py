@@ -1,6 +1,6 @@
 """The document's fields as Python types, for jobs that are built in code: what a document may say, these may.
 
-Every mapping here has the fields of its record in `model.definition`, the short names included, and of the levels that
+Every mapping here has the fields of its record in `model.jobs.definition`, the short names included, and of the levels that
 may be left out below it; a test holds the two against each other. The records themselves may stand for mappings.
 """
 

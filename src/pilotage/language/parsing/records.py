@@ -1,4 +1,4 @@
-"""Records of the language, derived from the classes of `model.definition`: their fields, kinds and short forms.
+"""Records of the language, derived from the classes of `model.jobs.definition`: their fields, kinds and short forms.
 
 Short forms, all at the level of nodes, so that places stay true:
 - what belongs to a deeper level may stand higher while that level is not written: a stage with `run:` is a stage of

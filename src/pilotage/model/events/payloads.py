@@ -1,4 +1,4 @@
-"""What each type of event carries. A change of a payload raises its version in `events.py` and brings an upcaster.
+"""What each type of event carries. A change of a payload raises its version in `model/events/events.py` and brings an upcaster.
 
 The class docstring is the line of the reference page; fields are refused when unknown, so that a misspelt one is told.
 """

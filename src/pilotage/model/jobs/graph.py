@@ -269,7 +269,7 @@ def _runs_forward(segment: Segment) -> bool:
 
 # The order of a small graph held as lists: how deep each of its nodes lies, and a loop where there is no order.
 #
-# For graphs that are being read or drawn. The graph of a job, which may have a million packages, is in `graph.py`.
+# For graphs that are being read or drawn. The graph of a job, which may have a million packages, is above.
 
 Followers = Sequence[Sequence[int]]  # for each node, those that follow it
 

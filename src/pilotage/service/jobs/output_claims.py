@@ -1,6 +1,6 @@
 """Which names jobs of one folder have, while several of them are worked on: asked before what they made is granted.
 
-Names that are known before are compared when a job comes (`rivals.py`). What a pattern makes is known when it is made: who
+Names that are known before are compared when a job comes (`service/jobs/resubmission.py`). What a pattern makes is known when it is made: who
 comes second with another file of the same name is not granted it. So nothing counts as done that cannot get its names.
 """
 
