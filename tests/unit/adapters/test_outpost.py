@@ -61,3 +61,19 @@ def test_whatever_goes_wrong_is_told_and_tried_again_and_logged_once(
     assert said_of_it in said[0]
     assert said[1] == said[0]
     assert [each.message for each in caplog.records].count(f"site lyon: {said[0]}") == 1
+
+
+@pytest.mark.parametrize(
+    "mark, own, expected", [("", "b", True), ("a", "", True), ("a", "a", True), ("a", "b", False), ("", "", True)]
+)
+def test_an_agent_is_started_anew_only_where_its_mark_is_known_and_another(
+    tmp_path: Path, mark: str, own: str, expected: object
+) -> None:
+    entry = SiteEntry(name="lyon", kind="slurm", address="ssh://somebody@127.0.0.1", started_by="agent")
+    settings = OutpostSettings(entry=entry, prefix="pilotage-x", socket=tmp_path / "agent.sock", token=lambda: "t")
+    outpost = Outpost(settings, Ssh(entry.address, state=tmp_path))
+    outpost._mark = own
+    try:
+        assert outpost.is_as_started(mark) is expected
+    finally:
+        outpost.stop()

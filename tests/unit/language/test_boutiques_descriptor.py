@@ -130,6 +130,19 @@ def asserting(*outputs: str) -> dict[str, Any]:
     return {"name": "t", "invocation": {}, "assertions": {"output-files": [{"id": id_} for id_ in outputs]}}
 
 
+def sharing(*members: str, exclusive: bool) -> dict[str, Any]:
+    """Inputs b and c share a key; some inputs are a group."""
+    group = {"id": "g", "name": "G", "members": list(members), "mutually-exclusive": exclusive}
+    inputs = [each | {"optional": True} for each in with_input(value_key="[B]")["inputs"]]
+    return descriptor(inputs=inputs, groups=[group])
+
+
+def test_inputs_share_a_key_where_the_group_of_exactly_these_is_exclusive() -> None:
+    assert "value-key-shared" not in codes(sharing("b", "c", exclusive=True))
+    assert "value-key-shared" in codes(sharing("b", "c", exclusive=False))
+    assert "value-key-shared" not in codes(sharing("a", "b", exclusive=False))  # bosh looks at no other group
+
+
 RULES = [
     (with_input(value_key="[C]"), "value-key-unused"),
     (with_input(value_key="A"), "value-key-overlap"),

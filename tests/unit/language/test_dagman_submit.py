@@ -163,6 +163,12 @@ class TestMacros:
             ("$SUBSTR(path,-2)", "gz"),
             ("$CHOICE(a,x,y,z)", "y"),
             ("$CHOICE(a,list)", "q r"),
+            ("$CHOICE(true,x,y)", "y"),
+            ("$CHOICE(IsLinux,x,y)", "y"),
+            ("$CHOICE(False,x,y)", "x"),
+            ("$CHOICE(iswindows,x,y)", "x"),
+            ("$CHOICE(0,$(a),y)", "1"),
+            ("$CHOICE(1,x,y)", "y"),
             ("$RANDOM_CHOICE(5,6)", "5"),
             ("$RANDOM_INTEGER(3,9)", "3"),
             ("$ENV(HOME)", "$ENV(HOME)"),
@@ -173,6 +179,13 @@ class TestMacros:
         table = {"a": "1", "b": "x$(a)y", "empty": "", "path": "some/dir/name.tar.gz", "list": "p, q r"}
         assert expand(text, table, Notes()) == expected
 
+    @pytest.mark.parametrize("text", ["$CHOICE(2,x,y)", "$CHOICE(1000000,x,y)", "$CHOICE(1,one)"])
+    def test_a_choice_that_is_not_there_is_a_fault(self, text: str) -> None:
+        notes = Notes()
+        assert expand(text, {"one": "x"}, notes) == ""
+        assert notes.losses == {}
+        assert notes.faults == [f"{text} has no such choice"]
+
     @pytest.mark.parametrize(
         "text, keyword",
         [
@@ -182,6 +195,7 @@ class TestMacros:
             ("$ENV(x)", "$ENV(…)"),
             ("$RANDOM_CHOICE(1,2)", "$RANDOM_…(…)"),
             ("$EVAL(x)", "$FUNCTION(…)"),
+            ("$CHOICE(some,1,2)", "$CHOICE(…)"),
             ("$Ff(x)", "$F…(…)"),
         ],
     )

@@ -58,6 +58,12 @@ def test_dot_of_unequal_lengths_is_refused_by_both_names() -> None:
     assert fault.line == 4
 
 
+def test_dot_of_unequal_combinations_is_refused_by_what_they_combine() -> None:
+    fault = only_fault(stage("{dot: [{cross: {a: [1, 2], b: [x, y]}}, {c: [p]}]}", "p {a} {b} {c}"))
+    assert "cross of 'a', 'b'" in fault.message
+    assert "'c'" in fault.message
+
+
 @pytest.mark.parametrize(
     "each, code",
     [

@@ -92,3 +92,43 @@ def test_times_are_read_as_batch_systems_write_them(text: str, seconds: float) -
 )
 def test_what_is_no_time_is_none(text: str) -> None:
     assert parse_seconds(text) is None
+
+
+@pytest.mark.parametrize(
+    "units, size",
+    [
+        ("kB KB", 10**3),
+        ("MB mb", 10**6),
+        ("GB", 10**9),
+        ("TB", 10**12),
+        ("PB", 10**15),
+        ("K KiB k", 2**10),
+        ("M MiB", 2**20),
+        ("G GiB", 2**30),
+        ("T TiB", 2**40),
+        ("PiB", 2**50),
+    ],
+)
+def test_every_unit_of_size_has_its_factor(units: str, size: int) -> None:
+    assert {parse_bytes(f"3 {unit}") for unit in units.split()} == {3 * size}
+
+
+@pytest.mark.parametrize(
+    "units, seconds",
+    [
+        ("s sec second seconds", 1),
+        ("m min minute minutes", 60),
+        ("h hour hours", 3600),
+        ("d day days", 86400),
+        ("week weeks", 604800),
+    ],
+)
+def test_every_unit_of_time_has_its_factor(units: str, seconds: float) -> None:
+    assert {parse_seconds(f"3 {unit}") for unit in units.split()} == {3.0 * seconds}
+
+
+def test_the_largest_size_and_the_longest_time_are_taken_and_no_more() -> None:
+    assert parse_bytes("1000 PB") == 10**18
+    assert parse_bytes("1000.000001 PB") is None
+    assert parse_seconds("1e15") == 10.0**15
+    assert parse_seconds("1.0000001e15") is None

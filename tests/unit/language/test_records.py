@@ -147,3 +147,15 @@ def test_an_expression_that_would_run_for_ever_elsewhere_is_taken_and_one_withou
 def test_shell_syntax_in_run_is_a_warning() -> None:
     (warning,) = loaded("stages:\n  - run: a | b\n    outputs: [c]\n").report.warnings
     assert (warning.code, "shell:" in warning.hint) == ("shell-syntax", True)
+
+
+@pytest.mark.parametrize(
+    "field, hint",
+    [
+        ("merge: {run: x}", "if 'merge' is a name, write a list: each element begins with '- name: merge'"),
+        ("merge: x", "known here: abort_on, activity, after, arguments, binaries,"),
+        ("packges: {run: x}", "did you mean 'packages'?"),
+    ],
+)
+def test_a_table_under_an_unknown_field_may_be_meant_as_a_name(field: str, hint: str) -> None:
+    assert refused(f"stages:\n  - lines:\n      - {field}\n")[0].hint.startswith(hint)
