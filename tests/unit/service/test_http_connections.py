@@ -360,3 +360,28 @@ def test_who_leaves_leaves_room() -> None:
             guests.leave(each)
             guests.leave(each)
     assert not guests.all
+
+
+@pytest.mark.parametrize(
+    "kind, of_one_address, of_all",
+    [(Kind.LOCAL, 64, 64), (Kind.STRANGER, 7, 14), (Kind.USER, 14, 28), (Kind.AGENT, 49, 49)],
+)
+def test_of_each_kind_so_many_may_speak_at_once(kind: Kind, of_one_address: int, of_all: int) -> None:
+    for peers, most in ((1, of_one_address), (1000, of_all)):
+        guests, held = Guests(64), 0
+        with contextlib.suppress(TooManyConnections):
+            while True:
+                guests.busy(guest(guests, kind, str(held % peers)))
+                held += 1
+        assert held == most
+
+
+@pytest.mark.parametrize("most, of_strangers, of_agents", [(8, 1, 5), (16, 3, 13), (100, 22, 77)])
+def test_few_connections_leave_room_for_everybody(most: int, of_strangers: int, of_agents: int) -> None:
+    for kind, expected in ((Kind.STRANGER, of_strangers), (Kind.AGENT, of_agents)):
+        guests, held = Guests(most), 0
+        with contextlib.suppress(TooManyConnections):
+            while True:
+                guests.busy(guest(guests, kind, str(held)))
+                held += 1
+        assert held == expected
