@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
-from pilotage.book.rows.ledger import Ledger, OfStreams, PackageKey, PlainEvents, Sought
+from pilotage.book.rows.ledger import Ledger, OfStreams, PackageKey, PlainEvents, Sought, streams_at_hand
 from pilotage.book.rows.rows import EventRow, JobRow, ParkedRow, StreamRow
 from pilotage.book.rows.streams import NO_RANGES, Heard
 from pilotage.model.events import payloads
@@ -38,7 +38,7 @@ class Hearing:
         self.ids: OfStreams = {}
         self.heard: OfStreams = {}  # how far before this batch, of those of which nothing was heard out of turn,
         self.counted: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}  # and with it
-        at_hand = ledger.streams_at_hand()
+        at_hand = streams_at_hand(ledger)
         if at_hand is None:
             self._load()
         else:

@@ -25,7 +25,7 @@ from pilotage.book.fold.intake import Intake
 from pilotage.book.rows import shapes
 from pilotage.book.rows.derived_states import RUNNING, settle, settle_job
 from pilotage.book.rows.fast_rows import whole_row
-from pilotage.book.rows.ledger import Changes, Ledger, PackageKey
+from pilotage.book.rows.ledger import Changes, Ledger, PackageKey, begun_packages
 from pilotage.book.rows.registers import Register, takes
 from pilotage.book.rows.rows import (
     AttemptFacts,
@@ -90,7 +90,7 @@ class Working:
         `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
         """
         packages, stages, short = self.packages, self.stages, self.short
-        others = short.end(told, self._ledger.begun_packages(), stages)
+        others = short.end(told, begun_packages(self._ledger), stages)
         if not others:
             return
         rows = list(self._ledger.packages(others))

@@ -139,10 +139,6 @@ class Ledger(Protocol):
         """The streams that are known among some (source, stream)."""
         ...
 
-    def streams_at_hand(self) -> StreamsAtHand | None:
-        """All streams, where they are at hand; otherwise they are asked for by name."""
-        ...
-
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
         """The jobs that are known among some ids."""
         ...
@@ -157,10 +153,6 @@ class Ledger(Protocol):
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[rows.PackageRow]:
         """The packages that have a row among some."""
-        ...
-
-    def begun_packages(self) -> Mapping[PackageKey, Begun]:
-        """Packages whose short life has begun and not ended, as far as they are remembered."""
         ...
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:
@@ -243,3 +235,19 @@ class Ledger(Protocol):
     ) -> None:
         """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
         ...
+
+
+# What a ledger may remember between transactions and offer under these names, so that a batch is joined sooner. No ledger
+# needs it: what is not offered here is asked for by the protocol, and comes to the same rows.
+
+
+def streams_at_hand(ledger: Ledger) -> StreamsAtHand | None:
+    """All streams, where a ledger has them in memory; None: they are asked for by name (`Ledger.streams`)."""
+    offered: Callable[[], StreamsAtHand | None] | None = getattr(ledger, "streams_at_hand", None)
+    return offered() if offered is not None else None
+
+
+def begun_packages(ledger: Ledger) -> Mapping[PackageKey, Begun]:
+    """The begun short lives that a ledger remembers; any other package is asked for by its key (`Ledger.packages`)."""
+    offered: Callable[[], Mapping[PackageKey, Begun]] | None = getattr(ledger, "begun_packages", None)
+    return offered() if offered is not None else {}

@@ -13,7 +13,7 @@ from pilotage.adapters.journals.postgres.connection import Connection, stored_js
 from pilotage.adapters.journals.postgres.schema import JSON_COLUMNS, PackageRecord, column_types, table_of
 from pilotage.adapters.journals.queries import find_statement, remove_statement
 from pilotage.book.rows import rows
-from pilotage.book.rows.fast_rows import Begun, begun_rows, ended_rows
+from pilotage.book.rows.fast_rows import begun_rows, ended_rows
 from pilotage.book.rows.ledger import Changes, PackageKey, Sought
 from pilotage.book.rows.rows import EventRow, PackageRow, ParkedRow, Row, read_facts, written_facts
 from pilotage.book.rows.tables import PACKAGE_KEY
@@ -168,9 +168,6 @@ class PostgresLedger:
         """The streams that are known among some (source, stream)."""
         return select(self._connection, rows.StreamRow, ("source", "stream"), names)
 
-    def streams_at_hand(self) -> None:
-        """They are asked for by name."""
-
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
         """The jobs that are known among some ids."""
         return select(self._connection, rows.JobRow, ("job",), [(job,) for job in jobs])
@@ -186,10 +183,6 @@ class PostgresLedger:
     def packages(self, keys: Collection[PackageKey]) -> Iterable[rows.PackageRow]:
         """The packages that have a row among some."""
         return map(package_of, by_keys(self._connection, "package_facts", PACKAGE_COLUMNS, PACKAGE_KEY, keys))
-
-    def begun_packages(self) -> Mapping[PackageKey, Begun]:
-        """None: nothing is remembered between transactions."""
-        return {}
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:
         """Every package of a stage that has a row."""

@@ -220,9 +220,6 @@ class SqliteLedger:
         """The streams that are known among some (source, stream)."""
         return self._select(rows.StreamRow, ("source", "stream"), names)
 
-    def streams_at_hand(self) -> None:
-        """They are asked for by name."""
-
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
         """The jobs that are known among some ids."""
         return self._select(rows.JobRow, ("job",), [(job,) for job in jobs])
