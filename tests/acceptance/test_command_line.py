@@ -175,6 +175,11 @@ def test_bash_completes_commands_and_options(folder: Path) -> None:
         complete_words pilotage graph --format = s
         complete_words pilotage check --from =
         complete_words pilotage check "'a b'" --from = d
+        complete_words pilotage ret
+        complete_words pilotage res
+        complete_words pilotage retry --e
+        complete_words pilotage help jo
+        complete_words pilotage help site to
         """,
     )
     assert done.stdout.splitlines() == [
@@ -184,6 +189,11 @@ def test_bash_completes_commands_and_options(folder: Path) -> None:
         "svg",
         "auto yaml dagman wfformat",
         "dagman",
+        "retry",
+        "restore",
+        "--elsewhere",
+        "jobs",
+        "token",
     ], done.stderr
 
 

@@ -176,8 +176,18 @@ def main() -> None:
     """Carry a job from its definition to provable results across unreliable sites."""
 
 
+def _complete_help(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The words that a shell may complete behind `pilotage help`: groups and commands, then those below a command."""
+    said: tuple[str, ...] = ctx.params.get("words") or ()
+    known = {*COMMANDS, *main.list_commands(ctx)}
+    if said:
+        command = main.get_command(ctx, said[0]) if len(said) == 1 else None
+        known = set(command.commands) if isinstance(command, click.Group) else set()
+    return sorted(word for word in known if word.startswith(incomplete))
+
+
 @click.command(name="help")
-@click.argument("words", nargs=-1, metavar="[GROUP|COMMAND]...")
+@click.argument("words", nargs=-1, metavar="[GROUP|COMMAND]...", shell_complete=_complete_help)
 @click.option("--all", "all_commands", is_flag=True, help="Show all commands.")
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...], *, all_commands: bool) -> None:
