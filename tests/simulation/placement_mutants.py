@@ -62,7 +62,7 @@ def a_pilot_is_given_one_too_many(patch: Patch) -> None:
 @mutant(first_seed=134, by="rooms")
 def memory_is_not_looked_at(patch: Patch) -> None:
     """A pilot with a free core takes whatever its memory is."""
-    patch.setattr(PilotState, "fits", lambda self, demand: demand.cores_hundredths <= self.free_cores_hundredths)
+    patch.setattr(PilotState, "fits", lambda self, demand: demand.cores_hundredths <= self.free.cores_hundredths)
 
 
 @mutant(first_seed=30, by="rooms")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from operator import attrgetter
+from operator import attrgetter, sub
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.jobs.graph import EdgeKind, Graph
-from pilotage.model.resources import slots_for
+from pilotage.model.resources import NAMES, amounts, slots_for
 
 
 class InconsistentState(Exception):
@@ -304,21 +304,11 @@ def _check_pilots(state: EngineState, site: SiteState) -> None:
     for pilot in site.pilots.values():
         if state.pilots.by_name.get(pilot.name) is not pilot:
             raise InconsistentState("a pilot of its site", pilot.name)
-        whole = pilot.capacity
-        cores, memory, gpus, scratch = whole.cores_hundredths, whole.memory_bytes, whole.gpus, whole.scratch_bytes
-        for attempt in pilot.assigned.values():
-            demand = attempt.demand
-            cores -= demand.cores_hundredths
-            memory -= demand.memory_bytes
-            gpus -= demand.gpus
-            scratch -= demand.scratch_bytes
-        if (
-            cores != pilot.free_cores_hundredths
-            or memory != pilot.free_memory_bytes
-            or gpus != pilot.free_gpus
-            or scratch != pilot.free_scratch_bytes
-        ):
-            raise InconsistentState("what is left of a pilot", pilot.name, cores, memory, gpus, scratch)
+        given = zip(*(amounts(attempt.demand) for attempt in pilot.assigned.values()), strict=True)
+        taken = list(map(sum, given)) or [0] * len(NAMES)
+        left = tuple(map(sub, amounts(pilot.capacity), taken))
+        if left != amounts(pilot.free):
+            raise InconsistentState("what is left of a pilot", pilot.name, *left)
 
 
 def _check_slots(state: EngineState, site: SiteState) -> None:

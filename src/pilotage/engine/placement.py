@@ -14,7 +14,7 @@ import msgspec
 from pilotage.engine.decision_log import DecisionLog
 from pilotage.engine.selection import Change, Selection
 from pilotage.engine.selection.candidates import CANDIDATE, CandidateSet
-from pilotage.engine.selection.filters import Asked, allows, estimated_seconds, shortage
+from pilotage.engine.selection.filters import Asked, allows, estimated_seconds
 from pilotage.engine.selection.sampling import Draws
 from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.state.clock import Due, EngineClock
@@ -23,7 +23,7 @@ from pilotage.engine.state.jobs import QueueClass
 from pilotage.engine.state.queues import ReadyQueues, ShapeTable
 from pilotage.engine.state.sites import PilotState, SiteState
 from pilotage.engine.state.tables import SiteTable
-from pilotage.model.resources import Demand, lacking, slots_for
+from pilotage.model.resources import Demand, lacking, shortage, slots_for
 from pilotage.model.site import can_mean, is_named
 
 _AGAIN_SECONDS = 0.05  # sooner nobody asks again: a time that is rounded must not come again and again
@@ -361,16 +361,6 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     return ends_at is None or suffices(_left(pilot, demand, ends_at - now), pilot, queue)
 
 
-def is_in_the_way(small: Demand, large: Demand, pilot: PilotState) -> bool:
-    """Whether an attempt would take something that there is too little of for another one."""
-    return bool(
-        large.cores_hundredths > pilot.free_cores_hundredths
-        or (small.memory_bytes and large.memory_bytes > pilot.free_memory_bytes)
-        or (small.gpus and large.gpus > pilot.free_gpus)
-        or (small.scratch_bytes and large.scratch_bytes > pilot.free_scratch_bytes)
-    )
-
-
 def emptiest(site: SiteState, queue: QueueClass, now: float) -> PilotState | None:
     """The pilot with most room among those that could take one of a class if they had nothing else: it stays that one."""
     able = (
@@ -380,7 +370,7 @@ def emptiest(site: SiteState, queue: QueueClass, now: float) -> PilotState | Non
         and slots_for(queue.demand, pilot.capacity)
         and lasts(pilot, queue, now)
     )
-    return max(able, key=lambda pilot: pilot.free_cores_hundredths, default=None)
+    return max(able, key=lambda pilot: pilot.free.cores_hundredths, default=None)
 
 
 def remaining(site: SiteState, pilot: PilotState | None, demand: Demand, now: float) -> float | None:

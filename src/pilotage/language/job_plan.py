@@ -15,7 +15,7 @@ from pilotage.language.text.quantities import parse_bytes, parse_seconds
 from pilotage.model.events.payloads import StageShape, TemplateShape
 from pilotage.model.jobs.definition import Definition, Package, Retry
 from pilotage.model.jobs.plan import JobPlan, LatePlan, Template
-from pilotage.model.resources import Demand
+from pilotage.model.resources import BESIDES_CORES, Demand
 from pilotage.model.site import Start
 
 
@@ -150,12 +150,13 @@ def _demand(package: Package, settings: Mapping[str, str]) -> Demand:
     cores = int(settings["cores"]) if "cores" in settings else asked.cores
     memory = parse_bytes(settings["memory_bytes"]) if "memory_bytes" in settings else asked.memory_bytes
     wall = parse_seconds(settings["wall_time_seconds"]) if "wall_time_seconds" in settings else asked.wall_time_seconds
-    work = _sum(binary.work_bytes for binary in package.binaries)
+    amounts = {kind.name: getattr(asked, kind.name) or 0 for kind in BESIDES_CORES}
+    amounts["cores_hundredths"] = max(1, math.ceil(cores * _cpu_percent(package) - 1e-6))
+    amounts["memory_bytes"] = memory or 0
+    if asked.scratch_bytes is None:
+        amounts["scratch_bytes"] = _sum(binary.work_bytes for binary in package.binaries)
     return Demand(
-        cores_hundredths=max(1, math.ceil(cores * _cpu_percent(package) - 1e-6)),
-        memory_bytes=memory or 0,
-        gpus=asked.gpus,
-        scratch_bytes=asked.scratch_bytes if asked.scratch_bytes is not None else work,
+        **amounts,
         wall_seconds=wall or 0.0,
         nodes=asked.nodes,
         node_restriction=package.node_restriction,

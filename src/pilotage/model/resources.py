@@ -1,17 +1,72 @@
-"""What an attempt takes of a node, and what a node has to give: whole numbers, so that sums come out even."""
+"""Resources: what an attempt takes of a node, and what a node has to give, in whole numbers, so that sums come out even.
+
+Each kind is a row of `KINDS` and a field of `Amounts`, and every sum and comparison of amounts is in this module: they are
+written out, kind by kind, since the engine adds and compares with every attempt. Whoever shows, reads or writes amounts goes
+through `KINDS`. The agent, which imports nothing of this, has the same in `pilotage.agent.resources`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
+from pilotage.model.texts import sizes_apart
+
 Amount = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 
+AMOUNT_UNKNOWN = 2**53 - 1
+"""Of whatever a site does not say how much it has: it is not held against it, and its pilots find out themselves."""
 
-class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node, or what is left of it, can give at once."""
+
+class Kind(NamedTuple):
+    """One kind of resource: how it is called, and how people are told an amount of it."""
+
+    name: str  # of the field in messages, in the book, and here; in documents, too, but for `cores`
+    entry: str  # of the field in a site's entry; nothing said there: `AMOUNT_UNKNOWN`
+    noun: str  # what follows an amount, for people
+    unit: Literal["hundredths", "bytes", "count"]
+
+    def amount(self, said: int | None) -> int:
+        """The amount that an entry says."""
+        if said is None:
+            return AMOUNT_UNKNOWN
+        return 100 * said if self.unit == "hundredths" else said
+
+    def texts(self, asked: int, given: int) -> tuple[str, str]:
+        """Two amounts that differ, as people say them."""
+        if self.unit == "bytes":
+            return sizes_apart(asked, given)
+        if self.unit == "hundredths":
+            return f"{asked / 100:g}", f"{given / 100:g}"
+        return f"{asked:,}", f"{given:,}"
+
+
+CORES = Kind("cores_hundredths", "slots", "cores", "hundredths")
+BESIDES_CORES = (
+    Kind("memory_bytes", "memory_bytes", "of memory", "bytes"),
+    Kind("gpus", "gpus", "GPUs", "count"),
+    Kind("scratch_bytes", "scratch_bytes", "of scratch space", "bytes"),
+)
+"""What an attempt need not ask for."""
+KINDS = (CORES, *BESIDES_CORES)
+NAMES = tuple(kind.name for kind in KINDS)
+
+
+class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An amount of every kind."""
+
+    cores_hundredths: int = 100
+    memory_bytes: int = 0
+    gpus: int = 0
+    scratch_bytes: int = 0
+
+
+class Capacity(Amounts, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node can give at once."""
 
     cores_hundredths: Amount = 100
     memory_bytes: Amount = 0
@@ -19,16 +74,63 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scratch_bytes: Amount = 0
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one attempt takes. A memory, scratch space or wall time of 0 was not said: anything will do."""
+class Demand(Amounts, frozen=True, kw_only=True, omit_defaults=True):
+    """What one attempt takes. Of 0 nothing was said: anything will do; so for the wall time."""
 
-    cores_hundredths: int = 100
-    memory_bytes: int = 0
-    gpus: int = 0
-    scratch_bytes: int = 0
     wall_seconds: float = 0.0
     nodes: int = 1
     node_restriction: tuple[str, ...] = ()  # only on these, by name or pattern; none: on any
+
+
+class Free:
+    """What is left of a capacity beside what was taken; below nothing where more was given than runs at once."""
+
+    __slots__ = ("cores_hundredths", "gpus", "memory_bytes", "scratch_bytes")
+
+    def __init__(self, whole: Amounts) -> None:
+        """Begin with all of it."""
+        self.cores_hundredths = whole.cores_hundredths
+        self.memory_bytes = whole.memory_bytes
+        self.gpus = whole.gpus
+        self.scratch_bytes = whole.scratch_bytes
+
+    def take(self, demand: Amounts) -> None:
+        """Take what an attempt has."""
+        self.cores_hundredths -= demand.cores_hundredths
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            self.memory_bytes -= demand.memory_bytes
+            self.gpus -= demand.gpus
+            self.scratch_bytes -= demand.scratch_bytes
+
+    def give_back(self, demand: Amounts) -> None:
+        """Give back what an attempt had."""
+        self.cores_hundredths += demand.cores_hundredths
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            self.memory_bytes += demand.memory_bytes
+            self.gpus += demand.gpus
+            self.scratch_bytes += demand.scratch_bytes
+
+    def fits(self, demand: Amounts) -> bool:
+        """Whether there is what an attempt asks for."""
+        return (
+            demand.cores_hundredths <= self.cores_hundredths
+            and demand.memory_bytes <= self.memory_bytes
+            and demand.gpus <= self.gpus
+            and demand.scratch_bytes <= self.scratch_bytes
+        )
+
+    def is_contended(self, small: Amounts, large: Amounts) -> bool:
+        """Whether one attempt would take something that there is too little of for another one."""
+        return bool(
+            large.cores_hundredths > self.cores_hundredths  # which every attempt takes
+            or (small.memory_bytes and large.memory_bytes > self.memory_bytes)
+            or (small.gpus and large.gpus > self.gpus)
+            or (small.scratch_bytes and large.scratch_bytes > self.scratch_bytes)
+        )
+
+
+amounts: Callable[[Amounts | Free], tuple[int, ...]] = attrgetter(*NAMES)
+"""The amounts in the order of `KINDS`."""
 
 
 def slots_for(demand: Demand, capacity: Capacity) -> int:
@@ -45,8 +147,41 @@ def slots_for(demand: Demand, capacity: Capacity) -> int:
     return fitting
 
 
-def lacking(demand: Demand, capacity: Capacity) -> list[tuple[str, int, int]]:
+def count_waiting(demands: Iterable[Amounts], capacity: Capacity) -> int:
+    """How many attempts cannot run beside those before them; one that fits goes before one that does not."""
+    left, waiting = Free(capacity), 0
+    for demand in demands:
+        if left.fits(demand):
+            left.take(demand)
+        else:
+            waiting += 1
+    return waiting
+
+
+def count_running(demands: Iterable[Amounts], capacity: Capacity) -> int:
+    """How many attempts run in order: the first ones, as far as they fit side by side."""
+    left, running = Free(capacity), 0
+    for demand in demands:
+        if not left.fits(demand):
+            break
+        left.take(demand)
+        running += 1
+    return running
+
+
+def lacking(demand: Amounts, capacity: Capacity) -> list[tuple[str, int, int]]:
     """In what a capacity falls short of a demand: the field, what is asked and what there is."""
-    fields = ("cores_hundredths", "memory_bytes", "gpus", "scratch_bytes")
-    pairs = ((name, getattr(demand, name), getattr(capacity, name)) for name in fields)
+    pairs = zip(NAMES, amounts(demand), amounts(capacity), strict=True)
     return [(name, asked, given) for name, asked, given in pairs if asked > given]
+
+
+def shortage(name: str, site: str, asked: int, given: int) -> str:
+    """What a node of a site has too little of, in words."""
+    kind = KINDS[NAMES.index(name)]
+    wanted, there = kind.texts(asked, given)
+    return f"it asks for {wanted} {kind.noun} and {site} has {there}"
+
+
+def is_what_was_asked_for(found: Capacity, wanted: Capacity) -> bool:
+    """Whether a pilot has what its site is asked for; what the site does not say a pilot finds out itself."""
+    return all(asked in (AMOUNT_UNKNOWN, given) for asked, given in zip(amounts(wanted), amounts(found), strict=True))

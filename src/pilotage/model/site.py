@@ -19,10 +19,6 @@ PILOT_START_SECONDS = 30.0
 """So much of its wall time may be over, or a tenth of it, before a pilot is given its first package."""
 
 
-AMOUNT_UNKNOWN = 2**53 - 1
-"""Of memory or scratch at a site that does not say how much it has: it is not held against it."""
-
-
 LOCAL_DATA_HANDLING = ("folder",)
 """Here the files of a job are at hand: a local site handles data without anything being said about it."""
 

@@ -12,7 +12,7 @@ from pilotage.adapters.sites.local import LocalSite
 from pilotage.app.service import serve
 from pilotage.app.service.serve import local_site, this_computer
 from pilotage.app.simulation import sites_to_simulate
-from pilotage.model.site import AMOUNT_UNKNOWN
+from pilotage.model.resources import AMOUNT_UNKNOWN
 from pilotage.model.sites.entry import SiteEntry, pilots_max_of, site_of
 
 ENTRY = SiteEntry(

@@ -12,13 +12,12 @@ from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import AttemptCreated
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import Kill
-from pilotage.model.resources import Capacity, Demand
+from pilotage.model.resources import NAMES, Capacity, Demand, amounts
 from tests.kit.small_engine import JOB, Agent, Small
 from tests.kit.small_plans import bag, kind, plan, site, stage
 
 WHOLE = Capacity(cores_hundredths=400, memory_bytes=40, gpus=4, scratch_bytes=400)
 QUARTER = Demand(cores_hundredths=100, memory_bytes=10, gpus=1, scratch_bytes=100)
-FIELDS = ("cores_hundredths", "memory_bytes", "gpus", "scratch_bytes")
 
 
 @pytest.fixture
@@ -52,8 +51,8 @@ def without(field: str) -> Demand:
     return msgspec.structs.replace(QUARTER, **{field: getattr(WHOLE, field)})
 
 
-def left(pilot: PilotState) -> tuple[int, int, int, int]:
-    return (pilot.free_cores_hundredths, pilot.free_memory_bytes, pilot.free_gpus, pilot.free_scratch_bytes)
+def left(pilot: PilotState) -> tuple[int, ...]:
+    return amounts(pilot.free)
 
 
 def told(ref: AttemptRef, **more: Any) -> Event:
@@ -73,7 +72,7 @@ def test_what_is_left_is_what_it_has_without_what_it_was_given(here: SiteState, 
     assert left(pilot) == (200, 30, 2, 300)
 
 
-@pytest.mark.parametrize("field", FIELDS[1:])
+@pytest.mark.parametrize("field", NAMES[1:])
 def test_what_an_attempt_takes_of_one_thing_alone_is_taken_and_given_back(
     here: SiteState, pilot: PilotState, field: str
 ) -> None:
@@ -85,13 +84,13 @@ def test_what_an_attempt_takes_of_one_thing_alone_is_taken_and_given_back(
     assert left(pilot) == (400, 40, 4, 400)
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", NAMES)
 def test_an_attempt_fits_where_all_that_it_takes_is_left_and_no_more(pilot: PilotState, field: str) -> None:
     assert pilot.fits(without(field))
     assert not pilot.fits(msgspec.structs.replace(without(field), **{field: getattr(WHOLE, field) + 1}))
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", NAMES)
 def test_what_does_not_run_beside_those_before_it_waits(here: SiteState, pilot: PilotState, field: str) -> None:
     pilot.take(attempt(here, 1))
     pilot.take(attempt(here, 2, without(field), shape=1))  # one thing of it is not left
@@ -176,7 +175,7 @@ def test_a_pilot_that_is_gone_is_no_longer_among_those_of_its_site(here: SiteSta
     assert (here.pilots, here.waiting, here.by_request) == ({}, {}, {})
 
 
-@pytest.mark.parametrize("field", FIELDS[1:])
+@pytest.mark.parametrize("field", NAMES[1:])
 def test_a_waiting_pilot_is_served_as_soon_as_what_was_lacking_is_free(field: str) -> None:
     capacity = Capacity(cores_hundredths=200, memory_bytes=40, gpus=4, scratch_bytes=400)
     large = kind(demand=msgspec.structs.replace(QUARTER, **{field: getattr(capacity, field)}))

@@ -52,9 +52,9 @@ def test_as_many_run_at_once_as_fit() -> None:
     agent = site.start()
     site.answer(*(work(line) for line in (1, 2, 3, 4)), seconds=10.0)
     assert [site.count("started", ref(line)) for line in (1, 2, 3, 4)] == [1, 1, 1, 1]
-    assert agent.bench.free_cores_hundredths == 0
+    assert agent.bench.free.cores_hundredths == 0
     site.run(100.0)
-    assert agent.bench.free_cores_hundredths == 400
+    assert agent.bench.free.cores_hundredths == 400
     assert len(ends(site.last)) == 4
 
 

@@ -28,8 +28,7 @@ from pilotage.agent.pilot.spool import DRAFT_SUFFIX, LOCK_SUFFIX
 from pilotage.agent.processes import end_descendants, started_at, sweep
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
-from pilotage.model.resources import Capacity, Demand
-from pilotage.model.site import AMOUNT_UNKNOWN
+from pilotage.model.resources import AMOUNT_UNKNOWN, Capacity, Demand
 from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.ports import SeenAtSite, SiteSurroundings, SiteUnreachable, SubmissionRefused
 

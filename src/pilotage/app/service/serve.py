@@ -19,9 +19,9 @@ from pilotage.app.sites.entries import LOCAL
 from pilotage.client import Server
 from pilotage.client.server import Parameters, path_of
 from pilotage.model.errors import PilotageError
-from pilotage.model.resources import Capacity
+from pilotage.model.resources import AMOUNT_UNKNOWN, BESIDES_CORES, Capacity
 from pilotage.model.settings.settings import EngineSection, Settings
-from pilotage.model.site import AMOUNT_UNKNOWN, LOCAL_DATA_HANDLING, Site, executors_of
+from pilotage.model.site import LOCAL_DATA_HANDLING, Site, executors_of
 
 if TYPE_CHECKING:
     from pilotage.book.codec import Codec
@@ -150,8 +150,8 @@ def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, i
     chosen = slots if slots is not None else entry.slots if entry is not None else cores_here()
     site = local_site(chosen, folder)
     if entry is not None:
-        said = {"memory_bytes": entry.memory_bytes, "gpus": entry.gpus or None, "scratch_bytes": entry.scratch_bytes}
-        known = {name: value for name, value in said.items() if value is not None}
+        said = ((kind, getattr(entry, kind.entry)) for kind in BESIDES_CORES)
+        known = {kind.name: kind.amount(amount) for kind, amount in said if amount is not None}
         capacity = msgspec.structs.replace(site.capacity, **known)
         scratch = site.scratch_bytes if entry.scratch_bytes is None else entry.scratch_bytes
         site = msgspec.structs.replace(site_of(entry), capacity=capacity, pilots_max=1, scratch_bytes=scratch)

@@ -86,7 +86,7 @@ def cancel_queued_replicas(state: EngineState, job: JobState, started: AttemptSt
 
 def leave_if_full(site: SiteState, pilot: PilotState) -> None:
     """A pilot that can take nothing more asks in vain: nobody looks at it until it has something free again."""
-    if pilot.free_cores_hundredths <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
+    if pilot.free.cores_hundredths <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
         site.waiting.pop(pilot.name, None)
 
 

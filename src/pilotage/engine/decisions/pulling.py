@@ -10,7 +10,7 @@ from __future__ import annotations
 from pilotage.engine.decisions.attempts import create, leave_if_full
 from pilotage.engine.decisions.binding import _take, bind
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.placement import emptiest, is_in_the_way, lasts, takes
+from pilotage.engine.placement import emptiest, lasts, takes
 from pilotage.engine.selection.candidates import SelectionSnapshot
 from pilotage.engine.state.jobs import PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_reserved
@@ -58,7 +58,7 @@ def _fetch(state: EngineState, site: SiteState) -> None:
         if (
             other is site
             or not state.queues.at[other].reserved
-            or any(pilot.free_cores_hundredths > 0 for pilot in other.waiting.values())
+            or any(pilot.free.cores_hundredths > 0 for pilot in other.waiting.values())
         ):
             continue
         for queue in [each for each in state.queues.at[other].reserved if may_fetch(state, site, each)]:
@@ -103,7 +103,7 @@ def _serve(state: EngineState, site: SiteState, pilot: PilotState) -> None:
         job, number = queue.job, reserved[queue][0]
         create(state, job, number, queue.demand, site, pilot, job.work[number].choice)
         served = True
-        if pilot.free_cores_hundredths <= 0 and not pilot.backlog:
+        if pilot.free.cores_hundredths <= 0 and not pilot.backlog:
             break  # whatever is reserved takes some of its cores
     leave_if_full(site, pilot)
     if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
@@ -123,7 +123,7 @@ def first_taken(state: EngineState, site: SiteState, pilot: PilotState) -> Queue
     overdue: list[Demand] = []
     for queue in fairness.ordered(state.queues.at[site].reserved, counted="running"):
         if takes(pilot, queue, now):
-            if not any(is_in_the_way(queue.demand, each, pilot) for each in overdue):
+            if not any(pilot.free.is_contended(queue.demand, each) for each in overdue):
                 return queue
         elif fairness.is_overdue(queue.job) and pilot is emptiest(site, queue, now):
             overdue.append(queue.demand)

@@ -12,8 +12,8 @@ from pilotage.engine.transitions.occupancy import stop_all_but
 from pilotage.engine.transitions.site_observations import SITE_CHANGED, drain
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import AttemptRef, Exchange
-from pilotage.model.resources import Capacity
-from pilotage.model.site import AMOUNT_UNKNOWN, Site
+from pilotage.model.resources import Capacity, is_what_was_asked_for
+from pilotage.model.site import Site
 from pilotage.model.texts import NAME_MAX, amount, clipped
 
 _OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no agent says of an attempt
@@ -75,11 +75,7 @@ def _take_over(state: EngineState, pilot: PilotState, exchange: Exchange) -> Non
 
 def _is_of(site: Site, capacity: Capacity) -> bool:
     """Whether pilots that a site is asked for today would have this capacity; what is not written they find out themselves."""
-    wanted = site.capacity
-    told = (capacity.cores_hundredths, capacity.gpus) == (wanted.cores_hundredths, wanted.gpus)
-    memory = wanted.memory_bytes in (AMOUNT_UNKNOWN, capacity.memory_bytes)
-    scratch = wanted.scratch_bytes in (AMOUNT_UNKNOWN, capacity.scratch_bytes)
-    return site.mode == "pilots" and told and memory and scratch
+    return site.mode == "pilots" and is_what_was_asked_for(capacity, site.capacity)
 
 
 def _recover(state: EngineState, pilot: PilotState, ref: AttemptRef) -> None:

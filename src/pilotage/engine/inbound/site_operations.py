@@ -36,7 +36,8 @@ from pilotage.model.exchange.operations import (
     TrySite,
     WakeSite,
 )
-from pilotage.model.site import AMOUNT_UNKNOWN, Site
+from pilotage.model.resources import AMOUNT_UNKNOWN
+from pilotage.model.site import Site
 from pilotage.model.texts import clipped
 
 

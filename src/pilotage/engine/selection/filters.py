@@ -7,16 +7,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from pilotage.model.jobs.plan import Template
-from pilotage.model.resources import Demand, lacking
+from pilotage.model.resources import Demand, lacking, shortage
 from pilotage.model.site import Site, Start, can_mean, fitting_start, told_start
-from pilotage.model.texts import sizes_apart
 
-_UNITS = {
-    "cores_hundredths": "cores",
-    "memory_bytes": "of memory",
-    "gpus": "GPUs",
-    "scratch_bytes": "of scratch space",
-}
 _NAMES_MAX = 3
 
 
@@ -124,24 +117,13 @@ def job_type(site: SiteDescription, asked: Asked) -> str:
 
 
 def capacity(site: SiteDescription, asked: Asked) -> str:
-    """Cores, memory, GPUs and scratch of a node, and the number of nodes."""
+    """Every resource of a node, and the number of nodes."""
     demand, about = asked.demand, site.site
     for name, wants, has in lacking(demand, about.capacity):
         return shortage(name, site.name, wants, has)
     if demand.nodes > about.nodes:
         return f"it asks for {demand.nodes} nodes and {site.name} gives {about.nodes}"
     return ""
-
-
-def shortage(name: str, site: str, asked: int, given: int) -> str:
-    """What a node of a site has too little of, in words."""
-    if name.endswith("_bytes"):
-        wanted, there = sizes_apart(asked, given)
-    else:
-        told = "{:g}" if name == "cores_hundredths" else "{:,.0f}"
-        unit = 100 if name == "cores_hundredths" else 1
-        wanted, there = told.format(asked / unit), told.format(given / unit)
-    return f"it asks for {wanted} {_UNITS[name]} and {site} has {there}"
 
 
 def estimated_seconds(site: Site, *, run_seconds: float, wall_seconds: float) -> float:

@@ -14,7 +14,7 @@ from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import AttemptCreated
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed, SiteNoticed
-from pilotage.model.resources import Capacity, Demand, slots_for
+from pilotage.model.resources import Capacity, Demand, Free, count_running, count_waiting, slots_for
 from pilotage.model.site import Site
 from pilotage.model.texts import changes_often, clipped
 
@@ -86,10 +86,7 @@ class PilotState:
         "capacity",
         "draining",
         "ends_at",
-        "free_cores_hundredths",
-        "free_gpus",
-        "free_memory_bytes",
-        "free_scratch_bytes",
+        "free",
         "gone",
         "heard",
         "heard_at",
@@ -113,8 +110,7 @@ class PilotState:
         self.heard_at = heard_at
         self.heard: Heard | None = None  # which of its events, once whoever listens has noted it here
         self.capacity = Capacity(cores_hundredths=0)
-        # What is left of its capacity: below nothing where a backlog waits.
-        self.free_cores_hundredths = self.free_memory_bytes = self.free_gpus = self.free_scratch_bytes = 0
+        self.free = Free(self.capacity)  # beside what it was given: below nothing where a backlog waits
         self.backlog = 0
         self.alike: int | None = None  # the shape of all that it was given, where it was given nothing else meanwhile
         self.ends_at: float | None = None
@@ -169,90 +165,38 @@ class PilotState:
         assigned[ref] = attempt
         if self.owed:
             self.owed.pop(ref, None)
-        demand = attempt.demand
-        self.free_cores_hundredths -= demand.cores_hundredths
-        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
-            self._use_more(demand, -1)
+        self.free.take(attempt.demand)
 
     def give_back(self, ref: AttemptRef) -> AttemptState | None:
         """Take an attempt off it, of which it may still tell the end."""
         attempt = self.assigned.pop(ref, None)
         if attempt is not None:
-            demand = attempt.demand
-            self.free_cores_hundredths += demand.cores_hundredths
-            if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
-                self._use_more(demand, 1)
+            self.free.give_back(attempt.demand)
             if not attempt.told:
                 self.owed[ref] = attempt.epoch
         return attempt
 
-    def _use_more(self, demand: Demand, sign: int) -> None:
-        """Take (-1) or give back (1) what an attempt has besides cores."""
-        self.free_memory_bytes += sign * demand.memory_bytes
-        self.free_gpus += sign * demand.gpus
-        self.free_scratch_bytes += sign * demand.scratch_bytes
-
     def offers(self, capacity: Capacity) -> None:
         """Note what it has; what is left follows from what it was given."""
         self.capacity = capacity
-        self.free_cores_hundredths, self.free_memory_bytes = capacity.cores_hundredths, capacity.memory_bytes
-        self.free_gpus, self.free_scratch_bytes = capacity.gpus, capacity.scratch_bytes
+        self.free = Free(capacity)
         for attempt in self.assigned.values():
-            self.free_cores_hundredths -= attempt.demand.cores_hundredths
-            self._use_more(attempt.demand, -1)
+            self.free.take(attempt.demand)
 
     def in_backlog(self) -> int:
         """How many of the attempts it was given cannot run beside those before them."""
         if self.alike is not None and self.assigned:
             demand = next(iter(self.assigned.values())).demand
             return max(0, len(self.assigned) - slots_for(demand, self.capacity))
-        cores, memory, gpus, scratch = (
-            self.capacity.cores_hundredths,
-            self.capacity.memory_bytes,
-            self.capacity.gpus,
-            self.capacity.scratch_bytes,
-        )
-        waiting = 0
-        for attempt in self.assigned.values():
-            demand = attempt.demand
-            if (
-                demand.cores_hundredths <= cores
-                and demand.memory_bytes <= memory
-                and demand.gpus <= gpus
-                and demand.scratch_bytes <= scratch
-            ):
-                cores -= demand.cores_hundredths
-                memory -= demand.memory_bytes
-                gpus -= demand.gpus
-                scratch -= demand.scratch_bytes
-            else:
-                waiting += 1
-        return waiting
+        return count_waiting((attempt.demand for attempt in self.assigned.values()), self.capacity)
 
     def count_running(self) -> int:
         """How many of the attempts it was given it runs: the first ones, as far as they fit side by side."""
-        left = [
-            self.capacity.cores_hundredths,
-            self.capacity.memory_bytes,
-            self.capacity.gpus,
-            self.capacity.scratch_bytes,
-        ]
-        for position, attempt in enumerate(self.assigned.values()):
-            demand = attempt.demand
-            taken = (demand.cores_hundredths, demand.memory_bytes, demand.gpus, demand.scratch_bytes)
-            left = [had - takes for had, takes in zip(left, taken, strict=True)]
-            if min(left) < 0:
-                return position
-        return len(self.assigned)
+        return count_running((attempt.demand for attempt in self.assigned.values()), self.capacity)
 
     def fits(self, demand: Demand) -> bool:
         """Whether an attempt fits beside what it runs."""
-        return (
-            demand.cores_hundredths <= self.free_cores_hundredths
-            and demand.memory_bytes <= self.free_memory_bytes
-            and demand.gpus <= self.free_gpus
-            and demand.scratch_bytes <= self.free_scratch_bytes
-        )
+        return self.free.fits(demand)
 
 
 class SiteState:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -297,13 +297,12 @@ def resources_of(definition: Definition, package: Package) -> Resources:
     """The resources of a package: where the document keeps to the default, the most that a descriptor suggests."""
     own, usual = package.resources, Resources()
     suggested = [one.resources for b in package.binaries if (one := described_binary(definition, b)) is not None]
-    memory = [one.memory_bytes for one in suggested if one.memory_bytes is not None]
-    scratch = [one.scratch_bytes for one in suggested if one.scratch_bytes is not None]
-    return Resources(
-        cores=own.cores if own.cores != usual.cores else max([own.cores, *(one.cores for one in suggested)]),
-        memory_bytes=own.memory_bytes if own.memory_bytes is not None else max(memory, default=None),
-        gpus=own.gpus,
-        nodes=own.nodes if own.nodes != usual.nodes else max([own.nodes, *(one.nodes for one in suggested)]),
-        wall_time_seconds=own.wall_time_seconds,
-        scratch_bytes=own.scratch_bytes if own.scratch_bytes is not None else max(scratch, default=None),
-    )
+
+    def most(field: str) -> Any:
+        said = getattr(own, field)
+        if said != getattr(usual, field):
+            return said
+        known = (said, *(getattr(one, field) for one in suggested))
+        return max((amount for amount in known if amount is not None), default=None)
+
+    return Resources(**{field: most(field) for field in Resources.__struct_fields__})

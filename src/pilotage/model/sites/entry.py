@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from pilotage.model.jobs.definition import Count, Positive, Seconds, Value
-from pilotage.model.resources import Capacity
-from pilotage.model.site import AMOUNT_UNKNOWN, LOCAL_DATA_HANDLING, Site, SiteMode
+from pilotage.model.resources import KINDS, Capacity
+from pilotage.model.site import LOCAL_DATA_HANDLING, Site, SiteMode
 
 SITES_VERSION = 1
 PILOTS_MAX = 10
@@ -115,10 +115,7 @@ _OF_A_PILOT = (
     "folder",
     "python",
     "setup",
-    "slots",
-    "memory_bytes",
-    "gpus",
-    "scratch_bytes",
+    *(kind.entry for kind in KINDS),
     "wall_time_seconds",
     "idle_seconds",
 )
@@ -145,12 +142,7 @@ def site_of(entry: SiteEntry) -> Site:
         name=entry.name,
         kind=entry.kind,
         mode=entry.mode,
-        capacity=Capacity(
-            cores_hundredths=100 * entry.slots,
-            memory_bytes=AMOUNT_UNKNOWN if entry.memory_bytes is None else entry.memory_bytes,
-            gpus=entry.gpus,
-            scratch_bytes=AMOUNT_UNKNOWN if entry.scratch_bytes is None else entry.scratch_bytes,
-        ),
+        capacity=Capacity(**{kind.name: kind.amount(getattr(entry, kind.entry)) for kind in KINDS}),
         nodes=entry.nodes_max,
         wall_seconds=entry.wall_time_seconds or 0.0,
         pilots_max=pilots_max_of(entry),

@@ -308,7 +308,7 @@ class Agent:
         waiting = len(bench.waiting)
         if self._unsaid:
             self._exchange()
-        elif waiting >= self.backlog and (waiting or bench.free_cores_hundredths <= 0):
+        elif waiting >= self.backlog and (waiting or bench.free.cores_hundredths <= 0):
             due_at = opened_at + reply.interval_seconds
             self._wake_at(due_at if due_at > now else now)  # noqa: FURB136 # a call costs more
         elif self._news or reply.assignments or reply.cancelled or now >= opened_at + 0.5 * reply.interval_seconds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
-from pilotage.model.resources import Capacity, Demand
+from pilotage.model.resources import Capacity, Demand, Free, lacking
 from pilotage.simulator.agents.attempt import Run
 from pilotage.simulator.world.surroundings import AgentContext, Host
 
@@ -24,10 +24,7 @@ class SlotTable:
         "_world",
         "capacity",
         "fitting",
-        "free_cores_hundredths",
-        "free_gpus",
-        "free_memory_bytes",
-        "free_scratch_bytes",
+        "free",
         "held",
         "waiting",
     )
@@ -51,30 +48,22 @@ class SlotTable:
         self._on_time = on_time
         self.capacity = capacity
         self.fitting: Demand | None = None  # what was last found to fit into the whole node
-        self.free_cores_hundredths = capacity.cores_hundredths
-        self.free_memory_bytes = capacity.memory_bytes
-        self.free_gpus = capacity.gpus
-        self.free_scratch_bytes = capacity.scratch_bytes
+        self.free = Free(capacity)
         self.held: dict[AttemptRef, Run] = {}  # in the order in which they came
         self.waiting: list[Run] = []
 
     def start_waiting(self) -> None:
         """Start what has room now, in order: a large one is not overtaken, or it would wait for ever."""
-        waiting, world = self.waiting, self._world
+        waiting, free, world = self.waiting, self.free, self._world
         now, box, witness = world.schedule.now, world.box, world.witness
         while waiting:
             run = waiting[0]
             assignment = run.assignment
             demand = assignment.demand
-            left_hundredths = self.free_cores_hundredths - demand.cores_hundredths
-            if left_hundredths < 0:
+            if not free.fits(demand):
                 break
-            if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
-                if not self._has_more(demand):
-                    break
-                self._use_more(demand, 1)
+            free.take(demand)
             del waiting[0]
-            self.free_cores_hundredths = left_hundredths
             fate = world.nature.fate(assignment.ref, self._site)
             limit_bytes = demand.memory_bytes or self.capacity.memory_bytes
             run.start(fate, now=now, speed=self._speed, memory_limit_bytes=limit_bytes)
@@ -91,13 +80,7 @@ class SlotTable:
 
     def never_fits(self, demand: Demand) -> bool:
         """Whether an attempt asks for more than the whole node has."""
-        capacity = self.capacity
-        if (
-            demand.cores_hundredths > capacity.cores_hundredths
-            or demand.memory_bytes > capacity.memory_bytes
-            or demand.gpus > capacity.gpus
-            or demand.scratch_bytes > capacity.scratch_bytes
-        ):
+        if lacking(demand, self.capacity):
             return True
         self.fitting = demand
         return False
@@ -111,10 +94,7 @@ class SlotTable:
         if run.started_at < 0.0:  # it never ran
             self.waiting.remove(run)
             return
-        demand = run.assignment.demand
-        self.free_cores_hundredths += demand.cores_hundredths
-        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
-            self._use_more(demand, -1)
+        self.free.give_back(run.assignment.demand)
 
     def remove_all(self) -> None:
         """Let go of everything."""
@@ -127,20 +107,6 @@ class SlotTable:
         for run in self.held.values():
             if run.running:
                 run.postpone(now=now, seconds=seconds)
-
-    def _has_more(self, demand: Demand) -> bool:
-        """Whether there is what an attempt asks for besides cores."""
-        return (
-            demand.memory_bytes <= self.free_memory_bytes
-            and demand.gpus <= self.free_gpus
-            and demand.scratch_bytes <= self.free_scratch_bytes
-        )
-
-    def _use_more(self, demand: Demand, sign: int) -> None:
-        """Take (1) or give back (-1) what an attempt has besides cores."""
-        self.free_memory_bytes -= sign * demand.memory_bytes
-        self.free_gpus -= sign * demand.gpus
-        self.free_scratch_bytes -= sign * demand.scratch_bytes
 
     def _read_inputs(self, assignment: Assignment) -> bool:
         world, ref = self._world, assignment.ref

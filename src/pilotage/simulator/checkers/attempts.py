@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from pilotage.model.events import payloads
 from pilotage.model.jobs.plan import Template
 from pilotage.model.resources import Demand, lacking
@@ -209,14 +211,10 @@ def demand_of(template: Template, attempt: AttemptTrace) -> Demand:
     asked = template.demand
     if attempt.memory_bytes is None and attempt.wall_seconds is None:
         return asked
-    return Demand(
-        cores_hundredths=asked.cores_hundredths,
+    return msgspec.structs.replace(
+        asked,
         memory_bytes=asked.memory_bytes if attempt.memory_bytes is None else attempt.memory_bytes,
-        gpus=asked.gpus,
-        scratch_bytes=asked.scratch_bytes,
         wall_seconds=asked.wall_seconds if attempt.wall_seconds is None else attempt.wall_seconds,
-        nodes=asked.nodes,
-        node_restriction=asked.node_restriction,
     )
 
 

@@ -10,18 +10,13 @@ from fnmatch import fnmatchcase
 from typing import NoReturn
 
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
-from pilotage.model.resources import Capacity, Demand, lacking
+from pilotage.model.resources import NAMES, Capacity, Demand, amounts, lacking
 from pilotage.simulator.checkers.attempts import LEASES, ROOMS, demand_of
 from pilotage.simulator.checkers.inputs import Inputs
 from pilotage.simulator.checkers.records import AttemptTrace, PackageTrace, Record
 
 NODES = "nodes"
-Amounts = tuple[int, int, int, int]
-_NAMES = ("cores_hundredths", "memory_bytes", "gpus", "scratch_bytes")
-
-
-def _amounts(of: Demand | Capacity) -> Amounts:
-    return of.cores_hundredths, of.memory_bytes, of.gpus, of.scratch_bytes
+_NOTHING = (0,) * len(NAMES)
 
 
 class _Pilot:
@@ -34,7 +29,7 @@ class _Pilot:
         self.backlog = 0
         self.held: dict[AttemptRef, Demand] = {}  # given to it, and not over
         self.running: dict[AttemptRef, Demand] = {}
-        self.used = [0, 0, 0, 0]
+        self.used = list(_NOTHING)
 
 
 class Pilots:
@@ -100,7 +95,7 @@ class Pilots:
         pilot.running[ref] = demand
         used = pilot.used
         if demand.nodes == 1:
-            for index, amount in enumerate(_amounts(demand)):
+            for index, amount in enumerate(amounts(demand)):
                 used[index] += amount
         self._check_used(pilot)
 
@@ -111,7 +106,7 @@ class Pilots:
             return
         demand = pilot.running.pop(ref, None)
         if demand is not None and demand.nodes == 1:
-            for index, amount in enumerate(_amounts(demand)):
+            for index, amount in enumerate(amounts(demand)):
                 pilot.used[index] -= amount
         _, attempt = self._known(ref, name, said="ended")
         attempt.running, attempt.over = False, True
@@ -119,12 +114,12 @@ class Pilots:
     def check(self) -> None:
         """What runs fits, counted anew."""
         for pilot in self._pilots.values():
-            running = [_amounts(demand) for demand in pilot.running.values() if demand.nodes == 1]
-            pilot.used = [sum(column) for column in zip(*running, strict=True)] if running else [0, 0, 0, 0]
+            running = [amounts(demand) for demand in pilot.running.values() if demand.nodes == 1]
+            pilot.used = [sum(column) for column in zip(*running, strict=True)] if running else list(_NOTHING)
             self._check_used(pilot)
 
     def _check_used(self, pilot: _Pilot) -> None:
-        for name, used, given in zip(_NAMES, pilot.used, _amounts(pilot.capacity), strict=True):
+        for name, used, given in zip(NAMES, pilot.used, amounts(pilot.capacity), strict=True):
             if used > given:
                 message = f"{len(pilot.running)} attempts run there and take {name} {used} of {given}"
                 raise self._record.broken_stream(ROOMS, message, pilot.name)
@@ -151,8 +146,8 @@ class Pilots:
         if at_once <= 0:
             return
         # Of each resource by itself, the smallest demands that must fit at once: never more than any choice of them.
-        columns = zip(*(_amounts(each) for each in pilot.held.values() if each.nodes == 1), strict=True)
-        for name, column, given in zip(_NAMES, columns, _amounts(pilot.capacity), strict=True):
+        columns = zip(*(amounts(each) for each in pilot.held.values() if each.nodes == 1), strict=True)
+        for name, column, given in zip(NAMES, columns, amounts(pilot.capacity), strict=True):
             if sum(sorted(column)[:at_once]) > given:
                 fail(
                     f"it was assigned as number {len(pilot.held)} beside a backlog of {pilot.backlog}: "
