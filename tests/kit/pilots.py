@@ -12,12 +12,12 @@ from typing import Any, cast
 
 from pilotage.agent.attempt.attempt import AttemptRunner, Outcome
 from pilotage.agent.link.connect import connect
-from pilotage.agent.pilot.backlog import Room
 from pilotage.agent.pilot.exchange import Exchanger
 from pilotage.agent.pilot.fetch import ServerFetch
 from pilotage.agent.pilot.pilot import Pilot, PilotSettings
 from pilotage.agent.pilot.spool import Owner, claim
 from pilotage.agent.processes import started_at
+from pilotage.agent.resources import Room
 from pilotage.ports import SeenAtSite, SiteAccess
 from tests.kit.agent_service import WAIT_SECONDS, AgentService
 

@@ -12,11 +12,12 @@ from pilotage.engine.decisions import attempts, binding, pulling
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection import filters
 from pilotage.engine.selection.site_profile import Room, SiteProfile
+from pilotage.engine.state import sites
 from pilotage.engine.state.jobs import QueueClass
 from pilotage.engine.state.sites import AttemptState, PilotState
 from pilotage.engine.transitions import readiness
 from pilotage.model.exchange.operations import SubmitAttempt
-from pilotage.model.resources import slots_for
+from pilotage.model.resources import Amounts, Free, slots_for
 from tests.simulation.mutants import Patch, graft, mutant
 
 
@@ -62,7 +63,14 @@ def a_pilot_is_given_one_too_many(patch: Patch) -> None:
 @mutant(first_seed=134, by="rooms")
 def memory_is_not_looked_at(patch: Patch) -> None:
     """A pilot with a free core takes whatever its memory is."""
-    patch.setattr(PilotState, "fits", lambda self, demand: demand.cores_hundredths <= self.free.cores_hundredths)
+
+    class Careless(Free):
+        __slots__ = ()
+
+        def fits(self, demand: Amounts) -> bool:
+            return demand.cores_hundredths <= self.cores_hundredths
+
+    patch.setattr(sites, "Free", Careless)
 
 
 @mutant(first_seed=30, by="rooms")

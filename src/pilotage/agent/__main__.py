@@ -52,6 +52,8 @@ def _settle(chosen: argparse.Namespace) -> int:
 def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     import argparse
 
+    from pilotage.agent.resources import KINDS
+
     parser = argparse.ArgumentParser(prog="pilotage-agent", description="The agent of pilotage.")
     version = getattr(sys.modules.get("pilotage"), "__version__", "unknown")
     parser.add_argument("--version", action="version", version=f"pilotage-agent {version}")
@@ -84,10 +86,8 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     pilot.add_argument("--node", metavar="NAME", help="what this computer is called", **text)
     pilot.add_argument("--slots", type=int, default=0, metavar="N", help="cores to give; 0: all of them")
-    pilot.add_argument("--cores-hundredths", type=int, default=0, metavar="N", help="the same, finer")
-    pilot.add_argument("--memory", type=int, default=0, metavar="BYTES", help="memory to give; 0: all of it")
-    pilot.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs to give")
-    pilot.add_argument("--scratch", type=int, default=0, metavar="BYTES", help="disk to give; 0: what is free")
+    for kind in KINDS:
+        pilot.add_argument(kind.option, dest=kind.name, type=int, default=0, metavar=kind.metavar, help=kind.help)
     pilot.add_argument("--backlog", type=int, default=64, metavar="N", help="attempts to keep waiting")
     pilot.add_argument("--wall", type=float, default=0.0, metavar="SECONDS", help="how long it may last; 0: for ever")
     pilot.add_argument(
@@ -107,8 +107,8 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 def _settings(chosen: argparse.Namespace) -> PilotSettings:
     from pilotage.agent.batch.allocation import seconds_left
-    from pilotage.agent.pilot.backlog import Room
     from pilotage.agent.pilot.pilot import PilotSettings, memory_bytes, usable_folder
+    from pilotage.agent.resources import Room
 
     node = chosen.node or os.uname().nodename
     state = os.path.abspath(chosen.state)
@@ -119,11 +119,10 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
     scratch_folder = usable_folder(chosen.scratch_folder)
     disk = os.statvfs(scratch_folder or state)
     job, package, attempt = chosen.serves.rsplit(":", 2) if chosen.serves else ("", "", "")
-    capacity = Room(
-        chosen.cores_hundredths or 100 * (chosen.slots or os.cpu_count() or 1),
-        chosen.memory or memory_bytes(),
-        chosen.gpus,
-        chosen.scratch or disk.f_bavail * disk.f_frsize,
+    found = Room(
+        cores_hundredths=100 * (chosen.slots or os.cpu_count() or 1),
+        memory_bytes=memory_bytes(),
+        scratch_bytes=disk.f_bavail * disk.f_frsize,
     )
     return PilotSettings(
         pilot=f"{chosen.request}.{os.urandom(4).hex()}",
@@ -138,7 +137,7 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
         scratch_folder=scratch_folder,
         in_batch_job=chosen.shared_state,
         serves={"job": job, "package": package, "attempt": int(attempt)} if chosen.serves else None,
-        capacity=capacity,
+        capacity=Room._make(getattr(chosen, name) or there for name, there in found._asdict().items()),
         backlog=0 if chosen.serves else chosen.backlog,
         wall_seconds=chosen.wall or seconds_left(),
         idle_seconds=chosen.idle,

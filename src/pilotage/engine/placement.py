@@ -346,7 +346,7 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     if pilot.leaving or pilot.suspect or pilot.draining or queue.shape in pilot.barred:
         return False
     demand, ends_at = queue.demand, pilot.ends_at
-    if pilot.fits(demand):
+    if pilot.free.fits(demand):
         return ends_at is None or suffices(ends_at - now, pilot, queue)
     if not pilot.backlog or not (slots := slots_for(demand, pilot.capacity)):
         return False
@@ -382,7 +382,7 @@ def remaining(site: SiteState, pilot: PilotState | None, demand: Demand, now: fl
 
 def _left(pilot: PilotState, demand: Demand, seconds: float) -> float:
     """What is left of so many seconds of a pilot for one more attempt, if those that it waits for take as long as it may."""
-    if pilot.fits(demand):
+    if pilot.free.fits(demand):
         return seconds
     return seconds / (1.0 + (pilot.in_backlog() + 1) / max(1, slots_for(demand, pilot.capacity)))
 

@@ -10,6 +10,7 @@ import pytest
 from pilotage.agent.attempt.environment import own_entries, threads_of
 from pilotage.agent.batch.allocation import Called, is_over, lost_node, seconds_left
 from pilotage.agent.batch.pilot_job import BOUND_MARGIN_BYTES, PilotJobTemplate
+from pilotage.agent.resources import Room
 
 IN_SLURM = {"SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1"}
 BERTH = PilotJobTemplate(site="lyon", folder="/shared/lyon", agent="/shared/agent.pyz", server="https://here:8642")
@@ -127,7 +128,7 @@ def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
 def test_a_batch_job_of_one_attempt_has_memory_for_its_agent_too_as_far_as_a_node_has_it(
     node_bytes: int, asked_bytes: int, job_bytes: int
 ) -> None:
-    job_template = replace(BERTH, memory_bytes=node_bytes)
+    job_template = replace(BERTH, room=Room(memory_bytes=node_bytes))
     wanted = job_template.attempt("j:1.1.1:1", serves="j:1.1.1:1", demand={"memory_bytes": asked_bytes})
     assert wanted.memory_bytes == job_bytes
     assert f"--memory={asked_bytes}" in wanted.command

@@ -11,10 +11,11 @@ import pytest
 
 from pilotage.agent.attempt.workplace import Workplace
 from pilotage.agent.durable_files import text_of
-from pilotage.agent.pilot.backlog import AHEAD_FACTOR, Bench, Held, Room
+from pilotage.agent.pilot.backlog import AHEAD_FACTOR, Bench, Held
 from pilotage.agent.pilot.fetch import ServerFetch
 from pilotage.agent.pilot.pilot import Pilot, PilotSettings
 from pilotage.agent.pilot.spool import PilotSpool, encode_end
+from pilotage.agent.resources import Room
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.states import PILOT_WALL_OVER
 from tests.kit.agent_service import AgentService, agent_service

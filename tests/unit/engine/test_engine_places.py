@@ -86,8 +86,8 @@ def test_what_an_attempt_takes_of_one_thing_alone_is_taken_and_given_back(
 
 @pytest.mark.parametrize("field", NAMES)
 def test_an_attempt_fits_where_all_that_it_takes_is_left_and_no_more(pilot: PilotState, field: str) -> None:
-    assert pilot.fits(without(field))
-    assert not pilot.fits(msgspec.structs.replace(without(field), **{field: getattr(WHOLE, field) + 1}))
+    assert pilot.free.fits(without(field))
+    assert not pilot.free.fits(msgspec.structs.replace(without(field), **{field: getattr(WHOLE, field) + 1}))
 
 
 @pytest.mark.parametrize("field", NAMES)

@@ -26,9 +26,10 @@ from pilotage.adapters.sites.zipapp import content_digest, hold_to
 from pilotage.agent.batch.submitter import Silence
 from pilotage.agent.pilot.spool import DRAFT_SUFFIX, LOCK_SUFFIX
 from pilotage.agent.processes import end_descendants, started_at, sweep
+from pilotage.agent.resources import Room, attempt_options, pilot_options
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
-from pilotage.model.resources import AMOUNT_UNKNOWN, Capacity, Demand
+from pilotage.model.resources import AMOUNT_UNKNOWN, NAMES, Amounts, Capacity, Demand
 from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.ports import SeenAtSite, SiteSurroundings, SiteUnreachable, SubmissionRefused
 
@@ -101,24 +102,13 @@ class LocalSite:
 
     def _submit_pilot(self, key: str) -> str:
         settings = self._settings
-        capacity = _capacity_options(
-            settings.capacity.cores_hundredths, settings.capacity.memory_bytes, settings.capacity.gpus
-        )
-        scratch = settings.capacity.scratch_bytes
-        return self._submit(
-            key,
-            [
-                *capacity,
-                *(["--scratch", str(scratch)] if 0 < scratch < AMOUNT_UNKNOWN else []),
-                f"--backlog={settings.backlog}",
-                f"--idle={settings.idle_seconds}",
-            ],
-        )
+        options = pilot_options(_room_of(settings.capacity))
+        return self._submit(key, [*options, f"--backlog={settings.backlog}", f"--idle={settings.idle_seconds}"])
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
         """Start an agent for one attempt, unless there is one; its process id."""
-        capacity = _capacity_options(demand.cores_hundredths, demand.memory_bytes, demand.gpus)
-        return self._submit(key, [*capacity, f"--serves={ref.job}:{ref.package}:{ref.attempt}"])
+        options = attempt_options(_room_of(demand))
+        return self._submit(key, [*options, f"--serves={ref.job}:{ref.package}:{ref.attempt}"])
 
     def _submit(self, key: str, options: Sequence[str]) -> str:
         with self._guard:
@@ -310,8 +300,9 @@ def _take_ends(children: set[int]) -> None:
             children.discard(pid)
 
 
-def _capacity_options(cores_hundredths: int, memory_bytes: int, gpus: int) -> list[str]:
-    return [f"--cores-hundredths={cores_hundredths}", f"--memory={memory_bytes}", f"--gpus={gpus}"]
+def _room_of(known: Amounts) -> Room:
+    """What an agent has; 0 of what nobody knows, which it finds out itself."""
+    return Room(**{name: 0 if (each := getattr(known, name)) == AMOUNT_UNKNOWN else each for name in NAMES})
 
 
 def _environment() -> dict[str, str]:

@@ -10,8 +10,12 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from pilotage.agent.resources import VARIABLES, room_of, told_amounts
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pilotage.agent.resources import Room
 
 _OURS = "PILOTAGE_"
 _ENCODING = sys.getfilesystemencoding()
@@ -19,8 +23,7 @@ _THREADS = "OMP_NUM_THREADS"
 OWN_NAMES = tuple(
     f"{_OURS}{name}"
     for name in (
-        "JOB", "PACKAGE", "ATTEMPT", "PATH", "EPOCH", "INDEX", "SEEN", "CORES", "MEMORY_BYTES", "GPUS",
-        "NODES", "SCRATCH", "FOLDER",
+        "JOB", "PACKAGE", "ATTEMPT", "PATH", "EPOCH", "INDEX", "SEEN", *VARIABLES, "NODES", "SCRATCH", "FOLDER",
     )
 )  # fmt: skip
 
@@ -57,25 +60,15 @@ def own_entries(
     if spools:
         text = f"{text}\0PILOTAGE_SPOOL={spools}/{job}-{package}-{attempt}"  # `spool_name`, without a call
     entries = text.encode(_ENCODING, "surrogateescape").split(b"\0")
-    demand = assignment.get("demand")
-    if demand:
-        given = (demand.get("cores_hundredths", 100), demand.get("memory_bytes", 0), demand.get("gpus", 0))
-        entries += _common_entries(*given, demand.get("nodes", 1), scratch, work["folder"])
-    else:
-        entries += _common_entries(100, 0, 0, 1, scratch, work["folder"])
-    return entries
+    demand = assignment.get("demand") or {}
+    return entries + _common_entries(room_of(demand), demand.get("nodes", 1), scratch, work["folder"])
 
 
 @lru_cache(maxsize=256)
-def _common_entries(
-    cores_hundredths: int, memory_bytes: int, gpus: int, nodes: int, scratch: str, folder: str
-) -> list[bytes]:
+def _common_entries(room: Room, nodes: int, scratch: str, folder: str) -> list[bytes]:
     """The part that is the same for most attempts of a slot."""
-    text = (
-        f"PILOTAGE_CORES={cores_hundredths / 100:g}\0PILOTAGE_MEMORY_BYTES={memory_bytes}\0PILOTAGE_GPUS={gpus}\0"
-        f"PILOTAGE_NODES={nodes}\0PILOTAGE_SCRATCH={scratch}\0PILOTAGE_FOLDER={folder}"
-    )
-    return os.fsencode(text).split(b"\0")
+    told = [*told_amounts(room), f"NODES={nodes}", f"SCRATCH={scratch}", f"FOLDER={folder}"]
+    return [os.fsencode(f"{_OURS}{each}") for each in told]
 
 
 class Environments:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotage.agent.batch.values import Wanted
+from pilotage.agent.resources import USUAL_ROOM, Room, asked_fields, attempt_options, pilot_options, room_of
 
 OUTPUT_FOLDER = "output"
 STATE_FOLDER = "state"
@@ -34,10 +35,7 @@ class PilotJobTemplate:
     announcement: str = ""  # a file that says where the service is now
     python: str = "python3"
     setup: Sequence[str] = ()  # lines of shell before it starts
-    slots: int = 1
-    memory_bytes: int = 0
-    gpus: int = 0
-    scratch_bytes: int = 0
+    room: Room = USUAL_ROOM  # what a pilot has; 0 where the entry does not say
     scratch_folder: str = "$TMPDIR"  # as the node has it; none where it has no such variable: in the state folder
     wall_seconds: float = 0.0
     idle_seconds: float = 300.0
@@ -55,8 +53,7 @@ class PilotJobTemplate:
     def pilots(self, key: str, *, count: int = 1) -> Wanted:
         """Pilots, under a key and those that follow it; they are told their own by the environment."""
         options = [
-            *_room(100 * self.slots, self.memory_bytes, self.gpus),
-            *([f"--scratch={self.scratch_bytes}"] if self.scratch_bytes else []),
+            *pilot_options(self.room),
             f"--idle={self.idle_seconds:g}",
             f"--deserted={self.idle_seconds:g}",
         ]
@@ -65,9 +62,7 @@ class PilotJobTemplate:
             options,
             scratch_folder=self.scratch_folder,
             count=count,
-            cores=self.slots,
-            memory_bytes=self.memory_bytes,
-            gpus=self.gpus,
+            room=self.room,
             wall_seconds=self.wall_seconds,
         )
 
@@ -77,20 +72,17 @@ class PilotJobTemplate:
         It runs once, whatever the nodes: what it starts is to start the rest. Where there are several it works in the state
         folder, which all of them see: what it starts elsewhere is to find the files of the package.
         """
-        cores_hundredths, nodes = int(demand.get("cores_hundredths", 100)), int(demand.get("nodes", 1))
-        memory_bytes, gpus = int(demand.get("memory_bytes", 0)), int(demand.get("gpus", 0))
+        room, nodes = Room._make(map(int, room_of(demand))), int(demand.get("nodes", 1))
         asked_seconds = float(demand.get("wall_seconds", 0.0))
         wall_seconds = asked_seconds + BOUND_MARGIN_SECONDS if asked_seconds else self.wall_seconds
-        job_bytes = memory_bytes + BOUND_MARGIN_BYTES if memory_bytes else 0
-        if self.memory_bytes:  # all that a node there gives
-            job_bytes = min(job_bytes, max(self.memory_bytes, memory_bytes))
+        job_bytes = room.memory_bytes + BOUND_MARGIN_BYTES if room.memory_bytes else 0
+        if self.room.memory_bytes:  # all that a node there gives
+            job_bytes = min(job_bytes, max(self.room.memory_bytes, room.memory_bytes))
         return self._wanted(
             key,
-            [*_room(cores_hundredths, memory_bytes, gpus), f"--serves={serves}"],
+            [*attempt_options(room), f"--serves={serves}"],
             scratch_folder=self.scratch_folder if nodes == 1 else "",
-            cores=max(1, -(-cores_hundredths // 100)),
-            memory_bytes=job_bytes,
-            gpus=gpus,
+            room=room._replace(memory_bytes=job_bytes),
             nodes=nodes,
             hosts=tuple(str(each) for each in demand.get("node_restriction") or ()),
             wall_seconds=min(wall_seconds, self.wall_seconds or wall_seconds),
@@ -103,9 +95,7 @@ class PilotJobTemplate:
         *,
         scratch_folder: str,
         count: int = 1,
-        cores: int,
-        memory_bytes: int,
-        gpus: int,
+        room: Room,
         wall_seconds: float,
         nodes: int = 1,
         hosts: Sequence[str] = (),
@@ -127,9 +117,7 @@ class PilotJobTemplate:
             key=key,
             command=command,
             count=count,
-            cores=cores,
-            memory_bytes=memory_bytes,
-            gpus=gpus,
+            **asked_fields(room),
             nodes=nodes,
             hosts=hosts,
             wall_seconds=math.ceil(wall_seconds),
@@ -142,7 +130,3 @@ class PilotJobTemplate:
             agent=self.agent,
             agent_sha256=self.agent_sha256,
         )
-
-
-def _room(cores_hundredths: int, memory_bytes: int, gpus: int) -> list[str]:
-    return [f"--cores-hundredths={cores_hundredths}", f"--memory={memory_bytes}", f"--gpus={gpus}"]

@@ -7,31 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from json.encoder import encode_basestring_ascii as _quoted
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Room(NamedTuple):
-    """What a node has to give, or what one attempt takes of it."""
-
-    cores_hundredths: int = 100
-    memory_bytes: int = 0
-    gpus: int = 0
-    scratch_bytes: int = 0
-
-
-def room_of(said: dict[str, Any]) -> Room:
-    """What a demand in an assignment asks for."""
-    if not said:
-        return _USUAL
-    return Room(
-        said.get("cores_hundredths", 100),
-        said.get("memory_bytes", 0),
-        said.get("gpus", 0),
-        said.get("scratch_bytes", 0),
-    )
-
-
-_USUAL = Room()
+from pilotage.agent.resources import Room, fits, give_back, room_of, take
 
 
 def ref_of(said: dict[str, Any]) -> tuple[str, str, int]:
@@ -83,12 +61,12 @@ class Held:
 class Bench:
     """What a pilot holds, in the order in which it came, and what is left of its node."""
 
-    __slots__ = ("_cores", "_gpus", "_memory", "_scratch", "capacity", "held", "running", "waiting")
+    __slots__ = ("_free", "capacity", "held", "running", "waiting")
 
     def __init__(self, capacity: Room) -> None:
         """Begin with an empty node."""
         self.capacity = capacity
-        self._cores, self._memory, self._gpus, self._scratch = capacity
+        self._free = capacity
         self.held: dict[tuple[str, str, int], Held] = {}
         self.waiting: deque[Held] = deque()
         self.running = 0
@@ -100,30 +78,21 @@ class Bench:
 
     def never_fits(self, room: Room) -> bool:
         """Whether an attempt asks for more than the whole node has."""
-        there = self.capacity
-        return (
-            room.cores_hundredths > there.cores_hundredths
-            or room.memory_bytes > there.memory_bytes
-            or room.gpus > there.gpus
-            or room.scratch_bytes > there.scratch_bytes
-        )
+        return not fits(room, self.capacity)
 
     def has_room(self, backlog: int) -> bool:
         """Whether one more attempt would run, or be let wait."""
-        return len(self.waiting) < backlog or (not self.waiting and self._cores > 0)
+        return len(self.waiting) < backlog or (not self.waiting and self._free.cores_hundredths > 0)
 
     def take(self) -> Held | None:
         """Let the first that waits begin, if there is room: a large one is not overtaken, or it would wait for ever."""
         waiting = self.waiting
         if not waiting:
             return None
-        cores, memory, gpus, scratch = waiting[0].room
-        if cores > self._cores or memory > self._memory or gpus > self._gpus or scratch > self._scratch:
+        room = waiting[0].room
+        if not fits(room, self._free):
             return None
-        self._cores -= cores
-        self._memory -= memory
-        self._gpus -= gpus
-        self._scratch -= scratch
+        self._free = take(self._free, room)
         self.running += 1
         held = waiting.popleft()
         held.running = True
@@ -150,7 +119,7 @@ class Bench:
     def may_begin(self) -> bool:
         """Whether it is worth while to ask for the first that waits: its cores are free."""
         waiting = self.waiting
-        return bool(waiting) and waiting[0].room[0] <= self._cores
+        return bool(waiting) and waiting[0].room.cores_hundredths <= self._free.cores_hundredths
 
     def remove(self, held: Held) -> None:
         """Let go of an attempt, wherever it stands, and give back what it took."""
@@ -161,11 +130,7 @@ class Bench:
         self._give_back(held.room)
 
     def _give_back(self, room: Room) -> None:
-        cores, memory, gpus, scratch = room
-        self._cores += cores
-        self._memory += memory
-        self._gpus += gpus
-        self._scratch += scratch
+        self._free = give_back(self._free, room)
         self.running -= 1
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.attempt import AttemptRunner, Outcome
 from pilotage.agent.attempt.diagnosis import exit_code_for
-from pilotage.agent.pilot.backlog import Bench, Held, Pace, Room
+from pilotage.agent.pilot.backlog import Bench, Held, Pace
 from pilotage.agent.pilot.spool import TOKEN_SUFFIX, PilotSpool, log_text
+from pilotage.agent.resources import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, STATE_FOLDER, PilotJobTemplate
 from pilotage.agent.durable_files import FILE_MODE, FOLDER_MODE, read_small, replace_file
 from pilotage.agent.processes import started_at
+from pilotage.agent.resources import room_of_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -204,10 +205,7 @@ class SiteFolder:
             announcement=self._announcement,
             python=str(entry.get("python") or "python3"),
             setup=tuple(entry.get("setup") or ()),
-            slots=int(entry.get("slots") or 1),
-            memory_bytes=int(entry.get("memory_bytes") or 0),
-            gpus=int(entry.get("gpus") or 0),
-            scratch_bytes=int(entry.get("scratch_bytes") or 0),
+            room=room_of_entry(entry),
             wall_seconds=float(entry.get("wall_time_seconds") or 0.0),
             idle_seconds=float(entry.get("idle_seconds", 300.0)),
             queue=str(entry.get("queue") or ""),

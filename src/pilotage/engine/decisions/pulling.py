@@ -66,7 +66,7 @@ def _fetch(state: EngineState, site: SiteState) -> None:
             for pilot in idle:
                 while (
                     queue in state.queues.at[other].reserved
-                    and pilot.fits(queue.demand)
+                    and pilot.free.fits(queue.demand)
                     and takes(pilot, queue, state.clock.now)
                 ):
                     if not state.placement.has_room(site, queue.shape):

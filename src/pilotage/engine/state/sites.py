@@ -194,10 +194,6 @@ class PilotState:
         """How many of the attempts it was given it runs: the first ones, as far as they fit side by side."""
         return count_running((attempt.demand for attempt in self.assigned.values()), self.capacity)
 
-    def fits(self, demand: Demand) -> bool:
-        """Whether an attempt fits beside what it runs."""
-        return self.free.fits(demand)
-
 
 class SiteState:
     """A site: its pilots, what is reserved for it, and how much of it is used, by shape."""
