@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from pilotage.model.jobs import definition
+from pilotage.model.resources import BESIDES_CORES
 from pilotage.model.settings import settings
 from pilotage.model.settings.settings import PACKAGE_SETTINGS
 from pilotage.model.version import VERSION
@@ -356,6 +357,8 @@ PACKAGE_SETTINGS_TABLE = "src/pilotage/model/settings/settings.py"
 TABLES = ("src/pilotage/model/jobs/definition.py", PACKAGE_SETTINGS_TABLE, "src/pilotage/model/settings/layers.py")
 # Whose other values are refused by name where the text is read: language/parsing/document.py.
 REFUSED_WHEN_READ = {("Definition", "pilotage")}
+# Which `language.job_plan` reads by their names in the table of kinds: each is tried in tests/unit/language/test_planning.py.
+READ_BY_THE_TABLE = {("Resources", kind.name) for kind in BESIDES_CORES}
 
 
 @cache
@@ -384,7 +387,8 @@ def test_what_counts_as_no_reader_is_there(path: str) -> None:
 
 
 def test_every_field_of_the_document_and_every_setting_is_read_somewhere() -> None:
-    unread = [name for name, places in fields().items() if not places and name not in REFUSED_WHEN_READ]
+    known = REFUSED_WHEN_READ | READ_BY_THE_TABLE
+    unread = [name for name, places in fields().items() if not places and name not in known]
     assert unread == [], "a field that nothing reads is a lie: honour it, or refuse it by name"
 
 

@@ -9,6 +9,7 @@ import pytest
 from pilotage.language import Expansion, MemoryFolder, RecordedLists, Report, expand, grow, load, plan_of
 from pilotage.model.exchange.operations import Accepted, Drop, ExpandStage, Refused, Restore
 from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.resources import BESIDES_CORES, Demand
 from tests.kit.jobs import expanded
 from tests.kit.small_engine import JOB, Small, differences
 from tests.kit.small_plans import site
@@ -128,6 +129,13 @@ def test_a_package_takes_as_much_of_its_cores_as_the_busiest_of_its_binaries_use
     text = f"pilotage: 1\njob: j\nstages: [{{{package}}}]\n"
     (template,) = plan_of(load(text.encode(), file="j.yaml", folder=MemoryFolder(())).job().expansion).templates
     assert template.demand.cores_hundredths == hundredths
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in BESIDES_CORES])
+def test_a_package_takes_of_every_resource_what_its_document_says(kind: str) -> None:
+    text = f"pilotage: 1\njob: j\nstages: [{{run: go, work: 3 B, resources: {{{kind}: 7}}}}]\n"
+    (template,) = plan_of(load(text.encode(), file="j.yaml", folder=MemoryFolder(())).job().expansion).templates
+    assert template.demand == msgspec.structs.replace(Demand(scratch_bytes=3), **{kind: 7})
 
 
 def test_how_many_live_attempts_a_package_may_have_is_its_own_setting() -> None:
