@@ -30,13 +30,14 @@ class Kind(NamedTuple):
     help: str
     variable: str = ""  # tells an application what it may take, after PILOTAGE_; none: it is not told
     is_asked: bool = True  # of a batch system, by the field of that name in `Wanted`
+    is_counted: bool = False  # and in the same way as all that is counted: see `Wanted.consumables`
     is_measured: bool = False  # a pilot that is not told how much there is looks itself
 
 
 KINDS = (
     Kind("cores_hundredths", "--cores-hundredths", "N", "the same, finer", "CORES", is_asked=False),  # in whole ones
     Kind("memory_bytes", "--memory", "BYTES", "memory to give; 0: all of it", "MEMORY_BYTES"),
-    Kind("gpus", "--gpus", "N", "GPUs to give", "GPUS"),
+    Kind("gpus", "--gpus", "N", "GPUs to give", "GPUS", is_counted=True),
     Kind("scratch_bytes", "--scratch", "BYTES", "disk to give; 0: what is free", is_asked=False, is_measured=True),
 )
 VARIABLES = tuple(kind.variable for kind in KINDS if kind.variable)

@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.agent.__main__ import _parser, _settings
 from pilotage.agent.attempt.environment import OWN_NAMES, own_entries
-from pilotage.agent.batch import Wanted
+from pilotage.agent.batch import Wanted, dialects
 from pilotage.agent.batch.pilot_job import Berth
 from pilotage.agent.pilot.backlog import Bench, Held
 from pilotage.agent.resources import KINDS, VARIABLES, Room, pilot_options, room_of, room_of_entry
@@ -77,3 +77,13 @@ def test_an_application_is_told_what_it_may_take() -> None:
     assert [each.decode().partition("=")[0] for each in entries] == [*OWN_NAMES]
     assert {b"PILOTAGE_CORES=2.5", b"PILOTAGE_MEMORY_BYTES=5", b"PILOTAGE_GPUS=6"} <= {*entries}
     assert VARIABLES == ("CORES", "MEMORY_BYTES", "GPUS")
+
+
+@pytest.mark.parametrize(
+    "system, asked",
+    [("slurm", "--gres=gpu:2"), ("gridengine", "gpu=2"), ("pbs", ":ngpus=2"), ("htcondor", "request_gpus = 2")],
+)
+def test_what_is_counted_is_asked_for_by_the_name_that_a_batch_system_has_for_it(system: str, asked: str) -> None:
+    several, none = (dialects()[system]("p").submit(Wanted("a-1", ["true"], gpus=count)) for count in (2, 0))
+    assert asked in f"{several.argv} {several.stdin}"
+    assert "gpu" not in f"{none.argv} {none.stdin}"

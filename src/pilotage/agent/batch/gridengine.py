@@ -42,6 +42,7 @@ _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"rejected|invalid option|not a valid", "refused"),
 )
 _ENFORCED, _AFTERWARDS = 37, 100  # codes of `failed`: a limit was enforced; it went wrong when the job had run
+_COMPLEXES = {"gpus": "gpu"}  # what is called otherwise there
 _SIGNALS_FROM = 128
 _NOTHING_THERE = ("not found", "no jobs running since startup")  # so says qacct; the latter at first
 _NEARLY = 0.9  # of what it may have, since it is looked now and then, and sizes are told in round numbers
@@ -84,7 +85,7 @@ class GridEngine(Dialect):
         resources = [f"h_rt={wanted.wall_seconds}"] if wanted.wall_seconds else []
         # Memory is counted for each slot.
         resources += [f"h_vmem={-(-wanted.memory_bytes // wanted.cores)}"] if wanted.memory_bytes else []
-        resources += [f"gpu={wanted.gpus}"] if wanted.gpus else []
+        resources += [f"{_COMPLEXES.get(name, name)}={count}" for name, count in wanted.consumables.items()]
         resources += [f"hostname={'|'.join(wanted.hosts)}"] if wanted.hosts else []
         words += ["-l", ",".join(resources)] if resources else []
         words += ["-q", wanted.queue] if wanted.queue else []

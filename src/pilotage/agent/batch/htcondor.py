@@ -73,7 +73,7 @@ class HTCondor(Dialect):
             "+PilotageWall": str(wanted.wall_seconds),
             "request_cpus": str(wanted.cores),
             "request_memory": str(-(-wanted.memory_bytes // _MEBIBYTE)) if wanted.memory_bytes else "",
-            "request_gpus": str(wanted.gpus) if wanted.gpus else "",
+            **{f"request_{name}": str(count) for name, count in wanted.consumables.items()},
             "accounting_group": wanted.account,
             "periodic_remove": "(JobStatus == 1 && NumJobStarts > 0)"
             + (f" || {overdue}" if wanted.wall_seconds else ""),

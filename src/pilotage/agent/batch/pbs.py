@@ -47,6 +47,7 @@ _ENDS: Mapping[int, Reason] = {
     -27: "out-of-memory",
     -26: "out-of-memory",
 }  # what the server enforced
+_CHUNKS = {"gpus": "ngpus"}  # what is called otherwise there
 _SIGNALS_FROM, _TERMINATED, _DELETED = 128, 256 + 15, "91"
 _LIST = """\
 user=$(id -un)
@@ -74,7 +75,7 @@ class Pbs(Dialect):
         shape = f"select={wanted.nodes}:ncpus={wanted.cores}"
         shape += f":mpiprocs={wanted.cores}" if wanted.nodes > 1 else ""
         shape += f":mem={wanted.memory_bytes}b" if wanted.memory_bytes else ""
-        shape += f":ngpus={wanted.gpus}" if wanted.gpus else ""
+        shape += "".join(f":{_CHUNKS.get(name, name)}={count}" for name, count in wanted.consumables.items())
         words = ["qsub", "-N", self.prefix[:15], "-v", f"PILOTAGE_NAME={self.job_name(wanted.key)}+", "-S", "/bin/sh"]
         words += ["-j", "oe", "-o", "/dev/null", "-r", "n", "-l", shape]
         words += ["-J", f"0-{wanted.count - 1}"] if wanted.count > 1 else []

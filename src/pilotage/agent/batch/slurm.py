@@ -65,6 +65,7 @@ shift
 exec "$@" ${others:+"--exclude=$others"}
 """
 _GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:([0-9]{1,9})(?=[(,\s]|$)")  # `gpu:4`, `gpu:a100:4(S:0-1),gpu:3090:2`
+_GRES = {"gpus": "gpu"}  # what is called otherwise there
 _MEBIBYTE = 1024 * 1024
 _JOBS_ASKED_MAX = 500
 
@@ -105,7 +106,7 @@ class Slurm(Dialect):
         options = {
             "array": f"0-{wanted.count - 1}" if wanted.count > 1 else "",
             "mem": f"{-(-wanted.memory_bytes // _MEBIBYTE)}M" if wanted.memory_bytes else "",
-            "gres": f"gpu:{wanted.gpus}" if wanted.gpus else "",
+            "gres": ",".join(f"{_GRES.get(name, name)}:{count}" for name, count in wanted.consumables.items()),
             "time": str(-(-wanted.wall_seconds // 60)) if wanted.wall_seconds else "",
             "partition": wanted.queue,
             "account": wanted.account,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pilotage.agent.errors import AgentError
+from pilotage.agent.resources import KINDS
 
 _HOST = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
 State = Literal["queued", "running", "ended"]
@@ -100,6 +101,12 @@ class Wanted:
     output: str = ""  # a folder, in which each element has a file for what it prints: see `output_of`
     agent: str = ""  # the file of the agent that the command starts
     agent_sha256: str = ""  # what it must be for the command to be started; none: whatever it is
+
+    @property
+    def consumables(self) -> dict[str, int]:
+        """How many it takes of what is counted, such as GPUs, by the names of the fields; what it takes none of is not there."""
+        counted = {kind.name: getattr(self, kind.name) for kind in KINDS if kind.is_counted}
+        return {name: count for name, count in counted.items() if count}
 
     def __post_init__(self) -> None:
         """Refuse what would be read as something else by some system."""
