@@ -11,13 +11,15 @@ import pytest
 from pilotage.agent.__main__ import _parser, _settings
 from pilotage.agent.attempt.environment import OWN_NAMES, own_entries
 from pilotage.agent.batch import Wanted, dialects
-from pilotage.agent.batch.pilot_job import Berth
+from pilotage.agent.batch.pilot_job import PilotJobTemplate
 from pilotage.agent.pilot.backlog import Bench, Held
 from pilotage.agent.resources import KINDS, VARIABLES, Room, pilot_options, room_of, room_of_entry
 from pilotage.model import resources
 from pilotage.model.sites.entry import SiteEntry
 
-BERTH = Berth(site="lyon", folder="/f", agent="/a.pyz", server="https://here:1", room=Room(400, 5, 6, 7))
+JOB_TEMPLATE = PilotJobTemplate(
+    site="lyon", folder="/f", agent="/a.pyz", server="https://here:1", room=Room(400, 5, 6, 7)
+)
 EVERY_KIND = pytest.mark.parametrize("kind", Room._fields)
 
 
@@ -28,11 +30,14 @@ def test_service_and_agent_have_the_same_kinds_and_the_same_defaults() -> None:
 
 
 def test_what_an_agent_is_told_is_written_as_before() -> None:
-    pilots, attempt = BERTH.pilots("lyon-1"), BERTH.attempt("k", serves="j:1.1.1:1", demand={"scratch_bytes": 9})
+    pilots, attempt = (
+        JOB_TEMPLATE.pilots("lyon-1"),
+        JOB_TEMPLATE.attempt("k", serves="j:1.1.1:1", demand={"scratch_bytes": 9}),
+    )
     assert pilots.command[-6:-2] == ["--cores-hundredths=400", "--memory=5", "--gpus=6", "--scratch=7"]
     assert attempt.command[-4:] == ["--cores-hundredths=100", "--memory=0", "--gpus=0", "--serves=j:1.1.1:1"]
     assert (pilots.cores, pilots.memory_bytes, pilots.gpus) == (4, 5, 6)
-    quiet = replace(BERTH, room=Room(400)).pilots("lyon-1")
+    quiet = replace(JOB_TEMPLATE, room=Room(400)).pilots("lyon-1")
     assert quiet.command[-5:-2] == ["--cores-hundredths=400", "--memory=0", "--gpus=0"]
     assert (quiet.cores, quiet.memory_bytes, quiet.gpus) == (4, 0, 0)
 
