@@ -20,7 +20,7 @@ from pilotage.model.states import ExitCodeGasw
 from pilotage.ports import BadAddress, Journal, Letter, NotDelivered, Notifier
 from pilotage.reading.access import READ, Principal, local_principal
 from pilotage.service.journal.writer import Keeper
-from pilotage.service.notifications.deliveries import Deliveries, SubscriptionTasks
+from pilotage.service.notifications.deliveries import Deliveries, SubscriptionDeliveries
 from pilotage.service.notifications.notifications import Digests
 from pilotage.service.notifications.subscriptions import Subscriptions
 from tests.kit.events import START, StandingClock, Stream, registered, shape
@@ -80,10 +80,10 @@ class FakeMailer:
 
 
 def run_due(deliveries: Deliveries) -> int:
-    """Do everything that is due now, once, here; how many tasks that were."""
+    """Do everything that is due now, once, here; how many deliveries that were."""
     due, _ = deliveries._due()
-    for task in due:
-        deliveries._do(task)
+    for delivery in due:
+        deliveries._do(delivery)
     return len(due)
 
 
@@ -124,8 +124,10 @@ class Notified:
             address_of=lambda owner: f"{owner}@example.org" if owner != "nobody" else None,
             chance=lambda: 1.0,
         )
-        tasks = SubscriptionTasks(self.subscriptions, clock=self.clock, base_url=BASE_URL, chance=lambda: 1.0)
-        self.deliveries = Deliveries([tasks, self.digests], clock=self.clock)
+        due_deliveries = SubscriptionDeliveries(
+            self.subscriptions, clock=self.clock, base_url=BASE_URL, chance=lambda: 1.0
+        )
+        self.deliveries = Deliveries([due_deliveries, self.digests], clock=self.clock)
         self.keeper = Keeper(self.journal, clock=self.clock, within=[self.subscriptions.note, self.digests.note])
 
     def restart(self) -> None:

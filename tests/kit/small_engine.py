@@ -340,17 +340,17 @@ class Small:
             if isinstance(one.data, payloads.AttemptCreated) and one.event.job == job
         ]
 
-    def standing(self, package: str, *, job: str = JOB) -> str:
+    def status(self, package: str, *, job: str = JOB) -> str:
         """Where a package stands."""
         state = self.engine.state.jobs.by_id[job]
-        return STATUS_NAMES[state.standing[number_of(state.plan.layouts, package)]]
+        return STATUS_NAMES[state.status[number_of(state.plan.layouts, package)]]
 
     def standings(self, *, job: str = JOB) -> dict[str, list[str]]:
         """The packages by where they stand."""
         state = self.engine.state.jobs.by_id[job]
         found: dict[str, list[str]] = {}
         for number in range(state.count):
-            found.setdefault(STATUS_NAMES[state.standing[number]], []).append(state.dotted(number))
+            found.setdefault(STATUS_NAMES[state.status[number]], []).append(state.dotted(number))
         return found
 
     def explain(self, package: str, *, job: str = JOB) -> Explanation:

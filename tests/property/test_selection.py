@@ -254,11 +254,11 @@ class Histories(RuleBasedStateMachine):
     def a_restart_knows_what_was_learned(self) -> None:
         first = self.both[0]
         fresh = Selection(self.settings)
-        written = [msgspec.json.encode(first.standing(name)) for name in first.names()]
+        written = [msgspec.json.encode(first.learned_state(name)) for name in first.names()]
         for name in first.names():
             fresh.add(SITES[name])
-        for standing in reversed(written):  # in whatever order
-            fresh.restore(msgspec.json.decode(standing, type=LearnedState))
+        for learned_state in reversed(written):  # in whatever order
+            fresh.restore(msgspec.json.decode(learned_state, type=LearnedState))
         for name in first.names():
             self.tell_facts(fresh, name)
         self.both[1] = fresh
@@ -280,7 +280,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def what_was_learned_is_the_same(self) -> None:
         if hasattr(self, "both"):
-            standings = [[each.standing(name) for name in each.names()] for each in self.both]
+            standings = [[each.learned_state(name) for name in each.names()] for each in self.both]
             assert standings[0] == standings[1]
 
     @invariant()

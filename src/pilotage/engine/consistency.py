@@ -92,7 +92,7 @@ def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
         _Packages(
             job=job.id,
             graph=job.plan.graph,
-            standing=bytes(job.standing),
+            status=bytes(job.status),
             counts=tuple(job.counts),
             satisfied=bytes(job.satisfied),
             granted=job.granted.tobytes(),
@@ -125,7 +125,7 @@ def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
 def _check_queues(state: EngineState, job: JobState, seen: _Seen) -> None:
     ready: dict[QueueClass, int] = {}
     queued: dict[QueueClass, set[int]] = {}
-    number = job.standing.find(PackageStatus.READY)
+    number = job.status.find(PackageStatus.READY)
     while number >= 0:
         queue = queue_of(state, job, number)
         if queue not in queued:
@@ -134,7 +134,7 @@ def _check_queues(state: EngineState, job: JobState, seen: _Seen) -> None:
         ready[queue] += 1
         if number not in queued[queue]:
             raise InconsistentState("a ready package is in its queue", job.id, number)
-        number = job.standing.find(PackageStatus.READY, number + 1)
+        number = job.status.find(PackageStatus.READY, number + 1)
     said = {queue: queue.ready for queue in job.classes.values() if queue.ready}
     if said != ready:
         raise InconsistentState(
@@ -156,16 +156,16 @@ def _check_active(state: EngineState, seen: _Seen) -> None:
 
 
 def _check_work(job: JobState, number: int, work: ActivePackage) -> None:
-    standing = job.standing[number]
+    status = job.status[number]
     if not work.attempts and work.idle:
         raise InconsistentState("work with nothing to remember", job.id, number)
-    if (standing == PackageStatus.RESERVED) != (work.bound is not None):
+    if (status == PackageStatus.RESERVED) != (work.bound is not None):
         raise InconsistentState("reserved is bound", job.id, number)
-    if standing >= FINAL:
+    if status >= FINAL:
         if work.attempts or work.candidates:
             raise InconsistentState("attempts of what is over", job.id, number)
-    elif (standing == PackageStatus.LIVE) != (not work.dropped and not work.refused and is_under_way(work)):
-        raise InconsistentState("live is under way", job.id, number, STATUS_NAMES[standing])
+    elif (status == PackageStatus.LIVE) != (not work.dropped and not work.refused and is_under_way(work)):
+        raise InconsistentState("live is under way", job.id, number, STATUS_NAMES[status])
 
 
 def _check_attempts(state: EngineState, attempts: Iterable[AttemptState]) -> None:
@@ -187,8 +187,8 @@ class _Packages(NamedTuple):
 
     job: str
     graph: Graph
-    standing: bytes
-    counts: tuple[int, ...]  # by standing
+    status: bytes
+    counts: tuple[int, ...]  # by status
     satisfied: bytes
     granted: bytes
     waits: bytes
@@ -208,21 +208,21 @@ def _check_packages(known: _Packages) -> None:
 
     All that it looks at is its argument: what held of it once holds of it again, and what does not is not remembered.
     """
-    job, standing = known.job, known.standing
-    counts = tuple(standing.count(each) for each in range(len(STATUS_NAMES)))
+    job, status = known.job, known.status
+    counts = tuple(status.count(each) for each in range(len(STATUS_NAMES)))
     if counts != known.counts:
         raise InconsistentState("counts of standings", job, counts, known.counts)
-    if known.finals_left != sum(standing[number] < PackageStatus.DROPPED for number in known.finals):
+    if known.finals_left != sum(status[number] < PackageStatus.DROPPED for number in known.finals):
         raise InconsistentState("what runs last and is not over", job, known.finals_left)
     if known.finals_made != sum(
-        standing[number] in (PackageStatus.DONE, PackageStatus.ABORTED) for number in known.finals
+        status[number] in (PackageStatus.DONE, PackageStatus.ABORTED) for number in known.finals
     ):
         raise InconsistentState("what runs last and has run", job, known.finals_made)
-    stands = np.frombuffer(standing, np.uint8)
+    stands = np.frombuffer(status, np.uint8)
     done = np.frombuffer(known.satisfied, np.uint8)
     is_granted = np.frombuffer(known.granted, np.intc) != 0
     waiting = np.frombuffer(known.waits, np.intc)
-    is_dropped = np.zeros(len(standing), np.bool_)
+    is_dropped = np.zeros(len(status), np.bool_)
     is_dropped[list(known.dropped)] = True
     _must_all(done == (is_dropped | is_granted), "satisfied", job)
     _must_all((stands == PackageStatus.DONE) == is_granted, "done is granted", job)
@@ -236,7 +236,7 @@ def _check_packages(known: _Packages) -> None:
 def _missing(known: _Packages, done: NDArray[np.uint8]) -> NDArray[np.int64]:
     """How many things each package of a job waits for: producers, late stages, and what runs last for all the others."""
     consumers, producers = _awaited_edges(known.graph)
-    missing = np.bincount(consumers[done[producers] == 0], minlength=len(known.standing))
+    missing = np.bincount(consumers[done[producers] == 0], minlength=len(known.status))
     for template, stages in known.late_waits:
         missing[np.frombuffer(known.kinds, np.uint32) == template] += len(stages)
     if not known.ending:
@@ -357,7 +357,7 @@ def _durable_job(job: JobState) -> dict[str, Any]:
         "late": sorted(job.late),
         "enders": sorted(job.enders),
         "held_why": job.held_why,
-        "over": [(n, s, job.granted[n]) for n, s in enumerate(job.standing) if s >= FINAL],
+        "over": [(n, s, job.granted[n]) for n, s in enumerate(job.status) if s >= FINAL],
         "waits": job.waits.tolist() if job.accepted else [],
         "attempts": job.last_attempt.tolist(),
         "epochs": sorted(job.epochs.items()),

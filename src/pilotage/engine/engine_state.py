@@ -114,7 +114,7 @@ class EngineState:
         """Know a site from now on; sites are tried in the order in which they came."""
         self.selection.add(described(site))
         state = self.sites.by_name[site.name] = SiteState(site, self.selection.place(site.name))
-        state.standing_at = self.clock.now
+        state.recorded_at = self.clock.now
         self.queues.at[state] = SiteQueues()
         self.placement.add_site(state)
         return state

@@ -15,7 +15,7 @@ from pilotage.engine.retry.policy import lacked_input
 from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED, SelectionSnapshot
 from pilotage.engine.selection.filters import Asked, allows, asked_of, refusals, told_names
 from pilotage.engine.selection.site_profile import SiteProfile
-from pilotage.engine.state.job_queries import may_act, standing_of
+from pilotage.engine.state.job_queries import may_act, status_of
 from pilotage.engine.state.jobs import STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass, template_of
 from pilotage.engine.state.sites import AttemptState, SiteState, silent_batch_jobs
 from pilotage.engine.transitions.queue_classes import queue_of
@@ -158,12 +158,12 @@ _PACKAGES_SHOWN_MAX = 5
 
 def explain(state: EngineState, job: JobState, number: int, facts: PackageFacts | None = None) -> Explanation:
     """The reasons for where a package is; `facts`, from the book, tell of attempts that are over."""
-    standing = standing_of(job, number)
+    status = status_of(job, number)
     reasons = [*_outer(job)]
-    if standing == job.standing[number]:  # else its job is over, and with it all that was not begun
-        reasons += _REASONS[standing](state, job, number, facts)
+    if status == job.status[number]:  # else its job is over, and with it all that was not begun
+        reasons += _REASONS[status](state, job, number, facts)
     if (
-        standing in (PackageStatus.BLOCKED, PackageStatus.READY, PackageStatus.DELAYED, PackageStatus.RESERVED)
+        status in (PackageStatus.BLOCKED, PackageStatus.READY, PackageStatus.DELAYED, PackageStatus.RESERVED)
         and number in job.work
     ):
         reasons += _attempts(job.work[number])
@@ -172,7 +172,7 @@ def explain(state: EngineState, job: JobState, number: int, facts: PackageFacts 
         job=job.id,
         package=job.dotted(number),
         epoch=job.epoch_of(number),
-        standing=STATUS_NAMES[standing],
+        standing=STATUS_NAMES[status],
         reasons=tuple(reasons),
     )
 
@@ -208,10 +208,10 @@ def _blocked(state: EngineState, job: JobState, number: int, facts: PackageFacts
     lacked = (tried := job.work.get(number)) is not None and lacked_input(tried.failures)
     for other in missing[:_PACKAGES_SHOWN_MAX]:
         name = job.dotted(other)
-        standing = STATUS_NAMES[job.standing[other]]
-        message = f"it needs what {name} makes, which is {standing}"
+        status = STATUS_NAMES[job.status[other]]
+        message = f"it needs what {name} makes, which is {status}"
         if lacked:
-            message = f"what it takes from {name} was missing and is made anew; that is {standing}"
+            message = f"what it takes from {name} was missing and is made anew; that is {status}"
         yield Why(code="waits-for-package", message=message, subject=name, count=len(missing))
     work = job.work.get(number)
     if number in job.acting or (work is not None and may_act(job, work)):
@@ -408,7 +408,7 @@ def _upstream(state: EngineState, job: JobState, number: int, facts: PackageFact
     dead = [other for other in job.awaited(number) if job.is_dead(other)]
     for other in dead[:_PACKAGES_SHOWN_MAX]:
         name = job.dotted(other)
-        message = f"it was given up because it needs what {name} makes, which is {STATUS_NAMES[job.standing[other]]}"
+        message = f"it was given up because it needs what {name} makes, which is {STATUS_NAMES[job.status[other]]}"
         yield Why(
             code="aborted",
             message=message,

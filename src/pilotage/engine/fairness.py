@@ -187,7 +187,7 @@ class JobShare(Share):
 
     def _scan(self, job: JobState, taken_seconds: float) -> None:
         seconds = np.where(np.isnan(self._seconds), taken_seconds, self._seconds)
-        under_way = np.frombuffer(job.standing, np.uint8) < PackageStatus.DROPPED
+        under_way = np.frombuffer(job.status, np.uint8) < PackageStatus.DROPPED
         left = np.bincount(job.plan.template_of[under_way].astype(np.int64), minlength=len(seconds))
         self._left_seconds = float(left @ seconds)
         self._total_seconds = float(self._outline.counts @ seconds) * (1.0 - self._spared)

@@ -232,8 +232,8 @@ def observed_queue_seconds(
         if waits is not None and row.started_at is not None and asked_at is not None:
             waits.append((row.started_at, row.started_at - asked_at))
     for site in rows:
-        if not found[site.site] and (standing := decode_learned(site.learned) if site.learned else None) is not None:
-            found[site.site] += [(site.updated_at, each / 1e6) for each in standing.waits]
+        if not found[site.site] and (learned := decode_learned(site.learned) if site.learned else None) is not None:
+            found[site.site] += [(site.updated_at, each / 1e6) for each in learned.waits]
     latest = heapq.nlargest(OBSERVED_MAX, (each for waits in found.values() for each in waits))
     if len(latest) < settings.queue_time_samples_min:
         return []
@@ -248,9 +248,9 @@ def _restore_site_records(state: EngineState, rows: Iterable[SiteRow]) -> None:
             continue
         site.described = row.kind == site.site.kind and row.status != "removed"
         site.status = row.status if row.status in ("candidate", "hibernated") else "candidate"
-        standing = decode_learned(row.learned) if row.learned else None
-        if standing is not None and standing.site == site.name:
-            state.selection.restore(msgspec.structs.replace(standing, placed=0))  # what is there is counted anew
+        learned = decode_learned(row.learned) if row.learned else None
+        if learned is not None and learned.site == site.name:
+            state.selection.restore(msgspec.structs.replace(learned, placed=0))  # what is there is counted anew
 
 
 def ended_pilots(pilots: Iterable[PilotRow]) -> set[str]:
@@ -370,19 +370,19 @@ def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone:
     if final.granted:
         job.granted[number] = final.granted
         job.satisfied[number] = 1
-        standing = PackageStatus.DONE
+        status = PackageStatus.DONE
     elif final.cause == "upstream":
-        standing = PackageStatus.UPSTREAM
+        status = PackageStatus.UPSTREAM
     elif final.state == "ABORTED" or (final.state == "CLEARED" and final.cause is not None):
-        standing = PackageStatus.ABORTED
+        status = PackageStatus.ABORTED
     else:
-        standing = PackageStatus.CANCELLED
+        status = PackageStatus.CANCELLED
     if final.state == "CLEARED":
         job.cleared_packages.add(number)
     if final.held:
         job.work_of(number).held = True
     job.note_cause(number, final.cause)
-    move(state, job, number, standing)
+    move(state, job, number, status)
     for attempt, site, pilot, why in final.unended:
         ref = AttemptRef(job.id, job.dotted(number), attempt)
         expect_report(state, pilot, {ref: 0})

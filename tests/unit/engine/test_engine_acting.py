@@ -33,23 +33,23 @@ def test_the_word_of_a_batch_system_about_a_request_counts_for_its_pilot_after_a
     small.step(Gone(site="a", key=one.request, reason="ended"))
     small.restart()
     assert small.engine.state.abandoned.by_pilot == {}
-    assert small.standing("1.1.1") != "blocked"
+    assert small.status("1.1.1") != "blocked"
 
 
 def test_a_pilot_that_was_given_up_is_ended_after_a_restart_until_its_batch_system_says_so() -> None:
     small, one = stopped_by_word_of_mouth()
     small.effects.clear()
     small.restart()
-    assert small.standing("1.1.1") == "blocked"
+    assert small.status("1.1.1") == "blocked"
     assert small.take(CancelSubmitted) == [CancelSubmitted(site="a", key=one.request)]
     small.wait(small.settings.submit_again_seconds)
     assert small.take(CancelSubmitted) == [CancelSubmitted(site="a", key=one.request)]
     small.step(Gone(site="a", key=one.request, reason="cancelled"))
-    assert small.standing("1.1.1") != "blocked"
+    assert small.status("1.1.1") != "blocked"
     small.wait(3 * small.settings.submit_again_seconds)
     assert small.take(CancelSubmitted) == []
     small.restart()
-    assert small.standing("1.1.1") != "blocked"
+    assert small.status("1.1.1") != "blocked"
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -62,7 +62,7 @@ def test_a_bound_agent_that_was_given_up_is_ended_too(restarted: bool) -> None: 
     small.ask(Kill(job=JOB, package="1.1.1"))
     small.ask(Restart(job=JOB, package="1.1.1"))
     small.wait(4 * LEASE)
-    assert small.standing("1.1.1") == "blocked"
+    assert small.status("1.1.1") == "blocked"
     if restarted:
         small.effects.clear()
         small.restart()
@@ -107,9 +107,9 @@ def test_what_an_agent_said_before_it_was_given_an_attempt_does_not_tell_a_later
     # Its first exchange comes once more, late: with it, it had asked for what it runs.
     small.step(one.message(sequence=1, seen=0, held=()))
     assert list(small.engine.state.abandoned.by_pilot) == [one.name]
-    assert small.standing("1.1.1") == "blocked"
+    assert small.status("1.1.1") == "blocked"
     one.exchange()  # is told to stop it
-    assert small.standing("1.1.1") == "blocked"
+    assert small.status("1.1.1") == "blocked"
     one.exchange()  # has stopped it
     assert small.created() == [("1.1.1", 1, "a"), ("1.1.1", 2, "a")]
     small.take(SubmitPilot)
@@ -125,7 +125,7 @@ def test_what_has_stopped_does_not_act_again_when_another_attempt_is_granted() -
     assert small.engine.state.abandoned.by_pilot == {}
     two = small.pilot()
     two.succeed("1.1.1")
-    assert small.standing("1.1.1") == "done"
+    assert small.status("1.1.1") == "done"
     assert small.engine.state.abandoned.by_pilot == {}
     small.effects.clear()
     small.wait(3 * small.settings.submit_again_seconds)

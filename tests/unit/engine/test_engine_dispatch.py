@@ -265,14 +265,14 @@ def test_a_site_that_was_closed_is_open_again_after_its_first_slot_though_that_i
     with Small(site()) as small:
         small.submit(bag(1))
         small.wait(60)
-        assert small.standing("1.1.1") == "ready"
+        assert small.status("1.1.1") == "ready"
         pilot = small.pilot()
         pilot.succeed("1.1.1")
         pilot.say(payloads.PilotEnded(reason="idle"))
         pilot.exchange(leaving="idle")
         pilot.unread.clear()
         small.submit(bag(1), job="next")
-        assert small.standing("1.1.1", job="next") == "reserved"
+        assert small.status("1.1.1", job="next") == "reserved"
         small.effects.clear()
 
 
@@ -359,7 +359,7 @@ def test_more_than_one_node_runs_bound_at_a_site_of_pilots() -> None:
         agent = small.bound(effect)
         assert agent.packages == ["1.1.1"]
         agent.succeed("1.1.1")
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_a_package_that_waits_too_long_for_a_site_is_given_up_and_takes_its_cons
         small.submit(made)
         assert len(small.take(SubmitAttempt)) == 1
         small.wait(99)
-        assert small.standing("1.2.1") == "ready"
+        assert small.status("1.2.1") == "ready"
         small.wait(1)
         assert small.standings() == {"live": ["1.1.1"], "aborted": ["1.2.1"], "upstream": ["2.1.1"]}
         [event] = small.told(payloads.Aborted, "1.2.1")
@@ -413,9 +413,9 @@ def test_time_on_hold_does_not_count_as_waiting() -> None:
         small.wait(1000)
         small.ask(Release(job=JOB))
         small.wait(99)
-        assert small.standing("1.2.1") == "ready"
+        assert small.status("1.2.1") == "ready"
         small.wait(1)
-        assert small.standing("1.2.1") == "aborted"
+        assert small.status("1.2.1") == "aborted"
 
 
 def test_time_on_hold_of_a_package_does_not_count_as_waiting() -> None:
@@ -428,6 +428,6 @@ def test_time_on_hold_of_a_package_does_not_count_as_waiting() -> None:
         small.wait(20)
         small.ask(Release(job=JOB, package="1.2.1"))
         small.wait(99)
-        assert small.standing("1.2.1") == "ready"
+        assert small.status("1.2.1") == "ready"
         small.wait(1)
-        assert small.standing("1.2.1") == "aborted"
+        assert small.status("1.2.1") == "aborted"

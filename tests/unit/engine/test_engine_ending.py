@@ -30,7 +30,7 @@ def test_what_runs_last_waits_for_everything_else() -> None:
         assert (reason.code, reason.count) == ("runs-last", 2)
         assert reason.message == "it runs last: 2 other packages are not over"
         agent.succeed("2.1.1")
-        assert small.standing("1.1.1") == "blocked"
+        assert small.status("1.1.1") == "blocked"
         agent.succeed("2.2.1")
         assert agent.packages == ["1.1.1"]
         agent.succeed("1.1.1")
@@ -43,14 +43,14 @@ def test_what_runs_last_runs_whatever_came_of_the_others() -> None:
     with Small(site(cores=4)) as small:
         agent = begin(small, plan(stage(3, kind(retry=retry)), stage(), stage(1, LAST), edges=edges))
         agent.fail("1.1.1", "application-error")
-        assert small.standing("2.1.1") == "upstream"
+        assert small.status("2.1.1") == "upstream"
         assert isinstance(small.ask(Kill(job="j", package="1.2.1")), Accepted)
-        assert small.standing("3.1.1") == "blocked"
+        assert small.status("3.1.1") == "blocked"
         assert isinstance(small.ask(Drop(job="j", stage=1, line=3)), Accepted)
         agent.exchange()
         assert agent.packages == ["3.1.1"]
         agent.succeed("3.1.1")
-        assert small.standing("3.1.1") == "done"
+        assert small.status("3.1.1") == "done"
 
 
 def test_what_runs_last_does_not_run_because_the_job_was_killed() -> None:
@@ -67,7 +67,7 @@ def test_what_runs_last_does_not_run_because_the_job_was_killed() -> None:
         agent.exchange()
         agent.succeed("1.1.1", "1.2.1")
         agent.succeed("2.1.1")
-        assert small.standing("2.1.1") == "done"
+        assert small.status("2.1.1") == "done"
 
 
 def test_what_ran_last_runs_again_after_another_began_anew() -> None:
@@ -78,7 +78,7 @@ def test_what_ran_last_runs_again_after_another_began_anew() -> None:
         agent.fail("1.2.1", "application-error")
         agent.succeed("2.1.1")
         assert isinstance(small.ask(Restart(job="j")), Accepted)
-        assert small.standing("2.1.1") == "blocked"
+        assert small.status("2.1.1") == "blocked"
         assert small.told(payloads.Restarted, "2.1.1")[0].epoch == 2
         agent.exchange()
         assert agent.packages == ["1.2.1"]
@@ -138,7 +138,7 @@ def test_an_exit_status_ends_the_job_and_what_runs_last_runs(status: int) -> Non
         reply = agent.exchange()
         assert reply is not None
         assert [ref.package for ref in reply.cancelled] == ["2.1.1"]
-        first = small.standing("1.1.1")
+        first = small.status("1.1.1")
         assert first == ("aborted" if status else "done")
         assert small.standings()["cancelled"] == ["2.1.1", "2.2.1", "2.3.1"]
         said = [one.data.message for one in small.book if isinstance(one.data, payloads.CancelAccepted)]
@@ -154,7 +154,7 @@ def test_another_exit_status_ends_nothing() -> None:
         agent = begin(small, plan(stage(1, CHECK), stage(1)))
         agent.end(agent.ref("1.1.1"), reason="application-error", status=2)
         agent.exchange()
-        assert small.standing("2.1.1") == "live"
+        assert small.status("2.1.1") == "live"
         assert result_of(small.engine.state.jobs.by_id["j"]) is None
         small.wait(700.0, agent)
         agent.succeed("1.1.1", "2.1.1")
@@ -219,7 +219,7 @@ def test_an_engine_that_takes_over_knows_how_the_job_ends() -> None:
         agent.exchange()
         small.engine.sanity_check()
         agent.succeed("2.1.1")
-        assert small.standing("2.1.1") == "done"
+        assert small.status("2.1.1") == "done"
         assert result_of(small.engine.state.jobs.by_id["j"]) == 3
 
 

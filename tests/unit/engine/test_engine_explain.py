@@ -118,7 +118,7 @@ def test_a_quota_that_is_not_reached_is_no_reason() -> None:
         small.submit(bag(9))
         pilot = small.pilot()
         assert 0 < small.engine.state.jobs.busy_by_owner["ada"] < 8
-        assert small.standing("1.9.1") == "ready"
+        assert small.status("1.9.1") == "ready"
         assert codes(small, "1.9.1")
         assert "owner-quota" not in codes(small, "1.9.1")
         pilot.unread.clear()

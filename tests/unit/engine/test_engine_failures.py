@@ -53,7 +53,7 @@ def test_with_one_site_only_it_is_tried_there_again(reason: str) -> None:
         pilot.fail("1.1.1", reason)
         assert [ref.attempt for ref in pilot.held] == [2]
         pilot.succeed("1.1.1")
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
 
 
 def test_a_platform_failure_goes_elsewhere_and_does_not_count() -> None:
@@ -67,7 +67,7 @@ def test_a_platform_failure_goes_elsewhere_and_does_not_count() -> None:
             fail_everywhere(small, pilots, reason="platform-failure", times=1)
             small.wait(2000, *pilots.values())
         assert len(small.created()) > 5
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         for pilot in pilots.values():
             pilot.unread.clear()
 
@@ -114,7 +114,7 @@ def test_out_of_memory_gets_twice_the_memory_and_then_twice_that_and_no_more() -
             given.append(next(iter(pilot.held.values())).demand.memory_bytes // GIB)
             pilot.fail("1.1.1", "out-of-memory")
         assert given == [1, 2, 4]
-        assert small.standing("1.1.1") == "aborted"
+        assert small.status("1.1.1") == "aborted"
         told = [
             msgspec.json.decode(event.data).get("memory_bytes")
             for event in small.told(payloads.AttemptCreated, "1.1.1")
@@ -174,7 +174,7 @@ def test_a_missing_input_is_tried_later_and_later() -> None:
         waits = []
         for _ in range(3):
             pilot.fail("1.1.1", "missing-input")
-            assert small.standing("1.1.1") == "delayed"
+            assert small.status("1.1.1") == "delayed"
             since = small.now
             while not pilot.held:
                 small.wait(1)
@@ -188,13 +188,13 @@ def test_a_package_under_which_two_pilots_died_is_parked_and_may_be_released() -
     with Small(site()) as small:
         small.submit(bag(1))
         for _ in range(2):
-            assert small.standing("1.1.1") == "reserved"
+            assert small.status("1.1.1") == "reserved"
             pilot = small.pilot()
             assert pilot.packages == ["1.1.1"]
             small.step(Gone(site="a", key=pilot.request, reason="killed", stderr="Killed"))
             small.wait(61)
             pilot.unread.clear()
-        assert small.standing("1.1.1") == "held"
+        assert small.status("1.1.1") == "held"
         [held] = small.told(payloads.Held, "1.1.1")
         assert "2 pilots died under it" in msgspec.json.decode(held.data)["message"]
         small.wait(600)
@@ -202,7 +202,7 @@ def test_a_package_under_which_two_pilots_died_is_parked_and_may_be_released() -
         small.take(SubmitPilot)
         small.ask(Release(job=JOB, package="1.1.1"))
         small.wait(100)
-        assert small.standing("1.1.1") != "held"
+        assert small.status("1.1.1") != "held"
         small.take(SubmitPilot)
 
 
@@ -314,15 +314,15 @@ def test_what_lacked_an_input_goes_on_at_once_when_its_maker_has_made_it_anew() 
     for _ in range(4):
         small.wait(100.0, pilot)
         pilot.fail("2.1.1", "missing-input")
-    assert small.standing("2.1.1") == "delayed"
+    assert small.status("2.1.1") == "delayed"
     assert [(why.code, why.subject) for why in small.explain("2.1.1").reasons][1] == ("waits-for-input", "1.1.1")
     small.ask(Restart(job=JOB, package="1.1.1"))
-    assert small.standing("2.1.1") == "blocked"
+    assert small.status("2.1.1") == "blocked"
     [why] = [why for why in small.explain("2.1.1").reasons if why.code == "waits-for-package"]
     assert "is made anew" in why.message
     pilot.exchange()
     pilot.succeed("1.1.1")
-    assert small.standing("2.1.1") == "live"
+    assert small.status("2.1.1") == "live"
 
 
 def test_what_lacked_an_input_from_outside_is_tried_later_and_later() -> None:
@@ -349,7 +349,7 @@ def test_a_pause_that_has_another_reason_is_not_cut_short_by_a_maker() -> None:
     small.ask(Restart(job=JOB, package="1.1.1"))
     pilot.exchange()
     pilot.succeed("1.1.1")
-    assert small.standing("2.1.1") == "delayed"
+    assert small.status("2.1.1") == "delayed"
 
 
 # --- a bug in one command ---------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_what_failed_because_of_another_counts_for_no_limit_of_failures() -> Non
     small = Small(site(cores=2))
     small.submit(chain(lines=3, failures_max=2))
     fail_all(small, small.pilot(), packages=1)
-    assert small.standing("2.1.1") == "upstream"
+    assert small.status("2.1.1") == "upstream"
     assert small.told(payloads.CancelAccepted) == []
 
 

@@ -58,7 +58,7 @@ def test_a_batch_system_may_speak_of_keys_that_are_none(attempt: str) -> None:
         small.take(SubmitPilot)
         small.step(Gone(site="a", key=f"{JOB}:1.1.1:{attempt}", reason="failed"))
         small.step(Submitted(site="a", key=f"{JOB}:1.1.1:{attempt}", native_id="7"))
-        assert small.standing("1.1.1") == "reserved"
+        assert small.status("1.1.1") == "reserved"
 
 
 def test_what_may_still_act_is_waited_for_when_a_late_stage_grows() -> None:
@@ -74,7 +74,7 @@ def test_what_may_still_act_is_waited_for_when_a_late_stage_grows() -> None:
     free.succeed("2.1.1")
     small.take(ExpandStage)
     small.grow(grown(made, late=3), late=3)
-    assert small.standing("1.1.1") == "blocked"
+    assert small.status("1.1.1") == "blocked"
     assert "1.1.1" not in free.packages
     assert holder.ref("1.1.1").attempt == 1
 
@@ -90,7 +90,7 @@ def test_what_failed_while_it_was_dropped_counts_once_it_is_restored() -> None:
     pilot.end(ref, reason="application-error")
     pilot.exchange()
     small.ask(Restore(job=JOB, stage=1, line=1))
-    assert small.standing("1.1.1") == "aborted"
+    assert small.status("1.1.1") == "aborted"
 
 
 def test_a_success_of_an_attempt_that_was_never_created_is_noted_and_not_believed() -> None:
@@ -102,7 +102,7 @@ def test_a_success_of_an_attempt_that_was_never_created_is_noted_and_not_believe
     small.restart()
     small.step()
     assert small.told(payloads.CommitGranted, "1.3.1") == []
-    assert small.standing("1.3.1") != "done"
+    assert small.status("1.3.1") != "done"
 
 
 def test_an_agent_cannot_end_another_one() -> None:
@@ -142,7 +142,7 @@ def test_a_late_stage_that_no_site_can_run_is_given_up_and_says_why() -> None:
         small.take(ExpandStage)
         small.grow(grown(made, late=2, template=kind(gpus=1000)), late=2)
         small.step()
-        assert small.standing("2.1.1") == "aborted"
+        assert small.status("2.1.1") == "aborted"
         [aborted] = small.told(payloads.Aborted, "2.1.1")
         assert b"1,000 GPUs" in bytes(aborted.data)
 
@@ -156,7 +156,7 @@ def test_an_agent_that_stops_what_it_was_given_for_no_reason_does_not_do_so_for_
             del pilot.held[ref]
             pilot.say(payloads.AttemptFinished(exit_code=ExitCodeGasw.EXECUTION_CANCELED), ref)
         pilot.exchange()
-    assert small.standing("1.1.1") == "aborted"
+    assert small.status("1.1.1") == "aborted"
     assert len(small.created()) == 3
     assert differences(small.restarted().engine.durable_state(), small.engine.durable_state()) == []
 

@@ -35,7 +35,7 @@ def test_a_pilot_that_exchanges_keeps_its_lease() -> None:
         pilot = small.pilot()
         small.wait(10 * LEASE, pilot)
         assert small.told(payloads.AttemptSuspected, "1.1.1") == []
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
 
 
 def test_after_six_intervals_of_silence_an_attempt_is_suspect_and_another_starts_elsewhere() -> None:
@@ -144,7 +144,7 @@ def test_a_late_failure_of_a_lost_attempt_changes_nothing_for_the_one_that_runs(
         one.end(one.ref("1.1.1"), reason="application-error")
         one.exchange()
         one.unread.clear()
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         two.succeed("1.1.1")
         assert granted(small) == [2]
 
@@ -184,10 +184,10 @@ def test_another_agent_cannot_end_an_attempt() -> None:
         ref = one.ref("1.1.1")
         two.end(ref)
         two.exchange()
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         two.end(ref, reason="application-error")
         two.exchange()
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         assert small.told(payloads.CommitGranted, "1.1.1") == []
         one.succeed("1.1.1")
         assert granted(small) == [1]
@@ -202,7 +202,7 @@ def test_an_event_in_the_name_of_another_stream_is_not_taken_at_all() -> None:
         before = len(small.book)
         two.exchange(events=(forged,))
         assert len(small.book) == before
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
 
 
 def test_an_event_of_an_old_epoch_cannot_win() -> None:
@@ -212,7 +212,7 @@ def test_an_event_of_an_old_epoch_cannot_win() -> None:
         ref = pilot.ref("1.1.1")
         pilot.end(ref, epoch=2)
         pilot.exchange()
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         pilot.end(ref, epoch=1)
         pilot.exchange()
         assert granted(small) == [1]
@@ -227,7 +227,7 @@ def test_an_agent_cannot_say_what_only_the_engine_decides() -> None:
         pilot.exchange()
         assert [each.code for each in small.refused] == ["forbidden"] * 3
         small.refused.clear()
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         assert pilot.unacknowledged == []
 
 
@@ -264,7 +264,7 @@ def test_the_second_agent_of_a_bound_attempt_is_told_to_leave_and_cannot_speak_f
         second.end(effect.ref)
         second.exchange()
         second.unread.clear()
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         first.succeed("1.1.1")
         assert granted(small) == [1]
 
@@ -301,7 +301,7 @@ def test_a_batch_system_that_says_gone_is_not_believed_before_a_lease() -> None:
         agent = small.bound(effect)
         small.step(Gone(site="a", key=effect.key, reason="unknown"))
         small.wait(2 * LEASE, agent)
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         agent.succeed("1.1.1")
         assert granted(small) == [1]
 
@@ -358,9 +358,9 @@ def test_a_pilot_takes_nothing_more_while_it_is_suspect() -> None:
         small.wait(LEASE + 1)
         assert pilot.packages == ["1.1.1"]
         assert len(small.created()) == 1
-        assert small.standing("1.1.1") == "reserved"
+        assert small.status("1.1.1") == "reserved"
         pilot.exchange()
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         assert len(small.created()) == 1
 
 

@@ -63,9 +63,9 @@ def test_a_package_waits_for_a_site_no_longer_than_is_set(limited: Limits) -> No
         small.submit(bag(2))
         small.take(SubmitAttempt)
         small.wait(99)
-        assert small.standing("1.2.1") == "ready"
+        assert small.status("1.2.1") == "ready"
         small.wait(1)
-        assert small.standing("1.2.1") == "aborted"
+        assert small.status("1.2.1") == "aborted"
 
 
 def test_a_job_is_held_when_as_many_packages_have_failed_for_good_as_are_set(limited: Limits) -> None:

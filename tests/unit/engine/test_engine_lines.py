@@ -37,7 +37,7 @@ def test_a_dropped_line_is_not_waited_for_and_not_among_the_inputs() -> None:
         small.submit(plan(stage(2), stage(), edges=MERGE))
         pilot = small.pilot()
         assert isinstance(small.ask(DROP), Accepted)
-        assert small.standing("1.2.1") == "dropped"
+        assert small.status("1.2.1") == "dropped"
         pilot.exchange()
         pilot.succeed("1.1.1")
         assert pilot.packages == ["2.1.1"]
@@ -55,7 +55,7 @@ def test_dropping_a_line_that_runs_stops_it_and_grants_nothing_of_it() -> None:
         assert reply.cancelled == (ref,)
         pilot.end(ref)
         pilot.exchange()
-        assert small.standing("1.2.1") == "dropped"
+        assert small.status("1.2.1") == "dropped"
         assert small.told(payloads.CommitGranted, "1.2.1") == []
 
 
@@ -105,7 +105,7 @@ def test_restoring_before_a_consumer_has_begun_blocks_it_again() -> None:
         small.ask(DROP)
         pilot.end(pilot.ref("1.1.1"))
         pilot.exchange(leaving="full")  # takes nothing, so the consumer is only reserved
-        assert small.standing("2.1.1") == "reserved"
+        assert small.status("2.1.1") == "reserved"
         assert isinstance(small.ask(RESTORE), Accepted)
         assert small.standings() == {"done": ["1.1.1"], "reserved": ["1.2.1"], "blocked": ["2.1.1"]}
         pilot.exchange()
@@ -214,9 +214,9 @@ def test_restoring_a_dead_line_gives_those_who_wait_for_it_up_again() -> None:
         pilot = small.pilot()
         small.ask(Kill(job=JOB, package="1.2.1"))
         small.ask(DROP)
-        assert small.standing("2.1.1") == "blocked"
+        assert small.status("2.1.1") == "blocked"
         small.ask(RESTORE)
-        assert small.standing("2.1.1") == "upstream"
+        assert small.status("2.1.1") == "upstream"
         small.ask(Restart(job=JOB, package="1.2.1"))
         pilot.exchange()
         pilot.succeed("1.1.1")
@@ -231,7 +231,7 @@ def test_a_restored_line_whose_producer_died_meanwhile_is_given_up() -> None:
         small.ask(Drop(job=JOB, stage=2, line=1))
         small.ask(Kill(job=JOB, package="1.2.1"))
         small.ask(Restore(job=JOB, stage=2, line=1))
-        assert small.standing("2.1.1") == "upstream"
+        assert small.status("2.1.1") == "upstream"
 
 
 def test_dropping_a_whole_line_drops_each_of_its_packages() -> None:
@@ -264,7 +264,7 @@ def test_a_line_may_be_restored_though_its_own_packages_have_begun() -> None:
         assert "1.2.2" in pilot.packages
         pilot.succeed(*pilot.packages)
         pilot.unread.clear()
-        assert small.standing("1.2.2") == "done"
+        assert small.status("1.2.2") == "done"
 
 
 def test_dropping_twice_and_restoring_what_was_not_dropped_is_refused() -> None:
@@ -336,8 +336,8 @@ def test_a_line_is_killed_whole_and_what_waits_for_it_is_given_up() -> None:
     pilot = small.pilot()
     pilot.succeed("1.2.1")
     assert isinstance(small.ask(Kill(job=JOB, stage=1, line=2, message="wrong field")), Accepted)
-    assert [small.standing(each) for each in ("1.2.1", "1.2.2", "2.1.1")] == ["done", "cancelled", "upstream"]
-    assert small.standing("1.1.1") == "live"
+    assert [small.status(each) for each in ("1.2.1", "1.2.2", "2.1.1")] == ["done", "cancelled", "upstream"]
+    assert small.status("1.1.1") == "live"
     assert refusal(small.ask(Kill(job=JOB, stage=1, line=2))) == ("line-over", "1.2")
     assert refusal(small.ask(Kill(job=JOB, stage=1, line=9))) == ("unknown-line", "1.9")
 
@@ -360,7 +360,7 @@ def test_a_line_whose_files_are_removed_counts_no_longer_and_makes_them_anew_whe
         pilot.succeed("1.2.1")
         assert isinstance(small.ask(REMOVING), Accepted)
         assert ordered(small) == [("1.2.1", 1)]
-        assert small.standing("1.2.1") == "dropped"
+        assert small.status("1.2.1") == "dropped"
         assert isinstance(small.ask(RESTORE), Accepted)
         pilot.exchange()
         assert pilot.ref("1.2.1").attempt == 2
@@ -378,7 +378,7 @@ def test_what_somebody_is_reading_stays_and_goes_when_it_is_asked_for_again() ->
         assert isinstance(answer, Refused)
         assert f"pilotage drop --force --remove-files {JOB} 1.2" in answer.next_step
         assert isinstance(small.ask(Drop(job=JOB, stage=1, line=2, force=True, remove_files=True)), Accepted)
-        assert (ordered(small), small.standing("1.2.1")) == ([], "done")
+        assert (ordered(small), small.status("1.2.1")) == ([], "done")
         pilot.succeed("2.1.1")
         assert isinstance(small.ask(REMOVING), Accepted), "the line is dropped: its files can still go"
         assert ordered(small) == [("1.2.1", 1)]
@@ -414,4 +414,4 @@ def test_what_makes_no_files_stays_done() -> None:
         small.ask(RESTORE)
         pilot.exchange()
         pilot.succeed("1.2.1")
-        assert small.standing("1.2.2") == "done"
+        assert small.status("1.2.2") == "done"

@@ -42,12 +42,12 @@ def test_it_is_looked_for_again_by_the_pilot_that_comes_up_on_its_node_and_by_no
         small.submit(bag(1, ON_17))
         away = small.pilot(node="n16")
         small.wait(70.0, away)
-        assert small.standing("1.1.1") == "ready"
+        assert small.status("1.1.1") == "ready"
         told = {each.code: each.message for each in small.explain("1.1.1").reasons}
         assert told["site-closed"] == "a had no pilot on n17, where alone it may run for 60 s"
         small.wait(5.0, away)
         other = small.pilot(node="n18")
-        assert small.standing("1.1.1") == "ready"
+        assert small.status("1.1.1") == "ready"
         small.wait(5.0, away, other)
         assert small.pilot(node="n17").packages == ["1.1.1"]
 

@@ -41,7 +41,7 @@ def test_a_kill_before_a_success_in_the_same_step_wins() -> None:
         pilot.end(pilot.ref("1.1.1"))
         small.step(KILL, pilot.message())
         assert isinstance(small.answers.pop().outcome, Accepted)
-        assert small.standing("1.1.1") == "cancelled"
+        assert small.status("1.1.1") == "cancelled"
         assert small.told(payloads.CommitGranted, "1.1.1") == []
 
 
@@ -54,7 +54,7 @@ def test_a_success_before_a_kill_in_the_same_step_ends_in_one_of_both() -> None:
         small.answers.pop()
         granted, cancelled = small.told(payloads.CommitGranted, "1.1.1"), small.told(payloads.CancelAccepted, "1.1.1")
         assert len(granted) + len(cancelled) == 1
-        assert small.standing("1.1.1") == ("done" if granted else "cancelled")
+        assert small.status("1.1.1") == ("done" if granted else "cancelled")
 
 
 def test_a_success_after_a_kill_is_never_granted() -> None:
@@ -139,7 +139,7 @@ def test_an_attempt_of_an_older_epoch_cannot_win_in_a_newer_one() -> None:
         small.ask(Restart(job=JOB, package="1.1.1"))
         pilot.end(old, epoch=1)
         pilot.exchange()
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         pilot.end(old, epoch=2)
         pilot.exchange()
         assert small.told(payloads.CommitGranted, "1.1.1") == []
@@ -222,7 +222,7 @@ def test_restarting_what_was_given_up_because_of_a_producer_that_is_still_dead_d
         small.take(SubmitPilot)
         small.ask(Kill(job=JOB, package="1.1.1"))
         small.ask(Restart(job=JOB, package="2.1.1"))
-        assert small.standing("2.1.1") == "upstream"  # refused, or given up again
+        assert small.status("2.1.1") == "upstream"  # refused, or given up again
 
 
 def test_restarting_a_killed_job_goes_on_with_everything_that_was_not_done() -> None:
@@ -324,7 +324,7 @@ def test_rescheduling_does_not_count_as_a_failure() -> None:
             pilot.exchange()
             pilot.unread.clear()
         assert pilot.packages == ["1.1.1"]
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
 
 
 def test_rescheduling_what_does_not_run_is_refused() -> None:
@@ -360,7 +360,7 @@ def test_a_replica_that_fails_leaves_the_other_alone() -> None:
         two.fail("1.1.1", "application-error")
         assert one.packages == ["1.1.1"]
         one.succeed("1.1.1")
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         two.exchange()
         two.unread.clear()
 

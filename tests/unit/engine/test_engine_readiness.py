@@ -49,10 +49,10 @@ def test_a_success_that_is_told_does_not_start_consumers_before_its_grant() -> N
         job = engine.state.jobs.by_id[JOB]
         for one in told:
             engine.apply(one)
-            assert (job.waits.tolist(), job.standing[1]) == ([0, 1], PackageStatus.BLOCKED)
+            assert (job.waits.tolist(), job.status[1]) == ([0, 1], PackageStatus.BLOCKED)
         decided = [(one.event.type, one.event.package) for one in engine.decide(small.now)]
         assert decided[0] == ("CommitGranted", "1.1.1")
-        assert (job.waits.tolist(), job.standing[1]) == ([0, 0], PackageStatus.RESERVED)
+        assert (job.waits.tolist(), job.status[1]) == ([0, 0], PackageStatus.RESERVED)
 
 
 def test_staged_outputs_free_the_slot_and_are_granted_before_the_attempt_has_ended() -> None:
@@ -62,7 +62,7 @@ def test_staged_outputs_free_the_slot_and_are_granted_before_the_attempt_has_end
         ref = pilot.ref("1.1.1")
         pilot.say(payloads.OutputsStaged(manifest=()), ref)
         pilot.exchange()
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         assert "2.1.1" in pilot.packages
         pilot.end(ref)
         pilot.exchange()
@@ -76,7 +76,7 @@ def test_a_merge_waits_for_all_its_producers() -> None:
         pilot = small.pilot()
         pilot.succeed("1.2.1")
         pilot.succeed("1.1.1")
-        assert small.standing("2.1.1") == "blocked"
+        assert small.status("2.1.1") == "blocked"
         pilot.succeed("1.3.1")
         assert [each.package for each in pilot.held[pilot.ref("2.1.1")].inputs] == ["1.1.1", "1.2.1", "1.3.1"]
 
@@ -96,7 +96,7 @@ def test_a_failed_attempt_grants_nothing() -> None:
         pilot.fail("1.1.1", "platform-failure")
         assert pilot.packages == ["1.1.1"]
         assert small.told(payloads.CommitGranted, "1.1.1") == []
-        assert small.standing("2.1.1") == "blocked"
+        assert small.status("2.1.1") == "blocked"
 
 
 # --- hold and release -----------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_holding_a_job_gives_its_reservations_back_and_lets_what_runs_go_on() ->
         assert small.reserved("a") == {}
         pilot.succeed("1.1.1")
         assert pilot.packages == ["1.2.1"]
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         small.ask(Release(job=JOB))
         assert small.standings()["reserved"] == ["1.3.1", "1.4.1", "1.5.1"]
         pilot.exchange()
@@ -143,7 +143,7 @@ def test_holding_a_package_gives_its_reservation_to_another() -> None:
         assert small.standings()["reserved"] == ["1.2.1", "1.3.1"]
         small.ask(Hold(job=JOB, package="1.2.1"))
         assert small.standings()["reserved"] == ["1.3.1", "1.4.1"]
-        assert small.standing("1.2.1") == "held"
+        assert small.status("1.2.1") == "held"
         pilot.succeed("1.1.1")
         pilot.succeed("1.3.1")
         pilot.succeed("1.4.1")
@@ -172,7 +172,7 @@ def test_a_consumer_that_is_held_before_its_inputs_are_there_stays_held() -> Non
         pilot = small.pilot()
         small.ask(Hold(job=JOB, package="2.1.1"))
         pilot.succeed("1.1.1")
-        assert small.standing("2.1.1") == "held"
+        assert small.status("2.1.1") == "held"
         small.ask(Release(job=JOB, package="2.1.1"))
         pilot.exchange()
         assert pilot.packages == ["2.1.1"]
@@ -289,7 +289,7 @@ def test_a_late_stage_that_turns_out_empty_is_laid_out_and_over() -> None:
         pilot = small.pilot()
         pilot.succeed("1.1.1")
         assert len(small.take(ExpandStage)) == 1
-        assert small.standing("3.1.1") == "blocked"
+        assert small.status("3.1.1") == "blocked"
         small.grow(grown(made, late=2, lines=0), late=2)
         pilot.exchange()
         assert pilot.packages == ["3.1.1"]
@@ -306,7 +306,7 @@ def test_packages_that_wait_for_a_late_stage_wait_for_its_packages_once_it_is_kn
         small.grow(grown(made, late=2, lines=2, edges=edges), late=2)
         pilot.exchange()
         pilot.succeed("2.1.1")
-        assert small.standing("3.1.1") == "blocked"
+        assert small.status("3.1.1") == "blocked"
         pilot.succeed("2.2.1")
         assert pilot.packages == ["3.1.1"]
 
@@ -319,10 +319,10 @@ def test_who_waits_for_a_late_stage_is_given_up_again_when_its_producer_dies_aga
         for _ in range(2):
             small.ask(Kill(job=JOB, package="1.1.1"))
             pilot.exchange()
-            assert small.standing("3.1.1") == "upstream"
+            assert small.status("3.1.1") == "upstream"
             small.ask(Restart(job=JOB, package="1.1.1"))
             pilot.exchange()
-            assert small.standing("3.1.1") == "blocked"
+            assert small.status("3.1.1") == "blocked"
 
 
 def test_a_late_stage_with_a_dead_producer_takes_those_who_wait_for_it_and_the_job_along() -> None:
@@ -332,7 +332,7 @@ def test_a_late_stage_with_a_dead_producer_takes_those_who_wait_for_it_and_the_j
         pilot = small.pilot()
         small.ask(Kill(job=JOB, package="1.1.1"))
         pilot.exchange()
-        assert small.standing("3.1.1") == "upstream"
+        assert small.status("3.1.1") == "upstream"
         [aborted] = small.told(payloads.Aborted, "3.1.1")
         assert msgspec.json.decode(aborted.data) == {
             "cause": "upstream",
@@ -357,7 +357,7 @@ def test_restarting_the_dead_producer_of_a_late_stage_brings_everything_back() -
         assert small.engine.state.jobs.by_id[JOB].aborted
         assert isinstance(small.ask(Restart(job=JOB)), Accepted)
         assert not small.engine.state.jobs.by_id[JOB].aborted
-        assert small.standing("3.1.1") == "blocked"
+        assert small.status("3.1.1") == "blocked"
         pilot.exchange()
         pilot.succeed("1.1.1")
         assert [each.stage for each in small.take(ExpandStage)] == [2]
@@ -373,9 +373,9 @@ def test_dropping_the_dead_producer_of_a_late_stage_lets_the_others_make_it() ->
         pilot = small.pilot()
         small.ask(Kill(job=JOB, package="1.1.1"))
         pilot.exchange()
-        assert small.standing("3.1.1") == "upstream"
+        assert small.status("3.1.1") == "upstream"
         small.ask(Drop(job=JOB, stage=1, line=1))
-        assert small.standing("3.1.1") == "blocked"
+        assert small.status("3.1.1") == "blocked"
         pilot.succeed("1.2.1")
         assert [each.stage for each in small.take(ExpandStage)] == [2]
 

@@ -31,7 +31,7 @@ def test_what_only_a_lost_attempt_read_can_be_made_anew_as_explain_says() -> Non
         _, two = lost_reader(small)
         assert "restart 1.1.1, if what it made is lost" in [why.next_step for why in small.explain("2.1.1").reasons]
         assert isinstance(small.ask(REMAKE), Accepted)
-        assert small.standing("2.1.1") == "blocked"
+        assert small.status("2.1.1") == "blocked"
         two.exchange()
         two.succeed("1.1.1")
         two.succeed("2.1.1")
@@ -48,7 +48,7 @@ def test_a_lost_attempt_that_comes_back_after_its_input_is_made_anew_cannot_win(
         one.exchange()
         one.unread.clear()
         assert small.told(payloads.CommitGranted, "2.1.1") == []
-        assert small.standing("2.1.1") == "blocked"
+        assert small.status("2.1.1") == "blocked"
         two.exchange()
         two.succeed("1.1.1")
         two.succeed("2.1.1")
@@ -63,10 +63,10 @@ def test_a_lost_reader_that_waits_for_a_place_leaves_its_queue_when_its_input_is
         small.ask(Hold(job=JOB))
         small.wait(3 * LEASE + 1)  # its queue is now one of those that avoid a site
         small.effects.clear()
-        assert small.standing("2.1.1") == "ready"
+        assert small.status("2.1.1") == "ready"
         assert isinstance(small.ask(REMAKE), Accepted)
         small.effects.clear()
-        assert small.standing("2.1.1") == "blocked"
+        assert small.status("2.1.1") == "blocked"
         small.ask(Release(job=JOB))
         small.effects.clear()
         two = small.agent("b-0.1", site="b", request="b-0")
@@ -96,7 +96,7 @@ def test_a_dropped_reader_stays_dropped_when_its_input_is_made_anew() -> None:
         one, two = lost_reader(small)
         small.ask(Drop(job=JOB, stage=2, line=1))
         assert isinstance(small.ask(REMAKE), Accepted)
-        assert small.standing("2.1.1") == "dropped"
+        assert small.status("2.1.1") == "dropped"
         two.exchange()
         two.succeed("1.1.1")
         one.end(one.ref("2.1.1"))

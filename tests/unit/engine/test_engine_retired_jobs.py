@@ -158,10 +158,10 @@ def test_a_cleared_job_comes_back_from_the_book_and_is_restarted(whole: bool) ->
     asked = Restart(job=JOB, package="" if whole else "1.2.1")
     small.step(Reload(job=snapshot(small)), Asked(token=1, operation=asked))
     assert isinstance(small.answers.pop().outcome, Accepted)
-    assert small.standing("1.1.1") == "done"
+    assert small.status("1.1.1") == "done"
     pilot.unread.clear()
     small.finish()
-    assert small.standing("1.2.1") == "done"
+    assert small.status("1.2.1") == "done"
     assert same_after_a_restart(small)
 
 
@@ -197,7 +197,7 @@ def test_a_package_that_was_cleared_before_it_was_done_is_over_also_after_a_rest
     small.submit(bag(2))
     small.pilot()
     told_by_client(small, payloads.Cleared(by="user"), "1.2.1")
-    assert small.standing("1.2.1") == "cancelled"
+    assert small.status("1.2.1") == "cancelled"
     assert same_after_a_restart(small)
 
 
@@ -228,10 +228,10 @@ def test_what_may_still_act_is_known_again_when_its_job_comes_back() -> None:
     assert (small.engine.state.abandoned.by_pilot, small.engine.state.abandoned.pilots_by_request) == ({}, {})
     small.step(Reload(job=snapshot(small)), Asked(token=1, operation=Restart(job=JOB)))
     small.answers.clear()
-    assert small.standing("1.1.1") == "blocked"
+    assert small.status("1.1.1") == "blocked"
     pilot.exchange()  # it is told that nobody waits
     pilot.exchange()  # it holds it no longer
-    assert small.standing("1.1.1") != "blocked"
+    assert small.status("1.1.1") != "blocked"
 
 
 def test_jobs_that_come_later_go_later_also_after_others_left() -> None:
@@ -312,7 +312,7 @@ def test_the_sites_for_what_nobody_asks_for_any_more_are_forgotten() -> None:
         small.submit(bag(1, kind(locators=("file:///same/*",))), job="d")
         pilot.exchange(after=1.0)
         pilot.succeed(*pilot.packages)
-        assert small.standing("1.1.1", job="d") == "done"
+        assert small.status("1.1.1", job="d") == "done"
         small.ask(Clear(job="c"))
         small.ask(Clear(job="d"))
         assert not pools

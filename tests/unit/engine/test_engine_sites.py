@@ -89,7 +89,7 @@ def test_nothing_is_submitted_to_a_site_that_sleeps_until_somebody_wakes_it() ->
         assert isinstance(ask(small, WakeSite(site="a")), Accepted)
         small.wait(1)
         small.pilot("a").succeed("1.1.1")
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         refused = ask(small, WakeSite(site="a"))
         assert isinstance(refused, Refused)
         assert refused.code == "not-hibernated"
@@ -242,9 +242,9 @@ def test_a_site_that_goes_and_comes_back_is_used_again() -> None:
         small.submit(bag(1))
         small.take(SubmitPilot)
         small.step(SitesChanged(sites=()))
-        assert small.standing("1.1.1") == "ready"
+        assert small.status("1.1.1") == "ready"
         small.step(SitesChanged(sites=(site("a"),)))
-        assert small.standing("1.1.1") == "reserved"
+        assert small.status("1.1.1") == "reserved"
         small.effects.clear()
 
 
@@ -373,7 +373,7 @@ def test_what_is_queued_for_long_is_queued_elsewhere_and_the_first_to_start_ends
         [lost] = [one.data for one in small.book if isinstance(one.data, payloads.AttemptLost)]
         assert lost.reason == "outrun"
         agent.succeed("1.1.1")
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         agent.unread.clear()
         small.effects.clear()  # whoever lost is taken out once more, which does no harm
 
@@ -462,8 +462,8 @@ def test_what_was_learned_of_a_site_survives_a_restart() -> None:
         small.wait(61, pilot)
         assert told(small, payloads.SiteStanding) == ["a"]
         again = small.restarted().engine
-        before = small.engine.state.selection.standing("a")
-        assert again.state.selection.standing("a") == before
+        before = small.engine.state.selection.learned_state("a")
+        assert again.state.selection.learned_state("a") == before
         assert before.earned > 0
         ask(small, HibernateSite(site="a"))
         again = small.restarted().engine

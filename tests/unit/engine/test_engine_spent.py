@@ -32,7 +32,7 @@ def test_no_replica_is_made_of_what_has_failed_as_often_as_it_may() -> None:
         small.wait(30, one, two)
         assert small.created() == [("1.1.1", 1, "a"), ("1.1.1", 2, "b")]
         one.succeed("1.1.1")
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         two.unread.clear()
 
 
@@ -42,7 +42,7 @@ def test_one_that_was_wanted_before_is_not_made_either_and_what_runs_is_not_give
         assert isinstance(small.ask(Replicate(job=JOB, package="1.1.1")), Accepted)
         two.fail("1.1.1", "application-error")
         assert small.told(payloads.Aborted, "1.1.1") == []
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
         three = small.agent("c-0.1", site="c", request="c-0")
         three.exchange()
         small.wait(30, one, two, three)

@@ -32,9 +32,9 @@ def test_what_was_ready_before_a_restart_has_waited_since() -> None:
         small.wait(300.0)
         restart(small)
     small.wait(99.0)
-    assert small.standing("1.2.1") == "ready"
+    assert small.status("1.2.1") == "ready"
     small.wait(1.0)
-    assert small.standing("1.2.1") == "aborted"
+    assert small.status("1.2.1") == "aborted"
 
 
 def test_after_a_long_absence_sites_are_given_a_lease_to_take_what_waits() -> None:
@@ -43,9 +43,9 @@ def test_after_a_long_absence_sites_are_given_a_lease_to_take_what_waits() -> No
     small.now += 5000.0
     restart(small)
     small.wait(59.0)
-    assert small.standing("1.2.1") == "ready"
+    assert small.status("1.2.1") == "ready"
     small.wait(1.0)
-    assert small.standing("1.2.1") == "aborted"
+    assert small.status("1.2.1") == "aborted"
 
 
 def test_a_consumer_waits_since_its_producer_was_granted() -> None:
@@ -77,9 +77,9 @@ def test_what_was_held_has_its_full_term_again_from_when_it_was_released(package
     if restarts:
         restart(small)
     small.wait(989.0)
-    assert small.standing("1.2.1") == "ready"
+    assert small.status("1.2.1") == "ready"
     small.wait(1.0)
-    assert small.standing("1.2.1") == "aborted"
+    assert small.status("1.2.1") == "aborted"
 
 
 def test_what_waits_for_nobody_since_a_line_was_dropped_has_its_full_term_again() -> None:
@@ -90,6 +90,6 @@ def test_what_waits_for_nobody_since_a_line_was_dropped_has_its_full_term_again(
     small.wait(900.0)
     restart(small)
     small.wait(999.0)
-    assert small.standing("2.2.1") == "ready"
+    assert small.status("2.2.1") == "ready"
     small.wait(1.0)
-    assert small.standing("2.2.1") == "aborted"
+    assert small.status("2.2.1") == "aborted"

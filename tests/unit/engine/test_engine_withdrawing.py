@@ -62,7 +62,7 @@ def test_a_job_that_goes_on_soon_keeps_its_pilots_and_one_that_goes_on_later_get
         small.ask(Release(job="j"))
         small.wait(2)
         small.pilot("a").succeed("1.1.1")
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
 
 
 def test_pilots_are_kept_for_longer_while_packages_wait_for_others() -> None:
@@ -97,14 +97,14 @@ def test_a_service_that_ends_withdraws_its_pilots_asks_for_no_more_and_writes_do
         pilot = small.pilot("a")
         [queued] = small.take(SubmitPilot)
         pilot.succeed(next(iter(pilot.held)).package)
-        learned = small.engine.state.selection.standing("a")
-        assert small.restarted().engine.state.selection.standing("a").earned != learned.earned
+        learned = small.engine.state.selection.learned_state("a")
+        assert small.restarted().engine.state.selection.learned_state("a").earned != learned.earned
         small.step(Stopping(token=3))
         assert [each.token for each in small.answers] == [3]
         small.answers.clear()
         assert [each.key for each in small.take(CancelSubmitted)] == [queued.key]
         again = small.restarted().engine
-        assert again.state.selection.standing("a").earned == learned.earned
+        assert again.state.selection.learned_state("a").earned == learned.earned
         assert queued.key not in again.state.pilots.requests
         small.wait(30, pilot)
         assert not small.effects

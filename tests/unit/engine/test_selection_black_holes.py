@@ -176,12 +176,12 @@ def test_failures_that_are_common_to_all_sites_stay_so_over_a_restart() -> None:
         end(sites, "here", "broken", failed=True, at=800.0)
     again = three_sites()
     for name in ("here", "there", "yonder"):
-        written = msgspec.json.encode(sites.standing(name))
+        written = msgspec.json.encode(sites.learned_state(name))
         again.restore(msgspec.json.decode(written, type=LearnedState))
-        assert again.standing(name) == sites.standing(name)
+        assert again.learned_state(name) == sites.learned_state(name)
     assert end(again, "here", "broken", failed=True, at=810.0) == []
     # Of one that was written down before anybody kept whose the failures were, all count.
-    bare = msgspec.structs.replace(sites.standing("here"), failed=())
+    bare = msgspec.structs.replace(sites.learned_state("here"), failed=())
     again.restore(bare)
     assert end(again, "here", "broken", failed=True, at=820.0) == ["black-hole"]
 

@@ -83,8 +83,13 @@ def test_a_canary_that_fails_by_the_fault_of_the_platform_puts_its_site_to_sleep
     sites = woken()
     start(sites, "a")
     assert [type(each) for each in end(sites, "a", "platform")] == [Hibernated]
-    standing = sites.standing("a")
-    assert (standing.status, standing.times, standing.canary, standing.placed) == ("hibernated", 2, False, 0)
+    learned_state = sites.learned_state("a")
+    assert (learned_state.status, learned_state.times, learned_state.canary, learned_state.placed) == (
+        "hibernated",
+        2,
+        False,
+        0,
+    )
 
 
 def test_a_canary_that_was_only_reserved_leaves_room_for_another() -> None:
@@ -114,11 +119,11 @@ def test_after_a_restart_a_canary_that_was_only_reserved_is_forgotten() -> None:
     sites = woken()
     sites.use("a")
     again = selection("a")
-    again.restore(sites.standing("a"))
+    again.restore(sites.learned_state("a"))
     again.recount("a")
     assert again.status("a") == "candidate"
     again.recount("a", attempts=[Underway(created_at=0.0)], used={0: 1})
-    again.restore(sites.standing("a"))
+    again.restore(sites.learned_state("a"))
     assert again.status("a") == "overloaded"
 
 
@@ -171,10 +176,10 @@ def test_three_platform_failures_in_a_row_drain_a_pilot_once() -> None:
 def test_a_standing_survives_being_written_down() -> None:
     sites = selection("a", "b")
     fail(sites, "a")
-    standing = sites.standing("a")
-    assert msgspec.json.decode(msgspec.json.encode(standing), type=LearnedState) == standing
-    assert standing.sleep is not None
-    assert (standing.times, standing.sleep.reason) == (1, "platform-failure")
+    learned_state = sites.learned_state("a")
+    assert msgspec.json.decode(msgspec.json.encode(learned_state), type=LearnedState) == learned_state
+    assert learned_state.sleep is not None
+    assert (learned_state.times, learned_state.sleep.reason) == (1, "platform-failure")
 
 
 def test_the_queue_of_those_who_sleep_survives_a_restart() -> None:
@@ -182,7 +187,7 @@ def test_the_queue_of_those_who_sleep_survives_a_restart() -> None:
     fail(sites, "c", "a", "b")
     again = selection("a", "b", "c")
     for name in "abc":
-        again.restore(sites.standing(name))
+        again.restore(sites.learned_state(name))
     assert picked(again) == "c"
 
 
@@ -220,7 +225,7 @@ def test_a_site_that_left_takes_its_queue_times_and_its_ends_with_it() -> None:
 
 def test_what_is_told_of_an_unknown_site_changes_nothing() -> None:
     sites = selection("a")
-    before = sites.standing("a")
+    before = sites.learned_state("a")
     sites.remove("x")
     sites.use("x")
     sites.submission_began("x")
@@ -228,4 +233,4 @@ def test_what_is_told_of_an_unknown_site_changes_nothing() -> None:
     sites.room_changed("x", backlog=3)
     assert end(sites, "x", "platform") == sites.wake("x") == sites.hibernate("x", at=0.0) == []
     assert sites.replica_won(0.0, others=[("x", 1e9)], at=0.0) == sites.pilot_began("x", queued_seconds=1.0) == []
-    assert sites.standing("a") == before
+    assert sites.learned_state("a") == before

@@ -328,8 +328,8 @@ def test_the_activities_used_latest_are_remembered_and_what_is_under_way_is() ->
 def test_what_thompson_learned_is_in_the_standing() -> None:
     sites = selection({"a": 0.0}, "thompson")
     taught(sites, "a", seconds=10.0, count=2)
-    standing: LearnedState = sites.standing("a")
-    assert standing.arms == (Evidence(activity="x", successes=2.0, seconds=20.0, at=10.0),)
+    learned_state: LearnedState = sites.learned_state("a")
+    assert learned_state.arms == (Evidence(activity="x", successes=2.0, seconds=20.0, at=10.0),)
 
 
 # --- explanations -----------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_what_is_refused_is_held_by_its_package_and_asked_about_again_when_that_
         assert b"another has it" in bytes(held.data)
         assert "it is held: a.dat: another has it" in [why.message for why in small.explain("1.1.1").reasons]
         small.ask(Release(job=JOB, package="1.1.1"))
-        assert small.standing("1.1.1") == "held"  # it was asked about, and is held again
+        assert small.status("1.1.1") == "held"  # it was asked about, and is held again
         assert len(small.told(payloads.Held, "1.1.1")) == 2
         guard.why = ""
         small.ask(Release(job=JOB, package="1.1.1"))
@@ -75,7 +75,7 @@ def test_of_jobs_that_are_not_contested_nothing_is_asked_and_a_hold_keeps_no_gra
         small.ask(Hold(job=JOB, package="1.1.1"))
         pilot.succeed("1.1.1")
         assert (guard.told, guard.asked) == ([], [])
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         pilot.exchange()
         pilot.unread.clear()
 

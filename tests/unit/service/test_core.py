@@ -42,7 +42,7 @@ def test_what_was_made_before_is_granted_with_the_submission_and_its_consumers_g
         adopted = [Adopted(package=0, manifest=manifest, message="made before")]
         small.step(Submit(token=1, job=JOB, registered=registered_of(made, owner="ada"), plan=made, adopted=adopted))
         small.answers.clear()
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         [finished] = small.told(payloads.AttemptFinished, "1.1.1")
         assert msgspec.json.decode(finished.data)["exit_message"] == "made before"
         pilot = small.pilot()
@@ -261,7 +261,7 @@ def test_a_stale_exchange_brings_its_events_and_nothing_else() -> None:
         assert pilot.exchange(events=(), held=held) is None
         heard_at = small.engine.state.pilots.by_name[pilot.name].heard_at
         outbox = small.step(msgspec.structs.replace(stale, leaving="old news", held=()), after=5.0)
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         assert [reply.sequence for reply in outbox.replies] != [stale.sequence]
         assert small.engine.state.pilots.by_name[pilot.name].heard_at == heard_at
         assert small.engine.state.pilots.by_name[pilot.name].leaving == ""
@@ -307,7 +307,7 @@ def test_who_settles_what_a_pilot_left_is_heard_beyond_all_that_the_pilot_said()
         for number in (0, takeover.BATCH_EVENTS):
             outbox = small.step(msgspec.structs.replace(told, sequence=SETTLING + number))
             assert ["far beyond" in reply.leave for reply in outbox.replies] == [False]
-        assert small.standing("1.1.1") == "done"
+        assert small.status("1.1.1") == "done"
         pilot.unread.clear()
 
 
@@ -337,7 +337,7 @@ def test_an_agent_whose_numbers_jump_out_of_all_reach_has_to_leave_and_its_strea
         reply = pilot.exchange(events=(msgspec.structs.replace(last, n=last.n + JUMP_MAX),))
         assert reply is not None
         assert (reply.acknowledged, "far beyond" in reply.leave) == (good.n - 1, True)
-        assert small.standing("1.2.1") == "live"
+        assert small.status("1.2.1") == "live"
         reply = pilot.exchange(events=(good, last))
         assert reply is not None
         assert (reply.acknowledged, reply.leave) == (last.n, "")
@@ -370,8 +370,8 @@ def test_a_malformed_event_is_refused_and_does_not_hold_back_those_behind_it(bro
         assert reply.acknowledged == good.n
         assert len(small.refused) == 1
         small.refused.clear()
-        assert small.standing("1.2.1") == "done"
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.2.1") == "done"
+        assert small.status("1.1.1") == "live"
 
 
 def test_events_about_jobs_and_packages_nobody_knows_are_kept_and_change_nothing() -> None:
@@ -383,7 +383,7 @@ def test_events_about_jobs_and_packages_nobody_knows_are_kept_and_change_nothing
             pilot.say(payloads.AttemptFinished(exit_code="SUCCESS", manifest=()), ref)  # type: ignore[arg-type]
         pilot.exchange()
         assert pilot.unacknowledged == []
-        assert small.standing("1.1.1") == "live"
+        assert small.status("1.1.1") == "live"
 
 
 def test_an_exchange_of_a_pilot_that_never_said_it_started_is_told_to_leave() -> None:

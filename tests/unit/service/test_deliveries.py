@@ -14,7 +14,7 @@ from pilotage.adapters.notifiers.webhook import WebhookNotifier
 from pilotage.book.notices.notices import RETRY_SECONDS_MAX, retry_seconds
 from pilotage.book.rows.tables import NoticeRow
 from pilotage.ports import DeliveryRefused, JournalUnavailable, NotDelivered
-from pilotage.service.notifications.deliveries import TROUBLE_SECONDS, Deliveries, DeliveryTask, SubscriptionTasks
+from pilotage.service.notifications.deliveries import TROUBLE_SECONDS, Deliveries, DueDelivery, SubscriptionDeliveries
 from pilotage.service.notifications.subscriptions import Asked
 from tests.engines.smtp import BreakOff as MailBreakOff
 from tests.engines.smtp import MailServer
@@ -68,10 +68,10 @@ def test_notices_are_told_in_order_and_then_forgotten(book: Notified) -> None:
 def test_nothing_is_sent_before_that_has_happened_which_it_tells(book: Notified) -> None:
     book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
     settled: list[int] = []
-    tasks = SubscriptionTasks(book.subscriptions, clock=book.clock, base_url=BASE_URL)
-    tasks.settle = lambda: settled.append(len(book.notifier.told))
+    due_deliveries = SubscriptionDeliveries(book.subscriptions, clock=book.clock, base_url=BASE_URL)
+    due_deliveries.settle = lambda: settled.append(len(book.notifier.told))
     book.run("1.1.1")
-    assert run_due(Deliveries([tasks], clock=book.clock)) == 1
+    assert run_due(Deliveries([due_deliveries], clock=book.clock)) == 1
     assert (settled, len(book.notifier.told)) == ([0], 1)
 
 
@@ -367,8 +367,8 @@ def test_a_journal_that_does_not_answer_is_asked_again_later() -> None:
         raise JournalUnavailable("gone")
 
     class Trouble:
-        def tasks(self) -> list[DeliveryTask]:
-            return [DeliveryTask("x", 0.0, fail)]
+        def due_deliveries(self) -> list[DueDelivery]:
+            return [DueDelivery("x", 0.0, fail)]
 
         def on_news(self, woken: object) -> None:
             """Nothing is ever new."""
@@ -399,8 +399,8 @@ def test_one_receiver_is_never_told_two_things_at_once() -> None:
     news: list[Callable[[], None]] = []
 
     class Busy:
-        def tasks(self) -> list[DeliveryTask]:
-            return [DeliveryTask("x", 0.0, run)]
+        def due_deliveries(self) -> list[DueDelivery]:
+            return [DueDelivery("x", 0.0, run)]
 
         def on_news(self, woken: Callable[[], None]) -> None:
             news.append(woken)
@@ -431,5 +431,5 @@ def test_a_transport_that_the_service_lost_keeps_the_queue(book: Notified) -> No
 
 
 def test_the_agenda_of_a_book_without_subscriptions_is_empty(book: Notified) -> None:
-    tasks = SubscriptionTasks(book.subscriptions, clock=book.clock, base_url=BASE_URL)
-    assert list(tasks.tasks()) == []
+    due_deliveries = SubscriptionDeliveries(book.subscriptions, clock=book.clock, base_url=BASE_URL)
+    assert list(due_deliveries.due_deliveries()) == []

@@ -244,8 +244,8 @@ def runner_of(here: Place, writer: Writer) -> Iterator[Runner]:
         made.stop()
 
 
-def standing(runner: Runner, job: str, number: int) -> str:
-    return STATUS_NAMES[runner.ask(lambda engine: engine.state.jobs.by_id[job].standing[number]).result()]
+def status(runner: Runner, job: str, number: int) -> str:
+    return STATUS_NAMES[runner.ask(lambda engine: engine.state.jobs.by_id[job].status[number]).result()]
 
 
 def test_a_line_is_taken_back_in_only_after_its_files_are_removed_also_by_the_next_service(
@@ -256,7 +256,7 @@ def test_a_line_is_taken_back_in_only_after_its_files_are_removed_also_by_the_ne
     service.ask(DropFiles(job=job, stage=1, line=1, remove_files=True, by="ann"))  # and then it dies
     with runner_of(here, writer) as runner:
         runner.operate(Restore(job=job, stage=1, line=1)).result()
-        assert (files(here), standing(runner, job, 0)) == ([], "ready")
+        assert (files(here), status(runner, job, 0)) == ([], "ready")
         assert [each.removed for each in noted(here, job)] == [("a-1", "b-1")]
 
 
@@ -271,7 +271,7 @@ def test_a_line_is_dropped_with_what_it_made_and_with_what_it_made_before(
         assert runner.files_left(plain) == LineFiles(kept=2)
         accepted = runner.drop(Drop(job=job, stage=1, line=1, remove_files=True), by="ann").result()
         assert accepted.files == LineFiles(removed=2, removed_bytes=6, removed_names=("a-1", "b-1"))
-        assert (files(here), standing(runner, job, 0)) == ([], "dropped")
+        assert (files(here), status(runner, job, 0)) == ([], "dropped")
         assert runner.files_left(plain) == LineFiles()
         with pytest.raises(OperationRefused):
             runner.drop(Drop(job=job, stage=1, line=9, remove_files=True), by="ann").result()

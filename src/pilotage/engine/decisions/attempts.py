@@ -39,7 +39,7 @@ def replicate(state: EngineState, attempt: AttemptState) -> None:
     """Have one more attempt made elsewhere where one is queued for long, unless that would be too many, or nowhere."""
     job = state.jobs.by_id[attempt.ref.job]
     work = job.work.get(attempt.number)
-    if work is None or not attempt.counted or attempt.leased or job.standing[attempt.number] >= FINAL:
+    if work is None or not attempt.counted or attempt.leased or job.status[attempt.number] >= FINAL:
         return
     if template_of(job, attempt.number).side_effects:
         return  # never twice at once

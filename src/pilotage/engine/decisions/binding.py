@@ -260,10 +260,10 @@ def may_start(state: EngineState, queue: QueueClass) -> bool:
 def _take(state: EngineState, queue: QueueClass) -> int | None:
     """The next package of a class that still counts."""
     job, numbers = queue.job, queue.queue
-    standing = job.standing
+    status = job.status
     while numbers.size:
         number = numbers.pop()
-        if standing[number] == _READY and queue_of(state, job, number) is queue:
+        if status[number] == _READY and queue_of(state, job, number) is queue:
             return number
     return None
 

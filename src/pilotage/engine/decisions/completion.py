@@ -27,7 +27,7 @@ def grant_succeeded(state: EngineState) -> None:
     while grants:
         job, number = grants.popleft()
         work = job.work.get(number)
-        if work is None or work.dropped or job.cancelled or job.aborted or job.standing[number] >= FINAL:
+        if work is None or work.dropped or job.cancelled or job.aborted or job.status[number] >= FINAL:
             continue
         candidates = work.candidates
         if not candidates:
@@ -167,7 +167,7 @@ def _count_alike(job: JobState, activity: str, failed: Failure) -> int:
 def _requeue(state: EngineState, job: JobState, work: ActivePackage) -> None:
     """Put a package in the queue that its history asks for now."""
     number = work.number
-    if job.standing[number] in (PackageStatus.READY, PackageStatus.RESERVED) and work.queue is not class_for(
+    if job.status[number] in (PackageStatus.READY, PackageStatus.RESERVED) and work.queue is not class_for(
         state, job, work
     ):
         move(state, job, number, PackageStatus.BLOCKED)
@@ -183,7 +183,7 @@ def abort_consumers(state: EngineState) -> None:
             continue
         cause = job.dotted(number)
         for other in job.awaiting(number):
-            if not job.is_final(other) and job.standing[other] != PackageStatus.DROPPED:
+            if not job.is_final(other) and job.status[other] != PackageStatus.DROPPED:
                 aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
                 state.log.write(aborted, job=job, number=other, epoch=job.epoch_of(other))
         if job.feeds_late[number]:
@@ -195,7 +195,7 @@ def revive_consumers(state: EngineState) -> None:
     while state.pending.to_revive:
         job, number = next(iter(state.pending.to_revive))
         del state.pending.to_revive[job, number]
-        if job.standing[number] != PackageStatus.UPSTREAM or job.cancelled:
+        if job.status[number] != PackageStatus.UPSTREAM or job.cancelled:
             continue
         if any(job.is_dead(other) for other in job.awaited(number)) or _waits_in_vain(job, number):
             continue

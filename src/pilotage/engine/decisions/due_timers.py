@@ -109,7 +109,7 @@ def _check_waiting(state: EngineState, name: str, index: int) -> None:
     while queue.queue:
         number, since = queue.queue.first()
         since = max(since, job.released_at, job.ready_since.get(number, 0.0))
-        counts = job.standing[number] == PackageStatus.READY and queue_of(state, job, number) is queue
+        counts = job.status[number] == PackageStatus.READY and queue_of(state, job, number) is queue
         if counts and state.clock.now < since + limit:
             queue.watched = True
             state.clock.timers.at(since + limit, Due.WAITING, name, index)
@@ -134,7 +134,7 @@ _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.WAITING: _check_waiting,
     Due.ACTING: lambda state, name, _: cancel_abandoned(state, name),
     Due.CHOICE: lambda state, _, __: _choose_again(state),
-    Due.STANDING: lambda state, name, _: write_site_record(state, name),
+    Due.SITE_RECORD: lambda state, name, _: write_site_record(state, name),
     Due.REPLICA: lambda state, name, _: _replicate_queued(state, name),
     Due.PROBE: lambda state, name, _: end_probe(state, name),
     Due.QUEUED: lambda state, name, _: _check_queue(state, name),

@@ -67,7 +67,7 @@ def _give_up_all_waiting(state: EngineState, job: JobState, lost: dict[int, int]
 def _give_up_waiting(state: EngineState, job: JobState, template: int, producer: int) -> None:
     cause = job.dotted(producer)
     for number in (job.plan.template_of == template).nonzero()[0].tolist():
-        if not job.is_final(number) and job.standing[number] != PackageStatus.DROPPED:
+        if not job.is_final(number) and job.status[number] != PackageStatus.DROPPED:
             aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
             state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
 
@@ -116,7 +116,7 @@ def _run_again(state: EngineState, job: JobState) -> None:
     """What ran last, or was made by an earlier run, has not seen what is still to come."""
     for number in job.finals:
         work = job.work.get(number)
-        if job.standing[number] in (PackageStatus.DONE, PackageStatus.ABORTED) and not (
+        if job.status[number] in (PackageStatus.DONE, PackageStatus.ABORTED) and not (
             work is not None and work.dropped
         ):
             restarted = payloads.Restarted(cause="revived", message=_AGAIN)
@@ -152,7 +152,7 @@ def end_others(state: EngineState, job: JobState, number: int, status: int) -> N
     cancelled = payloads.CancelAccepted(message=_ended_by(job, number, status))
     templates, kinds = job.plan.templates, job.kinds
     for other in range(job.count):
-        if job.standing[other] < PackageStatus.DROPPED and not templates[kinds[other]].final:
+        if job.status[other] < PackageStatus.DROPPED and not templates[kinds[other]].final:
             state.log.write(cancelled, job=job, number=other, epoch=job.epoch_of(other))
 
 
@@ -169,11 +169,11 @@ def _ended_by(job: JobState, number: int, status: int) -> str:
 
 def result_of(job: JobState) -> int | None:
     """The exit code of a job that a package has ended, as that package's `abort_on` says; None where none has."""
-    if any(job.standing[number] not in (PackageStatus.DONE, PackageStatus.DROPPED) for number in job.finals):
+    if any(job.status[number] not in (PackageStatus.DONE, PackageStatus.DROPPED) for number in job.finals):
         return None  # what ran last has failed
     ended_by = min(job.enders) if job.enders else None
     if ended_by is None and job.special and job.counts[PackageStatus.CANCELLED] and not job.cancelled:
-        done = (number for number in range(job.count) if job.standing[number] == PackageStatus.DONE)
+        done = (number for number in range(job.count) if job.status[number] == PackageStatus.DONE)
         ended_by = next((number for number in done if ends_the_job(job, number, 0)), None)
     abort_on = template_of(job, ended_by).abort_on if ended_by is not None else None
     if abort_on is None:

@@ -35,12 +35,12 @@ def on_attempt_created(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptCreated
 ) -> None:
     """A try begins; with a lease it is under way at once, without one it goes to the batch system of its site."""
-    tried, standing = event.attempt, job.standing[number]
+    tried, status = event.attempt, job.status[number]
     assert tried is not None
     site = state.sites.by_name.get(data.site)
-    if event.epoch != (job.epoch_of(number) if job.epochs else 1) or standing >= FINAL or site is None:
+    if event.epoch != (job.epoch_of(number) if job.epochs else 1) or status >= FINAL or site is None:
         # What was tried is in another queue than what never was: it must leave the one before its number says so.
-        queued = standing in (PackageStatus.READY, PackageStatus.RESERVED)
+        queued = status in (PackageStatus.READY, PackageStatus.RESERVED)
         if queued:
             move(state, job, number, PackageStatus.BLOCKED)
         job.last_attempt[number] = max(job.last_attempt[number], tried)
@@ -53,7 +53,7 @@ def on_attempt_created(
         room = unreserve(state, known)
         work = known
     else:
-        if standing == PackageStatus.READY:
+        if status == PackageStatus.READY:
             # It was taken out of its queue; where a further attempt is wanted, it must go in again.
             move(state, job, number, PackageStatus.BLOCKED)
         work = job.work_of(number)
@@ -272,7 +272,7 @@ def _succeed(state: EngineState, job: JobState, work: ActivePackage, attempt: At
     free_slot(state, attempt, "success")
     work.candidates += (tried,)
     state.pending.to_commit.append((job, number))
-    if job.standing[number] != _LIVE:  # where it is, it stays
+    if job.status[number] != _LIVE:  # where it is, it stays
         reconsider(state, job, number)
 
 
@@ -331,7 +331,7 @@ def on_commit_granted(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.CommitGranted
 ) -> None:
     """The package is done; whoever waited for it need not."""
-    if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.standing[number] >= FINAL:
+    if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.status[number] >= FINAL:
         return
     job.granted[number] = event.attempt or 0
     finish(state, job, number)

@@ -14,7 +14,7 @@ def revive_waiting(state: EngineState, job: JobState) -> None:
     """Look again at packages that were given up because of a stage that may have a future again."""
     for template in job.plan.late_waits:
         for number in (job.plan.template_of == template).nonzero()[0].tolist():
-            if job.standing[number] == PackageStatus.UPSTREAM:
+            if job.status[number] == PackageStatus.UPSTREAM:
                 state.pending.to_revive[job, number] = None
 
 
@@ -40,10 +40,10 @@ def on_package_cancelled(
 
 def on_package_aborted(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Aborted) -> None:
     """The package was given up in this epoch."""
-    standing = PackageStatus.UPSTREAM if data.cause == "upstream" else PackageStatus.ABORTED
-    if end_package(state, job, number, event, standing):
+    status = PackageStatus.UPSTREAM if data.cause == "upstream" else PackageStatus.ABORTED
+    if end_package(state, job, number, event, status):
         job.note_cause(number, data.cause)
-        if job.failures_max and standing == PackageStatus.ABORTED:
+        if job.failures_max and status == PackageStatus.ABORTED:
             state.pending.failing_jobs[job] = None
 
 
@@ -57,11 +57,11 @@ def on_package_cleared(state: EngineState, job: JobState, number: int, event: Ev
     state.jobs.retirable[job] = None
 
 
-def end_package(state: EngineState, job: JobState, number: int, event: Event, standing: int) -> bool:
+def end_package(state: EngineState, job: JobState, number: int, event: Event, status: int) -> bool:
     """Nothing more is done of a package in this epoch; whether that is new."""
     if event.epoch != job.epoch_of(number) or job.is_final(number):
         return False
-    move(state, job, number, standing)
+    move(state, job, number, status)
     forget_epoch(state, job, number)
     state.pending.to_abort_consumers.append((job, number))
     return True
@@ -93,7 +93,7 @@ def on_package_restarted(
     """A new epoch of the package begins: what earlier ones made does not count, and nothing of them may win."""
     if event.epoch <= job.epoch_of(number):
         return
-    if job.standing[number] in (PackageStatus.READY, PackageStatus.RESERVED):
+    if job.status[number] in (PackageStatus.READY, PackageStatus.RESERVED):
         # Its history says in which queue it is: it must leave that before it is forgotten.
         move(state, job, number, PackageStatus.BLOCKED)
     forget_epoch(state, job, number)
@@ -120,7 +120,7 @@ def on_package_restarted(
 
 def _revive(state: EngineState, job: JobState, number: int, *, fed_late: bool) -> None:
     for other in job.awaiting(number):
-        if job.standing[other] == PackageStatus.UPSTREAM:
+        if job.status[other] == PackageStatus.UPSTREAM:
             state.pending.to_revive[job, other] = None
     if fed_late:
         job.given_up = {}  # those who wait for its stages have hope again, and may lose it again

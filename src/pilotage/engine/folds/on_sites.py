@@ -29,14 +29,14 @@ def on_site_stands(
         return
     match data:
         case payloads.SiteHibernated():
-            site.status, site.standings = "hibernated", 0
+            site.status, site.unchanged_records = "hibernated", 0
         case payloads.SiteWoken():
-            site.status, site.standings = "candidate", 0
+            site.status, site.unchanged_records = "candidate", 0
         case payloads.SiteStanding():
             site.status = data.status
-            site.standings += 1
+            site.unchanged_records += 1
     site.record_scheduled = False
-    site.standing_at = state.clock.now
+    site.recorded_at = state.clock.now
 
 
 _REMOVED = ("killed", "cancelled")

@@ -10,7 +10,7 @@ from pilotage.engine.decisions.job_lifecycle import kill
 from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.retry.policy import DROPPED, RESCHEDULED
-from pilotage.engine.state.job_queries import is_over, live_attempts, lost_stages, standing_of
+from pilotage.engine.state.job_queries import is_over, live_attempts, lost_stages, status_of
 from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, JobState, PackageStatus, template_of
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import payloads
@@ -130,8 +130,8 @@ def _kill_line(state: EngineState, job: JobState, operation: Kill, message: str)
 
 def _unfinished(job: JobState, number: int, dotted: str) -> None:
     if job.is_final(number):
-        standing = STATUS_NAMES[job.standing[number]]
-        raise _Refusal("package-over", f"{dotted} is over: {standing}", subject=dotted, next_step="restart it")
+        status = STATUS_NAMES[job.status[number]]
+        raise _Refusal("package-over", f"{dotted} is over: {status}", subject=dotted, next_step="restart it")
 
 
 def _hold(state: EngineState, job: JobState, operation: Hold) -> None:
@@ -263,27 +263,27 @@ def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int
             continue
         work = job.work.get(consumer)
         # An attempt in its batch system's queue has pinned its inputs as one that holds a lease has.
-        if job.standing[consumer] == PackageStatus.DONE or (work is not None and (work.attempts or work.candidates)):
+        if job.status[consumer] == PackageStatus.DONE or (work is not None and (work.attempts or work.candidates)):
             yield consumer
 
 
 def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
     if operation.package:
         number = _package(job, operation.package)
-        if (standing := standing_of(job, number)) < FINAL:
-            message = f"{operation.package} is not over: {STATUS_NAMES[standing]}"
+        if (status := status_of(job, number)) < FINAL:
+            message = f"{operation.package} is not over: {STATUS_NAMES[status]}"
             raise _Refusal(
                 "package-unfinished", message, subject=operation.package, next_step="reschedule it, or kill it"
             )
         _unread(job, number, operation.package)
         needed = _needed(job, number, operation.package)
         _known_one_day(job, number, operation.package)
-        numbers = [each for each in sorted(needed) if job.standing[each] > PackageStatus.DONE] + [number]
+        numbers = [each for each in sorted(needed) if job.status[each] > PackageStatus.DONE] + [number]
         if job.cancelled or job.aborted:
             _cancel_others(state, job, {*needed, number}, f"only {operation.package} was begun anew")
     else:
-        numbers = [number for number in range(job.count) if job.standing[number] > PackageStatus.DONE]
-        numbers = [number for number in numbers if job.standing[number] != PackageStatus.UPSTREAM]
+        numbers = [number for number in range(job.count) if job.status[number] > PackageStatus.DONE]
+        numbers = [number for number in numbers if job.status[number] != PackageStatus.UPSTREAM]
         if not numbers and not job.cancelled and not job.aborted:
             raise _Refusal("nothing-failed", f"nothing of the job {job.id} failed or was cancelled", subject=job.id)
     restarted = payloads.Restarted(cause="by-hand", message=clipped(operation.message))
@@ -306,9 +306,9 @@ def _needed(job: JobState, number: int, dotted: str) -> set[int]:
         for producer in job.awaited(waiting.pop()):
             if producer in needed or job.satisfied[producer]:
                 continue
-            if job.is_dead(producer) and not (job.cancelled and job.standing[producer] == PackageStatus.CANCELLED):
+            if job.is_dead(producer) and not (job.cancelled and job.status[producer] == PackageStatus.CANCELLED):
                 name = job.dotted(producer)
-                message = f"{dotted} needs what {name} makes, which is {STATUS_NAMES[job.standing[producer]]}"
+                message = f"{dotted} needs what {name} makes, which is {STATUS_NAMES[job.status[producer]]}"
                 raise _Refusal("producer-over", message, subject=name, next_step=f"restart {name}, or drop its line")
             needed.add(producer)
             waiting.append(producer)
@@ -319,7 +319,7 @@ def _cancel_others(state: EngineState, job: JobState, kept: set[int], message: s
     """Cancel, one by one, what is not over of a job that is over as a whole: the job goes on, and they do not."""
     cancelled = payloads.CancelAccepted(message=message)
     for number in range(job.count):
-        if job.standing[number] < PackageStatus.DROPPED and number not in kept:
+        if job.status[number] < PackageStatus.DROPPED and number not in kept:
             state.log.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
 
 
@@ -336,7 +336,7 @@ def _known_one_day(job: JobState, number: int, dotted: str) -> None:
 
 def _unread(job: JobState, number: int, dotted: str) -> None:
     """Refuse to void outputs that somebody reads; what was lost is waited for by nobody, and reads for nobody."""
-    if job.standing[number] != PackageStatus.DONE:
+    if job.status[number] != PackageStatus.DONE:
         return
     for consumer in job.consumers(number):
         work = job.work.get(consumer)
@@ -348,7 +348,7 @@ def _unread(job: JobState, number: int, dotted: str) -> None:
 
 def _fence_readers(state: EngineState, job: JobState, number: int, dotted: str) -> None:
     """Open an epoch of every consumer with lost attempts: what they took is void, and none of them may come back and win."""
-    if job.standing[number] != PackageStatus.DONE:
+    if job.status[number] != PackageStatus.DONE:
         return
     remade = payloads.Restarted(cause="remake", message=f"what it takes from {dotted} is made anew")
     for consumer in job.consumers(number):

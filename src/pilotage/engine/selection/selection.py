@@ -1,7 +1,7 @@
 """The choice of sites, as the engine holds it: it is told what happens, says what follows, and picks.
 
 filter → status → score → room → pick, each stage in a module of its own. Time and chance are handed in: the same history and the same
-draws give the same choices. What was learned of a site comes out as one value (`standing`) from which it is restored exactly.
+draws give the same choices. What was learned of a site comes out as one value (`learned_state`) from which it is restored exactly.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Selection(Observations):
         """A site itself, for who tells of it very often; raises KeyError for one that is not known."""
         return self._sites.by_name[site]
 
-    def standing(self, site: str) -> LearnedState:
+    def learned_state(self, site: str) -> LearnedState:
         """What was learned of a site, to be written down; raises KeyError for one that is not known."""
-        return self._sites.by_name[site].standing()
+        return self._sites.by_name[site].learned_state()
 
-    def restore(self, standing: LearnedState) -> None:
+    def restore(self, learned_state: LearnedState) -> None:
         """Know of a site that was added what was learned of it before; what is under way there is told by `recount`."""
-        if (place := self._sites.by_name.get(standing.site)) is not None:
-            self._sites.restore(place, standing)
+        if (place := self._sites.by_name.get(learned_state.site)) is not None:
+            self._sites.restore(place, learned_state)
 
     def recount(
         self,

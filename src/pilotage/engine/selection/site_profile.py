@@ -221,7 +221,7 @@ class SiteProfile:
         """Of its queue; None where nothing is known."""
         return median_seconds(self.waits)
 
-    def standing(self) -> LearnedState:
+    def learned_state(self) -> LearnedState:
         """What was learned."""
         return LearnedState(
             site=self.name,
@@ -240,20 +240,20 @@ class SiteProfile:
             trial_until=self.trial_until,
         )
 
-    def restore(self, standing: LearnedState) -> None:
+    def restore(self, learned_state: LearnedState) -> None:
         """Know what was learned; who keeps sums over all sites brings them up to date."""
-        self.score.reset(standing.earned)
-        self.sleep = standing.sleep
-        self.times = standing.times
-        self.canary = standing.canary
-        self.placed = standing.placed
-        self.waits = Window(standing.waits)
-        self.ends.restore(standing.ends, standing.failed)
-        self.arms = Arms(self.settings, standing.arms)
-        self.pilots.restore(standing.pilots)
-        self.nodes.restore(standing.nodes)
-        self.proved = standing.proved
-        self.trial_until = standing.trial_until
+        self.score.reset(learned_state.earned)
+        self.sleep = learned_state.sleep
+        self.times = learned_state.times
+        self.canary = learned_state.canary
+        self.placed = learned_state.placed
+        self.waits = Window(learned_state.waits)
+        self.ends.restore(learned_state.ends, learned_state.failed)
+        self.arms = Arms(self.settings, learned_state.arms)
+        self.pilots.restore(learned_state.pilots)
+        self.nodes.restore(learned_state.nodes)
+        self.proved = learned_state.proved
+        self.trial_until = learned_state.trial_until
 
     def recount(self, attempts: Iterable[Underway], *, samples: bool) -> None:
         """These attempts are under way, whatever was thought; `samples` where evidence by activity is kept."""

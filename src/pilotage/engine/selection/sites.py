@@ -59,11 +59,11 @@ class Sites:
         self._count_sites()
         self.touch(place)
 
-    def restore(self, place: SiteProfile, standing: LearnedState) -> None:
+    def restore(self, place: SiteProfile, learned_state: LearnedState) -> None:
         """Know of a site what was learned of it before."""
         self._leave_queue(place)
         self.queue_times.remove(place.waits)
-        place.restore(standing)
+        place.restore(learned_state)
         self.queue_times.add(place.waits)
         if place.sleep is not None:
             self.asleep.add(place.index, place.sleep.order)

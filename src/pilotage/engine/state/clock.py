@@ -21,7 +21,7 @@ class Due:
     PROVISION = 8  # whether sites should be asked for pilots
     ACTING = 9  # a pilot that was given up, and may still act
     CHOICE = 10  # what found no site
-    STANDING = 11  # how a site stands is to be written down
+    SITE_RECORD = 11  # how a site stands is to be written down
     QUEUED = 12  # what is in the queue of a site
     REPLICA = 14  # a bound attempt that may be queued for so long that another is made elsewhere
     PROBE = 13  # a pilot that was only to show that it comes

@@ -51,14 +51,14 @@ def is_over(job: JobState) -> bool:
     )
 
 
-def standing_of(job: JobState, number: int) -> int:
+def status_of(job: JobState, number: int) -> int:
     """Where a package is; with a job that was killed or given up is over what is not under way, as the book has it."""
-    standing = job.standing[number]
-    if standing >= PackageStatus.DROPPED or not (job.cancelled or job.aborted):
-        return standing
+    status = job.status[number]
+    if status >= PackageStatus.DROPPED or not (job.cancelled or job.aborted):
+        return status
     work = job.work.get(number)
     if work is not None and (work.candidates or any(not attempt.lost for attempt in work.attempts.values())):
-        return standing
+        return status
     return PackageStatus.CANCELLED if job.cancelled else PackageStatus.ABORTED
 
 
@@ -67,7 +67,7 @@ def closes(job: JobState) -> bool:
     if not job.cleared:
         if not job.cleared_packages or len(job.cleared_packages) < job.count - job.counts[PackageStatus.DROPPED]:
             return False
-        kept = (number for number in range(job.count) if job.standing[number] != PackageStatus.DROPPED)
+        kept = (number for number in range(job.count) if job.status[number] != PackageStatus.DROPPED)
         if not all(number in job.cleared_packages for number in kept):
             return False
     return is_over(job)

@@ -47,7 +47,7 @@ class PackageStatus:
 
 _NAMES = "blocked ready delayed reserved live held dropped done aborted cancelled upstream"
 STATUS_NAMES = tuple(_NAMES.split())
-"""What each standing is called, by its number."""
+"""What each status is called, by its number."""
 FINAL = PackageStatus.DONE
 _MADE = (PackageStatus.DONE, PackageStatus.ABORTED)
 
@@ -279,7 +279,7 @@ class JobState:
         "satisfied",
         "since",
         "special",
-        "standing",
+        "status",
         "template_classes",
         "took",
         "waits",
@@ -304,7 +304,7 @@ class JobState:
         self.cleared = False
         self.cleared_packages: set[int] = set()  # those that were cleared by themselves
         self.drop_revision = 0
-        self.standing = bytearray()
+        self.status = bytearray()
         self.satisfied = bytearray()  # by package: granted or dropped, so that nobody waits for it
         self.feeds_late = bytearray()
         self.busy = bytearray()  # counted against the limits of its category and its owner
@@ -343,10 +343,10 @@ class JobState:
 
     def take_plan(self, plan: JobPlan) -> None:
         """Take a plan with more packages than the one before; the new ones are blocked, nothing waits for them yet."""
-        new = plan.count - len(self.standing)
+        new = plan.count - len(self.status)
         self.plan = plan
         self.kinds = plan.template_of.data  # by package, the number of its template; a view gives plain numbers
-        self.standing.extend(bytes(new))
+        self.status.extend(bytes(new))
         self.satisfied.extend(bytes(new))
         self.feeds_late.extend(bytes(new))
         self.busy.extend(bytes(new))
@@ -358,7 +358,7 @@ class JobState:
             known.extend([None] * (len(plan.templates) - len(known)))
         aborting = any(each.abort_on is not None for each in plan.templates)
         self.finals = _finals(plan)
-        self.finals_left = sum(self.standing[number] < PackageStatus.DROPPED for number in self.finals)
+        self.finals_left = sum(self.status[number] < PackageStatus.DROPPED for number in self.finals)
         self.special = bool(self.finals) or aborting
         self._layouts = sorted((each for each in plan.layouts.values() if each.count), key=lambda each: each.first)
         self._firsts = [each.first for each in self._layouts]
@@ -366,7 +366,7 @@ class JobState:
     @property
     def count(self) -> int:
         """How many packages are known."""
-        return len(self.standing)
+        return len(self.status)
 
     @property
     def open(self) -> bool:
@@ -384,7 +384,7 @@ class JobState:
         return self.unfinished - self.finals_left
 
     def count_final(self, before: int, after: int) -> None:
-        """A package that runs last changes its standing."""
+        """A package that runs last changes its status."""
         self.finals_left += (after < PackageStatus.DROPPED) - (before < PackageStatus.DROPPED)
         self.finals_made += (after in _MADE) - (before in _MADE)
 
@@ -448,11 +448,11 @@ class JobState:
 
     def is_final(self, number: int) -> bool:
         """Whether a package is over in its epoch."""
-        return self.standing[number] >= FINAL
+        return self.status[number] >= FINAL
 
     def is_dead(self, number: int) -> bool:
         """Whether a package will make nothing in this epoch, and is waited for all the same."""
-        return self.standing[number] > PackageStatus.DONE and not self.satisfied[number]
+        return self.status[number] > PackageStatus.DONE and not self.satisfied[number]
 
     def awaiting(self, number: int) -> Iterable[int]:
         """The packages that must not start before one is there."""

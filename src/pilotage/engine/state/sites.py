@@ -214,14 +214,14 @@ class SiteState:
         "place",
         "quiet_until",
         "record_scheduled",
+        "recorded_at",
         "removal_at",
         "removed",
         "requests",
         "site",
         "slots",
-        "standing_at",
-        "standings",
         "status",
+        "unchanged_records",
         "used",
         "waiting",
     )
@@ -251,8 +251,8 @@ class SiteState:
         self.quiet_until = 0.0
         self.status = "candidate"  # as it was last written down
         self.record_scheduled = False  # something was learned that is not written down, and a timer looks at it
-        self.standing_at = 0.0  # when it was last written down
-        self.standings = 0  # how often since it last changed
+        self.recorded_at = 0.0  # when it was last written down
+        self.unchanged_records = 0  # how often since it last changed
         self.removed = False  # nothing more goes there
         self.described = False  # the book has what it is
 

@@ -41,11 +41,11 @@ _BUSY = (_RESERVED, _LIVE)
 
 def reconsider(state: EngineState, job: JobState, number: int) -> None:
     """Put a package where its facts say it stands."""
-    before = job.standing[number]
+    before = job.status[number]
     if before >= FINAL:
         return
     work = job.work.get(number)
-    after = _standing(job, number, work)
+    after = _computed_status(job, number, work)
     if after != before:
         move(state, job, number, after)
     elif work is not None:
@@ -54,17 +54,17 @@ def reconsider(state: EngineState, job: JobState, number: int) -> None:
 
 def _unblock(state: EngineState, job: JobState, number: int) -> None:
     """Nothing is waited for any more by a package without work: what `reconsider` finds then, mostly without asking."""
-    if job.standing[number] != _BLOCKED or job.finals or job.dead_feeders or job.acting or job.busy[number]:
+    if job.status[number] != _BLOCKED or job.finals or job.dead_feeders or job.acting or job.busy[number]:
         reconsider(state, job, number)
         return
-    job.standing[number] = _READY
+    job.status[number] = _READY
     job.counts[_BLOCKED] -= 1
     job.counts[_READY] += 1
     queue = job.template_classes[job.last_attempt[number] > 0][job.kinds[number]]
     _put_into(state, queue if queue is not None else plain_queue_of(state, job, number), number)
 
 
-def _standing(job: JobState, number: int, work: ActivePackage | None) -> int:
+def _computed_status(job: JobState, number: int, work: ActivePackage | None) -> int:
     if work is None:
         return _BLOCKED if job.waits[number] or number in job.acting else _READY
     if work.dropped:
@@ -81,14 +81,14 @@ def _standing(job: JobState, number: int, work: ActivePackage | None) -> int:
 
 
 def move(state: EngineState, job: JobState, number: int, after: int) -> None:
-    """Change the standing of a package, with the queues and counters that follow it."""
-    standing, counts = job.standing, job.counts
-    before = standing[number]
+    """Change the status of a package, with the queues and counters that follow it."""
+    status, counts = job.status, job.counts
+    before = status[number]
     if before == _READY:
         _dequeue(state, queue_of(state, job, number), number)
     elif before == _RESERVED and job.work[number].bound is not None:
         release(state, job, number)
-    standing[number] = after
+    status[number] = after
     counts[before] -= 1
     counts[after] += 1
     if job.finals and template_of(job, number).final:
@@ -136,9 +136,9 @@ def _dequeue(state: EngineState, queue: QueueClass, number: int) -> None:
 
 def count_busy(state: EngineState, job: JobState, number: int) -> None:
     """Count a package against the limits of its category and its owner: reserved, under way, or silent and not yet lost."""
-    standing = job.standing[number]
-    busy = standing in _BUSY
-    if not busy and standing < FINAL and (work := job.work.get(number)) is not None and work.attempts:
+    status = job.status[number]
+    busy = status in _BUSY
+    if not busy and status < FINAL and (work := job.work.get(number)) is not None and work.attempts:
         busy = any(not attempt.lost for attempt in work.attempts.values())
     if busy != job.busy[number]:
         _set_busy(state, job, number, busy)
@@ -170,8 +170,8 @@ def _put_into(state: EngineState, queue: QueueClass, number: int) -> None:
 
 def _keep_ready(state: EngineState, queue: QueueClass) -> None:
     """Let go of what no longer counts in the queue of a class."""
-    job, standing = queue.job, queue.job.standing
-    queue.queue.keep(lambda other: standing[other] == PackageStatus.READY and queue_of(state, job, other) is queue)
+    job, status = queue.job, queue.job.status
+    queue.queue.keep(lambda other: status[other] == PackageStatus.READY and queue_of(state, job, other) is queue)
 
 
 def look_at(state: EngineState, queue: QueueClass) -> None:
@@ -240,7 +240,7 @@ def reserve(
         _dequeue(state, queue, number)
     else:
         queue.ready -= 1
-    job.standing[number] = _RESERVED
+    job.status[number] = _RESERVED
     counts = job.counts
     counts[_READY] -= 1
     counts[_RESERVED] += 1
@@ -251,20 +251,20 @@ def reserve(
 def begin(state: EngineState, job: JobState, number: int, work: ActivePackage) -> None:
     """An attempt of a package that was reserved has begun: what `reconsider` finds then, mostly without asking."""
     unclear = work.dropped or work.refused or work.replicas or job.finals or job.dead_feeders
-    if unclear or job.standing[number] != _RESERVED:
+    if unclear or job.status[number] != _RESERVED:
         reconsider(state, job, number)
         return
-    job.standing[number] = _LIVE
+    job.status[number] = _LIVE
     job.counts[_RESERVED] -= 1
     job.counts[_LIVE] += 1
 
 
 def finish(state: EngineState, job: JobState, number: int) -> None:
     """Move a package to where it is done."""
-    if job.standing[number] != _LIVE or job.finals or job.dead_feeders:
+    if job.status[number] != _LIVE or job.finals or job.dead_feeders:
         move(state, job, number, _DONE)
         return
-    job.standing[number] = _DONE
+    job.status[number] = _DONE
     job.counts[_LIVE] -= 1
     job.counts[_DONE] += 1
     if job.busy[number]:
@@ -341,8 +341,8 @@ def lay_out(state: EngineState, job: JobState) -> None:
     for each in job.late.values():
         if (known := before.get(each.stage)) is not None:
             each.revision, each.asked_at = known.revision, known.asked_at
-    standing = np.frombuffer(bytes(job.standing), np.uint8)
-    ready = np.flatnonzero((waits == 0) & (standing == PackageStatus.BLOCKED))
+    status = np.frombuffer(bytes(job.status), np.uint8)
+    ready = np.flatnonzero((waits == 0) & (status == PackageStatus.BLOCKED))
     if job.acting:  # what may still act keeps its package where it is
         ready = ready[~np.isin(ready, np.fromiter(job.acting, np.int64, len(job.acting)))]
     _queue_all(state, job, ready)
@@ -372,7 +372,7 @@ def _queue_all(state: EngineState, job: JobState, numbers: NDArray[np.int64]) ->
         queue.queue.extend(chosen.astype(np.int32).tolist(), state.clock.now)
         queue.ready += len(chosen)
         look_at(state, queue)
-    view = np.frombuffer(job.standing, np.uint8)
+    view = np.frombuffer(job.status, np.uint8)
     view[plain] = PackageStatus.READY
     del view
     job.counts[PackageStatus.BLOCKED] -= len(plain)

@@ -39,7 +39,7 @@ def drain(state: EngineState, pilot: PilotState, message: str) -> None:
 
 def encode_learned(site: SiteState) -> str:
     """What the choice knows of a site, as it is written down."""
-    return _encode(site.place.standing()).decode()
+    return _encode(site.place.learned_state()).decode()
 
 
 def decode_learned(text: str) -> LearnedState | None:
@@ -55,14 +55,14 @@ def schedule_site_record(state: EngineState, site: SiteState) -> None:
     if not site.record_scheduled:
         site.record_scheduled = True
         soon = state.clock.now + state.settings.standing_seconds
-        state.clock.timers.at(max(soon, _next_record_at(state, site)), Due.STANDING, site.name)
+        state.clock.timers.at(max(soon, _next_record_at(state, site)), Due.SITE_RECORD, site.name)
 
 
 def _next_record_at(state: EngineState, site: SiteState) -> float:
     """From when on it may be written down again how a site stands: all of it stays in the book for ever."""
     settings = state.settings
-    pause = settings.standing_seconds * 2.0 ** min(site.standings, _DOUBLINGS_MAX)
-    return site.standing_at + min(pause, settings.standing_seconds_max)
+    pause = settings.standing_seconds * 2.0 ** min(site.unchanged_records, _DOUBLINGS_MAX)
+    return site.recorded_at + min(pause, settings.standing_seconds_max)
 
 
 def write_site_record(state: EngineState, name: str) -> None:

@@ -84,7 +84,7 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
     if any(not late.pending for late in job.late.values()):
         return "", ""  # a stage is being laid out
     if job.counts[PackageStatus.HELD]:
-        number = job.standing.index(PackageStatus.HELD)
+        number = job.status.index(PackageStatus.HELD)
         held = job.counts[PackageStatus.HELD]
         if why := job.work[number].refused:
             cure = f"move that file away if both are wanted, or remove it, then: pilotage release {job.id}"
@@ -92,7 +92,7 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
         what = f"{job.dotted(number)} is held" if held == 1 else f"{held} packages are held, {job.dotted(number)} first"
         return f"{what}, and everything else waits for that", f"pilotage release {job.id}/{job.dotted(number)}"
     if job.counts[PackageStatus.BLOCKED]:
-        number = job.standing.index(PackageStatus.BLOCKED)
+        number = job.status.index(PackageStatus.BLOCKED)
         reasons = explain(engine.state, job, number).reasons
         why = reasons[0].message if reasons else "nobody knows for what"
         return f"{job.dotted(number)} waits: {why}", f"pilotage explain {job.id}/{job.dotted(number)}"
@@ -100,7 +100,7 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
 
 
 def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
-    number = job.standing.index(PackageStatus.READY)
+    number = job.status.index(PackageStatus.READY)
     told = [why for why in explain(engine.state, job, number).reasons if why.code in ("site-unable", "no-site")]
     why = "; ".join(f"{each.subject}: {each.message}" if each.subject else each.message for each in told[:3])
     ready = job.counts[PackageStatus.READY]
@@ -114,7 +114,7 @@ def _waits_again(engine: Engine, job: JobState) -> str:
     waiting = job.counts[PackageStatus.DELAYED]
     if not waiting:
         return ""
-    number = job.standing.index(PackageStatus.DELAYED)
+    number = job.status.index(PackageStatus.DELAYED)
     why = next(
         (each.message for each in explain(engine.state, job, number).reasons if each.code == "waits-for-time"), ""
     )

@@ -1,6 +1,6 @@
 """Deliveries: everything that is to be sent, each receiver in its own turn, so that one that fails holds up no other.
 
-A thread asks the sources of tasks and gives what is due to a few workers; never two at once to one receiver. When to try again
+A thread asks the sources of deliveries and gives what is due to a few workers; never two at once to one receiver. When to try again
 is kept in the journal: a restart goes on where the last one stopped.
 """
 
@@ -35,7 +35,7 @@ TROUBLE_SECONDS = 5.0
 _SWEEP = "sweep"
 
 
-class DeliveryTask(msgspec.Struct, frozen=True):
+class DueDelivery(msgspec.Struct, frozen=True):
     """Something to do, not before a time; of one key only one is under way."""
 
     key: str
@@ -43,19 +43,19 @@ class DeliveryTask(msgspec.Struct, frozen=True):
     run: Callable[[], None]
 
 
-class TaskSource(Protocol):
-    """Has delivery tasks."""
+class DeliverySource(Protocol):
+    """Has deliveries that are due, now or later."""
 
-    def tasks(self) -> Iterable[DeliveryTask]:
+    def due_deliveries(self) -> Iterable[DueDelivery]:
         """What is to be done, now or later."""
         ...
 
     def on_news(self, woken: Callable[[], None]) -> None:
-        """Call `woken`, in any thread, when there may be another task."""
+        """Call `woken`, in any thread, when there may be another delivery."""
         ...
 
 
-class SubscriptionTasks:
+class SubscriptionDeliveries:
     """Sends the notices of subscriptions that have an address, in order, and ends those whose time is over."""
 
     def __init__(
@@ -78,13 +78,13 @@ class SubscriptionTasks:
         """Call `woken` when there are new notices, or an address changed."""
         self._subscriptions.on_news(lambda _: woken())
 
-    def tasks(self) -> Iterable[DeliveryTask]:
+    def due_deliveries(self) -> Iterable[DueDelivery]:
         """A turn for each subscription that waits, and an end for those whose time is over."""
         over = self._subscriptions.next_expiry()
         if over is not None:
-            yield DeliveryTask(_SWEEP, over, self._subscriptions.sweep)
+            yield DueDelivery(_SWEEP, over, self._subscriptions.sweep)
         for row in self._subscriptions.waiting():
-            yield DeliveryTask(row.subscription, row.next_at, partial(self._turn, row.subscription))
+            yield DueDelivery(row.subscription, row.next_at, partial(self._turn, row.subscription))
 
     def _turn(self, subscription: str) -> None:
         found = self._subscriptions.turn(subscription, limit=TURN_NOTICES)
@@ -126,9 +126,9 @@ class SubscriptionTasks:
 
 
 class Deliveries:
-    """Runs the tasks of some sources: in a thread with workers, or, for tests and tools, all that is due at once."""
+    """Makes the deliveries of some sources: in a thread with workers, or, for tests and tools, all that is due at once."""
 
-    def __init__(self, sources: Sequence[TaskSource], *, clock: Clock, workers: int = WORKERS) -> None:
+    def __init__(self, sources: Sequence[DeliverySource], *, clock: Clock, workers: int = WORKERS) -> None:
         """Take the sources; nothing runs before `start`."""
         self._sources = tuple(sources)
         self._clock = clock
@@ -161,7 +161,7 @@ class Deliveries:
             self._change.notify_all()
 
     def next_at(self) -> float | None:
-        """When the next task is due that is not under way."""
+        """When the next delivery is due that is not under way."""
         _, later = self._due()
         return later
 
@@ -173,48 +173,48 @@ class Deliveries:
                         return
                     self._woken = False
                 due, later = self._due()
-                for task in due:
+                for delivery in due:
                     with self._change:
-                        self._busy.add(task.key)
-                    pool.submit(self._do, task)
+                        self._busy.add(delivery.key)
+                    pool.submit(self._do, delivery)
                 wait = LOOK_SECONDS_MAX if later is None else later - self._clock.now()
                 with self._change:
                     self._change.wait_for(
                         lambda: self._woken or self._stopped, timeout=min(max(wait, 0.0), LOOK_SECONDS_MAX)
                     )
 
-    def _due(self) -> tuple[list[DeliveryTask], float | None]:
+    def _due(self) -> tuple[list[DueDelivery], float | None]:
         """What is due and not under way, and when the next after that is."""
         now = self._clock.now()
         with self._change:
             busy = set(self._busy)
             troubled = dict(self._troubled)
-        due: list[DeliveryTask] = []
+        due: list[DueDelivery] = []
         later: float | None = None
         for source in self._sources:
-            for task in source.tasks():
-                if task.key in busy:
+            for delivery in source.due_deliveries():
+                if delivery.key in busy:
                     continue
-                at = max(task.at, troubled.get(task.key, 0.0))
+                at = max(delivery.at, troubled.get(delivery.key, 0.0))
                 if at <= now:
-                    due.append(task)
+                    due.append(delivery)
                 elif later is None or at < later:
                     later = at
         return due, later
 
-    def _do(self, task: DeliveryTask) -> None:
+    def _do(self, delivery: DueDelivery) -> None:
         trouble = True
         try:
-            task.run()
+            delivery.run()
             trouble = False
         except JournalError as fault:
             log.warning("a delivery waits for the journal: %s", fault)
         except Exception:
             log.exception("a delivery failed in a way that nobody foresaw")
         with self._change:
-            self._busy.discard(task.key)
-            self._troubled.pop(task.key, None)
+            self._busy.discard(delivery.key)
+            self._troubled.pop(delivery.key, None)
             if trouble:
-                self._troubled[task.key] = self._clock.now() + TROUBLE_SECONDS
+                self._troubled[delivery.key] = self._clock.now() + TROUBLE_SECONDS
             self._woken = True
             self._change.notify_all()

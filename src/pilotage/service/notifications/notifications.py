@@ -23,7 +23,7 @@ from pilotage.book.rows.tables import TABLE_BY_ROW, FailureRow, MailRow
 from pilotage.model.settings.settings import NotificationSettings
 from pilotage.ports import Clock, DeliveryRefused, Journal, Letter, Mailer, NotDelivered, Notifier
 from pilotage.service.journal.writer import Afterwards
-from pilotage.service.notifications.deliveries import Deliveries, DeliveryTask, SubscriptionTasks
+from pilotage.service.notifications.deliveries import Deliveries, DueDelivery, SubscriptionDeliveries
 from pilotage.service.notifications.subscriptions import Subscriptions
 
 # Digests: owners and operators are told of failures without having asked, at most one mail in a while to each.
@@ -139,11 +139,11 @@ class Digests:
         """Call `woken` when there may be something to mail."""
         self._woken.append(woken)
 
-    def tasks(self) -> Iterable[DeliveryTask]:
+    def due_deliveries(self) -> Iterable[DueDelivery]:
         """A mail for each recipient that has something to hear."""
         with self._guard:
             due = list(self._due.items())
-        return [DeliveryTask("/".join(recipient), at, partial(self._mail, recipient)) for recipient, at in due]
+        return [DueDelivery("/".join(recipient), at, partial(self._mail, recipient)) for recipient, at in due]
 
     def _mail(self, recipient: Recipient) -> None:
         mail = self._next_mail(recipient)
@@ -271,7 +271,7 @@ class Notifications:
         self.digests = Digests(
             journal, clock=clock, settings=settings, mailer=mailer, base_url=base_url, address_of=address_of
         )
-        self._agenda = SubscriptionTasks(self.subscriptions, clock=clock, base_url=base_url)
+        self._agenda = SubscriptionDeliveries(self.subscriptions, clock=clock, base_url=base_url)
         self.deliveries = Deliveries([self._agenda, self.digests], clock=clock)
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="subscriptions")
 

@@ -66,13 +66,13 @@ def _learned(engine: Engine, name: str) -> dict[str, Any]:
         users = engine.state.selection.place(name).description.users
         asked = Asked(owner=users[0]) if users else Asked()  # what it is to those it is for
         why = engine.state.selection.explain(name, now=engine.state.clock.wall_time, asked=asked)
-        standing = engine.state.selection.standing(name)
+        learned_state = engine.state.selection.learned_state(name)
     except KeyError:
         return {}
     whose = SiteReason(stage="filter", code="own-sites", message=f"it runs packages of {', '.join(users)} alone")
     reasons = [whose] if users else []
     reasons += [msgspec.convert(msgspec.to_builtins(each), SiteReason) for each in why.stages if each.stage != "filter"]
-    waits = sorted(standing.waits)
+    waits = sorted(learned_state.waits)
     return {
         "status": why.status,
         "score": why.score,
