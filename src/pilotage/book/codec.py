@@ -240,8 +240,8 @@ class Codec:
         limits = Limits(event_bytes_max=COUNTER_MAX, tag_bytes_max=COUNTER_MAX, line_breaks_in_names=True)
         return Codec(limits=limits, types=self._types, upcasters=self._upcasters)
 
-    def read(self, text: bytes | msgspec.Raw, index: int = 0) -> Checked | Refusal:
-        """One event from its JSON text."""
+    def read(self, text: bytes | msgspec.Raw, index: int) -> Checked | Refusal:
+        """One event from its JSON text, which stands at an index of its batch."""
         try:
             if len(bytes(text)) > self._limits.event_bytes_max:
                 return _too_large(index, "an event", self._limits.event_bytes_max)

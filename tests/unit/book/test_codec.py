@@ -25,19 +25,20 @@ SHA256 = "0f" * 32
 
 
 def read(codec: Codec | None = None, **changes: Any) -> Checked | Refusal:
-    return (codec or Codec()).read(json.dumps({**GOOD, **changes}).encode())
+    return (codec or Codec()).read(json.dumps({**GOOD, **changes}).encode(), 7)
 
 
 def refusal(codec: Codec | None = None, **changes: Any) -> tuple[str, str]:
     found = read(codec, **changes)
     assert isinstance(found, Refusal), found
+    assert found.index == 7
     return found.code, found.message
 
 
 def test_a_good_event_is_read_with_what_is_left_out_filled_in() -> None:
     found = read()
     assert isinstance(found, Checked)
-    assert (found.kind, found.place) == ("job", None)
+    assert (found.kind, found.place, found.index) == ("job", None, 7)
     assert (found.event.epoch, found.event.seen, found.event.version) == (1, 0, 1)
     assert (found.data, found.event.time) == (EVENT_TYPES["Tagged"].payload(name="study", value="A"), 5.0)
 

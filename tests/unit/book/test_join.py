@@ -394,7 +394,7 @@ def test_an_event_as_large_as_may_be_is_not_lost_while_parked() -> None:
     text = msgspec.json.encode({**noted, "time": 7})
     book = MemoryBook()
     book.codec = Codec(limits=Limits(event_bytes_max=len(text)))
-    found = book.codec.read(text)
+    found = book.codec.read(text, 0)
     assert isinstance(found, Checked)
     assert book.keep([found]).receipt.parked == 1
     book.take([registered])

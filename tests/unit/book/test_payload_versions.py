@@ -102,7 +102,7 @@ def test_every_version_there_ever_was_is_still_read(name: str) -> None:
                 "source": "service", "stream": "s", "n": 1, "type": name, "time": 1.0, "version": int(version),
                 "data": recorded["example"], **subject[kind],
             }  # fmt: skip
-            found = Codec().read(json.dumps(event).encode())
+            found = Codec().read(json.dumps(event).encode(), 0)
             assert isinstance(found, Checked), found
             assert type(found.data) is known.payload
 

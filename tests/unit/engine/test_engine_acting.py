@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pilotage.engine.transitions.occupancy import exorcise
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted, Kill, Reschedule, Restart, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange.reports import Gone
@@ -130,3 +131,20 @@ def test_what_has_stopped_does_not_act_again_when_another_attempt_is_granted() -
     small.effects.clear()
     small.wait(3 * small.settings.submit_again_seconds)
     assert CancelSubmitted(site="a", key=one.request) not in small.effects
+
+
+def test_nobody_is_asked_to_end_a_pilot_that_is_heard_or_that_nothing_is_known_of() -> None:
+    small = Small(site(pilots=2))
+    small.submit(bag(1, MAIL))
+    one = small.pilot()
+    state = small.engine.state
+    small.ask(Reschedule(job=JOB, package="1.1.1"))  # from now on it may act, and is heard
+    assert one.name in state.abandoned.by_pilot
+    for pilot in (one.name, "unknown"):
+        state.abandoned.to_cancel[pilot] = None
+        timers = len(state.clock.timers._heap)
+        exorcise(state, pilot)
+        assert pilot not in state.abandoned.to_cancel
+        assert len(state.clock.timers._heap) == timers
+    assert small.take(CancelSubmitted) == []
+    small.take(SubmitPilot)
