@@ -36,22 +36,23 @@ Place = tuple[int, int]
 def _one_by_one(attempts: Iterable[tuple[int, Times, int]]) -> dict[Place, Sketch]:
     """What each attempt of a group adds, or takes back where its factor is -1; nothing that is 0."""
     counts: dict[Place, Counter[int]] = {}
-    sums: dict[Place, Counter[int]] = {}
+    sums: dict[Place, dict[int, float]] = {}
     for group, times, factor in attempts:
         for later, at in times.items():
             if later < 2:
                 continue
             place = int(at) // FINE_SECONDS, group
-            counted, summed = counts.setdefault(place, Counter()), sums.setdefault(place, Counter())
+            counted, summed = counts.setdefault(place, Counter()), sums.setdefault(place, {})
             counted[(ENTRY * 16 + later) * BINS] += factor
             for earlier in (state for state in times if state < later):
                 seconds = at - times[earlier]
                 counted[(earlier * 16 + later) * BINS + bin_of(seconds)] += factor
-                summed[earlier * 16 + later] += factor * seconds if seconds >= SMALLEST else 0  # type: ignore[assignment]
+                pair = earlier * 16 + later
+                summed[pair] = summed.get(pair, 0.0) + (factor * seconds if seconds >= SMALLEST else 0.0)
     made = {
         place: Sketch(
             {code: count for code, count in counts[place].items() if count},
-            {pair: pytest.approx(seconds) for pair, seconds in sums[place].items() if abs(seconds) > 1e-9},
+            {pair: round(seconds, 6) for pair, seconds in sums[place].items() if abs(seconds) > 1e-9},
         )
         for place in counts
     }
@@ -62,7 +63,7 @@ def _together(found: Iterable[Counted]) -> dict[Place, Sketch]:
     made = {
         (number, group): Sketch(
             {code: count for code, count in counts.items() if count},
-            {pair: seconds for pair, seconds in sums.items() if abs(seconds) > 1e-9},
+            {pair: round(seconds, 6) for pair, seconds in sums.items() if abs(seconds) > 1e-9},
         )
         for number, group, counts, sums in found
     }
