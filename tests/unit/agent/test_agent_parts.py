@@ -19,6 +19,7 @@ from pilotage.agent.attempt.workplace import told
 from pilotage.agent.link.http import Answer, NotNow, Refusal, Taken, TooMuch, judge
 from pilotage.agent.pilot.pilot import describe_node, memory_bytes, usable_folder
 from pilotage.agent.site import relay
+from tests.kit.agent_runs import open_descriptors, place_in
 
 
 def _answer(status: int, value: object = None, *, retry_after: str = "", location: str = "") -> Answer:
@@ -233,3 +234,33 @@ def test_a_folder_is_usable_where_it_is_there_and_can_be_written(
     assert usable_folder("$SCRATCH_OF_NODE") == usable_folder(str(tmp_path)) == str(tmp_path)
     for text in ("", "$NO_SUCH_VARIABLE/x", "relative", str(tmp_path / "gone")):
         assert usable_folder(text) == ""
+
+
+@pytest.mark.parametrize(
+    "binary, reason, words",
+    [
+        ({"stdin": "gone"}, "missing-input", "its stdin 'gone' cannot be read"),
+        ({"stdout": "folder/x", "stdin": "in"}, "platform-failure", "making 'folder/x' for what it writes failed"),
+    ],
+)
+def test_a_stream_that_cannot_be_opened_is_told_and_leaves_nothing_open(
+    tmp_path: Path, binary: dict[str, Any], reason: str, words: str
+) -> None:
+    with place_in(tmp_path) as place:
+        (place.folder / "in").write_text("x")
+        (place.folder / "folder").write_text("x")
+        inputs = [{"name": "in"}, {"name": "folder"}]
+        assert place.run("/bin/true", binary={"stdin": "in"}, inputs=inputs).payload["exit_code"] == "SUCCESS"
+        before = open_descriptors()
+        payload = place.run("/bin/cat", binary=binary, inputs=inputs).payload
+        assert payload["reason"] == reason
+        assert words in payload["exit_message"]
+        assert open_descriptors() == before
+
+
+def test_both_streams_may_go_to_one_file(tmp_path: Path) -> None:
+    with place_in(tmp_path) as place:
+        outcome = place.shell("echo out; echo err >&2", binary={"stdout": "sub/log", "stderr": "sub/log"})
+        assert place.outputs(outcome) == {"sub/log": b"out\nerr\n"}
+        outcome = place.shell("echo out; echo err >&2", binary={"stdout": "a", "stderr": "b"})
+        assert place.outputs(outcome) == {"a": b"out\n", "b": b"err\n"}

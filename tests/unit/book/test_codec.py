@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.book.codec import PLACES_MAX, UPCASTERS, Checked, Codec, Limits, Refusal, RefusalCode
 from pilotage.book.fold.intake import Intake
-from pilotage.model.events.events import EVENT_TYPES, JUMP_MAX, EventType
+from pilotage.model.events.events import ATTEMPT_MAX, COUNTER_MAX, EVENT_TYPES, JUMP_MAX, TIME_MAX, EventType
 from pilotage.model.events.payloads import Payload
 from tests.kit.memory_ledger import MemoryBook
 
@@ -264,3 +264,21 @@ def test_two_threads_may_forget_old_places_at_once(monkeypatch: pytest.MonkeyPat
 def test_a_name_that_was_taken_with_a_line_break_is_read_for_ever() -> None:
     found = read(Codec().without_limits(), data={"name": "study\n", "value": "A"})
     assert isinstance(found, Checked)
+
+
+@pytest.mark.parametrize("about", [{}, FINISHED], ids=["a job", "an attempt"])
+@pytest.mark.parametrize(
+    "field, least, most",
+    [
+        ("n", 1, COUNTER_MAX), ("epoch", 1, COUNTER_MAX), ("seen", 0, COUNTER_MAX), ("time", 0, TIME_MAX - 1),
+        ("attempt", 1, ATTEMPT_MAX),
+    ],
+)  # fmt: skip
+def test_a_counter_is_taken_up_to_both_of_its_ends(about: dict[str, Any], field: str, least: int, most: int) -> None:
+    if field == "attempt":
+        about = FINISHED
+    said = {"source": "agent", "stream": "p"} if about else {}
+    for value in (least, most):
+        assert isinstance(read(**{**about, **said, field: value}), Checked), value
+    for value in (least - 1, most + 1):
+        assert refusal(**{**about, **said, field: value})[0] == "malformed", value
