@@ -14,7 +14,7 @@ import pytest
 
 from pilotage.agent.attempt.logs import HEAD_BYTES, LogFile
 from pilotage.agent.attempt.watcher import Limits, Stopped, Watch, Watcher, _size_bytes
-from pilotage.agent.processes import Remains
+from pilotage.agent.processes import ProcessCleanup
 
 _GRACE_SECONDS = 30.0
 _FIRST_SECONDS = 0.2
@@ -22,8 +22,8 @@ _FIRST_SECONDS = 0.2
 
 @pytest.fixture
 def watch() -> Watch:
-    remains = Remains(sole=False, grace_seconds=_GRACE_SECONDS)
-    watcher = Watcher(remains, look_seconds=0.5, grace_seconds=_GRACE_SECONDS, log_bytes_max=HEAD_BYTES)
+    cleanup = ProcessCleanup(sole=False, grace_seconds=_GRACE_SECONDS)
+    watcher = Watcher(cleanup, look_seconds=0.5, grace_seconds=_GRACE_SECONDS, log_bytes_max=HEAD_BYTES)
     watcher.close()  # no thread looks besides
     return watcher.new_watch()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.engine.transitions.occupancy import exorcise
+from pilotage.engine.transitions.occupancy import cancel_abandoned
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted, Kill, Reschedule, Restart, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange.reports import Gone
@@ -143,7 +143,7 @@ def test_nobody_is_asked_to_end_a_pilot_that_is_heard_or_that_nothing_is_known_o
     for pilot in (one.name, "unknown"):
         state.abandoned.to_cancel[pilot] = None
         timers = len(state.clock.timers._heap)
-        exorcise(state, pilot)
+        cancel_abandoned(state, pilot)
         assert pilot not in state.abandoned.to_cancel
         assert len(state.clock.timers._heap) == timers
     assert small.take(CancelSubmitted) == []
