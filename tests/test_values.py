@@ -17,7 +17,7 @@ MUTABLE = {
         "MailRow NodeRow NoticeRow PackageFacts PackageRow ParkedRow PilotRow Row SiteRow Sketch StageRow "
         "StatisticRow StreamRow SubscriptionRow TagRow WatchedRow"
     ),
-    "engine": "AttemptState PackageWork",
+    "engine": "ActivePackage AttemptState",
     "language": "DagNode Draft Notes Scope Workshop",
     "model": "Observed SiteObserved",
     "service": "_AnyBatch _Known Outbox _Sited _Stepped Verdict _Waiting",
@@ -33,7 +33,7 @@ BY_POSITION = {
         "_Outcome PackageRow ParkedEvent _Payload Place Query RawValue Sketch TagRow _Token"
     ),
     "client": "_Continued Failure _Place _Told",
-    "engine": "AttemptState Folds Hold PackageWork Refusal Room _Said Tally",
+    "engine": "ActivePackage AttemptState Folds Hold Refusal Room _Said Tally",
     "language": (
         "Carried Choice Colour Condition ConfigurationFile Described Document DraftFile EnvironmentVariable "
         "ErrorCode Field _Gap Inline Laid LateList LateStage Line ListOf Listing Loaded LoadedJob MapOf Mark "
@@ -43,7 +43,7 @@ BY_POSITION = {
     "model": "Assignment AttemptRef Event Exchange ExchangeReply InputSource PackageId PackageSetting TemplateLayout",
     "ports": "Mark",
     "reading": "Asked Found _Shape _Template",
-    "service": "_AnyBatch _Asked Batch Errand _Known _Made _Parameters Plain _Request _Sited _Status _Stepped _Waiting",
+    "service": "_AnyBatch _Asked Batch DeliveryTask _Known _Made _Parameters Plain _Request _Sited _Status _Stepped _Waiting",
     "simulator": "DriftingQueue Empirical Exponential Fate Fixed Keyed Run",
 }
 """What may be made without naming its fields: few fields that are told apart at a glance, or an array on the wire."""
