@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -95,15 +94,15 @@ class SiteAccess(Protocol):
 class SiteSurroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a service has for a site: where its agents find it, and what they show. Nothing is made before it is asked for."""
 
-    state: Path  # of the service
-    folder: Path  # where this site may keep something of its own; it need not be there
-    agent: Callable[[], Path]  # the archive that is started as an agent
+    state: str  # the folder of the service
+    folder: str  # where this site may keep something of its own; it need not be there
+    agent: Callable[[], str]  # the archive that is started as an agent
     server: Callable[[], str]  # the address for agents elsewhere; raises `SiteUnreachable` or `SubmissionRefused`
     socket: str  # the address for agents of this computer
-    announcement: Path  # where the service says its address to those
+    announcement: str  # the file where the service says its address to those
     token: Callable[[], str]  # what agents of this site show
-    token_file: Path  # what agents of this computer show
-    ca_file: Callable[[], Path | None]  # the authority of the service, where it has its own
+    token_file: str  # the file of what agents of this computer show
+    ca_file: Callable[[], str]  # of the authority of the service; empty where it has none of its own
 
 
 class MakesSiteAccess(Protocol):

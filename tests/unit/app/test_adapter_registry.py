@@ -38,7 +38,7 @@ class Cloud:
         self.entry, self.around = entry, around
 
     def submit_pilots(self, key, *, count=1):
-        return [f"{self.entry.name}/{key}/{self.around.folder.name}"]
+        return [f"{self.entry.name}/{key}/{Path(self.around.folder).name}"]
 
 
 class Pigeon:

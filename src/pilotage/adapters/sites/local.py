@@ -358,11 +358,11 @@ def local_access(entry: SiteEntry, around: SiteSurroundings) -> LocalSite:
     return LocalSite(
         LocalSettings(
             site=entry.name,
-            state=around.folder,
-            agent=around.agent(),
+            state=Path(around.folder),
+            agent=Path(around.agent()),
             server=around.socket,
-            announcement=around.announcement,
-            token_file=around.token_file,
+            announcement=Path(around.announcement),
+            token_file=Path(around.token_file),
             capacity=site_of(entry).capacity,
             idle_seconds=entry.idle_seconds,
             wall_seconds=entry.wall_time_seconds or 0.0,

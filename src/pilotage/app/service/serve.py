@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -200,20 +200,30 @@ def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
-    """What the engine is told of the settings: whatever both have under one name; the rest is as the engine says."""
+    """What the engine is told of the settings; all the rest is as it thinks best."""
     from pilotage.model.settings.engine import EngineSettings, RestartSettings
 
+    patience = settings.engine
+    restart = RestartSettings(
+        attempts_max=patience.attempts_max,
+        pilot_kills_max=patience.pilot_kills_max,
+        delay_seconds=patience.delay_seconds,
+    )
     return EngineSettings(
-        **_shared(settings.engine, EngineSettings),
-        restart=RestartSettings(**_shared(settings.engine, RestartSettings)),
+        interval_seconds=patience.interval_seconds,
+        lease_intervals=patience.lease_intervals,
+        dead_start_seconds=patience.dead_start_seconds,
+        dead_starts_max=patience.dead_starts_max,
+        probe_timeout_seconds=patience.probe_timeout_seconds,
         skew_seconds=settings.book.skew_seconds,
+        fairness=patience.fairness,
+        waiting_seconds_max=patience.waiting_seconds_max,
+        owner_running_max=patience.owner_running_max,
+        owner_packages_max=patience.owner_packages_max,
+        flood_packages=patience.flood_packages,
+        restart=restart,
         selection=settings.selection,
     )
-
-
-def _shared(section: EngineSection, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The settings of a section that another value has under the same name."""
-    return {name: getattr(section, name) for name in kind.__struct_fields__ if name in section.__struct_fields__}
 
 
 def local_site(slots: int, folder: Path) -> Site:

@@ -60,7 +60,7 @@ def access_for(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tok
             prefix=prefix,
             server=around.server,
             token=around.token,
-            ca_file=around.ca_file,
+            ca_file=partial(ca_file_of, state),
             notes=state / SITES_STATE / f"{entry.name}.asked",
         ),
         dialect(prefix),
@@ -75,15 +75,15 @@ def _surroundings(entry: SiteEntry, *, state: Path, settings: Settings, tokens: 
     from pilotage.service.server import SOCKET_FILE
 
     return SiteSurroundings(
-        state=state,
-        folder=state / SITES_STATE / entry.name,
-        agent=partial(build_in, state),
+        state=str(state),
+        folder=str(state / SITES_STATE / entry.name),
+        agent=lambda: str(build_in(state)),
         server=partial(server_for, entry, state=state, settings=settings),
         socket=f"unix:{state / SOCKET_FILE}",
-        announcement=state / SERVICE_FILE,
+        announcement=str(state / SERVICE_FILE),
         token=partial(tokens.for_pilot, entry.name),
-        token_file=token_file(state),
-        ca_file=partial(ca_file_of, state),
+        token_file=str(token_file(state)),
+        ca_file=lambda: str(ca_file_of(state) or ""),
     )
 
 
