@@ -1,4 +1,4 @@
-"""What commands print with `--json` keeps its shape: programs of others read it.
+"""What commands print with `--json`, and what is said over HTTP, keeps its shape: programs of others read it.
 
 `python tests/acceptance/test_recorded_outputs.py` records the shapes anew; a difference from what is stored is a change for
 users, and is told in the changelog.
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 
 ANYTHING = "anything"
+OPENAPI = "OpenAPI"
+WORDS = ("description", "summary", "title")
 RECORDED = Path(__file__).with_name("recorded_outputs.json")
 DOCUMENT = """\
 pilotage: 1
@@ -98,6 +101,16 @@ def fits(found: Any, recorded: Any) -> bool:
     return ANYTHING in (found, recorded) or found == recorded
 
 
+def without_words(value: Any) -> Any:
+    """A document of OpenAPI without what is written for people, which may be said better any day."""
+    if isinstance(value, dict):
+        # A dictionary under a word is a field of that name.
+        return {
+            name: without_words(each) for name, each in value.items() if name not in WORDS or not isinstance(each, str)
+        }
+    return [without_words(each) for each in value] if isinstance(value, list) else value
+
+
 def printed(program: Path, folder: Path) -> dict[str, Any]:
     """The shape of what each command prints, one after another in one folder, with the exit code."""
     (folder / "pilotage.yaml").write_text(DOCUMENT)
@@ -121,6 +134,10 @@ def printed(program: Path, folder: Path) -> dict[str, Any]:
             )
             if name in ("run", "submit"):
                 jobs["job" if name == "run" else "submitted"] = told["job"]
+            if name == "run":
+                url = json.loads((folder / ".pilotage" / "service.json").read_bytes())["url"]
+                with urllib.request.urlopen(f"{url}/schema") as answer:
+                    found[OPENAPI] = without_words(json.load(answer))
             found[name] = {"exit_code": ran.returncode, "printed": shape(told)}
     finally:
         subprocess.run(
@@ -144,6 +161,10 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_what_a_command_prints_for_programs_keeps_its_shape(name: str, outputs: dict[str, Any]) -> None:
     recorded = json.loads(RECORDED.read_text("utf-8"))[name]
     assert fits(outputs[name], recorded), f"{outputs[name]}\ninstead of\n{recorded}"
+
+
+def test_what_is_said_over_http_keeps_its_shape(outputs: dict[str, Any]) -> None:
+    assert outputs[OPENAPI] == json.loads(RECORDED.read_text("utf-8"))[OPENAPI]
 
 
 def test_a_shape_has_the_names_of_all_elements_and_fits_no_other() -> None:
