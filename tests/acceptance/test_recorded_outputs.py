@@ -129,7 +129,7 @@ def printed(program: Path, folder: Path) -> dict[str, Any]:
                 asked, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
             )
             assert ran.stdout, (asked, ran.stderr)
-            told = (
+            told: Any = (
                 [json.loads(line) for line in ran.stdout.splitlines()] if name == "simulate" else json.loads(ran.stdout)
             )
             if name in ("run", "submit"):
