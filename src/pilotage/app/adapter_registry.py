@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pilotage.model.errors import PilotageError
 
-Group = Literal["pilotage.journals", "pilotage.notifiers", "pilotage.sites"]
+Group = Literal["pilotage.journals", "pilotage.notifiers", "pilotage.sites", "pilotage.stores"]
 
 BUILT_IN: dict[Group, dict[str, str]] = {
     "pilotage.journals": {
@@ -24,6 +24,9 @@ BUILT_IN: dict[Group, dict[str, str]] = {
     },
     "pilotage.sites": {
         "local": "pilotage.adapters.sites.local:local_access",
+    },
+    "pilotage.stores": {
+        "file": "pilotage.adapters.stores.folder:folder_store",
     },
 }
 """The entry points of this distribution, as `pyproject.toml` names them too."""

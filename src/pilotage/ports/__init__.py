@@ -55,8 +55,15 @@ from pilotage.ports.sites import (
     SiteUnreachable,
     SubmissionRefused,
 )
+from pilotage.ports.store import (
+    AlreadyInStore,
+    NotInStore,
+    Store,
+    StoreObject,
+)
 
 __all__ = [
+    "AlreadyInStore",
     "AttemptLogs",
     "BadAddress",
     "Clock",
@@ -80,6 +87,7 @@ __all__ = [
     "MakesSiteAccess",
     "Mark",
     "NotDelivered",
+    "NotInStore",
     "NotOurs",
     "Notifier",
     "Page",
@@ -92,7 +100,9 @@ __all__ = [
     "SiteBusy",
     "SiteSurroundings",
     "SiteUnreachable",
+    "Store",
     "StoreError",
+    "StoreObject",
     "StoredFile",
     "SubmissionRefused",
     "WorkFields",
