@@ -25,10 +25,8 @@ from pilotage.service.notifications.notifications import MakeNotifications
 from pilotage.service.process import PROCESS
 
 if TYPE_CHECKING:
-    from litestar.types import ASGIApp
-
     from pilotage.service.http.listener import Certificate, TlsFiles
-    from pilotage.service.http.services import MakeRunning, Services
+    from pilotage.service.http.services import MakeRunning
 
 log = logging.getLogger(__name__)
 
@@ -130,14 +128,16 @@ def serve(
         def note(reason: str, *left: str) -> None:
             note_end(state_folder, Ended(at=clock.now(), reason=reason, left=left))
 
-        door, let_go = _door(services)
+        from pilotage.service.http.dispatcher import make_dispatcher
+
+        dispatcher = make_dispatcher(services)
         running = services.running
         listener = Listener(
-            door,
+            dispatcher,
             bound=bound,
             beside=beside,
             started=announce,
-            stopping=let_go,
+            stopping=dispatcher.stop,
             winding_down=running.jobs.wind_down if running is not None else None,
             certificate=certificate,
         )
@@ -194,20 +194,6 @@ def _certificate(tls: TlsFiles | None) -> Certificate | None:
     from pilotage.service.http.listener import Certificate
 
     return Certificate(tls)
-
-
-def _door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
-    """What answers requests; and what lets go of all who wait.
-
-    A book alone answers no agents: what they bring, and with it the language and the engine, is not even imported.
-    """
-    if services.running is None:
-        from pilotage.service.http.dispatcher import late_app
-
-        return late_app(services), services.bell.stop
-    from pilotage.service.http.agent_exchange import make_door
-
-    return make_door(services)
 
 
 def settle_down() -> None:

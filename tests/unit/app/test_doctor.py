@@ -22,7 +22,7 @@ from pilotage.adapters.settings.tokens import ensure_token
 from pilotage.app.doctor import Concerned, Finding, World, concerned_here, diagnose
 from pilotage.model.settings.settings import JournalSettings, ServiceSettings, Settings
 from pilotage.service.announcement import Announcement, announced
-from pilotage.service.http.agent_exchange import make_door
+from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.listener import Listener, bind, bind_local, url_of
 from tests.kit.command_line import in_an_empty_folder, run
 from tests.kit.running_jobs import running_services
@@ -189,9 +189,9 @@ def served(state: Path) -> Iterator[Announcement]:
         bind("127.0.0.1", 0) as bound,
         bind_local(state / "agent.sock") as local,
     ):
-        door, let_go = make_door(services)
+        dispatcher = make_dispatcher(services)
         started = threading.Event()
-        listener = Listener(door, bound=bound, beside=[local], started=started.set, stopping=let_go)
+        listener = Listener(dispatcher, bound=bound, beside=[local], started=started.set, stopping=dispatcher.stop)
         thread = threading.Thread(target=listener.listen)
         thread.start()
         assert started.wait(WAIT_SECONDS)

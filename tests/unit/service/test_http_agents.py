@@ -21,7 +21,8 @@ from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, Exchange
 from pilotage.reading.access import EXCHANGE, READ, Principal, local_principal
 from pilotage.service.errors import Superseded
-from pilotage.service.http.agent_exchange import PIECE_BYTES, make_door, range_of
+from pilotage.service.http.agent_exchange import PIECE_BYTES, range_of
+from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.errors import NotARange
 from pilotage.service.http.listener import Listener, bind, bind_local
 from pilotage.service.http.services import Services
@@ -61,9 +62,11 @@ class Door:
         self.services, self.jobs, self.folder = services, jobs, folder
         self.socket = folder / "agent.sock"
         self.bound, self.local = bind("127.0.0.1", 0), bind_local(self.socket)
-        door, release = make_door(services)
+        dispatcher = make_dispatcher(services)
         started = threading.Event()
-        self.listener = Listener(door, bound=self.bound, beside=[self.local], started=started.set, stopping=release)
+        self.listener = Listener(
+            dispatcher, bound=self.bound, beside=[self.local], started=started.set, stopping=dispatcher.stop
+        )
         self.thread = threading.Thread(target=self.listener.listen)
         self.thread.start()
         assert started.wait(WAIT_SECONDS)

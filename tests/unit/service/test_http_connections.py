@@ -16,8 +16,8 @@ from pilotage.adapters.settings.tls import SERVER_KEY_FILE, make_certificates
 from pilotage.adapters.settings.tokens import StoredKeys
 from pilotage.reading.access import READ, Access, Principal, digest_of, local_principal
 from pilotage.service.http.admission import Guest, Guests, Kind, TooManyConnections
-from pilotage.service.http.agent_exchange import make_door
 from pilotage.service.http.connections import Bounds
+from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.listener import Certificate, Listener, TlsFiles, bind, bind_local
 from pilotage.service.tokens import Tokens
 from tests.kit.running_jobs import running_services
@@ -46,14 +46,14 @@ class Serving:
         self.pilot = tokens.introduced(tokens.principal(tokens.for_pilot("local")), "p.1")  # type: ignore[arg-type]
         self.bound = self._stack.enter_context(bind("127.0.0.1", 0))
         local = self._stack.enter_context(bind_local(folder / "agent.sock"))
-        door, release = make_door(services)
+        dispatcher = make_dispatcher(services)
         started = threading.Event()
         self.listener = Listener(
-            door,
+            dispatcher,
             bound=self.bound,
             beside=[local],
             started=started.set,
-            stopping=release,
+            stopping=dispatcher.stop,
             bounds=bounds,
             connections_max=connections_max,
             certificate=Certificate(tls) if tls is not None else None,

@@ -10,12 +10,12 @@ from pilotage.model.errors import PilotageError
 from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalUnavailable
 from pilotage.reading.queries import UnknownJob
 from pilotage.service.http.errors import STATUSES
-from pilotage.service.http.framework import on_pilotage_error
+from pilotage.service.http.framework import on_error
 
 
 def answer(error: Exception) -> Any:
-    request: Any = SimpleNamespace(method="GET", url=SimpleNamespace(path="/v1/jobs"))
-    return on_pilotage_error(request, error)
+    request: Any = SimpleNamespace(scope={"method": "GET", "path": "/v1/jobs"})
+    return on_error(request, error)
 
 
 def every_subclass(kind: type[Exception]) -> Iterator[type[Exception]]:

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from pilotage.model.exchange.exchange import AttemptRef, LogText
-from pilotage.service.http.dispatcher import LateApp, plain_request
+from pilotage.service.http.dispatcher import Dispatcher
 from pilotage.service.http.framework import make_app
-from pilotage.service.http.route_table import EVERY_ROUTE
+from pilotage.service.http.route_table import API_ROUTES
 from tests.kit.asked_app import Answer, ask
 from tests.kit.desks import Desk, a_bad_day, desk_in
 from tests.kit.served_book import TOKEN
@@ -24,7 +24,7 @@ PARTS = {
     "job": "j", "package": "1.2.1", "line": "1.2", "attempt": "1", "stream": "stdout", "site": "local", "subscription": "s",
 }  # fmt: skip
 BROAD = ("/v1/events", "/v1/packages", "/v1/counts/packages")  # no index serves all of them
-READ = [route.path for route in EVERY_ROUTE if route.method == "GET"]
+READ = [route.path for route in API_ROUTES if route.method == "GET"]
 
 QUERIES = [
     "", "limit=2", "query=state%3DDONE&limit=5", "query=state+in+%28DONE%2C+CLEARED%29", "query=tag.x%3D%C3%A9",
@@ -61,7 +61,7 @@ def both(desk: Desk, path: str, *, must_be_plain: bool = True, **more: Any) -> t
 
     async def asked() -> tuple[Answer, Answer]:
         made = make_app(desk.services)
-        late = LateApp(lambda: pytest.fail("it was needed") if must_be_plain else made, desk.services)
+        late = Dispatcher(desk.services, make_framework=lambda: pytest.fail("it was needed") if must_be_plain else made)
         return await ask(late, path, **more), await ask(made, path, **more)
 
     return asyncio.run(asked())
@@ -168,7 +168,7 @@ def test_what_is_sent_is_answered_alike(desk: Desk, which: str) -> None:
         assert_alike(early, later)
 
 
-@pytest.mark.parametrize("path", [route.path for route in EVERY_ROUTE if route.method == "POST"])
+@pytest.mark.parametrize("path", [route.path for route in API_ROUTES if route.method == "POST"])
 def test_who_may_not_send_is_refused_alike(desk: Desk, path: str) -> None:
     for token in ("", "Bearer nobody", "Basic x", "Bearer reads-only"):
         early, later = both(
@@ -207,7 +207,7 @@ def test_only_who_hung_up_is_told_nothing(desk: Desk, monkeypatch: pytest.Monkey
     scope = {
         "type": "http", "method": "POST", "path": "/v1/events", "scheme": "http", "query_string": b"", "headers": headers,
     }  # fmt: skip
-    late = LateApp(lambda: pytest.fail("it was needed"), desk.services)
+    late = Dispatcher(desk.services, make_framework=lambda: pytest.fail("it was needed"))
     asyncio.run(late(scope, gone, send))
     assert sent == []
 
@@ -220,11 +220,18 @@ def test_only_who_hung_up_is_told_nothing(desk: Desk, monkeypatch: pytest.Monkey
     assert early[0] == 500
 
 
-def test_a_stream_is_left_to_the_application() -> None:
-    scope = {"method": "GET", "path": "/v1/jobs/j/events", "headers": [(b"host", b"h")], "query_string": b""}
-    assert plain_request(scope) is not None
-    scope["headers"] = [(b"host", b"h"), (b"accept", b"text/event-stream")]
-    assert plain_request(scope) is None
+class NeedsFramework(Exception):
+    pass
+
+
+def test_a_stream_is_left_to_the_framework(desk: Desk) -> None:
+    def needed() -> Any:
+        raise NeedsFramework
+
+    dispatcher = Dispatcher(desk.services, make_framework=needed)
+    assert asyncio.run(ask(dispatcher, "/v1/jobs/j/events", method="GET"))[0] == 200
+    with pytest.raises(NeedsFramework):
+        asyncio.run(ask(dispatcher, "/v1/jobs/j/events", method="GET", accept="text/event-stream"))
 
 
 def test_no_route_needs_the_framework() -> None:

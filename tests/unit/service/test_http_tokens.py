@@ -19,7 +19,7 @@ from pilotage.model.events.events import Event
 from pilotage.model.exchange.exchange import AgentSays, AttemptRef, Exchange
 from pilotage.model.exchange.reports import SiteSays
 from pilotage.reading.access import EXCHANGE, Access, digest_of, local_principal
-from pilotage.service.http.agent_exchange import make_door
+from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.listener import Listener, bind
 from pilotage.service.http.services import Services
 from pilotage.service.journal.writer import Batch
@@ -43,9 +43,9 @@ class House:
         services.access = Access({digest_of(TOKEN): local_principal("ann")}, tokens=self.tokens)
         self.n = 0
         self.bound = bind("127.0.0.1", 0)
-        door, release = make_door(services)
+        dispatcher = make_dispatcher(services)
         started = threading.Event()
-        self.listener = Listener(door, bound=self.bound, started=started.set, stopping=release)
+        self.listener = Listener(dispatcher, bound=self.bound, started=started.set, stopping=dispatcher.stop)
         self.thread = threading.Thread(target=self.listener.listen)
         self.thread.start()
         assert started.wait(WAIT_SECONDS)

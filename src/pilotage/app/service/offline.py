@@ -116,7 +116,7 @@ class _Open:
         from pilotage.reading.access import Access, digest_of, local_principal
 
         with part(purpose="to read the book"):
-            from pilotage.service.http.dispatcher import late_app
+            from pilotage.service.http.dispatcher import Dispatcher
             from pilotage.service.http.services import Services
         self._resting = NoRunner(folder, settings)
         self._reader = SqliteReader(folder, indexed=indexed_of(settings))
@@ -128,7 +128,7 @@ class _Open:
             make_running=self._running,
         )
         with part(purpose="to read the book"):
-            self._app: Any = late_app(services)
+            self._app: Any = Dispatcher(services)
         self._runner = asyncio.Runner()
 
     def _running(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:

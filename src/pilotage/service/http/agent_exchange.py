@@ -1,19 +1,18 @@
-"""The door for agents: exchanges, content and files under `/agent/`, answered before the application is asked.
+"""The exchange with agents: what they say and hear, and the content and files that they fetch and bring, under `/agent/`.
 
-Every attempt comes by here, so nothing is done for it that need not be: the token is looked at, the message decoded, and
-the engine's answer sent as it comes. Everything else goes on to the application.
+Every attempt goes through here, so nothing is done for it that need not be: the message is decoded, and the engine's answer
+sent as it comes. The dispatcher has found the route and let the agent in by then, as it does for every request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -21,32 +20,17 @@ import msgspec
 from pilotage.book.rows.rows import AttemptFacts, JobRow
 from pilotage.engine.engine import Engine
 from pilotage.language.text.names import why_outside
-from pilotage.model.errors import PilotageError
 from pilotage.model.events.events import COUNTER_MAX, DOTTED, JOB_ID
 from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, Exchange, ExchangeReply
 from pilotage.model.exchange.reports import SiteSays
 from pilotage.model.states import FINAL_NAMES
-from pilotage.reading.access import EXCHANGE, SITE_AGENT, Forbidden, Principal, require_scope
+from pilotage.reading.access import SITE_AGENT, Forbidden, Principal
 from pilotage.reading.queries import UnknownJob, UnknownPackage, package_place
 from pilotage.service.errors import NotRunning
 from pilotage.service.http.backend import Running
-from pilotage.service.http.dispatcher import late_app
 from pilotage.service.http.errors import ErrorBody, ErrorView, Malformed, NotARange, NotAwaited, UnknownContent
-from pilotage.service.http.messages import (
-    JSON_HEADER,
-    Headers,
-    header_of,
-    piece_of,
-    principal_of,
-    read_body,
-    refuse,
-    send_whole,
-)
-from pilotage.service.http.services import Services, running_of
-
-if TYPE_CHECKING:
-    from litestar.types import ASGIApp, Receive, Send
-
+from pilotage.service.http.routing import OCTETS, Ask, Reply
+from pilotage.service.http.services import Services
 
 # What an agent with a token of its own or of its site may not do: speak for another one, or have what it does not
 # run.
@@ -244,33 +228,26 @@ def _forbidden(principal: Principal, got: str) -> Forbidden:
     )
 
 
-log = logging.getLogger(__name__)
-
-PREFIX = "/agent/"
-EVENTS = "/v1/events"
-TOKEN_HEADER = b"pilotage-token"
+TOKEN_HEADER = "Pilotage-Token"
 """In the answer to an exchange: the token to show from now on."""
-EXCHANGE_BYTES_MAX = 64 * 2**20
 PIECE_BYTES = 2**20
 """Files go by in pieces: neither side holds a whole one."""
 OUTPUTS_MAX = 100_000
 """Files of one attempt; agents do not take more."""
 
-_STAGED = re.compile(r"/agent/staged/([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
+_STAGED = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_BYTES = (b"content-type", b"application/octet-stream")
 
 _decode = msgspec.json.Decoder(AgentSays).decode
 _decode_site = msgspec.json.Decoder(SiteSays).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class AgentDoor:
-    """Answers agents, and hands on what others ask."""
+class AgentExchange:
+    """Answers agents."""
 
-    def __init__(self, app: ASGIApp, services: Services, running: Running) -> None:
-        """Stand in front of an application."""
-        self._app = app
+    def __init__(self, services: Services, running: Running) -> None:
+        """Take what runs jobs, and what is known of them."""
         self._services = services
         self._running = running
         self._open: set[asyncio.Future[bytes]] = set()  # exchanges that wait for something to say
@@ -289,52 +266,21 @@ class AgentDoor:
         for waiting in list(self._open):
             waiting.cancel()
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        if not scope["path"].startswith(PREFIX):
-            with self._running.asked:
-                await self._app(scope, receive, send)
-            return
-        try:
-            if scope["path"] == "/agent/exchange" and scope["method"] == "POST":
-                principal = self._let_in(scope)
-                reply, headers = await self._exchange(receive, principal)
-                await send_whole(send, 200, reply, [JSON_HEADER, *headers])
-            elif scope["path"] == "/agent/site" and scope["method"] == "POST":
-                principal = self._let_in(scope, SITE_AGENT)
-                reply = await self._exchange_with_site(receive, principal)
-                await send_whole(send, 200, reply, [JSON_HEADER, *self._renewal(principal)])
-            elif scope["path"] == "/agent/events" and scope["method"] == "POST":
-                # What packages say of themselves, through a relay, which lets nothing pass but what is for agents.
-                events: Any = {**scope, "path": EVENTS, "raw_path": EVENTS.encode()}
-                await self._app(events, receive, send)
-            else:
-                await self._bring(scope, receive, send)
-        except Exception as fault:  # noqa: BLE001 # whatever it is, the agent is told, and the log
-            await refuse(scope, send, fault)
-
-    def _let_in(self, scope: Any, right: str = EXCHANGE) -> Principal:
-        principal = principal_of(self._services.access, scope)
-        require_scope(principal, right)
-        return principal
-
-    def _renewal(self, principal: Principal) -> Headers:
-        """A further header where the token of an agent ends soon: with the next one."""
+    def _reply(self, principal: Principal, answer: bytes) -> Reply[bytes]:
+        """An answer, with the next token where the one of the agent ends soon."""
         token = self._services.access.renewed(principal) if principal.expires_at else ""
-        return [(TOKEN_HEADER, token.encode("ascii"))] if token else []
+        return Reply(body=answer, headers={TOKEN_HEADER: token}) if token else Reply(body=answer)
 
-    def _introduction(self, principal: Principal, says: AgentSays) -> tuple[bytes, Headers]:
+    def _introduction(self, principal: Principal, says: AgentSays) -> Reply[bytes]:
         """What a pilot is told that nobody knows: the token that it says all of this again with, and the time."""
         exchange, token = says.exchange, self._services.access.introduced(principal, says.exchange.pilot)
         now = self._services.clock.now()
         reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)
-        return _encode(AgentHears(reply=reply)), [(TOKEN_HEADER, token.encode("ascii"))]
+        return Reply(body=_encode(AgentHears(reply=reply)), headers={TOKEN_HEADER: token})
 
-    async def _exchange(self, receive: Receive, principal: Principal) -> tuple[bytes, Headers]:
-        body = await read_body(receive, EXCHANGE_BYTES_MAX)
+    async def exchange(self, request: Ask) -> Reply[bytes]:
+        """Take what an agent says; the answer comes when there is something to say, or its interval is over."""
+        principal, body = request.user, await request.body()
         try:
             says = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
@@ -344,13 +290,12 @@ class AgentDoor:
         if principal.site and not await self._bounds.check_exchange(principal, says, ended):
             return self._introduction(principal, says)
         if (told := self._farewell(says) or self._doubt(says)) is not None:
-            return told, self._renewal(principal)
+            return self._reply(principal, told)
         try:
-            reply = await self._patiently(lambda: self._running.jobs.exchange(says))
-            return reply, self._renewal(principal)
+            return self._reply(principal, await self._patiently(lambda: self._running.jobs.exchange(says)))
         except asyncio.CancelledError:
             if (farewell := self._farewell(says)) is not None:
-                return farewell, []
+                return Reply(body=farewell)
             if not self._stopping:
                 raise
             raise _stopping() from None
@@ -366,17 +311,19 @@ class AgentDoor:
         finally:
             self._open.discard(waiting)
 
-    async def _exchange_with_site(self, receive: Receive, principal: Principal) -> bytes:
-        body = await read_body(receive, EXCHANGE_BYTES_MAX)
+    async def exchange_with_site(self, request: Ask) -> Reply[bytes]:
+        """Take what the agent of a site says; the answer comes when there is something to report or to do."""
+        principal = request.user
         try:
-            says = _decode_site(body)
+            says = _decode_site(await request.body())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             raise Malformed(f"this is no exchange of a site: {fault}") from None
         self._bounds.check_site(principal, says)
         if self._running.dismissed:
             raise _stopping()
         try:
-            return await self._patiently(lambda: self._running.jobs.exchange_with_site(says))
+            answer = await self._patiently(lambda: self._running.jobs.exchange_with_site(says))
+            return self._reply(principal, answer)
         except asyncio.CancelledError:
             if not self._stopping and not self._running.dismissed:
                 raise
@@ -398,34 +345,24 @@ class AgentDoor:
             return None
         return _encode(AgentHears(reply=ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)))
 
-    async def _bring(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Content, files and staged outputs: for agents that see no folder of ours."""
-        principal = self._let_in(scope)
-        self._bounds.check_introduced(principal)
-        kind, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
-        match scope["method"], kind:
-            case "GET", "content":
-                if principal.site:
-                    await self._bounds.check_content(principal, rest, self._brought_by)
-                await send_whole(send, 200, await self._content(rest), [_BYTES])
-            case "GET", "files":
-                if principal.site:
-                    await self._bounds.check_file(principal, rest, _parameters(scope).get("name", ""))
-                await self._file(rest, scope, send)
-            case "PUT", "staged":
-                await self._take(scope, receive, principal)
-                await send_whole(send, 204, b"", [])
-            case _:
-                body = ErrorBody(code="not_found", message="agents find nothing here")
-                await send_whole(send, 404, _encode(ErrorView(error=body)), [JSON_HEADER])
+    # Content, files and staged outputs: for agents that see no folder of ours.
 
-    async def _content(self, sha256: str) -> bytes:
+    async def content(self, request: Ask, sha256: str) -> Reply[bytes]:
+        """Bytes that a job brought along."""
+        self._bounds.check_introduced(request.user)
+        if request.user.site:
+            await self._bounds.check_content(request.user, sha256, self._brought_by)
         content = None
         if _SHA256.fullmatch(sha256):
             content = await self._services.do(self._services.journal.content, sha256)
         if content is None:
             raise UnknownContent("no such content is kept here", subject=sha256[:64])
-        return content
+        return Reply(body=content, media_type=OCTETS)
+
+    async def nothing(self, request: Ask) -> Reply[ErrorView]:
+        """What an agent is told that asks for anything else."""
+        self._bounds.check_introduced(request.user)
+        return Reply(body=ErrorView(error=ErrorBody(code="not_found", message="agents find nothing here")), status=404)
 
     async def _site_of(self, pilot: str) -> str:
         """The site of a pilot by the book, or nothing."""
@@ -445,36 +382,31 @@ class AgentDoor:
             raise UnknownJob("no such job is run here", subject=f"job {job[:64]}")
         return row, folder
 
-    async def _file(self, job: str, scope: Any, send: Send) -> None:
-        name = _parameters(scope).get("name", "")
+    async def file(self, request: Ask, job: str) -> Reply[bytes]:
+        """A file of a job's folder, or a piece of it; the first bytes are read before anything is promised."""
+        self._bounds.check_introduced(request.user)
+        name = _parameters(request).get("name", "")
+        if request.user.site:
+            await self._bounds.check_file(request.user, job, name)
         (_, folder), tree = await self._job(job), self._running.jobs.tree
         if why := why_outside(name):
             raise UnknownContent(f"no file of the job can have this name: {why}", subject=name[:256])
         found = (await self._services.do(tree.look_up, folder, [name])).get(name)
         if found is None or found.size_bytes < 0:
             raise UnknownContent("no such file is there" if found is None else "this is no file", subject=name[:256])
-        asked = header_of(scope, b"range")
+        asked = request.header("range")
         start, end = range_of(asked, size_bytes=found.size_bytes)
-        headers: Headers = [_BYTES, (b"content-length", b"%d" % (end - start)), (b"accept-ranges", b"bytes")]
+        headers = {"Content-Length": str(end - start), "Accept-Ranges": "bytes"}
         if asked:
-            headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, found.size_bytes)))
-        # The first piece is read before anything is promised, though it may be empty.
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{found.size_bytes}"
         size_bytes = min(PIECE_BYTES, end - start)
         first = await asyncio.to_thread(tree.read, folder, name, offset=start, size_bytes=size_bytes)
-        pieces = self._pieces(folder, name, start=start + len(first), end=end if first else start)
-        await send({"type": "http.response.start", "status": 206 if asked else 200, "headers": headers})
-        await send({"type": "http.response.body", "body": first, "more_body": True})
-        try:
-            async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except (PilotageError, OSError) as fault:
-            # The status is sent long since: the agent sees that the end is missing, and asks again.
-            log.warning("%s broke off: %s", name, fault)
-            return
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        pieces = self._pieces(folder, name, first, start=start + len(first), end=end if first else start)
+        return Reply(stream=pieces, status=206 if asked else 200, headers=headers, media_type=OCTETS)
 
-    async def _pieces(self, folder: str, name: str, *, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _pieces(self, folder: str, name: str, first: bytes, *, start: int, end: int) -> AsyncIterator[bytes]:
         read = self._running.jobs.tree.read
+        yield first
         while start < end:
             size = min(PIECE_BYTES, end - start)
             piece = await asyncio.to_thread(read, folder, name, offset=start, size_bytes=size)
@@ -483,12 +415,15 @@ class AgentDoor:
             start += len(piece)
             yield piece
 
-    async def _take(self, scope: Any, receive: Receive, principal: Principal) -> None:
-        found = _STAGED.fullmatch(scope["path"])
+    async def stage(self, request: Ask, place: str) -> Reply[None]:
+        """Take a piece of an output."""
+        principal = request.user
+        self._bounds.check_introduced(principal)
+        found = _STAGED.fullmatch(place)
         if found is None or not DOTTED.fullmatch(found[2]):
-            raise UnknownPackage("no outputs are taken here", subject=scope["path"][:256])
+            raise UnknownPackage("no outputs are taken here", subject=request.scope["path"][:256])
         ref, number = AttemptRef(found[1], found[2], int(found[3])), int(found[4])
-        offset_text = _parameters(scope).get("offset", "0")
+        offset_text = _parameters(request).get("offset", "0")
         if not offset_text.isascii() or not offset_text.isdigit() or int(offset_text) > COUNTER_MAX:
             raise NotARange("not a place in a file", subject="offset", got=repr(offset_text[:40]))
         try:
@@ -502,13 +437,14 @@ class AgentDoor:
         begin = offset = int(offset_text)
         held, more = bytearray(), True
         while more:
-            piece, more = await piece_of(receive)
+            piece, more = await request.piece()
             held += piece
             # What is empty is a file, too.
             if len(held) >= PIECE_BYTES or (not more and (held or offset == begin)):
                 await asyncio.to_thread(write, folder, ref, number=number, offset=offset, data=bytes(held))
                 offset += len(held)
                 held.clear()
+        return Reply(status=204)
 
     def _refuse_unasked(self, job: JobRow, ref: AttemptRef, number: int, principal: Principal) -> None:
         """Refuse outputs that nobody asked for: what is staged must be some attempt's that may still be granted.
@@ -572,19 +508,5 @@ def _stopping() -> NotRunning:
     return NotRunning("the service is stopping", next_step="ask again when it is back")
 
 
-def _parameters(scope: Any) -> dict[str, str]:
-    return dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
-
-
-# What stands at the sockets of a service that runs jobs: agents are answered before everybody else.
-
-
-def make_door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
-    """What answers requests where jobs are run, agents before the rest; and what lets go of all who wait."""
-    door = AgentDoor(late_app(services), services, running_of(services))
-
-    def let_go() -> None:
-        services.bell.stop()
-        door.stop()
-
-    return door, let_go
+def _parameters(request: Ask) -> dict[str, str]:
+    return dict(parse_qsl(request.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))

@@ -1,7 +1,14 @@
-"""Plain requests, answered without the framework: by the same routes, and with the same words.
+"""The one way of a request: every one of them, whoever sends it, is answered here.
 
-To import the framework and to lay out the routes in it takes longer than most answers. So what is asked for in its plainest
-form needs neither. Whatever is odd about a request, or wrong with it, is left to the application, which says so.
+In this order: the route is looked up in the table, the sender is authenticated, the scopes of the route are asked for, what the
+request says is read, the handler called, and its answer or its error sent. How long a head, a body and an answer may take,
+and how many may be connected, was seen to before (`connections.py`); how large a body may be is a matter of its route.
+
+Two things are left to others, by what the table says of a route. What agents ask for is answered by `agent_exchange.py`, in
+whatever form it comes: every attempt goes through it, and no agent must wait for the framework. And the framework answers what is not asked for plainly: streams, bodies of a declared type, faulty parameters, paths that are not in the
+table, and the OpenAPI document. To import it and to lay out the routes in it takes longer than everything else at a start. So it
+is made in a thread of its own, when something is asked for that only it can answer, or
+some time after the start; and what is asked for in its plainest form, by the commands above all, does not need it.
 """
 
 from __future__ import annotations
@@ -13,143 +20,244 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from pilotage.model.events.events import JOB_ID
-from pilotage.reading.access import SUBMIT, require_scope
-from pilotage.service.http.backend import CONTENT_BYTES_MAX, ONCE_KEY_LENGTH_MAX, SUBMISSION_BYTES_MAX
-from pilotage.service.http.messages import (
-    JSON_HEADER,
-    Headers,
-    header_of,
-    length_of,
-    principal_of,
-    read_body,
-    refuse,
-    send_whole,
-)
-from pilotage.service.http.route_table import EVERY_ROUTE
-from pilotage.service.http.routing import EVENT_STREAM, JSON, TEXT, Ask, Parameter, Reply, Route
+from pilotage.model.errors import PilotageError
+from pilotage.service.http.messages import Headers, header_of, length_of, principal_of, refuse, send_whole
+from pilotage.service.http.route_table import ROUTES, RouteTable
+from pilotage.service.http.routes.agents import PREFIX
+from pilotage.service.http.routes.operations import submit_job
+from pilotage.service.http.routing import EVENT_STREAM, JSON, OCTETS, TEXT, Ask, Handler, Parameter, Reply, Route
 from pilotage.service.http.services import Services, live
-from pilotage.service.http.submissions import keep_content, submit
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
 
+    from pilotage.service.http.agent_exchange import AgentExchange
+
+log = logging.getLogger(__name__)
+
+LATE_SECONDS = 60.0
+"""How long after the start the framework is made, if nobody has needed it by then: most services never do."""
+FIRST_SECONDS = 0.15
+"""How long it waits behind a job that has just come in: the first package of that goes before."""
 QUERY_BYTES_MAX = 8192
-_METHODS = ("GET", "POST")
-_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
 _HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _COUNT = re.compile(r"0|[1-9][0-9]{0,14}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?")
-_CONTENT_TYPES = {JSON: JSON, TEXT: f"{TEXT}; charset=utf-8"}
+_CONTENT_TYPES = {
+    JSON: (b"content-type", b"application/json"),
+    TEXT: (b"content-type", b"text/plain; charset=utf-8"),
+    OCTETS: (b"content-type", b"application/octet-stream"),
+}
 _encode = msgspec.json.Encoder().encode
 
 
-class Plain(msgspec.Struct, frozen=True):
-    """A request that needs no framework: its route, and what it says."""
+class Dispatcher:
+    """Answers every request, and starts and stops the services around them."""
 
-    route: Route
-    said: dict[str, Any]
+    def __init__(
+        self,
+        services: Services,
+        *,
+        agents: AgentExchange | None = None,
+        make_framework: Callable[[], ASGIApp] | None = None,
+        late_seconds: float = LATE_SECONDS,
+    ) -> None:
+        """Take what answers agents, if anything does, and what makes the framework; raises `ModuleNotFoundError` without one.
 
+        Nothing is made before it is needed, or `late_seconds` after the start.
+        """
+        if make_framework is None and importlib.util.find_spec("litestar") is None:
+            raise ModuleNotFoundError("No module named 'litestar'", name="litestar")
+        self._services = services
+        self._agents = agents
+        self._table = RouteTable(each for each in ROUTES if agents is not None or each.answered_by != "agents")
+        self._make = make_framework or partial(_make_framework, services)
+        self._late_seconds = late_seconds
+        self._framework: ASGIApp | None = None
+        self._making: asyncio.Future[ASGIApp] | None = None
+        self._not_before = 0.0  # by the clock of the loop
 
-def plain_request(scope: Any) -> Plain | None:
-    """A request that can be answered here; None where it is for the application."""
-    if scope["method"] not in _METHODS or EVENT_STREAM in header_of(scope, b"accept"):
-        return None
-    if scope.get("root_path") or _HOST.fullmatch(header_of(scope, b"host")) is None:
-        return None
-    parts = tuple(scope["path"].split("/"))
-    for template, route in _routes().get((scope["method"], len(parts)), ()):
-        in_path = _matched(template, parts)
-        if in_path is not None:
-            said = _said(route, scope, in_path)
-            return Plain(route, said) if said is not None else None
-    return None
+    def stop(self) -> None:
+        """Let everybody go who waits for something: news of a job, or work."""
+        self._services.bell.stop()
+        if self._agents is not None:
+            self._agents.stop()
 
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request, or start and stop the services."""
+        running = self._services.running
+        if scope["type"] != "http":
+            await live(self._services, receive, send, meanwhile=self._soon())
+        elif running is None or scope["path"].startswith(PREFIX):
+            await self._dispatch(scope, receive, send)
+        else:
+            with running.asked:
+                await self._dispatch(scope, receive, send)
 
-async def answer(plain: Plain, services: Services, scope: Any, receive: Receive, send: Send) -> None:
-    """Answer it; raises whatever is to be told as an error."""
-    route, said = plain.route, dict(plain.said)
-    if not route.is_open:
-        said["request"] = _ask(route, services, scope, receive)
-    told = await route.handler(services=services, **said)
-    reply = told if isinstance(told, Reply) else Reply(body=told, status=route.status, media_type=route.media_type)
-    headers: Headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.items()]
-    content = b""
-    if reply.body is not None:
-        headers.append((b"content-type", _CONTENT_TYPES[reply.media_type].encode()))
-        content = reply.body.encode() if reply.media_type == TEXT else _encode(reply.body)
-    await send_whole(send, reply.status, content, headers)
+    async def _dispatch(self, scope: Any, receive: Receive, send: Send) -> None:
+        try:
+            reply = await self._reply(scope, receive)
+            if reply is not None:
+                await _send(scope, send, reply)
+                return
+        except Exception as fault:  # noqa: BLE001 # whatever it is, who asked is told, and the log
+            await refuse(scope, send, fault)
+            return
+        await (self._framework or await self._made())(scope, receive, send)
 
-
-def is_too_large(plain: Plain, services: Services, scope: Any) -> bool:
-    """Whether its body is larger than it may be, or nobody says how large it is."""
-    if plain.route.method == "GET":
-        return False
-    length = length_of(scope)
-    return length is None or length > _body_bytes_max(plain.route, services)
-
-
-def _body_bytes_max(route: Route, services: Services) -> int:
-    return route.body_bytes_max or services.settings.service.batch_bytes_max
-
-
-def _ask(route: Route, services: Services, scope: Any, receive: Receive) -> Ask:
-    principal = principal_of(services.access, scope)
-    route.let_in(principal)
-    body_bytes_max = _body_bytes_max(route, services)
-    return Ask(
-        user=principal,
-        base_url=lambda: f"{scope['scheme']}://{header_of(scope, b'host')}/",
-        header=lambda name: header_of(scope, name.lower().encode()),
-        body=lambda: read_body(receive, body_bytes_max),
-    )
-
-
-@cache
-def _routes() -> Mapping[tuple[str, int], list[tuple[tuple[str, ...], Route]]]:
-    """The routes by their methods and how many parts their paths have; those with the fewest parameters first."""
-    found: dict[tuple[str, int], list[tuple[tuple[str, ...], Route]]] = {}
-    for route in sorted(EVERY_ROUTE, key=lambda each: each.path.count("{")):
-        template = tuple(route.path.split("/"))
-        found.setdefault((route.method, len(template)), []).append((template, route))
-    return found
-
-
-def _matched(template: tuple[str, ...], parts: tuple[str, ...]) -> dict[str, str] | None:
-    """What a path says, if it is of a template."""
-    said: dict[str, str] = {}
-    for wanted, part in zip(template, parts, strict=True):
-        if wanted.startswith("{"):
-            if _PART.fullmatch(part) is None:
-                return None
-            said[wanted[1:-1].partition(":")[0]] = part
-        elif wanted != part:
+    async def _reply(self, scope: Any, receive: Receive) -> Reply[Any] | None:
+        """The answer to a request; None where the framework gives it. Raises whatever is to be told as an error."""
+        found = self._table.find(scope["method"], scope["path"])
+        if found is not None and found[0].stands_for:
+            path = found[0].stands_for
+            scope.update(path=path, raw_path=path.encode())
+            found = self._table.find(scope["method"], path)
+        if found is None:
             return None
-    return said
+        route, in_path = found
+        if route.answered_by == "agents":
+            request = self._admit(route, scope, receive)
+            reply: Reply[Any] = await route.handler(self._agents, request, **in_path)
+            return reply
+        if _is_odd(scope):  # the framework refuses it, whoever sends it, or knows what to make of it
+            return None
+        told = {} if route.is_open else {"request": self._admit(route, scope, receive)}
+        said = self._plainly_said(route, scope, in_path)
+        if said is None:
+            return None
+        answer = await route.handler(services=self._services, **told, **said)
+        if route is submit_job:
+            self._not_before = asyncio.get_running_loop().time() + FIRST_SECONDS
+        if isinstance(answer, Reply):
+            return answer
+        return Reply(body=answer, status=route.status, media_type=route.media_type)
+
+    def _admit(self, route: Route, scope: Any, receive: Receive) -> Ask:
+        """Let a request in; raises `Unauthenticated`, `Forbidden` and `TooManyConnections`."""
+        principal = scope["user"] = principal_of(self._services.access, scope)
+        route.let_in(principal)
+        return Ask(scope, receive, user=principal, body_bytes_max=self._body_bytes_max(route))
+
+    def _body_bytes_max(self, route: Route) -> int:
+        return route.body_bytes_max or self._services.settings.service.batch_bytes_max
+
+    def _plainly_said(self, route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
+        """What a request says to its route; None where that is for the framework to read, or to find fault with."""
+        if route.answered_by == "framework" or EVENT_STREAM in header_of(scope, b"accept"):
+            return None
+        if route.method != "GET":
+            length = length_of(scope)
+            if length is None or length > self._body_bytes_max(route):
+                return None
+        return _said(route, scope, in_path)
+
+    # The framework, made late.
+
+    async def _made(self) -> ASGIApp:
+        if self._making is None:
+            self._making = asyncio.ensure_future(self._make_it())
+        return await asyncio.shield(self._making)
+
+    async def _make_it(self) -> ASGIApp:
+        loop = asyncio.get_running_loop()
+        # Once: where jobs come in all the time, it is made all the same.
+        await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+        try:
+            self._framework = await loop.run_in_executor(None, self._make)
+        except BaseException:
+            self._making = None  # the next who asks has it tried again
+            raise
+        return self._framework
+
+    @contextmanager
+    def _soon(self) -> Iterator[None]:
+        """Have it made some time from now, unless everything ends before."""
+        soon = asyncio.get_running_loop().call_later(self._late_seconds, self._begin)
+        try:
+            yield
+        finally:
+            soon.cancel()
+
+    def _begin(self) -> None:
+        if self._making is None:
+            self._making = asyncio.ensure_future(self._make_it())
+            self._making.add_done_callback(_complain)
+
+
+def make_dispatcher(services: Services) -> Dispatcher:
+    """What answers the requests of a service.
+
+    A book alone answers no agents: what they bring, and with it the language and the engine, is not even imported.
+    """
+    if services.running is None:
+        return Dispatcher(services)
+    from pilotage.service.http.agent_exchange import AgentExchange
+
+    return Dispatcher(services, agents=AgentExchange(services, services.running))
+
+
+def _make_framework(services: Services) -> ASGIApp:
+    from pilotage.service.http.framework import make_app
+
+    return make_app(services)
+
+
+def _complain(made: asyncio.Future[Any]) -> None:
+    if not made.cancelled() and (fault := made.exception()) is not None:
+        log.error("the framework cannot be made", exc_info=fault)
+
+
+async def _send(scope: Any, send: Send, reply: Reply[Any]) -> None:
+    """Send an answer, whole or piece by piece."""
+    headers: Headers = []
+    if reply.headers:
+        headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.items()]
+    if reply.stream is None:
+        content, body = b"", reply.body
+        if body is not None:
+            headers.append(_CONTENT_TYPES[reply.media_type])
+            content = body if isinstance(body, bytes) else body.encode() if reply.media_type == TEXT else _encode(body)
+        await send_whole(send, reply.status, content, headers)
+        return
+    headers.append(_CONTENT_TYPES[reply.media_type])
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    try:
+        async for piece in reply.stream:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except (PilotageError, OSError) as fault:
+        # The status is sent long since: who asked sees that the end is missing, and asks again.
+        log.warning("the answer to %s %s broke off: %s", scope["method"], scope["path"], fault)
+        return
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+# What a request says, where it says it plainly.
+
+
+def _is_odd(scope: Any) -> bool:
+    """Whether the head of a request is not in its plainest form."""
+    return bool(scope.get("root_path")) or _HOST.fullmatch(header_of(scope, b"host")) is None
 
 
 def _said(route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
-    """What a request says to a route; None where that is not plain."""
+    """What a request says to the handler of a route; None where that is not plain."""
     query = _query(scope.get("query_string", b""))
     if query is None:
         return None
     said: dict[str, Any] = dict(in_path)
-    for name, (kind, parameter) in _parameters(route.operation_id).items():
+    for name, (kind, parameter) in _parameters(route.handler).items():
         if parameter.place == "header":
             text = header_of(scope, parameter.name.lower().encode()) or None
-        elif parameter.place == "query":
-            text = query.pop(parameter.name or name, None)
         else:
-            text = None
-            if parameter.place == "body":
-                return None
+            text = query.pop(parameter.name or name, None)
         if text is not None:
             value = _value(text, kind, parameter)
             if value is None:
@@ -159,15 +267,16 @@ def _said(route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any
 
 
 @cache
-def _parameters(operation_id: str) -> Mapping[str, tuple[Any, Parameter]]:
-    """What a route reads besides its services: of each argument what it may be, without that it may be left out."""
-    route = next(each for each in EVERY_ROUTE if each.operation_id == operation_id)
+def _parameters(handler: Handler) -> Mapping[str, tuple[Any, Parameter]]:
+    """What a handler reads of the query and the headers: of each argument what it may be, without that it may be left out."""
     found: dict[str, tuple[Any, Parameter]] = {}
-    for name, hint in get_type_hints(route.handler, include_extras=True).items():
-        if name not in ("request", "services", "return"):
-            kind, parameter = get_args(hint)
-            if get_origin(kind) is UnionType:
-                (kind,) = (each for each in get_args(kind) if each is not type(None))
+    for name, hint in get_type_hints(handler, include_extras=True).items():
+        if name in ("request", "services", "return"):
+            continue
+        kind, parameter = get_args(hint)
+        if get_origin(kind) is UnionType:
+            (kind,) = (each for each in get_args(kind) if each is not type(None))
+        if parameter.place in ("query", "header"):
             found[name] = (kind, parameter)
     return found
 
@@ -197,137 +306,3 @@ def _value(text: str, kind: Any, parameter: Parameter) -> Any:
         return None
     value = number(text)
     return value if (parameter.ge or 0) <= value <= (math.inf if parameter.le is None else parameter.le) else None
-
-
-# The application, made late: new jobs, who waits for them, and whoever asks plainly are answered without it.
-#
-# To import the framework and to lay out the routes takes longer than everything else at a start. Neither a first
-# package nor a whole run that is short need wait for it: it is made in a thread of its own, when somebody asks for
-# something that only it can answer, or some time after the start.
-
-log = logging.getLogger(__name__)
-
-LATE_SECONDS = 60.0
-"""How long after the start the application is made, if nobody has needed it by then: most services never do."""
-FIRST_SECONDS = 0.15
-"""How long it waits behind a job that has just come in: the first package of that goes before."""
-
-_PROGRESS = re.compile(rf"/v1/jobs/({JOB_ID.pattern})/progress")
-_EARLY_BYTES_MAX = {"/v1/jobs": SUBMISSION_BYTES_MAX, "/v1/content": CONTENT_BYTES_MAX}
-
-
-class LateApp:
-    """Answers what is asked for plainly, and has the application made for everything else, when it is needed."""
-
-    def __init__(self, make: Callable[[], ASGIApp], services: Services, *, late_seconds: float = LATE_SECONDS) -> None:
-        """Take what makes it; nothing is made before the start."""
-        self._make = make
-        self._services = services
-        self._late_seconds = late_seconds
-        self._app: ASGIApp | None = None
-        self._making: asyncio.Future[ASGIApp] | None = None
-        self._not_before = 0.0  # by the clock of the loop
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer one request, or start and stop the services."""
-        if scope["type"] == "lifespan":
-            await live(self._services, receive, send, meanwhile=self._soon())
-            return
-        try:
-            if _is_early(scope):
-                await self._answer_early(scope, receive, send)
-                return
-            if await self._answer_plainly(scope, receive, send):
-                return
-        except Exception as fault:  # noqa: BLE001 # whatever it is, who asked is told, and the log
-            await refuse(scope, send, fault)
-            return
-        await (self._app or await self._made())(scope, receive, send)
-
-    async def _answer_plainly(self, scope: Any, receive: Receive, send: Send) -> bool:
-        """Answer a request that needs no framework; whether it was one."""
-        plain = plain_request(scope)
-        if plain is None or is_too_large(plain, self._services, scope):
-            return False
-        await answer(plain, self._services, scope, receive, send)
-        return True
-
-    async def _made(self) -> ASGIApp:
-        if self._making is None:
-            self._making = asyncio.ensure_future(self._make_it())
-        return await asyncio.shield(self._making)
-
-    async def _make_it(self) -> ASGIApp:
-        loop = asyncio.get_running_loop()
-        # Once: where jobs come in all the time, it is made all the same.
-        await asyncio.sleep(max(0.0, self._not_before - loop.time()))
-        try:
-            self._app = await loop.run_in_executor(None, self._make)
-        except BaseException:
-            self._making = None  # the next who asks has it tried again
-            raise
-        return self._app
-
-    async def _answer_early(self, scope: Any, receive: Receive, send: Send) -> None:
-        """A job, bytes that it brings along, or the question how far it is, as the application would."""
-        services = self._services
-        principal = principal_of(services.access, scope)
-        told: Any
-        if found := _PROGRESS.fullmatch(scope["path"]):
-            from pilotage.service.http.progress import how_far
-
-            await send_whole(send, 200, _encode(await how_far(services, principal, found[1])), [JSON_HEADER])
-            return
-        require_scope(principal, SUBMIT)  # before anything of the body is read
-        if scope["path"] == "/v1/jobs":
-            key = header_of(scope, b"idempotency-key") or None
-            body = await read_body(receive, SUBMISSION_BYTES_MAX)
-            told = await submit(services, principal, body, key=key)
-            self._not_before = asyncio.get_running_loop().time() + FIRST_SECONDS
-        else:
-            told = await keep_content(services, await read_body(receive, CONTENT_BYTES_MAX))
-        await send_whole(send, 201, _encode(told), [JSON_HEADER])
-
-    @contextmanager
-    def _soon(self) -> Iterator[None]:
-        """Have it made some time from now, unless everything ends before."""
-        soon = asyncio.get_running_loop().call_later(self._late_seconds, self._begin)
-        try:
-            yield
-        finally:
-            soon.cancel()
-
-    def _begin(self) -> None:
-        if self._making is None:
-            self._making = asyncio.ensure_future(self._make_it())
-            self._making.add_done_callback(_complain)
-
-
-def _complain(made: asyncio.Future[Any]) -> None:
-    if not made.cancelled() and (fault := made.exception()) is not None:
-        log.error("the application cannot be made", exc_info=fault)
-
-
-def _is_early(scope: Any) -> bool:
-    """Whether a request can be answered before the application is there: in its plainest form only."""
-    if scope.get("query_string"):
-        return False
-    if scope["method"] == "GET":
-        return _PROGRESS.fullmatch(scope["path"]) is not None
-    bytes_max = _EARLY_BYTES_MAX.get(scope["path"]) if scope["method"] == "POST" else None
-    if bytes_max is None or (length_of(scope) or 0) > bytes_max:
-        return False
-    return len(header_of(scope, b"idempotency-key")) <= ONCE_KEY_LENGTH_MAX
-
-
-def late_app(services: Services) -> LateApp:
-    """The application over some services, made late; what it needs must be there at once."""
-    if importlib.util.find_spec("litestar") is None:
-        raise ModuleNotFoundError("No module named 'litestar'", name="litestar")
-
-    def make() -> ASGIApp:
-        from pilotage.service.http.framework import make_app
-
-        return make_app(services)
-
-    return LateApp(make, services)

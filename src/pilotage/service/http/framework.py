@@ -1,15 +1,18 @@
-"""The application: every route laid out in the framework, who may come in, and what becomes of errors."""
+"""The framework, for what the dispatcher leaves to it: streams, bodies of a declared type, faulty requests, and the OpenAPI document.
+
+It lays out the routes of the same table. The dispatcher has it made when it is first needed, since to import it takes longer
+than most answers.
+"""
 
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from litestar import Litestar, MediaType, Request, Response
+from litestar import HttpMethod, Litestar, MediaType, Request, Response
 from litestar.connection import ASGIConnection
 from litestar.exceptions import (
     ClientException,
@@ -38,21 +41,18 @@ from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParam
 from litestar.response import Stream
 from litestar.types import Receive, Scope, Send
 
-from pilotage.book.codec import MalformedBatch
-from pilotage.model.errors import PilotageError, did_you_mean
+from pilotage.model.errors import did_you_mean
 from pilotage.model.events.events import COUNTER_MAX, DOTTED, EVENT_TYPES, JOB_ID, NAME, STREAM, TIME_MAX, Source
 from pilotage.model.version import VERSION
-from pilotage.ports import JournalError
-from pilotage.service.http.errors import BadParameter, ErrorBody, ErrorView, error_of, headers_of
-from pilotage.service.http.messages import HungUp, principal_of
-from pilotage.service.http.route_table import EVERY_ROUTE
+from pilotage.reading.access import Principal
+from pilotage.service.http.errors import BadParameter, ErrorBody, ErrorView
+from pilotage.service.http.messages import HungUp, error_answer, principal_of
+from pilotage.service.http.route_table import API_ROUTES
 from pilotage.service.http.routes.operations import KINDS
 from pilotage.service.http.routing import JSON, Ask, Handler, Parameter, Reply, Route
 from pilotage.service.http.services import Services, live
 
 # Errors as the application answers them, and as its documentation tells of them.
-
-log = logging.getLogger(__name__)
 
 AnyRequest = Request[Any, Any, Any]
 AnyResponse = Response[Any]
@@ -82,13 +82,10 @@ def faults(*statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-def on_pilotage_error(request: AnyRequest, error: Exception) -> AnyResponse:
-    """An error of ours."""
-    status, body = error_of(error)
-    if isinstance(error, JournalError):
-        log.error("%s %s: %s", request.method, request.url.path, error)
-    headers = headers_of(status, error)
-    return _answer(status, body, headers) if body.code != "internal" else on_surprise(request, error)
+def on_error(request: AnyRequest, error: Exception) -> AnyResponse:
+    """An error of ours, or one that nobody foresaw."""
+    status, view, headers = error_answer(request.scope, error)
+    return _answer(status, view.error, headers)
 
 
 def on_http_error(request: AnyRequest, error: HTTPException) -> AnyResponse:
@@ -108,16 +105,8 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> AnyResponse:
         case _ if error.status_code < 500:
             body = ErrorBody(code="bad_request", message=error.detail)
         case _:
-            return on_surprise(request, error)
+            return on_error(request, error)
     return _answer(error.status_code, body, headers)
-
-
-def on_surprise(request: AnyRequest, error: Exception) -> AnyResponse:
-    """An error that nobody foresaw: what it was stands in the log and nowhere else."""
-    if not isinstance(error, HungUp):
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    body = ErrorBody(code="internal", message="the service failed at this; its log says why")
-    return _answer(500, body, {})
 
 
 def _answer(status: int, body: ErrorBody, headers: Mapping[str, str]) -> AnyResponse:
@@ -334,7 +323,7 @@ def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
     sized: dict[str, Any] = {"request_max_body_size": route.body_bytes_max} if route.body_bytes_max else {}
     make = HTTPRouteHandler(
         route.path,
-        http_method=route.method,
+        http_method=HttpMethod(route.method),
         status_code=route.status,
         media_type=route.media_type if route.media_type != JSON else None,  # what is said here, no answer can change
         guards=[] if route.is_open else [_guard(route, let_in)],
@@ -365,7 +354,7 @@ def _translated(handler: Handler) -> Any:
 
     async def answer(request: AnyRequest, **said: Any) -> Any:
         if is_asked:
-            said["request"] = _asked(request)
+            said["request"] = _FrameworkAsk(request)
         told = await handler(services=services_of(request.scope), **said)
         return _reply(told) if isinstance(told, Reply) else told
 
@@ -397,27 +386,26 @@ def _kind(hint: Any) -> Any:
     return Annotated[kind, _KINDS[parameter.place](**told)]
 
 
-def _base_url(request: AnyRequest) -> str:
-    try:
-        return str(request.base_url)
-    except ValueError as error:
-        raise ClientException(f"the header Host names no host: {error}") from error
+class _FrameworkAsk(Ask):
+    """A request as the framework reads it: with its words where a header or the body is not as it should be."""
 
+    __slots__ = ("_request",)
 
-def _asked(request: AnyRequest) -> Ask:
-    return Ask(
-        user=request.user,
-        base_url=lambda: _base_url(request),
-        header=lambda name: request.headers.get(name, ""),
-        body=lambda: _body(request),
-    )
+    def __init__(self, request: AnyRequest) -> None:
+        super().__init__(request.scope, request.receive, user=request.user, body_bytes_max=0)
+        self._request = request
 
+    def base_url(self) -> str:
+        try:
+            return str(self._request.base_url)
+        except ValueError as error:
+            raise ClientException(f"the header Host names no host: {error}") from error
 
-async def _body(request: AnyRequest) -> bytes:
-    try:
-        return await request.body()
-    except InternalServerException as fault:  # what the framework makes of it
-        raise HungUp("whoever asked hung up") from fault
+    async def body(self) -> bytes:
+        try:
+            return await self._request.body()
+        except InternalServerException as fault:  # what the framework makes of it
+            raise HungUp("whoever asked hung up") from fault
 
 
 def _reply(reply: Reply[Any]) -> Any:
@@ -462,12 +450,10 @@ def make_app(services: Services) -> Application:
 def _framework(batch_bytes_max: int) -> Litestar:
     """The routes in the framework, over whatever services a request brings along: to lay them out takes long."""
     return Litestar(
-        route_handlers=[laid_out(route, let_in=_let_in) for route in EVERY_ROUTE],
+        route_handlers=[laid_out(route, let_in=_let_in) for route in API_ROUTES],
         exception_handlers={
-            PilotageError: on_pilotage_error,
-            MalformedBatch: on_pilotage_error,
             HTTPException: on_http_error,
-            Exception: on_surprise,
+            Exception: on_error,
         },
         request_max_body_size=batch_bytes_max,
         openapi_config=openapi_config(),
@@ -476,7 +462,10 @@ def _framework(batch_bytes_max: int) -> Litestar:
 
 
 def _let_in(route: Route, connection: AnyConnection, handler: BaseRouteHandler) -> None:
-    principal = connection.scope["user"] = principal_of(services_of(connection.scope).access, connection.scope)
+    # Whom the dispatcher has let in is known; it leaves to us what is in a form of its own, such as a path with a slash at its end.
+    principal: Principal | None = connection.scope.get("user")
+    if principal is None:
+        principal = connection.scope["user"] = principal_of(services_of(connection.scope).access, connection.scope)
     route.let_in(principal)
     if connection.scope.get("query_string"):
         _check_parameters(connection, handler)

@@ -1,4 +1,4 @@
-"""Requests and answers as they go over the wire, for whoever answers them without the framework."""
+"""Requests and answers as they go over the wire: headers, bodies, who sends them, and errors."""
 
 from __future__ import annotations
 
@@ -81,15 +81,20 @@ async def send_whole(send: Send, status: int, body: bytes, headers: Headers) -> 
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
+def error_answer(scope: Any, fault: Exception) -> tuple[int, ErrorView, dict[str, str]]:
+    """Status, body and headers of the answer to a request at which something went wrong; what is our fault is logged."""
+    status, body = error_of(fault)
+    if status == 500 and not isinstance(fault, HungUp):
+        log.error("%s %s failed", scope["method"], scope["path"], exc_info=fault)
+    elif isinstance(fault, JournalError):
+        log.error("%s %s: %s", scope["method"], scope["path"], fault)
+    return status, ErrorView(error=body), headers_of(status, fault)
+
+
 async def refuse(scope: Any, send: Send, fault: Exception) -> None:
     """Answer a request with what went wrong."""
     if isinstance(fault, HungUp):
         return
-    status, body = error_of(fault)
-    if status == 500:
-        log.error("%s %s failed", scope["method"], scope["path"], exc_info=fault)
-    elif isinstance(fault, JournalError):
-        log.error("%s %s: %s", scope["method"], scope["path"], fault)
-    more = [(name.lower().encode(), value.encode()) for name, value in headers_of(status, fault).items()]
-    headers: Headers = [JSON_HEADER, *more]
-    await send_whole(send, status, _encode(ErrorView(error=body)), headers)
+    status, body, more = error_answer(scope, fault)
+    headers: Headers = [JSON_HEADER, *((name.lower().encode(), value.encode()) for name, value in more.items())]
+    await send_whole(send, status, _encode(body), headers)

@@ -1,6 +1,6 @@
 """How far a job is: counts from the book, and from the engine why nothing moves.
 
-Asked again and again by whoever waits for a job, also before the application is there (`late.py`).
+Asked again and again by whoever waits for a job, from its first second on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,14 @@
-"""Every route there is, in the order in which the OpenAPI document tells of them."""
+"""Every route there is, and how the one of a request is found.
+
+The table is data: what a route needs and who answers it stands in the route. The dispatcher finds routes here, the framework lays out those
+that it may have to answer, the OpenAPI document tells of them in this order, and the test of all scopes walks through them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from pilotage.service.http.routes.agents import AGENT_ROUTES
 from pilotage.service.http.routes.events import EVENT_ROUTES
 from pilotage.service.http.routes.jobs import JOB_ROUTES, PROGRESS_ROUTES, explain
 from pilotage.service.http.routes.operations import OPERATION_ROUTES, RUNNING_ROUTES
@@ -11,7 +18,7 @@ from pilotage.service.http.routes.subscriptions import SUBSCRIPTION_ROUTES
 from pilotage.service.http.routes.system import SURROUNDING_ROUTES
 from pilotage.service.http.routing import Route
 
-EVERY_ROUTE: tuple[Route, ...] = (
+API_ROUTES: tuple[Route, ...] = (
     *EVENT_ROUTES,
     *JOB_ROUTES,
     *RUNNING_ROUTES,
@@ -23,3 +30,58 @@ EVERY_ROUTE: tuple[Route, ...] = (
     *SITE_ROUTES,
     *SURROUNDING_ROUTES,
 )
+"""The routes for users, which the OpenAPI document tells of."""
+
+ROUTES: tuple[Route, ...] = (*AGENT_ROUTES, *API_ROUTES)
+"""Every route."""
+
+Found = tuple[Route, Mapping[str, str]]
+_PATH = ":path}"
+
+
+class RouteTable:
+    """Finds the route of a request: by its whole path, else by the parts of that, else by how it begins."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        """Take the routes; those with fewer parameters, and with a longer beginning, are tried first."""
+        self._fixed: dict[tuple[str, str], Found] = {}
+        self._by_parts: dict[tuple[str, int], list[tuple[list[str], Route]]] = {}
+        self._by_prefix: list[tuple[str, str, Route]] = []
+        for route in sorted(routes, key=lambda each: each.path.count("{")):
+            if "{" not in route.path:
+                self._fixed[route.method, route.path] = (route, {})
+            elif route.path.endswith(_PATH):
+                prefix, _, name = route.path.removesuffix(_PATH).partition("{")
+                self._by_prefix.append((prefix, name, route))
+            else:
+                template = route.path.split("/")
+                self._by_parts.setdefault((route.method, len(template)), []).append((template, route))
+        self._by_prefix.sort(key=lambda each: len(each[0]), reverse=True)
+
+    def find(self, method: str, path: str) -> Found | None:
+        """The route of a method and a path, and what the path says; None where there is none in just this form."""
+        found = self._fixed.get((method, path))
+        if found is not None:
+            return found
+        parts = path.split("/")
+        for template, route in self._by_parts.get((method, len(parts)), ()):
+            said = _matched(template, parts)
+            if said is not None:
+                return route, said
+        for prefix, name, route in self._by_prefix:
+            if path.startswith(prefix) and route.method in (method, "*"):
+                return route, {name: path.removeprefix(prefix)}
+        return None
+
+
+def _matched(template: list[str], parts: list[str]) -> dict[str, str] | None:
+    """What a path says, if it is of a template."""
+    said: dict[str, str] = {}
+    for wanted, part in zip(template, parts, strict=True):
+        if wanted.startswith("{"):
+            if not part:
+                return None
+            said[wanted[1:-1].partition(":")[0]] = part
+        elif wanted != part:
+            return None
+    return said

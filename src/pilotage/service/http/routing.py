@@ -1,47 +1,61 @@
-"""A route: what is asked for by a method and a path, who answers it, and what is told of it. It knows no framework.
+"""A route: a method and a path, the scopes it needs, its handler, and what the OpenAPI document tells of it.
 
-So a plain request is answered where the framework was never imported (`plain.py`), and every other by the application,
-which lays out the same routes (`layout.py`).
+A route knows no framework: the dispatcher calls its handler, and the framework lays the same route out where it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from pilotage.model.events.events import COUNTER_MAX
 from pilotage.reading.access import Principal, require_scopes
+from pilotage.service.http.messages import header_of, piece_of, read_body
 from pilotage.service.http.services import Services
+
+if TYPE_CHECKING:
+    from litestar.types import Receive
 
 Body = TypeVar("Body")
 Handler = Callable[..., Awaitable[Any]]
-Method = Literal["GET", "POST", "PATCH", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "*"]
+AnsweredBy = Literal["agents", "dispatcher", "framework"]
 
 JSON = "application/json"
 TEXT = "text/plain"
+OCTETS = "application/octet-stream"
 EVENT_STREAM = "text/event-stream"
 
 
 class Ask:
-    """A request of somebody who is known."""
+    """A request whose sender is known and may ask for this."""
 
-    __slots__ = ("base_url", "body", "header", "user")
+    __slots__ = ("_body_bytes_max", "_receive", "scope", "user")
 
-    def __init__(
-        self,
-        *,
-        user: Principal,
-        base_url: Callable[[], str],
-        header: Callable[[str], str],
-        body: Callable[[], Awaitable[bytes]],
-    ) -> None:
-        """Take who asks, and what says the rest: the URL of the service, with a slash in the end; a header; the body."""
+    def __init__(self, scope: Any, receive: Receive, *, user: Principal, body_bytes_max: int) -> None:
+        """Take the request as the server gives it, who sends it, and how large its body may be."""
+        self.scope = scope
         self.user = user
-        self.base_url = base_url
-        self.header = header
-        self.body = body
+        self._receive = receive
+        self._body_bytes_max = body_bytes_max
+
+    def base_url(self) -> str:
+        """The URL of the service as the sender knows it, with a slash at its end."""
+        return f"{self.scope['scheme']}://{header_of(self.scope, b'host')}/"
+
+    def header(self, name: str) -> str:
+        """A header; empty where it is not there."""
+        return header_of(self.scope, name.lower().encode())
+
+    def body(self) -> Awaitable[bytes]:
+        """The whole body; raises `TooLarge`."""
+        return read_body(self._receive, self._body_bytes_max)
+
+    def piece(self) -> Awaitable[tuple[bytes, bool]]:
+        """The next piece of the body, and whether more follow."""
+        return piece_of(self._receive)
 
     @property
     def wants_stream(self) -> bool:
@@ -97,7 +111,7 @@ def in_body() -> Parameter:
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Who answers a method and a path, and what the OpenAPI document tells of it.
 
-    `faults` are the statuses of errors, `answers` what else may be answered, in words. `body` names what describes the body
+    The method `*` is any. A path may end with `{name:path}`, which takes all that follows. `faults` are the statuses of errors, `answers` what else may be answered, in words. `body` names what describes the body
     of a request that the handler reads by itself.
     """
 
@@ -120,6 +134,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is answered to whoever comes, without a token."""
     is_for_packages: bool = False
     """Whether the token of a package opens it, too: it has no scope but its own."""
+    answered_by: AnsweredBy = "dispatcher"
+    """`dispatcher`: at once if the request is plain, else by the framework. `framework`: always by the framework. `agents`:
+    at once, whatever its form, by what speaks with agents."""
+    stands_for: str = ""
+    """The path that is meant, where this is another name of it."""
 
     def let_in(self, principal: Principal) -> None:
         """Refuse who may not ask for this at all; raises `Forbidden`."""
@@ -139,12 +158,14 @@ def post(path: str, *, status: int = 201, **told: Any) -> Callable[[Handler], Ro
 
 def change(path: str, **told: Any) -> Callable[[Handler], Route]:
     """Have a function answer who changes what is at a path."""
-    return lambda handler: Route(method="PATCH", path=path, handler=handler, **told)
+    return lambda handler: Route(method="PATCH", path=path, handler=handler, answered_by="framework", **told)
 
 
 def end(path: str, **told: Any) -> Callable[[Handler], Route]:
     """Have a function answer who wants what is at a path to be no more."""
-    return lambda handler: Route(method="DELETE", path=path, handler=handler, status=204, **told)
+    return lambda handler: Route(
+        method="DELETE", path=path, handler=handler, status=204, answered_by="framework", **told
+    )
 
 
 # The parameters that many routes share, each described once.

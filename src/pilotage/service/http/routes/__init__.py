@@ -1,3 +1,3 @@
 """Defines the routes of HTTP, by subject."""
 
-__all__ = ["events", "jobs", "operations", "outputs", "sites", "subscriptions", "system"]
+__all__ = ["agents", "events", "jobs", "operations", "outputs", "sites", "subscriptions", "system"]

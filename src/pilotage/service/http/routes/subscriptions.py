@@ -179,6 +179,7 @@ async def _ask(services: Services, question: Callable[[], Answer]) -> Answer:
 @post(
     "/v1/subscriptions",
     operation_id="subscribe",
+    answered_by="framework",
     needs=(READ, SUBSCRIBE),
     summary="Subscribe",
     tags=["subscriptions"],
@@ -222,6 +223,7 @@ async def one_subscription(request: Ask, services: Book, subscription: Subscript
     "/v1/subscriptions/{subscription:str}/refresh",
     status=200,
     operation_id="refresh_subscription",
+    answered_by="framework",
     needs=(READ, SUBSCRIBE),
     summary="Let a subscription live on",
     tags=["subscriptions"],

@@ -1,0 +1,74 @@
+"""What agents ask for, under `/agent/`: answered by the service's exchange with them, which every attempt goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotage.reading.access import EXCHANGE, SITE_AGENT
+from pilotage.service.http.routes.events import log_events
+from pilotage.service.http.routing import OCTETS, Ask, Reply, Route
+
+if TYPE_CHECKING:
+    from pilotage.service.http.agent_exchange import AgentExchange
+
+PREFIX = "/agent/"
+EXCHANGE_BYTES_MAX = 64 * 2**20
+
+
+def _exchange(agents: AgentExchange, request: Ask) -> Awaitable[Reply[bytes]]:
+    """Take what an agent says, and answer what it should do."""
+    return agents.exchange(request)
+
+
+def _exchange_with_site(agents: AgentExchange, request: Ask) -> Awaitable[Reply[bytes]]:
+    """Take what the agent of a site says, and answer what it should submit and withdraw."""
+    return agents.exchange_with_site(request)
+
+
+def _content(agents: AgentExchange, request: Ask, sha256: str) -> Awaitable[Reply[bytes]]:
+    """Bytes that a job brought along."""
+    return agents.content(request, sha256)
+
+
+def _file(agents: AgentExchange, request: Ask, job: str) -> Awaitable[Reply[bytes]]:
+    """A file of a job's folder, or the piece of it that `Range` names."""
+    return agents.file(request, job)
+
+
+def _stage(agents: AgentExchange, request: Ask, place: str) -> Awaitable[Reply[None]]:
+    """Take a piece of an output."""
+    return agents.stage(request, place)
+
+
+def _nothing(agents: AgentExchange, request: Ask, place: str) -> Awaitable[Reply[Any]]:  # noqa: ARG001
+    """Say that there is nothing."""
+    return agents.nothing(request)
+
+
+def _route(method: Any, path: str, handler: Any, summary: str, **told: Any) -> Route:
+    return Route(
+        method=method,
+        path=f"{PREFIX}{path}",
+        handler=handler,
+        operation_id=f"agent{handler.__name__}",
+        summary=summary,
+        tags=["agents"],
+        faults=(),
+        answered_by="agents",
+        **{"needs": (EXCHANGE,), "body_bytes_max": EXCHANGE_BYTES_MAX, **told},
+    )
+
+
+AGENT_ROUTES = (
+    _route("POST", "exchange", _exchange, "Say what an agent holds, and hear what it should do"),
+    _route("POST", "site", _exchange_with_site, "The same for the agent of a site", needs=(SITE_AGENT,)),
+    # What packages say of themselves, through a relay, which lets nothing pass but what is for agents.
+    msgspec.structs.replace(log_events, path=f"{PREFIX}events", answered_by="agents", stands_for=log_events.path),
+    _route("GET", "content/{sha256:path}", _content, "Bytes that a job brought along", media_type=OCTETS),
+    _route("GET", "files/{job:path}", _file, "A file of a job's folder", media_type=OCTETS),
+    _route("PUT", "staged/{place:path}", _stage, "A piece of an output; its size has no bound", status=204),
+    _route("*", "{place:path}", _nothing, "What is not there"),
+)
