@@ -43,7 +43,7 @@ BY_POSITION = {
     "model": "Assignment AttemptRef Event Exchange ExchangeReply InputSource PackageId PackageSetting TemplateLayout",
     "ports": "Mark",
     "reading": "Asked Found _Shape _Template",
-    "service": "_AnyBatch _Asked Batch DueDelivery _Known _Made _Parameters Plain _Request _Sited _Status _Stepped _Waiting",
+    "service": "_AnyBatch _Asked Batch DueDelivery _Known _Made _Parameters _Request _Sited _Status _Stepped _Waiting",
     "simulator": "DriftingQueue Empirical Exponential Fate Fixed Keyed Run",
 }
 """What may be made without naming its fields: few fields that are told apart at a glance, or an array on the wire."""

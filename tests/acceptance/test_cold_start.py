@@ -37,7 +37,7 @@ stages:
 
 LOOK = """\
 import sys
-from pilotage.app import session
+from pilotage.app.service import session
 def told(*words, **further):
     sys.exit(" ".join(sys.modules))
 session.begin_in_background = told

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.agent.batch import Busy, Refused, Unknown, element_key
-from pilotage.agent.batch.submitter import Listed, Notice
+from pilotage.agent.batch.submitter import Listed
+from pilotage.agent.silent_pilots import Notice
 from pilotage.agent.site.reconcile import Reports, SiteWork
 from pilotage.agent.site.state_folder import FORGET_SECONDS, GONE, SiteRecords
 

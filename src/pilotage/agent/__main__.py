@@ -106,7 +106,7 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _settings(chosen: argparse.Namespace) -> PilotSettings:
-    from pilotage.agent.batch.allocation import seconds_left
+    from pilotage.agent.allocation import seconds_left
     from pilotage.agent.pilot.pilot import PilotSettings, memory_bytes, usable_folder
     from pilotage.agent.resources import Room
 

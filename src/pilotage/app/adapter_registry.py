@@ -19,7 +19,7 @@ BUILT_IN: dict[Group, dict[str, str]] = {
         "sqlite": "pilotage.adapters.journals.sqlite.adapter",
     },
     "pilotage.notifiers": {
-        "mail": "pilotage.adapters.notifiers.smtp:mail_notifier",
+        "mail": "pilotage.adapters.notifiers.mail:mail_notifier",
         "webhook": "pilotage.adapters.notifiers.webhook:webhook_notifier",
     },
     "pilotage.sites": {

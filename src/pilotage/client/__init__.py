@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pilotage.client.errors import NoServer, ServerError, ServerRefused, ServerUnreachable
 from pilotage.client.finding import Address, find_addresses
-from pilotage.client.server import NoServer, ServerError, ServerRefused, ServerUnreachable
 
 if TYPE_CHECKING:
     from pilotage.client.server import Server

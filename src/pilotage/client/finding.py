@@ -21,7 +21,7 @@ from pilotage.agent.delivery.producer import TokenSource
 from pilotage.agent.delivery.spool import is_pilots_own, normal_server
 from pilotage.agent.errors import BadSetting
 from pilotage.agent.link.tls import CA_FILE_VARIABLE
-from pilotage.client.server import NoServer, ServerError, ServerUnreachable
+from pilotage.client.errors import NoServer, ServerError, ServerUnreachable
 
 if TYPE_CHECKING:
     from pilotage.client.server import Server

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from pilotage.client.server import Server, ServerError, ServerRefused, path_of
+from pilotage.client.errors import ServerError, ServerRefused
+from pilotage.client.server import Server, path_of
 from pilotage.model.errors import PilotageError
 
 Target = Literal["jobs", "packages", "events"]

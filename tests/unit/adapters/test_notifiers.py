@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from pilotage.adapters.notifiers import networks
+from pilotage.adapters.notifiers.mail_address import is_address
 from pilotage.adapters.notifiers.networks import EVERYTHING, LOOPBACK, read_networks
-from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer, is_address
+from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
 from pilotage.adapters.notifiers.webhook import CONTENT_TYPE, SIGNATURE_HEADER, WebhookNotifier, signature, verify
 from pilotage.app.service.notifiers import Transports, owner_addresses
 from pilotage.book.notices.notices import Notice, plain, time_text

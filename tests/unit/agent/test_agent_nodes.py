@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from pilotage.agent.allocation import Called, is_over, lost_node, seconds_left
 from pilotage.agent.attempt.environment import own_entries, threads_of
-from pilotage.agent.batch.allocation import Called, is_over, lost_node, seconds_left
 from pilotage.agent.batch.pilot_job import BOUND_MARGIN_BYTES, PilotJobTemplate
 from pilotage.agent.resources import Room
 

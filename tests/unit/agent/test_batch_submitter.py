@@ -10,7 +10,8 @@ import pytest
 
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Limits, Refused, Seen, Unknown, Wanted, element_key
 from pilotage.agent.batch.pilot_job import PilotJobTemplate
-from pilotage.agent.batch.submitter import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, Listed, Notice, Submitter
+from pilotage.agent.batch.submitter import Listed, Submitter
+from pilotage.agent.silent_pilots import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, Notice
 
 FOLDER = "/far/site"
 

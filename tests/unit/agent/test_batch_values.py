@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.batch.allocation import Called, is_over, lost_node, seconds_left
+from pilotage.agent.allocation import Called, is_over, lost_node, seconds_left
 from pilotage.agent.batch.values import (
     Answer,
     Busy,

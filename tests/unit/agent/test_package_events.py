@@ -16,9 +16,9 @@ from pilotage.agent.link.connect import connect
 from pilotage.agent.link.http import LinkConnection, Unreachable
 from pilotage.agent.site.relay import Relaying
 from pilotage.client.deliver import deliver_once
+from pilotage.client.errors import ServerUnreachable
 from pilotage.client.finding import find_addresses
 from pilotage.client.send import Composed, log_events
-from pilotage.client.server import ServerUnreachable
 from tests.kit.agent_server import AgentServer, agent_server
 from tests.kit.real_runs import wait_until
 

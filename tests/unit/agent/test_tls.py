@@ -26,8 +26,9 @@ from pilotage.agent.link.http import Connection, Unreachable
 from pilotage.agent.link.link import CONNECT_SECONDS, Link
 from pilotage.agent.link.tls import NotTrusted, client_context
 from pilotage.app.service.credentials import tls_files
+from pilotage.client.errors import CertificateRefused
 from pilotage.client.finding import StateFolder, address_in, find_addresses
-from pilotage.client.server import CertificateRefused, Server
+from pilotage.client.server import Server
 from pilotage.model.settings.settings import ServiceSettings, Settings
 from pilotage.service.http.listener import Certificate, CertificateError, Listener, TlsFiles, bind, bind_local, url_of
 from tests.kit.command_line import in_an_empty_folder, run

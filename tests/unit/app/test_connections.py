@@ -103,7 +103,7 @@ def test_a_batch_system_and_this_computer_are_reached_by_ways_of_their_own(tmp_p
     finally:
         for way in ways.values():
             way.close()
-    with pytest.raises(UnknownKind, match="no batch system of this kind") as refused:
+    with pytest.raises(UnknownKind, match="no site of this kind") as refused:
         access_for(SiteEntry(name="s", kind="abacus"), state=tmp_path, settings=Settings(), tokens=tokens)
     assert refused.value.expected.startswith("local, ")
 

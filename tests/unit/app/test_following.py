@@ -10,7 +10,7 @@ import pytest
 from pilotage.app.jobs import watch
 from pilotage.app.jobs.watch import JobWatcher
 from pilotage.client import Server
-from pilotage.client.server import ServerTroubled
+from pilotage.client.errors import ServerTroubled
 
 
 class WatchedStop(threading.Event):

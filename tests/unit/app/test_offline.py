@@ -10,9 +10,9 @@ import pytest
 
 from pilotage.app.service.offline import NoRunner, OfflineServer, is_readable, look_at, ran_jobs
 from pilotage.client import Address, ServerRefused, ServerUnreachable
+from pilotage.client.errors import ServerTroubled
 from pilotage.client.finding import SERVICE_FILE
 from pilotage.client.jobs import Jobs
-from pilotage.client.server import ServerTroubled
 from pilotage.model.exchange.operations import Kill
 from pilotage.model.settings.settings import Settings
 from pilotage.service.errors import NotRunning

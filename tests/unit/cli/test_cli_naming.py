@@ -12,7 +12,8 @@ import pytest
 
 from pilotage.cli import main
 from pilotage.cli.shared.errors import wants_json
-from pilotage.client.server import Server, ServerUnreachable
+from pilotage.client.errors import ServerUnreachable
+from pilotage.client.server import Server
 from tests.kit.canned_server import Answer, Asked, CannedServer, canned_server, event_view, job_view
 from tests.kit.command_line import in_an_empty_folder, refused, run
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from pilotage.agent.errors import BadSetting
 from pilotage.client import NoServer, Server, ServerError, ServerRefused, ServerUnreachable, find_addresses
+from pilotage.client.errors import NotOurServer, ServerTroubled
 from pilotage.client.finding import StateFolder, address_in
 from pilotage.client.queries import BadCursor, Question, count, find
-from pilotage.client.server import NotOurServer, ServerTroubled, path_of
+from pilotage.client.server import path_of
 from tests.kit.canned_server import Asked, CannedServer, canned_server, event_view, job_view, package_view
 
 

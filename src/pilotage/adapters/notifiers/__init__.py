@@ -1,3 +1,3 @@
 """Delivers notices by webhook and by mail, behind the port `Notifier`."""
 
-__all__ = ["smtp"]
+__all__ = ["mail_address", "smtp"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import smtplib
 import ssl
 from collections.abc import Sequence
@@ -15,20 +14,12 @@ from typing import Literal
 
 import msgspec
 
+from pilotage.adapters.notifiers.mail_address import is_address
 from pilotage.adapters.notifiers.networks import reason
 from pilotage.book.notices.notices import Notice, data_of, plain, time_text
-from pilotage.model.settings.settings import NotificationSettings
 from pilotage.ports import BadAddress, Clock, DeliveryRefused, Letter, NotDelivered
 
 # What a mail address looks like; apart from mail itself, which a service without a mail server never needs.
-
-ADDRESS_MAX = 254
-_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?")
-
-
-def is_address(text: str) -> bool:
-    """Whether a text looks like one mail address, without a name or anything else that means something in a header."""
-    return len(text) <= ADDRESS_MAX and _ADDRESS.fullmatch(text) is not None and ".." not in text
 
 
 log = logging.getLogger(__name__)
@@ -188,14 +179,3 @@ def _refused(answers: Sequence[tuple[int, bytes]], where: str) -> NotDelivered:
     if code >= 500:
         return DeliveryRefused(said, subject=where)
     return NotDelivered(said, subject=where)
-
-
-def mail_notifier(settings: NotificationSettings, *, clock: Clock) -> SmtpNotifier | None:
-    """The notifier that mails; None where no mail server is set."""
-    if not settings.smtp_host:
-        return None
-    server = SmtpServer(host=settings.smtp_host, port=settings.smtp_port, sender=settings.smtp_from)
-    made = SmtpNotifier(server, clock=clock, pause_seconds=settings.digest_seconds)
-    for address in (*settings.cluster_management, *settings.grid_control):
-        made.check_address(address)
-    return made

@@ -23,10 +23,10 @@ import msgspec
 
 from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.sites.zipapp import content_digest, hold_to
-from pilotage.agent.batch.submitter import Silence
 from pilotage.agent.pilot.spool import DRAFT_SUFFIX, LOCK_SUFFIX
 from pilotage.agent.processes import end_descendants, started_at, sweep
 from pilotage.agent.resources import Room, attempt_options, pilot_options
+from pilotage.agent.silent_pilots import Silence
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.resources import AMOUNT_UNKNOWN, NAMES, Amounts, Capacity, Demand

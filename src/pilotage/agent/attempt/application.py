@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from pilotage.agent.allocation import lost_node
 from pilotage.agent.attempt import diagnosis
 from pilotage.agent.attempt.commands import Files
 from pilotage.agent.attempt.containers import engine_failure, remove_container
@@ -17,7 +18,6 @@ from pilotage.agent.attempt.files import check_name, make_parents
 from pilotage.agent.attempt.logs import last_lines_of
 from pilotage.agent.attempt.outputs import KeptWork
 from pilotage.agent.attempt.watcher import NO_LIMITS, Limits
-from pilotage.agent.batch.allocation import lost_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

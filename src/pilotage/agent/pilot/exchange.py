@@ -142,7 +142,7 @@ class Exchanger:
     def _look(self, now: float) -> None:
         """Look what is due."""
         if self._asked_to_leave and not self._leaving:
-            from pilotage.agent.batch.allocation import is_over
+            from pilotage.agent.allocation import is_over
 
             # Its wall time may be over by a limit that it was not told of; a batch system that ends many answers nobody.
             over = WALL_TIME if now >= self._limit_at or is_over() else ""

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pilotage.agent.batch import Call
-    from pilotage.agent.batch.submitter import Notice
     from pilotage.agent.link.connect import Credentials
     from pilotage.agent.link.link import Answer as HttpAnswer
     from pilotage.agent.link.link import Link
+    from pilotage.agent.silent_pilots import Notice
     from pilotage.agent.site.state_folder import SiteRecords
 
 

@@ -13,7 +13,8 @@ from pilotage.agent.site.state_folder import ASKED, FAILED, GONE, SUBMITTED
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pilotage.agent.batch.submitter import Listed, Notice, Submitter
+    from pilotage.agent.batch.submitter import Listed, Submitter
+    from pilotage.agent.silent_pilots import Notice
     from pilotage.agent.site.state_folder import SiteRecords
 
 EARLIER_SECONDS = 30.0

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from pilotage.app.service.session import nearest_address
-from pilotage.client.server import ServerRefused
+from pilotage.client.errors import ServerRefused
 from pilotage.language.folder import EarlierOutputs
 from pilotage.language.text.patterns import matches
 from pilotage.model.errors import PilotageError

@@ -127,7 +127,7 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
 
 def bring_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, how: HowToRun) -> Submitted:
     """Bring a job to a service that `connect` gives, each time it is asked: one that goes away meanwhile is asked anew."""
-    from pilotage.client.server import ServerUnreachable
+    from pilotage.client.errors import ServerUnreachable
 
     for _ in range(BROUGHT_MAX - 1):
         try:

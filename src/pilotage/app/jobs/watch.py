@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pilotage.app.service.session import JobGone
+from pilotage.app.sites.entries import LOCAL
 from pilotage.client import Server, ServerError, ServerRefused
 from pilotage.client.jobs import Jobs
 from pilotage.client.server import Parameters, path_of
 from pilotage.model.answers import Progress
+from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.states import FINAL_NAMES
 
@@ -158,3 +162,18 @@ def exit_code_of(progress: Progress) -> int:
     if is_over(progress) and not lost and progress.state in ("DONE", "CLEARED"):
         return ExitCode.COMPLETE
     return ExitCode.FAILED
+
+
+_LOOKED_AT = 1000
+
+
+def goes_on_elsewhere(server: Server, job: str) -> str:
+    """How many packages of a job run at sites that stopping does not end, in words; empty where nobody knows of any."""
+    found: Counter[str] = Counter()
+    with suppress(PilotageError):  # who does not answer is stopped all the same
+        asked: Parameters = {"query": f"job={job} and state in (SCHEDULED, RUNNING)", "limit": _LOOKED_AT}
+        for package in server.get(path_of("packages"), asked)["packages"]:
+            if package["site"] not in (None, "", LOCAL):
+                found[package["site"]] += 1
+    told = ", ".join(f"{count} at {site}" for site, count in sorted(found.items()))
+    return f"what runs elsewhere goes on and is kept: {told}" if told else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pilotage.adapters.notifiers.smtp import is_address
+from pilotage.adapters.notifiers.mail_address import is_address
 from pilotage.app.adapter_registry import BUILT_IN, Group, adapter_names, find_adapter
 from pilotage.model.errors import PilotageError
 from pilotage.model.settings.settings import NotificationSettings

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +14,6 @@ import msgspec
 from pilotage.adapters.settings.settings_files import state_folder
 from pilotage.app.service.serve_book import serve_settings
 from pilotage.app.sites.entries import LOCAL
-from pilotage.client import Server
-from pilotage.client.server import Parameters, path_of
-from pilotage.model.errors import PilotageError
 from pilotage.model.resources import AMOUNT_UNKNOWN, BESIDES_CORES, Capacity
 from pilotage.model.settings.settings import EngineSection, Settings
 from pilotage.model.site import LOCAL_DATA_HANDLING, Site, executors_of
@@ -258,17 +253,3 @@ def scratch_here(folder: Path) -> int:
 
 
 # What of a job goes on at other sites when the service that was started for its run is stopped.
-
-_LOOKED_AT = 1000
-
-
-def goes_on_elsewhere(server: Server, job: str) -> str:
-    """How many packages of a job run at sites that stopping does not end, in words; empty where nobody knows of any."""
-    found: Counter[str] = Counter()
-    with suppress(PilotageError):  # who does not answer is stopped all the same
-        asked: Parameters = {"query": f"job={job} and state in (SCHEDULED, RUNNING)", "limit": _LOOKED_AT}
-        for package in server.get(path_of("packages"), asked)["packages"]:
-            if package["site"] not in (None, "", LOCAL):
-                found[package["site"]] += 1
-    told = ", ".join(f"{count} at {site}" for site, count in sorted(found.items()))
-    return f"what runs elsewhere goes on and is kept: {told}" if told else ""

@@ -30,8 +30,8 @@ from pilotage.app.service.background import (
     stop_service,
 )
 from pilotage.app.state_folder import state_folders
+from pilotage.client.errors import ServerRefused, ServerUnreachable
 from pilotage.client.finding import Address, address_in
-from pilotage.client.server import ServerRefused, ServerUnreachable
 from pilotage.model.errors import PilotageError
 from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import SERVICE_FILE, Announcement, find_service

@@ -251,7 +251,7 @@ def _registered(place: Place, options: dict[str, Any]) -> Place:
     """
     from pilotage.cli.shared.job_names import package_named, steered_job
     from pilotage.client import ServerError
-    from pilotage.client.server import ServerUnreachable
+    from pilotage.client.errors import ServerUnreachable
 
     address = address_of(options["server"], options["token_file"])
     if not address.origin and (options["no_deliver"] or place.job == os.environ.get("PILOTAGE_JOB")):

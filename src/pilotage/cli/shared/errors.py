@@ -105,7 +105,7 @@ def show(error: Exception) -> tuple[int, ErrorObject]:
         say_to_reader(f"error: {error}")
         return error.exit_code, told_object(error)
     # The agent runs where pilotage is not installed, so its errors are no PilotageErrors; they speak the same words.
-    from pilotage.client.server import AgentError
+    from pilotage.client.errors import AgentError
 
     if isinstance(error, AgentError):
         say_to_reader(f"error: {error}")

@@ -231,7 +231,7 @@ def _emit_stopped(code: int, job: str = "", *, again: str = AGAIN) -> None:
 
 def _elsewhere(session: Session, job: str) -> str:
     """A line about what stopping does not end; none where all of it does, or nobody answers."""
-    from pilotage.app.service.serve import goes_on_elsewhere
+    from pilotage.app.jobs.watch import goes_on_elsewhere
     from pilotage.app.service.session import STOP_SECONDS
     from pilotage.model.errors import PilotageError
 

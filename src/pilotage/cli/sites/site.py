@@ -213,7 +213,7 @@ for _command in (add, remove, test, agent, pack, token):
 def _all_sites(server: str | None, token_file: str | None, file: str | None) -> dict[str, Any]:
     """What the server tells of all sites; without one, what is written down."""
     from pilotage.app.sites.entries import written_sites
-    from pilotage.client.server import NoServer
+    from pilotage.client.errors import NoServer
 
     try:
         with look(server, token_file) as connection:
@@ -240,7 +240,7 @@ def _shown(server: str | None, token_file: str | None, name: str) -> tuple[dict[
     """What the server tells of a site; where no service ever ran for it, what is written down; and whether none runs."""
     from pilotage.app.sites.entries import written_site
     from pilotage.client import ServerRefused
-    from pilotage.client.server import NoServer
+    from pilotage.client.errors import NoServer
 
     try:
         with look(server, token_file) as connection:

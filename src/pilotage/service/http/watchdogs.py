@@ -14,16 +14,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from pilotage.engine.engine import Engine
-from pilotage.engine.state.jobs import JobState, PackageStatus
 from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
 from pilotage.service.http.backend import Running
 from pilotage.service.http.listener import Listener
 from pilotage.service.http.services import Services
+
+if TYPE_CHECKING:  # who keeps a book alone loads no engine
+    from pilotage.engine.engine import Engine
+    from pilotage.engine.state.jobs import JobState
 
 # A thread that watches something for as long as a service lives.
 
@@ -257,5 +260,7 @@ def has_work(engine: Engine) -> bool:
 
 def _goes_on(job: JobState) -> bool:
     if job.cancelled or job.aborted:
+        from pilotage.engine.state.jobs import PackageStatus
+
         return job.counts[PackageStatus.LIVE] > 0  # its agents are still to be told
     return job.unfinished > 0 or bool(job.late)
