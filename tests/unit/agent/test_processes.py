@@ -45,10 +45,16 @@ def _sleeping(script: str = "exec sleep 1000", **environment: str) -> Iterator[s
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         try:
+            if script.startswith("exec "):  # until then its memory and its environment are those of two programs
+                wait_until(lambda: _rests(process.pid, as_program=script.split()[1]))
             yield process
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def _rests(pid: int, *, as_program: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().strip() == as_program and _stat_of(pid)[0] == "S"
 
 
 def _stat_of(pid: int) -> list[str]:

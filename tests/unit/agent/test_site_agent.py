@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.batch import Answer, Call, submitter
+from pilotage.agent import silent_pilots
+from pilotage.agent.batch import Answer, Call
 from pilotage.agent.link.connect import Credentials, connect
 from pilotage.agent.site import agent as site_agent
 from pilotage.agent.site.agent import SiteAgent, SiteAgentSettings, run_here
@@ -185,7 +186,7 @@ def test_the_batch_system_is_not_asked_at_each_exchange_while_it_is_not_known_wh
 def test_what_is_held_and_what_runs_without_a_word_is_told_once_to_each_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitter, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(silent_pilots, "SILENT_SECONDS", 0.0)
 
     def run(call: Call) -> Answer:
         if call.argv == ("sh",):
