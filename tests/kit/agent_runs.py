@@ -175,3 +175,13 @@ def pids_of(files: Sequence[Path]) -> list[int]:
 def open_descriptors() -> int:
     """How many files this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def wait_for_program(pid: int, name: str) -> None:
+    """Wait until a process has become a program and rests: in between, its memory and environment are of neither."""
+
+    def rests() -> bool:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/comm").read_text().strip() == name and state == "S"
+
+    wait_until(rests)

@@ -29,7 +29,7 @@ from pilotage.agent.processes import (
     started_at,
     sweep,
 )
-from tests.kit.agent_runs import is_alive, open_descriptors, wait_until
+from tests.kit.agent_runs import is_alive, open_descriptors, wait_for_program, wait_until
 
 _NO_PID = 2**22 + 1  # more than any system gives
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -45,16 +45,12 @@ def _sleeping(script: str = "exec sleep 1000", **environment: str) -> Iterator[s
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         try:
-            if script.startswith("exec "):  # until then its memory and its environment are those of two programs
-                wait_until(lambda: _rests(process.pid, as_program=script.split()[1]))
+            if script.startswith("exec "):
+                wait_for_program(process.pid, script.split()[1])
             yield process
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def _rests(pid: int, *, as_program: str) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().strip() == as_program and _stat_of(pid)[0] == "S"
 
 
 def _stat_of(pid: int) -> list[str]:

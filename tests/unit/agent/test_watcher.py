@@ -15,6 +15,7 @@ import pytest
 from pilotage.agent.attempt.logs import HEAD_BYTES, LogFile
 from pilotage.agent.attempt.watcher import Limits, Stopped, Watch, Watcher, _size_bytes
 from pilotage.agent.processes import ProcessCleanup
+from tests.kit.agent_runs import wait_for_program
 
 _GRACE_SECONDS = 30.0
 _FIRST_SECONDS = 0.2
@@ -39,6 +40,8 @@ def _running(watch: Watch, limits: Limits, script: str = "exec sleep 1000") -> I
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
+        if "|" not in script:
+            wait_for_program(process.pid, "sleep")
         watch.attempt_began(())
         watch.application_began(limits)
         watch.command_began(process.pid)
