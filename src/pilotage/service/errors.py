@@ -1,4 +1,4 @@
-"""Why what was asked of those who run jobs was not done."""
+"""Errors of running jobs: what was asked for and not done, and results that could not be published."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def for_many() -> Future[None]:
 
 
 class Unpublished(msgspec.Struct, frozen=True, kw_only=True):
-    """A package whose files could not get their names: why, and what to do about it before its job is released."""
+    """A package whose outputs could not be published: the reason, and what to do before its job is released."""
 
     package: str  # dotted
     attempt: int
     what: str
     next_step: str = ""
-    count: int = 1  # of packages of its job with which it is so
+    count: int = 1  # packages of the job that this reason stops

@@ -2,8 +2,7 @@
 
 A file that is in the way is replaced only if this program made it and nobody changed it since.
 """
-# ruff: noqa: PTH104, PTH108, PTH118, PTH119, PTH120
-# ruff: noqa: PTH100, PTH103, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ GONE_SECONDS_MAX = 60.0
 _PAUSE_GROWTH = 0.02  # a job that has run for long may be looked at less often
 _STUCK_LOOKS = 3
 _EXIT_CODE_MAX = 255  # of a process
+_PACKAGES_ASKED_FOR = 1000  # when a run is interrupted: enough to say where something goes on
 _WAIT_SECONDS = 10.0
 _ENDINGS = "type in (CommitGranted, Aborted, CancelAccepted)"
 
@@ -164,14 +165,11 @@ def exit_code_of(progress: Progress) -> int:
     return ExitCode.FAILED
 
 
-_LOOKED_AT = 1000
-
-
 def goes_on_elsewhere(server: Server, job: str) -> str:
-    """How many packages of a job run at sites that stopping does not end, in words; empty where nobody knows of any."""
+    """Say how many packages of a job go on at other sites after this service has stopped; empty if none is known to."""
     found: Counter[str] = Counter()
     with suppress(PilotageError):  # who does not answer is stopped all the same
-        asked: Parameters = {"query": f"job={job} and state in (SCHEDULED, RUNNING)", "limit": _LOOKED_AT}
+        asked: Parameters = {"query": f"job={job} and state in (SCHEDULED, RUNNING)", "limit": _PACKAGES_ASKED_FOR}
         for package in server.get(path_of("packages"), asked)["packages"]:
             if package["site"] not in (None, "", LOCAL):
                 found[package["site"]] += 1
