@@ -33,6 +33,7 @@ PURE = (
     "src/pilotage/language/",
     "src/pilotage/book/",
     "src/pilotage/engine/",
+    "src/pilotage/forecast/",
     "src/pilotage/service/core.py",
     "src/pilotage/ports/",
 )

@@ -68,6 +68,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("serve", "Run the service: it runs jobs and answers over HTTP."),
         "tls": ("serve", "Create certificates for the service."),
     },
+    "forecast": {
+        "forecast": ("forecast", "Forecast how many pilots start by when, and how long work takes on them."),
+    },
     "simulation": {
         "simulate": ("simulate", "Forecast how long a job takes at your sites; without a job, test pilotage itself."),
     },

@@ -13,6 +13,7 @@ __all__ = [
     "site",
     "sites",
     "states",
+    "svg",
     "texts",
     "version",
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+from pilotage.model.svg import round_ticks, sheet, text_at
 from pilotage.simulator.runs.comparison import Difference, Summary
 from pilotage.simulator.world.randomness import Keyed
 
@@ -20,7 +20,6 @@ _LABEL_MAX = 34
 _DOTS_MAX = 400
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _MINUS = "\N{MINUS SIGN}"
-_STEPS = (1.0, 2.0, 5.0, 10.0)
 
 _STYLE = (
     "text{font-family:'DejaVu Sans Mono','Liberation Mono',Menlo,Consolas,monospace;font-size:12px;fill:#1c1c1c}"
@@ -47,18 +46,13 @@ def chart_of(job: str, summaries: Sequence[Summary], differences: Sequence[Diffe
     pieces = _head(job, summaries[0]) + _axis(scale, height)
     for position, summary in enumerate(summaries):
         middle = _HEAD + _ROW * (position + 0.5)
-        pieces.append(_text(labels[position], x=left - 12, y=middle + 4, anchor="end"))
+        pieces.append(text_at(labels[position], x=left - 12, y=middle + 4, anchor="end"))
         pieces += _row(summary, scale, middle)
         words = _words(summary, beside.get(summary.variant))
         for line, text in enumerate(words):
             top = middle - 6 * (len(words) - 1) + 13 * line + 3
-            pieces.append(_text(text, x=scale.right + 18, y=top, style="small"))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="makespans of {_escaped(job)}">\n'
-        f"<style>{_STYLE}</style>\n"
-        '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(pieces) + "\n</svg>\n"
-    )
+            pieces.append(text_at(text, x=scale.right + 18, y=top, style="small"))
+    return sheet(pieces, width=width, height=height, style=_STYLE, label=f"makespans of {job}")
 
 
 class _Scale:
@@ -78,19 +72,15 @@ class _Scale:
 
     def ticks(self) -> list[tuple[float, str]]:
         """About five round times, each with its text."""
-        span = (self._high - self._low) / self.size
-        power = 10.0 ** math.floor(math.log10(span / 5))
-        step = next(power * each for each in _STEPS if power * each >= span / 6)
-        first = math.ceil(self._low / self.size / step)
-        last = math.floor(self._high / self.size / step)
-        return [(number * step * self.size, f"{number * step:.6g} {self.unit}") for number in range(first, last + 1)]
+        found = round_ticks(self._low / self.size, self._high / self.size)
+        return [(number * self.size, f"{number:.6g} {self.unit}") for number in found]
 
 
 def _head(job: str, first: Summary) -> list[str]:
     about = f"makespan of {first.runs:,} simulated runs each, with the same seeds"
     found = [
-        _text(_shortened(job, 60), x=_MARGIN, y=30, style="job"),
-        _text(about, x=_MARGIN, y=46, style="small"),
+        text_at(_shortened(job, 60), x=_MARGIN, y=30, style="job"),
+        text_at(about, x=_MARGIN, y=46, style="small"),
     ]
     x, y = _MARGIN, 63.0
     legend = (
@@ -102,7 +92,7 @@ def _head(job: str, first: Summary) -> list[str]:
     )
     for mark, words in legend:
         found.append(mark.format(x, x + 12, y - 3, y - 8, x + 6, y + 1))
-        found.append(_text(words, x=x + 18, y=y, style="small"))
+        found.append(text_at(words, x=x + 18, y=y, style="small"))
         x += 18 + len(words) * _SMALL_CHARACTER + 18
     return found
 
@@ -113,7 +103,7 @@ def _axis(scale: _Scale, height: float) -> list[str]:
     for seconds, text in scale.ticks():
         x = scale.x(seconds)
         found.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_HEAD:.1f}" y2="{bottom:.1f}"/>')
-        found.append(_text(text, x=x, y=bottom + 16, style="small", anchor="middle"))
+        found.append(text_at(text, x=x, y=bottom + 16, style="small", anchor="middle"))
     return found
 
 
@@ -177,14 +167,3 @@ def _signed(seconds: float) -> str:
 
 def _shortened(text: str, most: int = _LABEL_MAX) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _text(text: str, *, x: float, y: float, style: str = "", anchor: str = "start") -> str:
-    named = f' class="{style}"' if style else ""
-    placed = f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text{named} x="{x:.1f}" y="{y:.1f}"{placed}>{_escaped(text)}</text>'
-
-
-def _escaped(text: str) -> str:
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -1,0 +1,360 @@
+"""`pilotage forecast`: from measured latencies of pilots to the number of available pilots and the makespan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilotage.cli.shared.numpy_loader import import_numpy_quickly
+from pilotage.cli.shared.options import WholeHelp
+from pilotage.cli.shared.output import duration, emit, plural, say_to_reader, table, write_files
+from pilotage.cli.shared.server import json_option
+
+if TYPE_CHECKING:
+    from pilotage.app.forecasts.answers import Model
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+PILOTS_MAX = 1_000_000
+SECONDS_MAX = 1e9
+WORK_MAX = 1e15
+RECOMMENDED_MAX = 10_000
+DRAWING = "forecast"
+
+
+def number(*, most: float, above_zero: bool) -> Callable[[str], float]:
+    """How an option reads a number from 0 on, or above 0; what is not finite is refused."""
+
+    def read(word: str) -> float:
+        try:
+            found = float(word)
+        except ValueError:
+            raise click.BadParameter(f"{word!r} is not a number.") from None
+        if math.isnan(found) or found < 0.0 or found > most or (above_zero and not found):
+            low = "more than 0" if above_zero else "from 0 on"
+            raise click.BadParameter(f"{word} is not {low}, at most {most:g}.")
+        return found
+
+    return read
+
+
+def count(word: str) -> int:
+    """How an option reads a number of pilots."""
+    try:
+        found = int(word)
+    except ValueError:
+        raise click.BadParameter(f"{word!r} is not a whole number.") from None
+    if not 1 <= found <= PILOTS_MAX:
+        raise click.BadParameter(f"{word} is not from 1 to {PILOTS_MAX:,}.")
+    return found
+
+
+def listed(read: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """How an option reads values with commas between them."""
+    return lambda word: tuple(read(part.strip()) for part in word.split(","))
+
+
+TIME = number(most=SECONDS_MAX, above_zero=False)
+WORK = number(most=WORK_MAX, above_zero=True)
+SHARE = number(most=1e6, above_zero=False)
+
+
+@click.group(cls=WholeHelp)
+def forecast() -> None:
+    """Forecast how many pilots start by when, and how long work takes on them.
+
+    Everything follows from measured latencies: from the request of a pilot to its start.
+    """
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def latencies_option(command: Decorated) -> Decorated:
+    """`--latencies`: what was measured."""
+    help_text = "CSV with latency_seconds (empty or inf: the pilot never started) and, if known, submission_seconds."
+    return click.option("--latencies", required=True, metavar="FILE", help=help_text)(command)
+
+
+def sequential_option(command: Decorated) -> Decorated:
+    """`--sequential`: pilots wait for each other's submission."""
+    help_text = "Pilots are submitted one after the other; the file then has submission_seconds."
+    return click.option("--sequential", is_flag=True, help=help_text)(command)
+
+
+def cut_option(command: Decorated) -> Decorated:
+    """`--work` where it only says when submission ends."""
+    help_text = "The total work: pilots that --sequential would submit after its end are left out."
+    return click.option("--work", "work", type=WORK, metavar="SECONDS", help=help_text)(command)
+
+
+def model_option(command: Decorated) -> Decorated:
+    """`--model`: the paper's, or ours."""
+    help_text = "paper, unless given: sd by its equation 2; full: with --sequential, sd of pilots that differ by rank."
+    return click.option(
+        "--model", type=click.Choice(["paper", "full"]), default="paper", metavar="paper|full", help=help_text
+    )(command)
+
+
+def _refuse_work_at_once(work: float | None, *, sequential: bool) -> None:
+    if work is not None and not sequential:
+        raise click.UsageError("--work ends the submission one after the other: say --sequential, or leave it out")
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@forecast.command()
+@latencies_option
+@click.option("-n", "pilots", type=count, required=True, metavar="COUNT", help="How many pilots are submitted.")
+@click.option("--at", type=listed(TIME), required=True, metavar="SECONDS,…", help="Times after the first submission.")
+@click.option(
+    "--at-least", type=click.IntRange(0, PILOTS_MAX), metavar="COUNT", help="How likely so many are available, too."
+)
+@sequential_option
+@cut_option
+@model_option
+@json_option
+def pilots(
+    latencies: str,
+    pilots: int,
+    at: tuple[float, ...],
+    at_least: int | None,
+    work: float | None,
+    model: Model,
+    *,
+    sequential: bool,
+    as_json: bool,
+) -> None:
+    """Forecast how many pilots are available at some times: mean and standard deviation."""
+    _refuse_work_at_once(work, sequential=sequential)
+    import_numpy_quickly()
+    from pilotage.app.forecasts.answers import forecast_pilots
+
+    found = forecast_pilots(
+        latencies,
+        pilots=pilots,
+        at_seconds=at,
+        at_least=at_least,
+        sequential=sequential,
+        work_seconds=work,
+        model=model,
+    )
+    if as_json:
+        _emit_json(found)
+        return
+    emit([_about(found.submitted, found.observations, found.fault_ratio)])
+    rows = (
+        (
+            _seconds(each.t),
+            f"{each.mean:,.2f}",
+            f"± {each.sd:.2f}",
+            "" if each.p_at_least is None else f"{100 * each.p_at_least:.1f} %",
+        )
+        for each in found.points
+    )
+    emit(table(rows, header=("at", "available", "sd", f"at least {at_least}"), indent="  "))
+
+
+@forecast.command()
+@latencies_option
+@click.option("--work", type=WORK, required=True, metavar="SECONDS", help="The total work, as time of one pilot.")
+@click.option("-n", "pilots", type=listed(count), required=True, metavar="COUNT,…", help="Numbers of submitted pilots.")
+@sequential_option
+@json_option
+def makespan(latencies: str, work: float, pilots: tuple[int, ...], *, sequential: bool, as_json: bool) -> None:
+    """Forecast how long work takes with some numbers of pilots, and what more pilots could reach at best."""
+    import_numpy_quickly()
+    from pilotage.app.forecasts.answers import forecast_makespan
+
+    found = forecast_makespan(latencies, work_seconds=work, pilots=pilots, sequential=sequential)
+    if as_json:
+        _emit_json(found)
+        return
+    rows = ((f"{each.n:,}", _seconds(each.mean), f"{each.submitted:,}") for each in found.makespan)
+    emit(table(rows, header=("pilots", "makespan", "submitted"), indent="  "))
+    reached = f"; {plural(found.limit_n, 'pilot')} within a second of it" if found.limit_n is not None else ""
+    emit([f"limit for many pilots: {_seconds(found.limit)}{reached}\n"])
+
+
+@forecast.command()
+@latencies_option
+@click.option("--work", type=WORK, required=True, metavar="SECONDS", help="The total work, as time of one pilot.")
+@click.option(
+    "--within",
+    type=SHARE,
+    default=0.1,
+    metavar="SHARE",
+    help="How much longer than the best it may take: 0.1 unless given.",
+)
+@click.option(
+    "--at-most",
+    type=click.IntRange(1, RECOMMENDED_MAX),
+    default=RECOMMENDED_MAX,
+    metavar="COUNT",
+    help="The most pilots there may be, which reach the best: 10,000 unless given.",
+)
+@sequential_option
+@json_option
+def recommend(latencies: str, work: float, within: float, at_most: int, *, sequential: bool, as_json: bool) -> None:
+    """Find the smallest number of pilots that finishes nearly as soon as the most pilots would."""
+    import_numpy_quickly()
+    from pilotage.app.forecasts.answers import recommend_pilots
+
+    found = recommend_pilots(latencies, work_seconds=work, within=within, at_most=at_most, sequential=sequential)
+    if as_json:
+        _emit_json(found)
+        return
+    best = f"{_seconds(found.best)} with {plural(found.at_most, 'pilot')}"
+    emit([f"{plural(found.n, 'pilot')}: {_seconds(found.makespan)}, within {100 * found.within:g} % of {best}\n"])
+
+
+@forecast.command()
+@click.option(
+    "--runs",
+    required=True,
+    metavar="FILE",
+    help="CSV with n, makespan_seconds and, if each run has its own, latencies.",
+)
+@click.option("--latencies", metavar="FILE", help="CSV with the latencies of runs that name no file of their own.")
+@sequential_option
+@json_option
+def fit(runs: str, latencies: str | None, *, sequential: bool, as_json: bool) -> None:
+    """Fit the total work of an application to the makespans of its runs, by least squares."""
+    import_numpy_quickly()
+    from pilotage.app.forecasts.answers import fit_runs
+
+    found = fit_runs(runs, latencies=latencies, sequential=sequential)
+    if as_json:
+        _emit_json(found)
+        return
+    rows = ((f"{each.n:,}", _seconds(each.measured_seconds), _seconds(each.modelled_seconds)) for each in found.runs)
+    emit(table(rows, header=("pilots", "measured", "modelled"), indent="  "))
+    emit([f"work: {_seconds(found.work_seconds)}; mean error: {_seconds(found.mean_error_seconds)}\n"])
+
+
+@forecast.command()
+@latencies_option
+@click.option("--measured", required=True, metavar="FILE", help="CSV with t and n_available.")
+@click.option(
+    "-n", "pilots", type=count, metavar="COUNT", help="How many pilots were submitted; estimated unless given."
+)
+@sequential_option
+@cut_option
+@model_option
+@json_option
+def score(
+    latencies: str,
+    measured: str,
+    pilots: int | None,
+    work: float | None,
+    model: Model,
+    *,
+    sequential: bool,
+    as_json: bool,
+) -> None:
+    """Compare measured numbers of available pilots with the forecast.
+
+    Without -n, the number of pilots is the one whose asymptote is the most that was ever available.
+    """
+    _refuse_work_at_once(work, sequential=sequential)
+    import_numpy_quickly()
+    from pilotage.app.forecasts.answers import score_pilots
+
+    found = score_pilots(
+        latencies, measured=measured, pilots=pilots, sequential=sequential, work_seconds=work, model=model
+    )
+    if found.n_estimated:
+        say_to_reader(f"note: {plural(found.n, 'pilot')}, estimated from the most that was available; say -n")
+    if as_json:
+        _emit_json(found)
+        return
+    emit([_about(found.submitted, found.observations, found.fault_ratio)])
+    rows = (
+        ("mean error", f"{100 * found.error:.1f} % of n"),
+        ("inside ± sd", f"{100 * found.within_sd:.1f} % of {plural(found.samples, 'sample')}"),
+        ("inside ± 3 sd", f"{100 * found.within_3_sd:.1f} %"),
+    )
+    emit(table(rows, indent="  "))
+
+
+@forecast.command()
+@latencies_option
+@click.option("-n", "pilots", type=count, metavar="COUNT", help="Draw the available pilots of so many over time.")
+@click.option("--measured", metavar="FILE", help="CSV with t and n_available: drawn beside them, with the error.")
+@click.option("--runs", metavar="FILE", help="CSV with n and makespan_seconds: draw measured and modelled makespans.")
+@click.option(
+    "--until", type=number(most=SECONDS_MAX, above_zero=True), metavar="SECONDS", help="Where the time axis ends."
+)
+@sequential_option
+@cut_option
+@model_option
+@click.option(
+    "--svg", metavar="PREFIX", default=DRAWING, help="PREFIX-pilots.svg, PREFIX-makespan.svg; forecast unless given."
+)
+@json_option
+def plot(
+    latencies: str,
+    pilots: int | None,
+    measured: str | None,
+    runs: str | None,
+    until: float | None,
+    work: float | None,
+    model: Model,
+    svg: str,
+    *,
+    sequential: bool,
+    as_json: bool,
+) -> None:
+    """Draw available pilots over time, or makespans beside the number of pilots, as SVG."""
+    _refuse_work_at_once(work, sequential=sequential)
+    if pilots is None and measured is None and runs is None:
+        raise click.UsageError("nothing to draw: say -n or --measured for pilots over time, --runs for makespans")
+    import_numpy_quickly()
+    from pilotage.app.forecasts.drawings import draw_makespans, draw_pilots
+
+    drawings: dict[str, list[str]] = {}
+    if pilots is not None or measured is not None:
+        drawings[f"{svg}-pilots.svg"] = [
+            draw_pilots(
+                latencies,
+                pilots=pilots,
+                measured=measured,
+                until_seconds=until,
+                sequential=sequential,
+                work_seconds=work,
+                model=model,
+            )
+        ]
+    if runs is not None:
+        drawings[f"{svg}-makespan.svg"] = [draw_makespans(runs, latencies=latencies, sequential=sequential)]
+    write_files(drawings)
+    if as_json:
+        _emit_json({"files": list(drawings)})
+        return
+    emit(f"{name}\n" for name in drawings)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _emit_json(found: object) -> None:
+    from pilotage import app
+
+    emit([app.json_text(found)])
+
+
+def _about(submitted: int, observations: int, fault_ratio: float) -> str:
+    return (
+        f"{plural(submitted, 'pilot')}, {plural(observations, 'latency')} measured, {100 * fault_ratio:.1f} % faults\n"
+    )
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds):
+        return "never"
+    words = f"{seconds:,.4g} s" if seconds < 100 else f"{seconds:,.0f} s"
+    return words if seconds < 600 else f"{words} ({duration(seconds)})"

@@ -1,0 +1,3 @@
+"""Forecasts from measured latencies how many pilots start by when, and how long work takes; numpy only, and pure."""
+
+__all__ = ["available", "fit", "latency", "makespan", "sequential", "steps"]
