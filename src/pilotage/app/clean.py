@@ -20,7 +20,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.ports import JournalBusy
 
 if TYPE_CHECKING:
-    from pilotage.adapters.stores.results_index import SqliteResultsIndex
+    from pilotage.app.job_stores import JobStores
     from pilotage.model.settings.settings import Settings
     from pilotage.ports import Journal
 
@@ -120,7 +120,7 @@ def _settings_of_book(folder: Path) -> Settings | None:
 
 def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
     """Look without writing anything, beside whoever writes the book."""
-    from pilotage.app.preview import copied_index
+    from pilotage.app.job_stores import copied_job_stores
 
     reader = open_reader(settings)
     if reader is None:  # of an older version: it is brought up to date first
@@ -128,19 +128,18 @@ def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> Obsole
             pass
         reader = open_reader(settings)
         assert reader is not None
-    with closing(reader), copied_index(state) as index:
-        return _cleaned(request, reader, index, state=index.path.parent)
+    with closing(reader), copied_job_stores(state) as stores:
+        return _cleaned(request, reader, stores)
 
 
 def _removed(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
     """Remove, with the book for this process alone: no service begins meanwhile."""
-    from pilotage.adapters.stores.results_index import SqliteResultsIndex
-    from pilotage.adapters.stores.work_database import WorkDatabase
+    from pilotage.app.job_stores import open_job_stores
     from pilotage.service.jobs.clean import removal_notes
     from pilotage.service.journal.writer import Batch, Keeper
 
-    with closing(_own(settings, state)) as journal, closing(SqliteResultsIndex(WorkDatabase(state))) as index:
-        found = _cleaned(request, journal, index, state=state)
+    with closing(_own(settings, state)) as journal, closing(open_job_stores(state)) as stores:
+        found = _cleaned(request, journal, stores)
         clock = SystemClock()
         if notes := removal_notes(found, journal=journal, clock=clock):
             keeper = Keeper(journal, clock=clock)
@@ -156,10 +155,9 @@ def _own(settings: Settings, state: Path) -> Journal:
     return open_journal(settings)
 
 
-def _cleaned(request: CleanRequest, journal: Journal, index: SqliteResultsIndex, *, state: Path) -> ObsoleteFiles:
-    from pilotage.adapters.stores.folder_tree import FolderTree
+def _cleaned(request: CleanRequest, journal: Journal, stores: JobStores) -> ObsoleteFiles:
     from pilotage.service.jobs.clean import clean
     from pilotage.service.jobs.output_claims import GrantedFiles
 
-    with closing(FolderTree(state, index)) as tree:
-        return clean(request, journal=journal, tree=tree, index=index, learn=GrantedFiles(journal, index).learn)
+    learn = GrantedFiles(journal, stores.index).learn
+    return clean(request, journal=journal, tree=stores.tree, index=stores.index, learn=learn)

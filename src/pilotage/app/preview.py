@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,18 +16,15 @@ from pilotage.app.state_folder import indexed_of, local_user
 from pilotage.model.site import executors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from pilotage.adapters.stores.results_index import SqliteResultsIndex
     from pilotage.model.exchange.operations import Refused
     from pilotage.model.jobs.plan import JobPlan
     from pilotage.model.jobs.submission import RunPlan, Submission
     from pilotage.model.settings.settings import Settings
     from pilotage.model.site import Site
-    from pilotage.ports import Journal
+    from pilotage.ports import Journal, ResultsIndex
     from pilotage.service.jobs.preview import Admission
-
-_BESIDE = ("", "-wal")  # what SQLite has not moved into its file yet lies beside it
 
 
 def plan_run(source: Source, how: HowToRun) -> RunPlan:
@@ -47,38 +42,26 @@ def plan_run(source: Source, how: HowToRun) -> RunPlan:
 
 
 def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPlan:
-    from pilotage.adapters.stores.folder_tree import FolderTree
+    from pilotage.app.job_stores import copied_job_stores
     from pilotage.service.jobs.preview import plan
 
     settings = load_settings(environment=os.environ, folder=source.folder, flags={})
     state = state_folder(settings, folder=source.folder).absolute()
-    with copied_index(state) as index:
-        learn = partial(_learned, state, index, settings)
-        tree, slots = FolderTree(index.path.parent, index, learn=learn), how.slots or len(os.sched_getaffinity(0))
-        sites = _sites(settings, source.folder, state, slots=how.slots)
-        admission = _admission(sites, owner=sent.owner or local_user())
-        return plan(sent, tree=tree, index=index, admission=admission, executors=executors_of(sites), slots=slots)
+    slots = how.slots or len(os.sched_getaffinity(0))
+    sites = _sites(settings, source.folder, state, slots=how.slots)
+    admission = _admission(sites, owner=sent.owner or local_user())
+    with copied_job_stores(state, learning=lambda index: partial(_learned, state, settings, index)) as stores:
+        return plan(
+            sent,
+            tree=stores.tree,
+            index=stores.index,
+            admission=admission,
+            executors=executors_of(sites),
+            slots=slots,
+        )
 
 
-@contextmanager
-def copied_index(state: Path) -> Iterator[SqliteResultsIndex]:
-    """The index of a state folder, looked at in a copy: not even a checksum that is remembered changes the folder."""
-    from pilotage.adapters.stores.results_index import SqliteResultsIndex
-    from pilotage.adapters.stores.work_database import FILE, WorkDatabase
-
-    with tempfile.TemporaryDirectory(prefix="pilotage-plan-") as made:
-        aside = Path(made)
-        for ending in _BESIDE:
-            if (state / f"{FILE}{ending}").is_file():
-                shutil.copyfile(state / f"{FILE}{ending}", aside / f"{FILE}{ending}")
-        index = SqliteResultsIndex(WorkDatabase(aside))
-        try:
-            yield index
-        finally:
-            index.close()
-
-
-def _learned(state: Path, index: SqliteResultsIndex, settings: Settings, folder: str) -> bool:
+def _learned(state: Path, settings: Settings, index: ResultsIndex, folder: str) -> bool:
     """Have an index learn from the book of a state folder which files of a folder are ours, if there is a book."""
     from pilotage.adapters.journals.sqlite.reader import SqliteReader
     from pilotage.app.service.offline import is_readable

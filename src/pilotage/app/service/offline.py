@@ -28,8 +28,7 @@ from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import why_ended
 
 if TYPE_CHECKING:
-    from pilotage.adapters.stores.logs import SqliteLogs
-    from pilotage.adapters.stores.results_index import SqliteResultsIndex
+    from pilotage.app.job_stores import JobStores
     from pilotage.book.codec import Codec
     from pilotage.engine.engine import Engine
     from pilotage.model.answers import CleanRequest, ObsoleteFiles
@@ -185,28 +184,23 @@ class NoRunner:
         """Take the state folder; its database is opened when it is asked for."""
         self._folder = folder
         self._settings = settings
-        self._opened: tuple[SqliteResultsIndex, SqliteLogs] | None = None
+        self._opened: JobStores | None = None
 
     @property
     def tree(self) -> JobTree:
         """The files of its jobs, to be looked at."""
-        from pilotage.adapters.stores.folder_tree import FolderTree
-
-        return FolderTree(self._folder, self._database()[0])
+        return self._stores().tree
 
     @property
     def logs(self) -> AttemptLogs:
         """What their attempts printed."""
-        return self._database()[1]
+        return self._stores().logs
 
-    def _database(self) -> tuple[SqliteResultsIndex, SqliteLogs]:
-        from pilotage.adapters.stores.logs import SqliteLogs
-        from pilotage.adapters.stores.results_index import SqliteResultsIndex
-        from pilotage.adapters.stores.work_database import WorkDatabase
+    def _stores(self) -> JobStores:
+        from pilotage.app.job_stores import open_job_stores
 
         if self._opened is None:
-            database = WorkDatabase(self._folder)
-            self._opened = SqliteResultsIndex(database), SqliteLogs(database)
+            self._opened = open_job_stores(self._folder)
         return self._opened
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
@@ -236,8 +230,8 @@ class NoRunner:
     def stop(self) -> None:
         """Close what was opened."""
         opened, self._opened = self._opened, None
-        for each in opened or ():
-            each.close()
+        if opened is not None:
+            opened.close()
 
     def plan(self, submission: Submission) -> RunPlan:
         """What a run would come to is for a service to say."""

@@ -68,10 +68,7 @@ def running_over(
     """What makes the running part of a service whose state is in a folder, with this computer and others as its sites."""
 
     def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
-        from pilotage.adapters.stores.folder_tree import FolderTree
-        from pilotage.adapters.stores.logs import SqliteLogs
-        from pilotage.adapters.stores.results_index import SqliteResultsIndex
-        from pilotage.adapters.stores.work_database import WorkDatabase
+        from pilotage.app.job_stores import open_job_stores
         from pilotage.app.service.credentials import tokens_of
         from pilotage.app.sites.connections import GivenSites, SitesReader, arranged, slots_of
         from pilotage.app.sites.entries import file_here
@@ -95,9 +92,7 @@ def running_over(
             else GivenSites(arrange(entries))
         )
         placed = reader.changed() or ()
-        database = WorkDatabase(folder)
-        index = SqliteResultsIndex(database)
-        tree = FolderTree(folder, index, learn=GrantedFiles(journal, index).learn)
+        stores = open_job_stores(folder, learning=lambda index: GrantedFiles(journal, index).learn)
         accesses, agent_sites = ways_of(ways_to(placed))
         runner = Runner(
             journal=journal,
@@ -107,9 +102,9 @@ def running_over(
             sites=[each.site for each in placed],
             accesses=accesses,
             agent_sites=agent_sites,
-            tree=tree,
-            index=index,
-            logs=SqliteLogs(database),
+            tree=stores.tree,
+            index=stores.index,
+            logs=stores.logs,
             settings=engine_settings(settings),
             package_token=tokens.for_package,
         )
@@ -124,7 +119,14 @@ def running_over(
                 return runner.ask(lambda engine: consider(engine.state, made, owner=submission.owner)).result()
 
             slots, executors = slots_of(runner.sites), executors_of(runner.sites)
-            return plan(submission, tree=tree, index=index, admission=admission, executors=executors, slots=slots)
+            return plan(
+                submission,
+                tree=stores.tree,
+                index=stores.index,
+                admission=admission,
+                executors=executors,
+                slots=slots,
+            )
 
         return Running(runner, journal=journal, plan=planned, sites=keeper)
 
@@ -250,6 +252,3 @@ def scratch_here(folder: Path) -> int:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
-
-
-# What of a job goes on at other sites when the service that was started for its run is stopped.
