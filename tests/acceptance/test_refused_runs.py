@@ -55,6 +55,18 @@ def test_a_plan_is_refused_as_the_run_would_be_with_a_service_and_without(place:
     assert len({*told}) == 1
 
 
+def test_a_plan_is_refused_over_the_quota_as_the_run_would_be_and_an_unfinished_run_goes_on(place: Place) -> None:
+    (place.folder / "pilotage.toml").write_text("[engine]\nowner_packages_max = 1\n", "utf-8")
+    place.document("pilotage: 1\njob: held\nhold: true\nstages:\n  - run: 'true'\n")
+    place.run("run", "--detach")
+    assert place.told("plan")["would_run"] == 1  # the unfinished job is a run of the same document
+    (place.folder / "other.yaml").write_text(SMALL, "utf-8")
+    told = [place.run(command, "other.yaml", code=2).stderr for command in ("plan", "run")]
+    place.run("serve", "--stop")
+    told.append(place.run("plan", "other.yaml", code=2).stderr)
+    assert all("1 packages more would be over the 1 that" in each for each in told)
+
+
 def test_a_query_that_finds_nothing_starts_no_service(place: Place) -> None:
     place.document(SMALL)
     job = place.told("run")["job"]

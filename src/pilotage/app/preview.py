@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,7 +16,7 @@ from pilotage.app.state_folder import indexed_of, local_user
 from pilotage.model.site import executors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pilotage.model.exchange.operations import Refused
     from pilotage.model.jobs.plan import JobPlan
@@ -49,7 +49,7 @@ def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPl
     state = state_folder(settings, folder=source.folder).absolute()
     slots = how.slots or len(os.sched_getaffinity(0))
     sites = _sites(settings, source.folder, state, slots=how.slots)
-    admission = _admission(sites, owner=sent.owner or local_user())
+    admission = _admission(sent, sites, state, settings)
     with copied_job_stores(state, learning=lambda index: partial(_learned, state, settings, index)) as stores:
         return plan(
             sent,
@@ -63,14 +63,23 @@ def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPl
 
 def _learned(state: Path, settings: Settings, index: ResultsIndex, folder: str) -> bool:
     """Have an index learn from the book of a state folder which files of a folder are ours, if there is a book."""
-    from pilotage.adapters.journals.sqlite.reader import SqliteReader
-    from pilotage.app.service.offline import is_readable
     from pilotage.service.jobs.output_claims import GrantedFiles
 
+    with _reader(state, settings) as book:
+        return book is not None and GrantedFiles(book, index).learn(folder)
+
+
+@contextmanager
+def _reader(state: Path, settings: Settings) -> Iterator[Journal | None]:
+    """The book of a state folder, to be read; None where there is none that can be."""
+    from pilotage.adapters.journals.sqlite.reader import SqliteReader
+    from pilotage.app.service.offline import is_readable
+
     if not is_readable(state):
-        return False
+        yield None
+        return
     with closing(SqliteReader(state, indexed=indexed_of(settings))) as reader:
-        return GrantedFiles(cast("Journal", reader), index).learn(folder)
+        yield cast("Journal", reader)
 
 
 def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) -> list[Site]:
@@ -88,14 +97,19 @@ def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) 
     return [*([here.site] if here is not None else []), *(site for _, site in other_sites(entries))]
 
 
-def _admission(sites: Sequence[Site], *, owner: str) -> Admission:
-    """What the service that a run would start would say."""
+def _admission(sent: Submission, sites: Sequence[Site], state: Path, settings: Settings) -> Admission:
+    """What the service that a run would start would say: with these settings, and the unfinished jobs of this book."""
 
     def admission(made: JobPlan) -> Refused | tuple[str, ...]:
+        from pilotage.app.service.serve import engine_settings
         from pilotage.engine.engine import Engine
         from pilotage.engine.inbound.admission import consider
-        from pilotage.model.settings.engine import EngineSettings
+        from pilotage.service.jobs.resubmission import unfinished_besides
 
-        return consider(Engine(sites=sites, settings=EngineSettings()).state, made, owner=owner)
+        owner = sent.owner or local_user()
+        with _reader(state, settings) as book:
+            unfinished = unfinished_besides(book, sent, owner=owner) if book is not None else 0
+        engine = Engine(sites=sites, settings=engine_settings(settings))
+        return consider(engine.state, made, owner=owner, unfinished=unfinished)
 
     return admission

@@ -16,12 +16,16 @@ import pytest
 
 import pilotage
 from pilotage.app.jobs.watch import JobWatcher, exit_code_of, is_over
+from pilotage.app.state_folder import local_user
 from pilotage.client import Server, ServerUnreachable
 from pilotage.model.answers import FailureCard, FailureGroup, Progress, StageProgress, UnmadeTarget
+from pilotage.model.events.payloads import JobAccepted
 from pilotage.model.exit_codes import ExitCode
 from pilotage.service.announcement import Announcement, announced
 from tests.kit.canned_server import Answer, Asked, CannedServer, canned_server, event_view
 from tests.kit.command_line import in_an_empty_folder
+from tests.kit.events import Stream, registered
+from tests.kit.sqlite_books import keep, opened
 
 JOB = "sweep-abc123"
 
@@ -139,6 +143,37 @@ def test_a_plan_says_what_a_run_would_do(tmp_path: Path, monkeypatch: pytest.Mon
     assert (plan.packages, plan.would_run, plan.left_out, plan.slots) == (1, 1, 2, 1)
     assert pilotage.plan(job()).would_run == 3
     assert not list(tmp_path.iterdir())
+
+
+def limit_packages(folder: Path, count: int) -> None:
+    (folder / "pilotage.toml").write_text(f"[engine]\nowner_packages_max = {count}\n", "utf-8")
+
+
+def test_a_plan_without_a_service_is_refused_over_the_quota_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_an_empty_folder(tmp_path, monkeypatch)
+    limit_packages(tmp_path, 3)
+    assert pilotage.plan(job()).would_run == 3
+    limit_packages(tmp_path, 2)
+    with pytest.raises(pilotage.PilotageError, match="3 packages more would be over the 2 that"):
+        pilotage.plan(job())
+
+
+@pytest.mark.parametrize("owner, is_refused", [(local_user(), True), ("somebody-else", False)])
+def test_a_plan_without_a_service_counts_the_unfinished_packages_of_the_same_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, is_refused: object
+) -> None:
+    in_an_empty_folder(tmp_path, monkeypatch)
+    limit_packages(tmp_path, 4)
+    by = Stream(stream="service-1")
+    with opened(tmp_path / ".pilotage") as journal:
+        keep(journal, [by.event(registered(owner=owner), job="j1"), by.event(JobAccepted(), job="j1")])
+    if is_refused:
+        with pytest.raises(pilotage.PilotageError, match="3 packages more would be over the 4 that"):
+            pilotage.plan(job())
+    else:
+        assert pilotage.plan(job()).would_run == 3
 
 
 def test_a_faulty_job_raises_every_fault(server: CannedServer) -> None:

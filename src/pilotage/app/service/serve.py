@@ -76,6 +76,7 @@ def running_over(
         from pilotage.service.http.backend import Running
         from pilotage.service.jobs.output_claims import GrantedFiles
         from pilotage.service.jobs.preview import plan
+        from pilotage.service.jobs.resubmission import unfinished_besides
         from pilotage.service.jobs.runner import Runner
         from pilotage.service.sites.config_watch import SitesFileWatcher, ways_to
         from pilotage.service.sites.pool import ways_of
@@ -116,7 +117,11 @@ def running_over(
             keeper.look()
 
             def admission(made: JobPlan) -> Refused | tuple[str, ...]:
-                return runner.ask(lambda engine: consider(engine.state, made, owner=submission.owner)).result()
+                owner = submission.owner
+                unfinished = unfinished_besides(journal, submission, owner=owner)
+                return runner.ask(
+                    lambda engine: consider(engine.state, made, owner=owner, unfinished=unfinished)
+                ).result()
 
             slots, executors = slots_of(runner.sites), executors_of(runner.sites)
             return plan(

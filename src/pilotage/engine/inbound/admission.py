@@ -18,13 +18,8 @@ def admit(state: EngineState, job: str, plan: JobPlan, *, owner: str, taken: boo
         return Refused(code="bad-id", message=f"{job[:80]!r} is no id of a job", subject=job[:80])
     if taken or job in state.jobs.by_id or job in state.jobs.retired:
         return Refused(code="known-job", message=f"a job {job!r} exists already", subject=job)
-    if over_quota(state, owner, plan.count):
-        quota = state.settings.owner_packages_max
-        message = f"{plan.count} packages more would be over the {quota:,} that {owner} may have at once"
-        return Refused(
-            code="quota", message=message, subject=job, next_step="wait for others to end, or make it smaller"
-        )
-    return impossible(state, plan, owner=owner)
+    refused = _beyond_quota(state, plan, owner=owner, unfinished=_unfinished(state, owner), subject=job)
+    return refused or impossible(state, plan, owner=owner)
 
 
 def impossible(state: EngineState, plan: JobPlan, *, owner: str) -> Refused | None:
@@ -38,9 +33,13 @@ def impossible(state: EngineState, plan: JobPlan, *, owner: str) -> Refused | No
     return None
 
 
-def consider(state: EngineState, plan: JobPlan, *, owner: str) -> Refused | tuple[str, ...]:
-    """Why no site could run something of a job; where all of it can be run, which sites are passed over for their software."""
-    refused = impossible(state, plan, owner=owner)
+def consider(state: EngineState, plan: JobPlan, *, owner: str, unfinished: int) -> Refused | tuple[str, ...]:
+    """Why a job would not be taken; where it would be, which sites are passed over for their software.
+
+    `unfinished` is how many packages of the owner's other jobs are not over.
+    """
+    refused = _beyond_quota(state, plan, owner=owner, unfinished=unfinished, subject="")
+    refused = refused or impossible(state, plan, owner=owner)
     if refused is not None:
         return refused
     told: dict[str, None] = {}
@@ -55,10 +54,23 @@ def consider(state: EngineState, plan: JobPlan, *, owner: str) -> Refused | tupl
 def over_quota(state: EngineState, owner: str, packages: int) -> bool:
     """Whether so many packages more would be too many for an owner."""
     quota = state.settings.owner_packages_max
-    if not quota:
-        return False
+    return 0 < quota < packages + _unfinished(state, owner)
+
+
+def _unfinished(state: EngineState, owner: str) -> int:
+    """How many packages of an owner's jobs are not over."""
     jobs = [job for job in state.jobs.by_id.values() if job.owner == owner and not (job.cancelled or job.aborted)]
-    return packages + sum(job.unfinished for job in jobs) > quota
+    return sum(job.unfinished for job in jobs)
+
+
+def _beyond_quota(state: EngineState, plan: JobPlan, *, owner: str, unfinished: int, subject: str) -> Refused | None:
+    """Why an owner with so many unfinished packages may not have those of a job besides, or None."""
+    quota = state.settings.owner_packages_max
+    if not 0 < quota < plan.count + unfinished:
+        return None
+    message = f"{plan.count} packages more would be over the {quota:,} that {owner} may have at once"
+    next_step = "wait for others to end, or make it smaller"
+    return Refused(code="quota", message=message, subject=subject, next_step=next_step)
 
 
 def _satisfiable(state: EngineState, template: Template, owner: str) -> Refused | None:

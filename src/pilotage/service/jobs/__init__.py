@@ -1,3 +1,3 @@
 """Drives the engine and looks after its jobs: submission, late stages, publishing and removal of files."""
 
-__all__ = ["clean", "output_claims", "package_names", "preview", "publishing", "runner", "stall"]
+__all__ = ["clean", "output_claims", "package_names", "preview", "publishing", "resubmission", "runner", "stall"]

@@ -73,6 +73,22 @@ def earlier_runs(
     return Earlier(same=same, others=others)
 
 
+def unfinished_besides(journal: Journal, submission: Submission, *, owner: str) -> int:
+    """How many packages of an owner's unfinished jobs are not over, without the runs of the document of a submission.
+
+    Such a run goes on where it is the same, and is killed where it is another.
+    """
+    document = submission.folder, submission.document
+    count = 0
+    for row in journal.live_jobs():
+        if row.owner != owner or row.state in FINAL_NAMES or row.cancelled_at is not None or row.aborted_at is not None:
+            continue
+        origin = origin_of(journal, row)
+        if origin is None or (origin.folder, origin.document) != document:
+            count += row.expected - (row.done + row.aborted + row.cancelled + row.cleared + row.dropped)
+    return count
+
+
 def _how(journal: Journal, row: JobRow, submission: Submission, prepared: Prepared, origin: Origin) -> str:
     """How the document of an earlier job is run again."""
     if submission.fresh:
