@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,34 @@ def test_an_index_that_is_damaged_while_it_is_used_costs_what_it_knew_and_nothin
     logs.close()
 
 
+def test_damage_that_two_threads_meet_at_once_is_set_aside_once(tmp_path: Path) -> None:
+    both = threading.Barrier(2)
+
+    class Met(WorkDatabase):
+        """Begins anew when both threads have met the damage."""
+
+        def begin_anew(self, damage: StoreError, *, beginning: int) -> None:
+            both.wait(60)
+            super().begin_anew(damage, beginning=beginning)
+
+    database = Met(tmp_path)
+    index, logs = SqliteResultsIndex(database), SqliteLogs(database)
+    names = [f"out-{number}" for number in range(1, 2000)]
+    index.keep([made(number, names=(name,)) for number, name in enumerate(names, start=1)])
+    with sqlite3.connect(tmp_path / FILE) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    damage(tmp_path / FILE)
+    damaged = (tmp_path / FILE).read_bytes()
+    database._book.execute("PRAGMA cache_size = 1")  # what it remembers of its pages is no proof
+    with ThreadPoolExecutor(2) as threads:
+        answers = [threads.submit(index.makers, FOLDER, names) for _ in range(2)]
+        assert [each.result() for each in answers] == [{}, {}]
+    assert database.beginnings == 1
+    assert (tmp_path / DAMAGED).read_bytes() == damaged
+    index.close()
+    logs.close()
+
+
 @pytest.mark.parametrize("first", ["index", "logs"])
 def test_it_is_open_until_both_the_index_and_the_logs_are_closed(tmp_path: Path, first: str) -> None:
     database = WorkDatabase(tmp_path)
@@ -151,7 +181,7 @@ def test_what_was_kept_in_a_damaged_database_is_ours_again_when_it_is_seen(tmp_p
     database = WorkDatabase(tmp_path)
     index, logs = SqliteResultsIndex(database), SqliteLogs(database)
     index.keep([made(1)])
-    database.begin_anew(StoreError("it is damaged"))  # as the logs may have found it to be
+    database.begin_anew(StoreError("it is damaged"), beginning=0)  # as the logs may have found it to be
     index.saw(FOLDER, [seen("out", 1)], made=True)
     assert set(index.makers(FOLDER, ["out"])) == {"out"}
     index.close()

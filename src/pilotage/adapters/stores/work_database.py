@@ -93,9 +93,14 @@ class WorkDatabase:
             self._set_aside(fault)
             self._book = self._open()
 
-    def begin_anew(self, damage: StoreError) -> None:
-        """Set a damaged database aside and begin with an empty one."""
+    def begin_anew(self, damage: StoreError, *, beginning: int) -> None:
+        """Set a damaged database aside and begin with an empty one.
+
+        `beginning` is the value of `beginnings` when the damage was met: another thread may have met it, too, and been first.
+        """
         with self.lock:
+            if self.beginnings != beginning:
+                return
             self._book.close()
             self._set_aside(damage)
             self.names.clear()
@@ -259,12 +264,13 @@ def mending(
 
     @wraps(method)
     def mended(self: Tables, /, *words: Given.args, **more: Given.kwargs) -> Answer:
+        beginning = self._database.beginnings
         try:
             return method(self, *words, **more)
         except StoreError as fault:
             if not _is_damage(fault.__cause__):
                 raise
-            self._database.begin_anew(fault)
+            self._database.begin_anew(fault, beginning=beginning)
             return method(self, *words, **more)
 
     return mended
