@@ -11,9 +11,9 @@ import msgspec
 from litestar.testing import TestClient
 
 from pilotage.reading.access import OPERATE, READ, SUBMIT, WRITE, Principal, local_principal
-from pilotage.service.http.framework import Application, make_app
 from pilotage.service.http.services import Services
 from pilotage.service.journal.writer import Batch
+from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.running_jobs import FakeJobs, origin_of, running_services
 from tests.kit.served_book import TOKEN, event, registered
 
@@ -25,7 +25,7 @@ PRINCIPALS = {
 }
 SHA256 = "ab" * 32
 
-Client = TestClient[Application]
+Client = TestClient[FrameworkAnswers]
 
 
 class Desk:
@@ -63,7 +63,7 @@ def desk_in(folder: Path) -> Iterator[Desk]:
     """A desk, as long as the block runs."""
     with (
         running_services(folder / "state", principals=PRINCIPALS) as (services, jobs),
-        TestClient(make_app(services), raise_server_exceptions=False) as client,
+        TestClient(FrameworkAnswers(services), raise_server_exceptions=False) as client,
     ):
         yield Desk(client, services, jobs, folder)
 

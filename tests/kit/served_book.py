@@ -20,7 +20,7 @@ from pilotage.model.settings.settings import ServiceSettings, Settings
 from pilotage.ports import Journal
 from pilotage.reading.access import Access, Principal, digest_of, local_principal
 from pilotage.service.announcement import Announcement
-from pilotage.service.http.framework import make_app
+from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.listener import Listener, bind, url_of
 from pilotage.service.http.services import Services
 
@@ -66,10 +66,9 @@ def sqlite_journal(folder: Path) -> Iterator[Journal]:
 @contextmanager
 def listening(services: Services) -> Iterator[str]:
     """A service that listens in a thread of this process; its base URL."""
-    app = make_app(services)
     bound = bind("127.0.0.1", 0)
     started = threading.Event()
-    listener = Listener(app, bound=bound, started=started.set, stopping=services.bell.stop)
+    listener = Listener(make_dispatcher(services), bound=bound, started=started.set, stopping=services.bell.stop)
     thread = threading.Thread(target=listener.listen)
     thread.start()
     try:

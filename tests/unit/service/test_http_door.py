@@ -11,16 +11,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.reading.access import READ, Principal, local_principal
+from pilotage.reading.access import READ, WRITE, Principal, local_principal
 from pilotage.service.http.dispatcher import Dispatcher
 from pilotage.service.http.framework import make_app
 from pilotage.service.http.services import Services
 from pilotage.service.journal.writer import Batch
 from tests.kit.asked_app import ask
+from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.running_jobs import FakeJobs, running_services
 from tests.kit.served_book import TOKEN, registered
 
-PRINCIPALS = {TOKEN: local_principal("ann"), "reads-only": Principal(user="bob", scopes=frozenset({READ}))}
+PRINCIPALS = {
+    TOKEN: local_principal("ann"),
+    "reads-only": Principal(user="bob", scopes=frozenset({READ})),
+    "writes-only": Principal(user="bob", scopes=frozenset({WRITE})),
+}
 WAIT_SECONDS = 60.0
 SUBMISSION = msgspec.json.encode({"definition": {}, "lists": {}, "folder": "/f"})
 
@@ -89,7 +94,7 @@ def test_what_comes_early_is_answered_as_the_application_does(here: tuple[Servic
         await asyncio.wrap_future(services.writer.submit(Batch(checked)))
         early = await ask(late, **REQUESTS[which])
         jobs.submitted.clear()
-        later = await ask(make_app(services), **REQUESTS[which])
+        later = await ask(FrameworkAnswers(services), **REQUESTS[which])
         assert early[0] == later[0] == (200 if which == "how far a job is" else early[0])
         if "key" not in which:  # under one key it is done once
             said, repeated = (msgspec.json.decode(each[2]) for each in (early, later))
@@ -194,3 +199,22 @@ def test_an_application_that_cannot_be_made_is_tried_again(here: tuple[Services,
 
     late = Dispatcher(services, make_framework=make, late_seconds=1000.0)
     under(late, twice)
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/", "//v1//jobs", "/v1/jobs/a/progress/"])
+@pytest.mark.parametrize("token, status", [("", 401), ("Bearer other", 401), ("Bearer writes-only", 403)])
+def test_who_may_not_come_in_is_refused_before_the_framework_in_whatever_form_the_path_is(
+    here: tuple[Services, FakeJobs], path: str, token: str, status: int
+) -> None:
+    services, _ = here
+    door = Dispatcher(services, make_framework=lambda: pytest.fail("it was asked for"))
+    assert asyncio.run(ask(door, path, method="GET", authorization=token))[0] == status
+
+
+def test_the_framework_authenticates_nobody_and_answers_nobody_who_was_not_let_in(
+    here: tuple[Services, FakeJobs], caplog: pytest.LogCaptureFixture
+) -> None:
+    services, _ = here
+    assert asyncio.run(ask(make_app(services), "/v1/jobs", method="GET"))[0] == 500
+    assert "nobody was let in to GET /v1/jobs" in caplog.text
+    assert asyncio.run(ask(make_app(services), "/schema", method="GET"))[0] == 200

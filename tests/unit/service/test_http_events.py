@@ -11,9 +11,9 @@ from litestar.testing import TestClient
 from pilotage.model.settings.settings import ServiceSettings, Settings
 from pilotage.ports import Journal, JournalError, JournalFull, JournalUnavailable
 from pilotage.reading.access import READ, WRITE, Principal, local_principal
-from pilotage.service.http.framework import Application, make_app
 from pilotage.service.http.services import Services
 from pilotage.service.journal.writer import WriterBusy
+from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
 
 SETTINGS = Settings(service=ServiceSettings(batch_events_max=20, batch_bytes_max=2_000_000, tag_bytes_max=1000))
@@ -23,7 +23,7 @@ PRINCIPALS = {
     "only-reads": Principal(user="eve", scopes=frozenset({READ})),
 }
 
-Client = TestClient[Application]
+Client = TestClient[FrameworkAnswers]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def services(journal: Journal) -> Services:
 
 @pytest.fixture
 def client(services: Services) -> Iterator[Client]:
-    with TestClient(make_app(services), raise_server_exceptions=False) as client:
+    with TestClient(FrameworkAnswers(services), raise_server_exceptions=False) as client:
         client.headers["Authorization"] = f"Bearer {TOKEN}"
         yield client
 

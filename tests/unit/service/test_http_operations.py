@@ -18,9 +18,9 @@ from pilotage.model.exchange.operations import Drop, Hold, Kill, LineFiles, Refu
 from pilotage.model.jobs.submission import ResolvedLists, Submission
 from pilotage.model.settings.settings import Settings
 from pilotage.ports import NotOurs
-from pilotage.service.http.framework import make_app
 from pilotage.service.http.services import Pace, Services
 from tests.kit.desks import SHA256, Desk, a_bad_day, code_of, desk_in
+from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
 
 SUBMISSION = msgspec.to_builtins(Submission(definition={"job": "x"}, lists=ResolvedLists(), folder="/x"))
@@ -391,7 +391,7 @@ def test_a_job_of_another_scheduler_may_be_told_of_from_its_registration_on(desk
 def test_a_book_alone_runs_nothing_and_says_so(tmp_path: Path) -> None:
     with sqlite_journal(tmp_path) as journal:
         services = Services(journal, access=access_of(), settings=Settings(), clock=WallClock())
-        with TestClient(make_app(services)) as client:
+        with TestClient(FrameworkAnswers(services)) as client:
             client.headers["Authorization"] = f"Bearer {TOKEN}"
             for path in ("/v1/jobs", "/v1/jobs/j/operations", "/v1/operations", "/v1/content", "/v1/jobs/j/clear"):
                 answer = client.post(path, content=b"{}")

@@ -18,6 +18,7 @@ from pilotage.service.http.framework import make_app
 from pilotage.service.http.route_table import API_ROUTES
 from tests.kit.asked_app import Answer, ask
 from tests.kit.desks import Desk, a_bad_day, desk_in
+from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.served_book import TOKEN
 
 PARTS = {
@@ -62,7 +63,7 @@ def both(desk: Desk, path: str, *, must_be_plain: bool = True, **more: Any) -> t
     async def asked() -> tuple[Answer, Answer]:
         made = make_app(desk.services)
         late = Dispatcher(desk.services, make_framework=lambda: pytest.fail("it was needed") if must_be_plain else made)
-        return await ask(late, path, **more), await ask(made, path, **more)
+        return await ask(late, path, **more), await ask(FrameworkAnswers(desk.services), path, **more)
 
     return asyncio.run(asked())
 

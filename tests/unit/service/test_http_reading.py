@@ -12,8 +12,8 @@ from litestar.testing import TestClient
 from pilotage.model.settings.settings import QuerySettings, Settings
 from pilotage.ports import Journal
 from pilotage.reading.access import READ, WRITE, Principal, local_principal
-from pilotage.service.http.framework import Application, make_app
 from pilotage.service.http.services import Services
+from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
 
 PRINCIPALS = {
@@ -24,7 +24,7 @@ PRINCIPALS = {
 BOB = {"Authorization": "Bearer of-bob"}
 SHA256 = "ab" * 32
 
-Client = TestClient[Application]
+Client = TestClient[FrameworkAnswers]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def client(journal: Journal) -> Iterator[Client]:
     settings = Settings(query=QuerySettings(page_rows=3, page_rows_max=5))
     services = Services(journal, access=access_of(PRINCIPALS), settings=settings, clock=WallClock())
-    with TestClient(make_app(services), raise_server_exceptions=False) as client:
+    with TestClient(FrameworkAnswers(services), raise_server_exceptions=False) as client:
         client.headers["Authorization"] = f"Bearer {TOKEN}"
         yield client
 

@@ -26,11 +26,11 @@ from pilotage.reading.access import (
     Principal,
 )
 from pilotage.service.http.dispatcher import make_dispatcher
-from pilotage.service.http.framework import make_app
 from pilotage.service.http.route_table import ROUTES
 from pilotage.service.http.services import Services
 from pilotage.service.journal.writer import Batch
 from tests.kit.asked_app import ask
+from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.running_jobs import FakeJobs, origin_of, running_services
 from tests.kit.served_book import access_of, event, registered
 
@@ -85,7 +85,7 @@ class House:
 
     def __init__(self, services: Services, jobs: FakeJobs) -> None:
         self.services, self.jobs = services, jobs
-        self.doors = [make_dispatcher(services), make_app(services)]
+        self.doors = [make_dispatcher(services), FrameworkAnswers(services)]
 
     def log(self, *events: dict[str, Any]) -> None:
         checked, refused, _ = self.services.codec.read_batch(msgspec.json.encode({"events": events}))

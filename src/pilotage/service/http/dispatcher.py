@@ -1,8 +1,9 @@
 """The one way of a request: every one of them, whoever sends it, is answered here.
 
 In this order: the route is looked up in the table, the sender is authenticated, the scopes of the route are asked for, what the
-request says is read, the handler called, and its answer or its error sent. How long a head, a body and an answer may take,
-and how many may be connected, was seen to before (`connections.py`); how large a body may be is a matter of its route.
+request says is read, the handler called, and its answer or its error sent. Nobody else authenticates. How long a head, a
+body and an answer may take, and how many may be connected, was seen to before (`connections.py`); how large a body may be is
+a matter of its route.
 
 Two things are left to others, by what the table says of a route. What agents ask for is answered by `agent_exchange.py`, in
 whatever form it comes: every attempt goes through it, and no agent must wait for the framework. And the framework answers what is not asked for plainly: streams, bodies of a declared type, faulty parameters, paths that are not in the
@@ -49,6 +50,7 @@ FIRST_SECONDS = 0.15
 QUERY_BYTES_MAX = 8192
 
 _HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_HOST_CHARACTERS = re.compile(r"[0-9A-Za-z!$&'()*+,;=\-._~:\[\]@%]*")  # RFC 3986, 3.2.2
 _COUNT = re.compile(r"0|[1-9][0-9]{0,14}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?")
 _CONTENT_TYPES = {
@@ -120,15 +122,15 @@ class Dispatcher:
             path = found[0].stands_for
             scope.update(path=path, raw_path=path.encode())
             found = self._table.find(scope["method"], path)
-        if found is None:
-            return None
-        route, in_path = found
-        if route.answered_by == "agents":
+        if found is not None and found[0].answered_by == "agents":
+            route, in_path = found
             request = self._admit(route, scope, receive)
             reply: Reply[Any] = await route.handler(self._agents, request, **in_path)
             return reply
-        if _is_odd(scope):  # the framework refuses it, whoever sends it, or knows what to make of it
+        if found is None or _is_odd(scope):
+            self._admit_odd(scope, receive)
             return None
+        route, in_path = found
         told = {} if route.is_open else {"request": self._admit(route, scope, receive)}
         said = self._plainly_said(route, scope, in_path)
         if said is None:
@@ -145,6 +147,17 @@ class Dispatcher:
         principal = scope["user"] = principal_of(self._services.access, scope)
         route.let_in(principal)
         return Ask(scope, receive, user=principal, body_bytes_max=self._body_bytes_max(route))
+
+    def _admit_odd(self, scope: Any, receive: Receive) -> None:
+        """Let in a request in a form of its own, by the route that the framework finds for it.
+
+        It refuses by itself what names no host, and what is at no route, whoever sends it.
+        """
+        if _HOST_CHARACTERS.fullmatch(header_of(scope, b"host")) is None:
+            return
+        found = self._table.find(scope["method"], _path_in_framework(scope))
+        if found is not None and found[0].answered_by != "agents" and not found[0].is_open:
+            self._admit(found[0], scope, receive)
 
     def _body_bytes_max(self, route: Route) -> int:
         return route.body_bytes_max or self._services.settings.service.batch_bytes_max
@@ -245,6 +258,13 @@ async def _send(scope: Any, send: Send, reply: Reply[Any]) -> None:
 def _is_odd(scope: Any) -> bool:
     """Whether the head of a request is not in its plainest form."""
     return bool(scope.get("root_path")) or _HOST.fullmatch(header_of(scope, b"host")) is None
+
+
+def _path_in_framework(scope: Any) -> str:
+    """The path of a request as the framework reads it: without its root, and without slashes that say nothing."""
+    root = scope.get("root_path")
+    path: str = scope["path"].split(root, maxsplit=1)[-1] if root else scope["path"]
+    return "/" + "/".join(part for part in path.split("/") if part)
 
 
 def _said(route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:

@@ -44,13 +44,12 @@ from litestar.types import Receive, Scope, Send
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events.events import COUNTER_MAX, DOTTED, EVENT_TYPES, JOB_ID, NAME, STREAM, TIME_MAX, Source
 from pilotage.model.version import VERSION
-from pilotage.reading.access import Principal
 from pilotage.service.http.errors import BadParameter, ErrorBody, ErrorView
-from pilotage.service.http.messages import HungUp, error_answer, principal_of
+from pilotage.service.http.messages import HungUp, error_answer
 from pilotage.service.http.route_table import API_ROUTES
 from pilotage.service.http.routes.operations import KINDS
 from pilotage.service.http.routing import JSON, Ask, Handler, Parameter, Reply, Route
-from pilotage.service.http.services import Services, live
+from pilotage.service.http.services import Services
 
 # Errors as the application answers them, and as its documentation tells of them.
 
@@ -315,7 +314,7 @@ def services_of(scope: Any) -> Services:
 
 
 def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
-    """A route in the framework; `let_in` says who may come in, where not everybody may."""
+    """A route in the framework; `let_in` refuses who was not let in, where not everybody may come."""
     answers = {
         status: ResponseSpec(data_container=kind, description=words, generate_examples=False)
         for status, (kind, words) in route.answers.items()
@@ -421,7 +420,7 @@ _LAYOUTS_KEPT = 4
 
 
 class Application:
-    """The routes over some services; starting it starts their writer, stopping it drains it."""
+    """The routes over some services, for requests that the dispatcher has let in."""
 
     def __init__(self, services: Services) -> None:
         """Take everything it needs."""
@@ -434,11 +433,8 @@ class Application:
         return self._framework.openapi_schema
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer one request, or start and stop the services."""
-        if scope["type"] == "lifespan":
-            await live(self._services, receive, send)
-        else:
-            await self._framework(with_services(scope, self._services), receive, send)
+        """Answer one request."""
+        await self._framework(with_services(scope, self._services), receive, send)
 
 
 def make_app(services: Services) -> Application:
@@ -462,11 +458,9 @@ def _framework(batch_bytes_max: int) -> Litestar:
 
 
 def _let_in(route: Route, connection: AnyConnection, handler: BaseRouteHandler) -> None:
-    # Whom the dispatcher has let in is known; it leaves to us what is in a form of its own, such as a path with a slash at its end.
-    principal: Principal | None = connection.scope.get("user")
-    if principal is None:
-        principal = connection.scope["user"] = principal_of(services_of(connection.scope).access, connection.scope)
-    route.let_in(principal)
+    # The dispatcher authenticates. What it has not let in must not be answered, even if it overlooked a form of a path.
+    if "user" not in connection.scope:
+        raise RuntimeError(f"nobody was let in to {route.method} {route.path}")
     if connection.scope.get("query_string"):
         _check_parameters(connection, handler)
 
