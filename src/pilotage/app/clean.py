@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pilotage.adapters.settings.settings_files import load_settings, state_folder
-from pilotage.app.jobs.submit import HowToRun, Source, document_source, submission
+from pilotage.app.jobs.submit import HowToRun, Source, submission
 from pilotage.app.service.session import running_service, state_paths
 from pilotage.app.state_folder import SystemClock, local_user, open_journal, open_reader
-from pilotage.model.answers import CleanRequest, ObsoleteFiles, StayingFile
-from pilotage.model.errors import PilotageError
+from pilotage.model.answers import CleanRequest, ObsoleteFiles
 from pilotage.ports import JournalBusy
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ ANSWER_SECONDS = 3600.0
 """So long a service is waited for: it may have to read large files before it removes them."""
 ASKED_MAX = 3
 """So often it is looked for who has the book, where somebody else opens or closes it at the same moment."""
-
-_HEAD_BYTES = 64 * 1024  # so far into a file it is looked for what a document begins with
 
 
 def obsolete_files(source: Source) -> ObsoleteFiles:
@@ -49,44 +46,10 @@ def _asked(source: Source, remove: Mapping[str, str]) -> ObsoleteFiles:
     request = CleanRequest(submission=sent, read=loaded.files_read, remove=dict(remove))
     for _ in range(ASKED_MAX - 1):
         try:
-            return _kept_for_documents(source, _asked_once(source.folder, request))
+            return _asked_once(source.folder, request)
         except JournalBusy:  # a service began, or another command has the book for a moment
             continue
-    return _kept_for_documents(source, _asked_once(source.folder, request))
-
-
-def _kept_for_documents(source: Source, found: ObsoleteFiles) -> ObsoleteFiles:
-    """The same without what documents beside this one make or read as they are now: some have no run of their own.
-
-    One got another name since it was run, and of another everything was there already when it was.
-    """
-    from pilotage.service.jobs.clean import FileUses
-
-    removed, files, kept = {*found.removed}, found.files, list(found.kept)
-    for path in _documents_beside(source) if files else ():
-        try:
-            loaded = document_source(path).load()
-        except PilotageError:  # it cannot be run as it is: what its latest run used stays, by the book
-            continue
-        uses = FileUses(loaded.expansion, [*loaded.files_read, path.name])
-        used = {file.name for file in files if file.name not in removed and uses.uses(file.name)}
-        files = tuple(file for file in files if file.name not in used)
-        message = f"{path.name} makes or reads it"
-        kept += [StayingFile(name=name, reason="other-document", message=message) for name in used]
-    return msgspec.structs.replace(found, files=files, kept=tuple(sorted(kept, key=lambda each: each.name)))
-
-
-def _documents_beside(source: Source) -> Iterator[Path]:
-    """Files of the folder that look like documents of our own, without the one that is cleaned."""
-    for path in sorted(source.folder.iterdir()):
-        if path.suffix in (".yaml", ".yml") and path.name != source.document and _is_readable(path):
-            with path.open("rb") as file:
-                if b"pilotage:" in file.read(_HEAD_BYTES):
-                    yield path
-
-
-def _is_readable(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.R_OK)
+    return _asked_once(source.folder, request)
 
 
 def _asked_once(folder: Path, request: CleanRequest) -> ObsoleteFiles:

@@ -281,8 +281,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 # What earlier runs of a document made and it no longer makes: what is asked, and what comes back.
 
 StaysFor = Literal["changed", "link", "unfinished-job", "document", "other-document", "parameters"]
-"""Why a file stays: somebody changed it; a link leads to it; a job that is not over uses it; the document itself reads it;
-another document uses it; the document makes it with other parameters."""
+"""Why a file stays: somebody changed it; a link leads to it; a job that is not over uses it, or one that failed and can be
+retried reads it; the document itself reads it; another document uses it; the document makes it with other parameters."""
 
 
 class CleanRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,6 +20,7 @@ from pilotage.service.jobs.clean import clean, removal_notes
 from pilotage.service.jobs.output_claims import GrantedFiles
 from pilotage.service.jobs.submission import prepare
 from pilotage.service.works.capture import DiskFiles, capture
+from pilotage.service.works.documents_beside import names_beside
 from tests.kit.earlier_work import Place, place
 from tests.kit.served_book import WallClock
 from tests.kit.sqlite_books import keep
@@ -51,13 +52,16 @@ class Folder:
             owner=owner,
         )
 
-    def ran(self, text: str, *, over: bool = True, content: str = "", **more: Any) -> str:
-        """Run a document: what it makes is granted, unless it is not `over`; the job."""
+    def ran(self, text: str, *, over: bool = True, content: str = "", failed: tuple[str, ...] = (), **more: Any) -> str:
+        """Run a document: what it makes is granted, unless it is not `over`; but for packages that failed; the job."""
         here, submission = self.here, self.submission(text, **more)
         made = prepare(submission, journal=here.journal, tree=here.tree, index=here.index, owner=submission.owner)
         self.say(made.job, "JobRegistered", made.registered)
         for number in range(made.expansion.count):
             package = made.expansion.id(number).dotted
+            if package in failed:
+                self.say(made.job, "Aborted", {"cause": "retries-exhausted"}, package=package, attempt=None)
+                continue
             files = [self._written(name.replace("*", "1"), content) for name in made.expansion.outputs(number)]
             self.say(made.job, "AttemptCreated", {"site": "local"}, package=package)
             self.say(made.job, "AttemptFinished", {"exit_code": "SUCCESS", "manifest": files}, package=package)
@@ -71,11 +75,11 @@ class Folder:
         (self.path / name).write_bytes(data)
         return OutputFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
-    def say(self, job: str, kind: str, data: Any, *, package: str | None = None) -> None:
+    def say(self, job: str, kind: str, data: Any, *, package: str | None = None, attempt: int | None = 1) -> None:
         self._n += 1
         event = Event(
             source="agent" if kind == "AttemptFinished" else "service", stream="s", n=self._n, type=kind,
-            time=float(self._n), job=job, package=package, attempt=None if package is None else 1,
+            time=float(self._n), job=job, package=package, attempt=None if package is None else attempt,
             data=msgspec.Raw(msgspec.json.encode(data)),
         )  # fmt: skip
         keep(self.here.journal, [event])
@@ -192,6 +196,90 @@ def test_what_a_job_that_is_not_over_makes_or_reads_stays(folder: Folder) -> Non
     assert names(found) == ["gone"]
     assert kept(found) == dict.fromkeys(("in.dat", "mid.dat", "out.dat"), "unfinished-job")
     assert found.kept[0].message == f"the job {job}, which is not over, makes or reads it"
+
+
+PARTS = HEAD + (
+    "  - {{each: {{n: 1..{n}}}, run: 'make {{n}}', outputs: ['part-{{n}}']}}\n"
+    "  - {{each: {{n: 1..{n}}}, run: 'use {{n}}', inputs: ['part-{{n}}'], outputs: ['out-{{n}}']}}\n"
+)
+SUM = HEAD + (
+    "  - {{each: {{n: 1..{n}}}, run: 'make {{n}}', outputs: ['part-{{n}}']}}\n"
+    "  - {{run: sum, inputs: ['part-*'], outputs: [sum]}}\n"
+)
+
+
+def test_what_failed_packages_read_stays_until_the_job_is_cleared(folder: Folder) -> None:
+    job = folder.ran(PARTS.format(n=3), failed=("2.3.1",))
+    found = folder.removed(PARTS.format(n=1))
+    assert found.removed == ("out-2", "part-2")
+    assert [(each.name, each.reason, each.message) for each in found.kept] == [
+        ("part-3", "unfinished-job", f"the job {job}, which failed and can be retried, makes or reads it")
+    ]
+    assert (folder.path / "part-3").exists()
+    folder.say(job, "Cleared", {"by": "user"})
+    assert names(folder.found(PARTS.format(n=1))) == ["part-3"]
+
+
+@pytest.mark.parametrize("document", ["job.yaml", "other.yaml"])
+def test_what_a_failed_package_reads_by_a_pattern_stays_whichever_document_it_is_of(
+    folder: Folder, document: str
+) -> None:
+    job = folder.ran(SUM.format(n=3), failed=("2.1.1",), document=document)
+    if document != "job.yaml":
+        (folder.path / document).unlink()
+    found = folder.found(SUM.format(n=1))
+    assert kept(found) == dict.fromkeys(("part-2", "part-3"), "unfinished-job")
+    folder.say(job, "CancelAccepted", {})  # by who does not want it any more
+    assert names(folder.found(SUM.format(n=1))) == ["part-2", "part-3"]
+
+
+def test_a_late_stage_of_a_failed_job_may_read_whatever_was_made_for_it(folder: Folder) -> None:
+    late = HEAD + (
+        "  - {{run: make, outputs: ['{made}-*']}}\n  - {{run: make, outputs: ['{made}-*']}}\n"
+        "  - {{each: {{f: '{made}-*'}}, run: 'use {{f}}', inputs: ['{{f}}'], outputs: ['{{f}}.out']}}\n"
+    )
+    job = folder.ran(late.format(made="old"), failed=("2.1.1",))
+    folder.say(job, "Aborted", {"cause": "abort-on"})
+    assert kept(folder.found(late.format(made="new"))) == {"old-1": "unfinished-job"}
+
+
+OTHER = "pilotage: 1\njob: other\nstages:\n  - {{{}}}\n"
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "run: make, outputs: [sub/old.dat]",
+        "run: use, inputs: [sub/old.dat], outputs: [x]",
+        "each: {f: {files: 'sub/*', job: j}}, run: 'use {f}', outputs: ['{f.stem}.x']",
+    ],
+)
+def test_what_a_document_beside_uses_stays_although_it_was_never_run(folder: Folder, stage: str) -> None:
+    folder.ran(OLD)
+    shown = folder.found(NEW)
+    assert names(shown) == ["sub/old.dat"]
+    (folder.path / "other.yml").write_text(OTHER.format(stage))
+    done = folder.found(NEW, remove={file.name: file.sha256 for file in shown.files})
+    assert (done.removed, done.files) == ((), ())
+    assert [(each.name, each.reason, each.message) for each in done.kept] == [
+        ("sub/old.dat", "other-document", "other.yml makes or reads it")
+    ]
+    (folder.path / "other.yml").write_text("pilotage: 1\nstages: nonsense\n")  # it cannot be run as it is
+    assert names(folder.found(NEW)) == ["sub/old.dat"]
+
+
+def test_only_readable_documents_of_ours_stand_beside_the_one_that_is_cleaned(tmp_path: Path) -> None:
+    for name, text in {
+        "pilotage.yaml": "pilotage: 1\n",
+        "other.yml": "pilotage: 1\n",
+        "more.yaml": "# one more\npilotage: 1\n",
+        "notes.yaml": "something: else\n",
+        "notes.txt": "pilotage: 1\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "folder.yaml").mkdir()
+    assert list(names_beside(str(tmp_path), "pilotage.yaml")) == ["more.yaml", "other.yml"]
+    assert list(names_beside(str(tmp_path / "gone"), "pilotage.yaml")) == []
 
 
 def test_a_job_of_a_folder_above_or_below_counts_as_well(folder: Folder, tmp_path: Path) -> None:

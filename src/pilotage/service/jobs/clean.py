@@ -2,13 +2,14 @@
 
 A file goes only if it is certain that nobody wants it: it has the content that a run of this document was granted, no other
 run made it since, the document as it is now does not make it, cannot make it and does not read it, under whatever name,
-and neither does a job that is not over, nor another document by its latest run.
+and neither does a job that is not over, nor another document by its latest run or as it lies beside this one. What failed
+packages of a job read stays until the job is cleared, so that they can be retried.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from pilotage.language import Expansion
 from pilotage.language.expansion.blocks import Block, BlockColumns, bind
 from pilotage.language.expansion.lists import Column
 from pilotage.language.expansion.producers import PatternIndex, general_pattern, late_outputs
+from pilotage.language.folder import EarlierOutputs
 from pilotage.language.parsing.iterations import sources
 from pilotage.language.text.names import tidy_name, tidy_names
 from pilotage.language.text.patterns import is_pattern, literal, matches
@@ -33,9 +35,10 @@ from pilotage.model.jobs.submission import Origin
 from pilotage.model.states import FINAL_NAMES
 from pilotage.model.texts import clipped
 from pilotage.ports import Clock, JobTree, Journal, MadeFile, ResultsIndex, StoredFile, StoreError
-from pilotage.service.jobs.resubmission import origin_of
+from pilotage.service.jobs.resubmission import RetryInputs, inputs_to_retry, origin_of
 from pilotage.service.jobs.submission import expansion_of, recall
 from pilotage.service.works.capture import differing_of, output_column
+from pilotage.service.works.documents_beside import documents_beside
 
 # Which files a job makes and reads, by their names in its folder: also those whose names are not known before they
 # are made.
@@ -212,9 +215,9 @@ def clean(
     `unfinished` are jobs that are not over besides those that are not by the book. Raises `DocumentError`, and `StoreError`
     where files cannot be looked at; what cannot be removed is told.
     """
-    found = _Search(request, journal=journal, tree=tree, unfinished=unfinished, at_work=at_work).obsolete(
-        _made(index, request.submission.folder, learn)
-    )
+    made = _made(index, request.submission.folder, learn)
+    search = _Search(request, journal=journal, tree=tree, index=index, unfinished=unfinished, at_work=at_work)
+    found = search.obsolete(made)
     if not request.remove:
         return found
     removed: list[str] = []
@@ -278,7 +281,7 @@ class _User(NamedTuple):
     """A job, or another document, whose files stay: in which folder, and which they are; None: nobody knows, so all."""
 
     folder: str
-    uses: FileUses | None
+    uses: FileUses | RetryInputs | None
     reason: StaysFor
     message: str
 
@@ -292,6 +295,7 @@ class _Search:
         *,
         journal: Journal,
         tree: JobTree,
+        index: ResultsIndex,
         unfinished: Collection[str],
         at_work: AtWork,
     ) -> None:
@@ -300,6 +304,7 @@ class _Search:
         self._folder = submission.folder
         self._journal = journal
         self._tree = tree
+        self._index = index
         self._at_work = at_work
         expansion = expansion_of(submission)
         self._definition = expansion.definition
@@ -337,13 +342,38 @@ class _Search:
                 kept.append(told)
             else:
                 files.append(told)
+        used = self._used_by_documents(files)
+        kept += used.values()
         return ObsoleteFiles(
             job=self._definition.job,
             folder=self._folder,
-            files=tuple(files),
-            kept=tuple(kept),
+            files=tuple(file for file in files if file.name not in used),
+            kept=tuple(sorted(kept, key=lambda each: each.name)),
             maybe_made=maybe_made,
         )
+
+    def _used_by_documents(self, files: Sequence[ObsoleteFile]) -> dict[str, StayingFile]:
+        """What of some files documents beside this one make or read as they are now: some have no run of their own.
+
+        One got another name since it was run, and of another everything was there already when it was.
+        """
+        found: dict[str, StayingFile] = {}
+        for document, loaded in documents_beside(self._folder, self._submission.document, jobs=self) if files else ():
+            uses = FileUses(loaded.expansion, [*loaded.files_read, document])
+            for name in (file.name for file in files if file.name not in found and uses.uses(file.name)):
+                found[name] = StayingFile(name=name, reason="other-document", message=f"{document} {_USES}")
+        return found
+
+    def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
+        """The outputs of a finished job, by its id or its name: documents beside this one may iterate over them."""
+        named = (row for row in self._rows.values() if row.name == job and row.state in ("DONE", "CLEARED"))
+        row = self._rows.get(job) or max(named, key=lambda each: each.submitted_at or 0.0, default=None)
+        origin = self._origins.get(row.job) if row is not None else None
+        if row is None or origin is None:
+            return None
+        made = (each.file.name for each in self._index.made_files(origin.folder) if each.job == row.job)
+        names = (name_in(self._folder, folder=origin.folder, name=name) for name in made)
+        return EarlierOutputs(row.job, sorted({name for name in names if name and matches(pattern, name)}))
 
     def _examined(
         self, there: StoredFile, contents: Mapping[str, MadeFile], users: Collection[_User]
@@ -427,7 +457,7 @@ class _Search:
     # --- who else wants it ---
 
     def _users(self) -> list[_User]:
-        """The jobs that are not over, and the other documents by their latest runs.
+        """The jobs that are not over, those that can be retried, and the other documents by their latest runs.
 
         Of this folder and those around it, and of the same user wherever they are: links may lead from there to here.
         """
@@ -442,7 +472,11 @@ class _Search:
             if job in self._unfinished:
                 message = f"the job {job}, which is not over, {_USES}"
                 found.append(_User(origin.folder, self._uses_of(row), "unfinished-job", message))
-            elif job not in self._mine and origin.document not in _NAMELESS and self._is_there(origin):
+                continue
+            if _can_be_retried(row) and (inputs := self._inputs_to_retry(row)) is not None:
+                message = f"the job {job}, which failed and can be retried, {_USES}"
+                found.append(_User(origin.folder, inputs, "unfinished-job", message))
+            if job not in self._mine and origin.document not in _NAMELESS and self._is_there(origin):
                 key = (origin.folder, origin.document)
                 if key not in latest or (row.submitted_at or 0.0) >= (latest[key].submitted_at or 0.0):
                     latest[key] = row
@@ -451,6 +485,16 @@ class _Search:
                 shown = name_in(self._folder, folder=folder, name=document) or f"{folder}/{document}"
                 found.append(_User(folder, uses, "other-document", f"{shown} {_USES}"))
         return found
+
+    def _inputs_to_retry(self, row: JobRow) -> FileUses | RetryInputs | None:
+        """What the failed packages of a job read; None where the job cannot be laid out, nor retried, any more."""
+        try:
+            expansion = recall(self._journal, row).expansion
+        except PilotageError:
+            return None
+        if expansion.late:  # over which files its late stages will be laid out is not known
+            return FileUses(expansion)
+        return inputs_to_retry(expansion, self._journal.finals(row))
 
     def _uses_of(self, row: JobRow) -> FileUses | None:
         known = self._at_work(row.job) if row.job in self._unfinished else None
@@ -503,6 +547,11 @@ class _Search:
             return {}
         parameters = msgspec.json.decode(content, type=_Parameters).parameters
         return {name: each.chosen for name, each in parameters.items() if each.chosen is not None}
+
+
+def _can_be_retried(row: JobRow) -> bool:
+    """Whether a job is over with packages that failed, and was neither killed nor cleared."""
+    return row.place == "live" and row.state in ("DONE", "ABORTED") and row.failed > 0
 
 
 class _Parameters(msgspec.Struct, frozen=True):

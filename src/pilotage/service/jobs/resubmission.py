@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
+from pilotage.language.text.names import tidy_name
+from pilotage.language.text.patterns import matches
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.submission import (
     CAPTURED,
@@ -243,6 +246,43 @@ def _named_outputs(expansion: Expansion, number: int) -> list[str]:
     values = block.values(block.position(number))
     named = (each for _, each in block.outputs() if not each.expression and not block.makes_pattern(each))
     return [block.written_output(each, values) for each in named]
+
+
+class RetryInputs(NamedTuple):
+    """The files that packages of a job read when they are run again: by name, or by a pattern of what others make for them."""
+
+    names: set[str]
+    patterns: set[str]
+
+    def uses(self, name: str) -> bool:
+        """Whether one of them reads a file, or may."""
+        return name in self.names or any(matches(pattern, name) for pattern in self.patterns)
+
+    def names_read(self) -> Collection[str]:
+        """The names under which they read files, as far as these are known."""
+        return self.names
+
+
+def inputs_to_retry(expansion: Expansion, finals: Iterable[FinalPackage]) -> RetryInputs:
+    """What those packages of a job read that are neither done nor dropped; `finals` are all that are over."""
+    over: set[int] = set()
+    for each in finals:
+        layout = expansion.layouts.get(each.stage - 1)
+        number = layout.number_at(line=each.line, number=each.number) if layout is not None else None
+        if number is not None and (each.granted or each.dropped):
+            over.add(number)
+    found = RetryInputs(set(), set())
+    for number in range(expansion.count):
+        if number in over:
+            continue
+        package = expansion.package(number)
+        found.names.update(package.needed)
+        if package.container is not None:
+            found.names.add(tidy_name(package.container.image))
+        if package.awaited:  # under names that are not known before
+            made = (name for each in _producers(expansion, number) for name in expansion.outputs(each))
+            found.patterns.update(made)
+    return found
 
 
 def _producers(expansion: Expansion, number: int) -> list[int]:
