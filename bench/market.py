@@ -6,28 +6,23 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from bench.yard import START, Log
+from bench.yard import Log, quiet_world
 from pilotage.book.codec import Checked
 from pilotage.engine.engine import Engine
 from pilotage.engine.state.job_queries import is_over
 from pilotage.model.exchange.exchange import AttemptRef, ExchangeReply
-from pilotage.model.exchange.operations import CancelSubmitted, Effect, SubmitPilot
+from pilotage.model.exchange.operations import Effect
 from pilotage.model.jobs.plan import Template
 from pilotage.model.resources import Capacity
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, Outbox, Submit
-from pilotage.simulator.agents.agent import Fleet
-from pilotage.simulator.world.batch_system import BatchSystem
-from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.assembly import START
 from pilotage.simulator.world.jobs import Definitions, JobSketch, Join, LineSketch, StageSketch, plan_of, registration
 from pilotage.simulator.world.nature import Fate
-from pilotage.simulator.world.network import Network
-from pilotage.simulator.world.randomness import AnyDistribution, Dice, Fixed, Keyed
-from pilotage.simulator.world.service_process import Driver, Timing
-from pilotage.simulator.world.surroundings import AgentContext, AgentSettings, Store
+from pilotage.simulator.world.randomness import AnyDistribution, Fixed, Keyed
+from pilotage.simulator.world.service_process import Timing
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,17 +71,6 @@ class _Nature:
         return 1.0
 
 
-class _Host:
-    def __init__(self, batch: BatchSystem) -> None:
-        self._batch = batch
-
-    def black_hole(self) -> str:
-        return ""
-
-    def ended(self, instance: str, reason: str = "ended") -> None:
-        self._batch.ended(instance, reason)
-
-
 class Market:
     """Users, sites and a service. Sites are shared by all; each has pilots with some slots, which queue for a while."""
 
@@ -103,51 +87,26 @@ class Market:
         """Put everything together; nothing happens before `run`."""
         self._jobs = {each.job: each for each in jobs}
         self._settings = settings
-        self.schedule = schedule = Schedule(START)
-        dice = Dice(seed)
-        box = FaultBox(Faults(), dice)
-        box.stop()
         sketches = [sketch_of(each) for each in jobs]
         capacity = Capacity(cores_hundredths=100 * slots)
         self._sites = [Site(name=f"site{n}", capacity=capacity, pilots_max=pilots) for n in range(sites)]
-        self.driver = Driver(
-            schedule=schedule,
-            box=box,
+        self._world = quiet_world(
+            self._sites,
+            queue=Fixed(30.0),
+            seed=seed,
+            service=self,
             journal=Log(),
             definitions=Definitions(sketches, seed=seed),
             timing=Timing(collect_seconds=0.05, commit_seconds=0.05),
-            around=self,
+            nature=_Nature(seed, self._jobs),
+            idle_seconds=300.0,
         )
-        self._batches = {
-            site.name: BatchSystem(
-                site,
-                schedule=schedule,
-                box=box,
-                dice=dice,
-                queue=Fixed(30.0),
-                report=self.driver.receive,
-                poll_seconds=600.0,
-            )
-            for site in self._sites
-        }
-        self._fleet = Fleet(
-            AgentContext(
-                schedule=schedule,
-                network=Network(schedule, box, dice, Fixed(0.01), plain=True),
-                store=Store(schedule, remembers=False),
-                box=box,
-                nature=_Nature(seed, self._jobs),
-                uplink=self.driver.receive,
-                settings=AgentSettings(interval_seconds=300.0, idle_seconds=300.0, hold_seconds=0.0),
-            )
-        )
+        self.schedule, self.driver = self._world.schedule, self._world.driver
         self._sketches = {each.job: (each, plan_of(each, seed=seed)) for each in sketches}
 
     def run(self) -> dict[str, float]:
         """From the first submission to the end of the last job: how long each took, in seconds."""
-        self.driver.start()
-        for batch in self._batches.values():
-            batch.begin()
+        self._world.begin()
         for name, wanted in self._jobs.items():
             self.schedule.after(wanted.at_seconds, self._submit, name)
         waiting, took = dict(self._jobs), dict[str, float]()
@@ -177,15 +136,11 @@ class Market:
 
     def carry_out(self, effect: Effect) -> None:
         """Do what is to be done at a site."""
-        if isinstance(effect, SubmitPilot):
-            batch, key = self._batches[effect.site], effect.key
-            batch.submit(key, lambda name: self._fleet.start(name, _Host(batch), request=key, site=batch.site))
-        elif isinstance(effect, CancelSubmitted):
-            self._batches[effect.site].cancel(effect.key)
+        self._world.carry_out(effect)
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
         """Answer agents."""
-        self._fleet.deliver(replies)
+        self._world.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
         """Nobody asks."""

@@ -23,19 +23,16 @@ from pilotage.model.site import Site
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, Outbox, Submit
 from pilotage.simulator.agents.agent import Fleet
-from pilotage.simulator.world.batch_system import BatchSystem
+from pilotage.simulator.world.assembly import START, SimulatedWorld, SiteSetup
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
 from pilotage.simulator.world.jobs import Definitions, big_job, registration
 from pilotage.simulator.world.ledger import MemoryLedger
-from pilotage.simulator.world.nature import Habits, SeededNature
-from pilotage.simulator.world.network import Network
-from pilotage.simulator.world.randomness import Dice, Fixed, Uniform
-from pilotage.simulator.world.service_process import Driver, Timing
-from pilotage.simulator.world.surroundings import AgentContext, AgentSettings, Store
+from pilotage.simulator.world.nature import Habits, Nature, SeededNature
+from pilotage.simulator.world.randomness import Dice, Distribution, Fixed, Uniform
+from pilotage.simulator.world.service_process import Outside, Timing
+from pilotage.simulator.world.surroundings import AgentSettings
 
 JOB = "J1"
-START = 1_000_000.0
 GATHERED_MAX = 2_500
 """So many events at a time are joined with the book."""
 
@@ -131,15 +128,35 @@ class Folded(Log):
         self.ledger.write(joined.changes)
 
 
-class _Host:
-    def __init__(self, batch: BatchSystem) -> None:
-        self._batch = batch
-
-    def black_hole(self) -> str:
-        return ""
-
-    def ended(self, instance: str, reason: str = "ended") -> None:
-        self._batch.ended(instance, reason)
+def quiet_world(
+    sites: Sequence[Site],
+    *,
+    queue: Distribution,
+    seed: int,
+    service: Outside,
+    journal: Log,
+    definitions: Definitions,
+    timing: Timing,
+    nature: Nature,
+    idle_seconds: float,
+) -> SimulatedWorld:
+    """Sites among which nothing fails, with agents that nobody watches; batch systems are listed every ten minutes."""
+    return SimulatedWorld(
+        [SiteSetup(site=site, queue=queue, poll_seconds=600.0) for site in sites],
+        schedule=Schedule(START),
+        dice=Dice(seed),
+        faults=None,
+        service=service,
+        journal=journal,
+        definitions=definitions,
+        timing=timing,
+        latency=Fixed(0.01),
+        as_json=False,
+        nature=nature,
+        fleet=Fleet,
+        agents=AgentSettings(interval_seconds=300.0, idle_seconds=idle_seconds, hold_seconds=0.0),
+        witness=None,
+    )
 
 
 class Yard:
@@ -149,51 +166,29 @@ class Yard:
         self, *, packages: int, pilots: int, sites: int, journal: Log, slots: int = 1, stages: int = 4
     ) -> None:
         """Put everything together; nothing happens before `run`."""
-        dice = Dice(1)
         self.packages = packages
         self.journal = journal
-        self.schedule = schedule = Schedule(START)
-        box = FaultBox(Faults(), dice)
-        box.stop()
         self.sketch = big_job(JOB, packages=packages, stages=stages, template=Template(activity="work"))
         self.definitions = Definitions([self.sketch], seed=1)
         capacity = Capacity(cores_hundredths=100 * slots)
         self.sites = [Site(name=f"site{n}", capacity=capacity, pilots_max=pilots // sites) for n in range(sites)]
         self.settings = EngineSettings(interval_seconds=300.0)
-        self.driver = Driver(
-            schedule=schedule,
-            box=box,
+        self._world = quiet_world(
+            self.sites,
+            queue=Uniform(low=1.0, high=60.0),
+            seed=1,
+            service=self,
             journal=journal,
             definitions=self.definitions,
             timing=Timing(collect_seconds=0.2, commit_seconds=0.1),
-            around=self,
-        )
-        self._batches = {
-            site.name: BatchSystem(
-                site,
-                schedule=schedule,
-                box=box,
-                dice=dice,
-                queue=Uniform(low=1.0, high=60.0),
-                report=self.driver.receive,
-                poll_seconds=600.0,
-            )
-            for site in self.sites
-        }
-        world = AgentContext(
-            schedule=schedule,
-            network=Network(schedule, box, dice, Fixed(0.01), plain=True),
-            store=Store(schedule, remembers=False),
-            box=box,
             nature=SeededNature(1, Habits(application_seconds=Uniform(low=30.0, high=90.0)), {}),
-            uplink=self.driver.receive,
-            settings=AgentSettings(interval_seconds=300.0, idle_seconds=1e9, hold_seconds=0.0),
+            idle_seconds=1e9,
         )
-        self._fleet = Fleet(world)
+        self.schedule, self.driver = self._world.schedule, self._world.driver
 
     def run(self) -> int:
         """From the submission to the last grant; how many things happened by the schedule."""
-        self.driver.start()
+        self.driver.start()  # and nothing else: no batch system is listed meanwhile
         plan = self.definitions.plan(JOB, ())
         self.driver.receive(Submit(token=1, job=JOB, registered=registration(self.sketch), plan=plan))
         moments = 0
@@ -218,12 +213,11 @@ class Yard:
     def carry_out(self, effect: Effect) -> None:
         """Submit what is to be submitted."""
         if isinstance(effect, SubmitPilot):
-            batch, key = self._batches[effect.site], effect.key
-            batch.submit(key, lambda name: self._fleet.start(name, _Host(batch), request=key, site=batch.site))
+            self._world.carry_out(effect)
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
         """Answer agents."""
-        self._fleet.deliver(replies)
+        self._world.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
         """Nobody asks."""

@@ -1,7 +1,8 @@
 """A simulated world put together: clock, faults, network, the service process, the batch systems and the agents.
 
-Both kinds of simulation build it here. What differs between them is given: the journal, the network, the sites and their
-failures, how packages behave, and who watches. An owner decides what the service hears, and when the run is over.
+Both kinds of simulation build it here, and so do the benchmarks. What differs between them is given: the journal, the network,
+the sites and their failures, how packages behave, and who watches. An owner decides what the service hears, and when the run is
+over.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
     site: Site
     queue: Distribution
     running_max: int = 1_000_000
+    poll_seconds: float = 30.0  # between two listings of its batch system
     nodes: tuple[str, ...] = ()  # none: each batch job has a node of its own
     outages: tuple[tuple[float, float], ...] = ()  # when each begins, and its length, in seconds
     outage_every: Distribution | None = (
@@ -107,7 +109,7 @@ class SimulatedWorld:
         nature: Nature,
         fleet: Callable[[AgentContext], AgentFleet],
         agents: AgentSettings,
-        witness: WorldWitness,
+        witness: WorldWitness | None,
         on_read: OnRead | None = None,
         on_launched: OnLaunched | None = None,
         uplink: Callable[[Exchange], None] | None = None,
@@ -115,7 +117,7 @@ class SimulatedWorld:
     ) -> None:
         """Connect everything; no faults: none ever strikes. Exchanges and reports go to the service unless they are given elsewhere.
 
-        `as_json` has the network carry messages as text, and so as copies.
+        `as_json` has the network carry messages as text, and so as copies. Without a witness nobody watches.
         """
         self.schedule = schedule
         self.dice = dice
@@ -136,6 +138,7 @@ class SimulatedWorld:
                 queue=setup.queue,
                 report=report or self.driver.receive,
                 running_max=setup.running_max,
+                poll_seconds=setup.poll_seconds,
                 nodes=setup.nodes,
             )
             for setup in sites
@@ -221,7 +224,7 @@ class _NodeHost:
 
     __slots__ = ("_batch", "_schedule", "_witness")
 
-    def __init__(self, batch: BatchSystem, witness: WorldWitness, schedule: Schedule) -> None:
+    def __init__(self, batch: BatchSystem, witness: WorldWitness | None, schedule: Schedule) -> None:
         self._batch = batch
         self._witness = witness
         self._schedule = schedule
@@ -230,7 +233,8 @@ class _NodeHost:
         return self._batch.black_hole()
 
     def ended(self, instance: str, reason: str = "ended") -> None:
-        self._witness.on_gone(instance, self._schedule.now)
+        if self._witness is not None:
+            self._witness.on_gone(instance, self._schedule.now)
         self._batch.ended(instance, reason)
 
 
