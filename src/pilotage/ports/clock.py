@@ -1,4 +1,4 @@
-"""What time it is."""
+"""The wall clock, as a port."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time it is."""
+    """Tells the time."""
 
     def now(self) -> float:
         """Seconds since 1970, UTC."""

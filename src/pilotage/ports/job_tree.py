@@ -1,4 +1,4 @@
-"""The tree of a job: the files of a document's folder, and beside it the outputs that wait for a grant."""
+"""The tree of a job: the files in its document's folder, and the staged outputs of attempts that wait for a grant."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pilotage.model.exchange.exchange import AttemptRef
 
 
 class StoreError(PilotageError):
-    """A file could not be read or written where the results are kept."""
+    """A file of the results could not be read or written."""
 
 
 class NotOurs(StoreError):
-    """A file is in the way that this program did not make; nothing was written over it."""
+    """A file that pilotage did not make has the name of an output; it was not overwritten."""
 
 
 class Rival(NotOurs):
-    """Another job that was not over has made another file of a name; neither replaces what the other has made."""
+    """Another job, unfinished at the same time, made a different file of this name; neither replaces the other's."""
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -31,40 +31,38 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size_bytes: int
     modified_ns: int
     inode: int
-    changed_ns: int = 0  # of the file or of its names: nobody can set it back; 0 where it is not known
+    changed_ns: int = 0  # last change of the file or of its links; cannot be set back; 0: unknown
 
     def is_like(self, other: StoredFile) -> bool:
-        """Whether it is the same file with the same size and time, however many names it was given meanwhile."""
+        """Whether this is the same file with the same size and time; the number of its hard links does not count."""
         mine = (self.name, self.size_bytes, self.modified_ns, self.inode)
         return mine == (other.name, other.size_bytes, other.modified_ns, other.inode)
 
 
 InTheWay = Literal["refuse", "set-aside"]
-"""What is done where an output needs the name of a file that is not ours: nothing, or that file gets another name."""
+"""What to do when a file that pilotage did not make has the name of an output: refuse, or rename that file."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """By what an agent knows that a path of its node is the very folder of the store, and no other of that name."""
+    """Proves to an agent that a path on its node is the store's own folder, and not another of the same name."""
 
-    text: str = ""  # a line of the mark beside the staged outputs; empty: none could be made
-    in_folder: str = (
-        ""  # the name in the tree of another that says the same, where the outputs are not staged in the tree
-    )
+    text: str = ""  # the line in the mark file beside the staged outputs; empty: it could not be written
+    in_folder: str = ""  # name of the same mark in the tree, if outputs are staged outside the tree
 
 
 class JobTree(Protocol):
     """The files of jobs: a tree for each document's folder, and the staged outputs of its attempts."""
 
     def staged_folder(self, folder: str, job: str) -> str:
-        """Where attempts of a job put their outputs, on the file system of the tree; it is made where it is not there."""
+        """The folder for staged outputs of a job, on the file system of its tree; created if missing."""
         ...
 
     def mark(self, folder: str, job: str) -> Mark:
-        """Make the marks of a job, which are there until it is forgotten; done again, they are the same."""
+        """Write the mark files of a job. They stay until the job is forgotten; writing them again changes nothing."""
         ...
 
     def kept_folder(self, job: str) -> str:
-        """Where agents beside the store keep what finished binaries made, for a later attempt; nothing is made."""
+        """Where agents next to the store keep outputs of finished binaries for a later attempt; creates nothing."""
         ...
 
     def publish(
@@ -76,11 +74,11 @@ class JobTree(Protocol):
         is_rival: Callable[[str], bool] | None = None,
         in_the_way: InTheWay = "refuse",
     ) -> None:
-        """Put the staged files of a granted attempt under their names. Done again, it changes nothing.
+        """Move the staged files of a granted attempt to their names. Doing it again changes nothing.
 
-        A file that we made is replaced, unless `is_rival` says of the job that made it that this must not be; what we
-        did not make is set aside where that is wanted. Raises `NotOurs` where a file is in the way, `StoreError` where
-        the system does not let it.
+        A file that pilotage made is replaced, unless `is_rival` says that the job which made it must not lose it. A
+        file that pilotage did not make is renamed if `in_the_way` says so. Raises `NotOurs` for a file in the way, and
+        `StoreError` if the file system refuses.
         """
         ...
 
@@ -92,56 +90,56 @@ class JobTree(Protocol):
         is_rival: Callable[[str], bool] | None = None,
         in_the_way: InTheWay = "refuse",
     ) -> None:
-        """Raise what `publish` would raise for what is under the names of these files now."""
+        """Raise what `publish` would raise for the files that have these names now."""
         ...
 
     def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
-        """Remove the staged files of an attempt that nobody wants."""
+        """Remove the staged files of an attempt whose result is not used."""
         ...
 
     def staged(self, folder: str, job: str) -> list[tuple[str, int]]:
-        """The packages and attempts of which staged files are there, for a service that starts."""
+        """The packages and attempts that have staged files; read when a service starts."""
         ...
 
     def look_up(self, folder: str, names: Collection[str]) -> dict[str, StoredFile]:
-        """The files of a tree that exist, of those named."""
+        """Those of the named files that exist."""
         ...
 
     def checksum(self, folder: str, name: str) -> str | None:
-        """The sha256 of a file of a tree, remembered as long as its size, time and inode stay; None where it is gone."""
+        """The sha256 of a file, cached while its size, time and inode stay the same; None if the file is gone."""
         ...
 
     def read(self, folder: str, name: str, *, offset: int, size_bytes: int) -> bytes:
-        """A piece of a file of a tree."""
+        """Read part of a file."""
         ...
 
     def write_staged(self, folder: str, ref: AttemptRef, *, number: int, offset: int, data: bytes) -> None:
-        """A piece of a staged file, from an agent that does not see the folder."""
+        """Write part of a staged file, for an agent that cannot see the folder."""
         ...
 
     def is_linked(self, folder: str, name: str) -> bool:
-        """Whether a file of a tree is a link, or is reached through a folder that is one."""
+        """Whether a file is a symbolic link, or lies in a folder that is one."""
         ...
 
     def remove(self, folder: str, name: str, *, sha256: str) -> bool:
-        """Remove a file of a tree if it is still the one that was made; no link is followed to it, nor is one removed.
+        """Remove a file if it still has this checksum. Symbolic links are neither followed nor removed.
 
-        Raises `StoreError` where the system does not let it.
+        Raises `StoreError` if the file system refuses.
         """
         ...
 
     def remove_empty(self, folder: str, names: Collection[str]) -> list[str]:
-        """Remove the folders of a tree that these names stood in, as far as they are empty now; the names of those."""
+        """Remove the folders of these files that are empty now; return their names."""
         ...
 
     def is_ours(self, folder: str, files: Collection[StoredFile]) -> dict[str, bool]:
-        """Which of these files this program made, as they are now."""
+        """Which of these files pilotage made, judged by their present content."""
         ...
 
     def forget(self, folder: str, job: str) -> None:
-        """Remove everything that is still staged for a job that is over."""
+        """Remove all staged files of a finished job."""
         ...
 
     def close(self) -> None:
-        """Hand over what is remembered of files; nothing more is asked."""
+        """Write cached checksums to disk and close."""
         ...

@@ -1,4 +1,4 @@
-"""Where the book is kept, and what can be wrong with that place."""
+"""The journal: where the book is stored, and the errors it can raise."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ Item = TypeVar("Item")
 
 
 class JournalError(PilotageError):
-    """The journal cannot be used as it is; what to do is said with it."""
+    """The journal cannot be used; the message says what to do."""
 
 
 class JournalUnavailable(JournalError):
-    """The journal does not answer. Nothing that was acknowledged is lost; try again."""
+    """The journal does not answer. Acknowledged events are safe; try again."""
 
     retryable = True
 
 
 class JournalFull(JournalUnavailable):
-    """There is no room left to write. Nothing of the batch was kept; make room and it goes on."""
+    """The disk is full. Nothing of the batch was stored; free some space and try again."""
 
 
 class SealedLost(JournalError):
-    """The file of a sealed job is gone or damaged. Other jobs are not concerned: bring it back, or purge the job."""
+    """The file of a sealed job is missing or damaged; other jobs are unaffected. Restore the file, or purge the job."""
 
 
 class JournalBusy(JournalError):
@@ -56,14 +56,14 @@ class JournalBusy(JournalError):
 
 
 class JournalLost(JournalBusy):
-    """Another process has become the writer of this journal. What was acknowledged is kept; this process must stop."""
+    """Another process became the writer of this journal. Acknowledged events are stored; this process must stop."""
 
 
 class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
-    """Some of what was asked for, and whether there may be more after the last of them.
+    """One page of a result, and whether more may follow.
 
-    Where much must be read to find little, a page is short or empty and there is more nevertheless: go on after
-    `scanned_to`, which is in the form that `after` has. Where it is None, go on after the last item.
+    A page can be short or empty although more follows, when few of the rows that were read match. Continue after
+    `scanned_to`, which has the form of `after`; if it is None, continue after the last item.
     """
 
     items: Sequence[Item]
@@ -72,7 +72,7 @@ class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
 
 
 class FoundPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package with the id and the owner of its job."""
+    """A package row, with the id and the owner of its job."""
 
     job: str
     owner: str
@@ -80,7 +80,7 @@ class FoundPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored event with the names that its row has numbers for."""
+    """An event row, with the job, source and stream that the row refers to by number."""
 
     job: str | None
     source: str
@@ -89,27 +89,27 @@ class FoundEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal(Protocol):
-    """Where the book is kept. One process writes; reading is open to every thread and sees whole commits only."""
+    """Where the book is stored. One process writes; any thread may read, and sees whole commits only."""
 
     def transaction(self) -> AbstractContextManager[Ledger]:
-        """One durable transaction of the one writer: committed at the end, undone by an exception.
+        """One durable transaction of the single writer: committed at the end, rolled back on an exception.
 
-        Raises `JournalFull` or `JournalUnavailable` where trying again can help.
+        Raises `JournalFull` or `JournalUnavailable` if trying again can help.
         """
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close connections and release locks."""
         ...
 
     @property
     def lost(self) -> str:
-        """Why this process may write no more: another one has become the writer. Empty while it may; it must stop otherwise."""
+        """Why this process must stop writing: another one became the writer. Empty while it may write."""
         ...
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be written at this moment, for that reason or another that may pass; empty while it can."""
+        """Why nothing can be written now: `lost`, or a failure that may pass. Empty while writing works."""
         ...
 
     # --- reading ---
@@ -119,7 +119,7 @@ class Journal(Protocol):
         ...
 
     def job(self, job: str) -> JobRow | None:
-        """A job, also a sealed or a purged one."""
+        """The row of a job, including sealed and purged ones."""
         ...
 
     def stages(self, job: JobRow) -> list[StageRow]:
@@ -127,23 +127,23 @@ class Journal(Protocol):
         ...
 
     def package(self, job: JobRow, place: PackageId) -> PackageRow | None:
-        """A package of which something was heard."""
+        """A package that at least one event was about."""
         ...
 
     def line_counts(self, job: JobRow, *, stage: int, line: int) -> Counted:
-        """The histogram of the packages of a line that have a row."""
+        """Count the packages of a line by state; only those that have a row."""
         ...
 
     def find_jobs(self, query: Query, *, after: str | None, limit: int) -> Page[JobRow]:
-        """Jobs in the order of their ids, after one. Relative times of the query are resolved already."""
+        """Jobs by id, after the given one. Relative times in the query are already resolved."""
         ...
 
     def find_packages(
         self, query: Query, *, after: tuple[str, PackageId] | None, limit: int, job: JobRow | None = None
     ) -> Page[FoundPackage]:
-        """Packages that have a row, in the order in which jobs were registered and then of place, after one.
+        """Packages that have a row, by registration of their job and then by place, after the given one.
 
-        Of one job, sealed or not, where it is given.
+        With `job`, only of that job, sealed or not.
         """
         ...
 
@@ -156,141 +156,141 @@ class Journal(Protocol):
         job: JobRow | None = None,
         place: PackageId | None = None,
     ) -> Page[FoundEvent]:
-        """Events in the order of their positions, after one; of one job or package where it is given."""
+        """Events by position, after the given one; only of one job or package if given."""
         ...
 
     def count_jobs(self, query: Query) -> int:
-        """How many jobs there are."""
+        """Count the jobs that match."""
         ...
 
     def count_packages(self, query: Query, *, job: JobRow | None = None) -> int:
-        """How many packages that have a row there are."""
+        """Count the packages that match and have a row."""
         ...
 
     def count_sealed(self) -> int:
-        """How many jobs are sealed: their packages are found only where the question names the job."""
+        """Count the sealed jobs; a query finds their packages only if it names the job."""
         ...
 
     def statistics(self, *, width_seconds: int, slices: range) -> list[StatisticRow]:
-        """The slices of statistics that exist in a range."""
+        """The statistics of a range of time slices, as far as they exist."""
         ...
 
     def pilot(self, name: str) -> PilotRow | None:
-        """One pilot, or what was asked for under that name, if there ever was one."""
+        """A pilot, or a pilot request, by name; None if it never existed."""
         ...
 
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
-        """Pilots by name."""
+        """Pilots by name, after the given one."""
         ...
 
     def latest_pilots(self, site: str, *, limit: int) -> list[PilotRow]:
-        """The pilots of a site of which something was heard last, the latest first; and what was asked for there."""
+        """The pilots and pilot requests of a site, the most recently heard first."""
         ...
 
     def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
-        """Nodes by name."""
+        """Nodes by name, after the given one."""
         ...
 
     def sites(self) -> list[SiteRow]:
         """All sites."""
         ...
 
-    # --- reading, for an engine that starts: each in one pass over what is stored, however much that is ---
+    # --- reading, when an engine starts: each in one pass over the stored rows, however many ---
 
     def live_jobs(self) -> list[JobRow]:
-        """The jobs of the live book that are not cleared, in the order in which they were registered; also finished ones."""
+        """Jobs of the live book that are not cleared, in order of registration; finished ones included."""
         ...
 
     def own_events(self, job: JobRow) -> list[EventRow]:
-        """The events about a job itself, and not about its packages, in the order of their positions."""
+        """The events about a job itself, not about its packages, by position."""
         ...
 
     def finals(self, job: JobRow) -> Iterator[FinalPackage]:
-        """The packages of a job that are over by facts of their own, in the order of place, at one moment."""
+        """The packages of a job that ended by events of their own, by place, from one snapshot."""
         ...
 
     def unfinished(self, job: JobRow) -> Iterator[PackageRow]:
-        """The other packages of a job that have a row, in the order of place, at one moment."""
+        """The other packages of a job that have a row, by place, from one snapshot."""
         ...
 
     def stream(self, source: str, stream: str) -> StreamRow | None:
-        """What was heard of one stream, if anything was."""
+        """How far one stream was received; None if nothing was."""
         ...
 
     def streams(self, source: str) -> Iterator[StreamRow]:
-        """What was heard of every stream of a source, by name."""
+        """How far each stream of a source was received, by name."""
         ...
 
-    # --- keeping ---
+    # --- storing ---
 
     def put_content(self, content: bytes) -> str:
-        """Keep bytes by their sha256, which is returned."""
+        """Store bytes under their sha256, and return that."""
         ...
 
     def content(self, sha256: str) -> bytes | None:
-        """Bytes that were kept."""
+        """Stored bytes; None if unknown."""
         ...
 
     def seal(self, job: str) -> None:
-        """Move a finished job out of the live book, in slices; its row stays. What is sealed already is left alone."""
+        """Move a finished job out of the live book, in slices; its row stays. Sealing a sealed job changes nothing."""
         ...
 
     def unseal(self, jobs: Collection[str]) -> None:
-        """Bring sealed jobs back into the live book."""
+        """Move sealed jobs back into the live book."""
         ...
 
     def dump(self, job: str) -> Iterator[bytes]:
-        """Everything known of a job, as lines of JSON: enough for `load` to make it anew elsewhere."""
+        """Everything stored about a job, as lines of JSON that `load` can restore elsewhere."""
         ...
 
     def load(self, lines: Iterable[bytes]) -> str:
-        """Take a dumped job in; its id is returned. The job must be unknown here."""
+        """Store a dumped job and return its id. The job must be unknown here."""
         ...
 
     def count_parked(self, *, before: float) -> int:
-        """How many events have waited for their job since before a time."""
+        """Count the events that have waited for their job since before a time."""
         ...
 
     def drop_parked(self, *, before: float) -> int:
-        """Forget events that have waited for their job since before a time; how many they were."""
+        """Delete events that have waited for their job since before a time; return how many."""
         ...
 
     def purge(self, job: str, *, at: float) -> None:
-        """Forget a job but for its row, which says that it was purged."""
+        """Delete a job except for its row, which records the purge."""
         ...
 
-    # --- mending: for the rows to be checked against the events, and put right ---
+    # --- repair: compare rows with the events, and correct them ---
 
     def tags(self, job: JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[TagRow]:
-        """The tags of a job and its packages, in the order of place and name, after one; of a sealed job too."""
+        """Tags of a job and its packages, by place and name, after the given one; also of a sealed job."""
         ...
 
     def forgotten(self) -> int:
-        """How many events count as heard that are not kept: those of purged jobs, parked ones that were dropped, given-up holes."""
+        """Count the events received but no longer stored: of purged jobs, dropped parked events, abandoned gaps."""
         ...
 
     def orphans(self) -> list[int]:
-        """The numbers of jobs that events are about and that have no row."""
+        """The numbers of jobs that have events but no row."""
         ...
 
     def mislabelled(self, job: JobRow) -> list[PackageId]:
-        """The packages of a job whose columns are not what their facts say."""
+        """The packages of a job whose columns contradict their facts."""
         ...
 
     def replace_job(
         self, job: JobRow, *, stages: Iterable[StageRow], packages: Iterable[PackageRow], tags: Iterable[TagRow]
     ) -> None:
-        """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
+        """Replace all rows derived from the events of a live job, in one transaction."""
         ...
 
 
 class JournalAdapter(Protocol):
-    """What opens the books of one kind; a module will do. It is found by its entry point in `pilotage.journals`."""
+    """Opens books of one kind; a module will do. Found by its entry point in `pilotage.journals`."""
 
     def open_journal(self, address: JournalAddress, *, indexed: Collection[str]) -> Journal:
-        """A book, for writing; raises `JournalBusy` where another process writes it."""
+        """Open a book for writing; raises `JournalBusy` if another process writes it."""
         ...
 
     def open_reader(self, address: JournalAddress, *, indexed: Collection[str]) -> Journal | None:
-        """A book, to be read beside whoever writes it; None where an older version wrote it."""
+        """Open a book for reading, next to its writer; None if an older version wrote it."""
         ...

@@ -1,4 +1,4 @@
-"""The logs of attempts: the beginning and the end of what each printed."""
+"""Logs of attempts: the beginning and the end of what each printed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pilotage.model.exchange.exchange import LogText
 
 
 class AttemptLogs(Protocol):
-    """What attempts printed, until their job is purged. Losing it loses no state."""
+    """Stores what attempts printed, until their job is purged. Losing it loses no state."""
 
     def put(self, logs: Sequence[LogText]) -> None:
-        """Keep logs; what was kept of the same attempt and stream before is replaced."""
+        """Store logs, replacing earlier ones of the same attempt and stream."""
         ...
 
     def read(self, job: str, package: str) -> list[LogText]:
-        """The logs of every attempt of a package, in order."""
+        """The logs of all attempts of a package, in order."""
         ...
 
     def forget(self, job: str) -> None:
-        """Remove the logs of a job that is purged."""
+        """Delete the logs of a purged job."""
         ...
 
     def close(self) -> None:
-        """Close it."""
+        """Close the store."""
         ...

@@ -1,4 +1,4 @@
-"""How subscribers and owners are told."""
+"""How subscribers and owners receive notices."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ if TYPE_CHECKING:
 
 
 class BadAddress(PilotageError):
-    """An address that a transport cannot use; the message says what it must look like."""
+    """A transport cannot use this address; the message says what it must look like."""
 
 
 class NotDelivered(PilotageError):
-    """The receiver did not take it, or nobody knows whether it did: it is sent again, with the same ids."""
+    """The receiver did not take the notices, or its answer is unknown: they are sent again, with the same ids."""
 
     retryable = True
 
     def __init__(
         self, what: str, *, subject: str = "", next_step: str = "", after_seconds: float | None = None
     ) -> None:
-        """Say why, and how long the receiver asked to be left alone."""
+        """Say why, and how long the receiver asked us to wait."""
         super().__init__(what, subject=subject, next_step=next_step)
         self.after_seconds = after_seconds
 
 
 class DeliveryRefused(NotDelivered):
-    """The receiver said that it will not take it, now or later."""
+    """The receiver refused the notices for good."""
 
     retryable = False
 
 
 class Notifier(Protocol):
-    """A way to tell subscribers. Any thread may use it."""
+    """Sends notices by one transport. Any thread may use it."""
 
     @property
     def notices_max(self) -> int:
-        """How many notices it tells at once: all of them arrive, or none is known to."""
+        """The most notices of one call: all of them arrive, or none is known to."""
         ...
 
     @property
     def pause_seconds(self) -> float:
-        """How long a receiver is left alone after it was told."""
+        """How long to wait after a call before the next one to the same receiver."""
         ...
 
     def check_address(self, address: str) -> None:
-        """Refuse an address that cannot be told anything, with `BadAddress`; nothing is sent."""
+        """Raise `BadAddress` for an address that this transport cannot use; sends nothing."""
         ...
 
     def tell(self, address: str, notices: Sequence[Notice], *, secret: str) -> None:
-        """Tell some notices, in order; when this returns the receiver has them. Raises `NotDelivered`."""
+        """Send notices in order; when this returns, the receiver has them. Raises `NotDelivered`."""
         ...
 
 
 class MakesNotifier(Protocol):
-    """What makes a notifier of one kind. It is found by its entry point in `pilotage.notifiers`."""
+    """Makes notifiers of one kind. Found by its entry point in `pilotage.notifiers`."""
 
     def __call__(self, settings: NotificationSettings, *, clock: Clock) -> Notifier | None:
-        """The notifier of a service; None where its settings do not ask for one. Raises `BadAddress`."""
+        """The notifier of a service; None if the settings do not ask for one. Raises `BadAddress`."""
         ...
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """One mail: a letter that is sent again has the same id."""
+    """One mail; sent again, it keeps its id."""
 
     id: str
     recipients: tuple[str, ...]
@@ -78,8 +78,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mailer(Protocol):
-    """A way to send letters. Any thread may use it."""
+    """Sends mails. Any thread may use it."""
 
     def send(self, letter: Letter) -> None:
-        """Hand a letter over; raises `NotDelivered`, or `DeliveryRefused` where it is no use to try again."""
+        """Hand a mail to the mail server; raises `NotDelivered`, or `DeliveryRefused` if trying again cannot help."""
         ...

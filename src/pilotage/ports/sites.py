@@ -1,4 +1,4 @@
-"""How work gets to a site."""
+"""How the service starts pilots and attempts at a site."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 
 class SiteUnreachable(PilotageError):
-    """The site does not answer: nothing is known, which is not the same as nothing being there. Try again."""
+    """The site does not answer. What runs there is unknown; try again."""
 
     retryable = True
 
 
 class SubmissionRefused(PilotageError):
-    """The site answered and did not take it; nothing was queued."""
+    """The site rejected the submission; nothing was queued."""
 
     def __init__(self, what: str, *, reason: str, subject: str = "", next_step: str = "") -> None:
-        """Say why, with a reason that is one of the words of the book."""
+        """Say why, with a reason code of the book."""
         super().__init__(what, subject=subject, next_step=next_step)
         self.reason = reason
 
 
 class SiteBusy(PilotageError):
-    """The site answered that it takes no more now, and nothing was queued: its limits are not faults. Try later."""
+    """The site accepts no more jobs now, and nothing was queued. A limit is not a fault: try later."""
 
     retryable = True
     reason = "queue-full"
 
 
 class SeenAtSite(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listing says of one key."""
+    """One batch job or process in a listing."""
 
     native_id: str
     ended: bool = False
-    reason: str = ""  # why it ended, where that is known
-    stderr: str = ""  # the last lines that it wrote
+    reason: str = ""  # why it ended, if known
+    stderr: str = ""  # the last lines it wrote
 
 
 class SiteAccess(Protocol):
-    """A way to start pilots and bound attempts at one site. Our key is the name of what is started: it is told by that."""
+    """Starts pilots and bound attempts at one site. Our key is the name of the batch job, which identifies it."""
 
     @property
     def look_seconds(self) -> float:
@@ -56,58 +56,58 @@ class SiteAccess(Protocol):
         ...
 
     def submit_pilots(self, key: str, *, count: int = 1) -> Sequence[str]:
-        """Start pilots, unless they are there: under a key, and under those whose number is greater by 1, 2, ….
+        """Start pilots that do not run yet, under a key and the next higher numbers of it.
 
-        Their native ids, in this order; fewer than asked for where the rest has to wait. Where not one could be started it
-        raises `SiteUnreachable`, `SiteBusy` or `SubmissionRefused`.
+        Returns their native ids in order; fewer than asked for if the rest has to wait. Raises `SiteUnreachable`,
+        `SiteBusy` or `SubmissionRefused` if none could be started.
         """
         ...
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
-        """Start an agent for one attempt, unless there is one; its native id. Raises as `submit_pilots`."""
+        """Start an agent for one attempt, unless one runs already; return its native id. Raises as `submit_pilots`."""
         ...
 
     def cancel(self, *keys: str) -> None:
-        """End what was started under these keys; nothing happens where there is nothing. Raises `SiteUnreachable`."""
+        """Cancel the batch jobs of these keys; unknown keys are ignored. Raises `SiteUnreachable`."""
         ...
 
     def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
-        """Everything of ours that is there or ended since the last listing, by key. Raises `SiteUnreachable`.
+        """Our batch jobs that are there, or ended since the last listing, by key. Raises `SiteUnreachable`.
 
-        What is `expected` and not there is asked for elsewhere, where the site remembers what ended.
+        An `expected` key that is missing is looked up in the site's accounting, if it has one.
         """
         ...
 
     def notice(self, unheard: Collection[str]) -> Sequence[Noticed]:
-        """What somebody should know of things that have not spoken, as they were in the last listing.
+        """Batch jobs that need attention, of those that have not contacted the service, as in the last listing.
 
-        What will not begin by itself is told with the site's own word, and what runs for a while with the last that it
-        printed. It costs the site next to nothing, however often it is asked. Raises `SiteUnreachable`.
+        A job that cannot start by itself comes with the site's reason, a running one with the last lines it printed.
+        This is cheap for the site, however often it is called. Raises `SiteUnreachable`.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what is held, and break off a call that is under way in another thread; what was started goes on."""
+        """Close connections and interrupt a call in another thread; what was started keeps running."""
         ...
 
 
 class SiteSurroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a service has for a site: where its agents find it, and what they show. Nothing is made before it is asked for."""
 
-    state: str  # the folder of the service
-    folder: str  # where this site may keep something of its own; it need not be there
-    agent: Callable[[], str]  # the archive that is started as an agent
+    state: str  # the state folder of the service
+    folder: str  # this site's own folder; may not exist
+    agent: Callable[[], str]  # the agent's archive
     server: Callable[[], str]  # the address for agents elsewhere; raises `SiteUnreachable` or `SubmissionRefused`
-    socket: str  # the address for agents of this computer
-    announcement: str  # the file where the service says its address to those
-    token: Callable[[], str]  # what agents of this site show
-    token_file: str  # the file of what agents of this computer show
-    ca_file: Callable[[], str]  # of the authority of the service; empty where it has none of its own
+    socket: str  # the address for agents on this computer
+    announcement: str  # the file in which the service announces its address to them
+    token: Callable[[], str]  # for agents of this site
+    token_file: str  # the token file for agents on this computer
+    ca_file: Callable[[], str]  # the service's own certificate authority; empty if it has none
 
 
 class MakesSiteAccess(Protocol):
-    """What makes the way to a site of one kind. It is found by its entry point in `pilotage.sites`."""
+    """Makes the access to sites of one kind. Found by its entry point in `pilotage.sites`."""
 
     def __call__(self, entry: SiteEntry, around: SiteSurroundings, /) -> SiteAccess:
-        """The way to the site of an entry; nothing is called there yet."""
+        """The access to the site of an entry; contacts nothing yet."""
         ...

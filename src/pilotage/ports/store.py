@@ -11,15 +11,15 @@ from pilotage.ports.job_tree import StoreError
 
 
 class NotInStore(StoreError):
-    """Nothing is at a locator."""
+    """No file has this locator."""
 
 
 class AlreadyInStore(StoreError):
-    """Something is at a locator, and nothing was written over it."""
+    """A file has this locator already; it was not overwritten."""
 
 
 class StoreObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a store as it is now."""
+    """A file in a store, as it is now."""
 
     locator: str
     size_bytes: int
@@ -29,30 +29,30 @@ class StoreObject(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Protocol):
     """Files behind the locators of one scheme. Any thread may use it; every method raises `StoreError`.
 
-    Nothing calls it yet: a document whose files lie behind locators is refused. It is here for the staging of such files,
-    with the adapter for folders, and grows with what that needs.
+    Nothing calls it yet: documents with locators are rejected. It is here, with an adapter for folders, for the staging
+    of such files, and grows with what that needs.
     """
 
     def stat(self, locator: str) -> StoreObject | None:
-        """What is at a locator; None where nothing is."""
+        """The file at a locator; None if there is none."""
         ...
 
     def checksum(self, locator: str) -> str:
-        """The sha256 of what is at a locator. Raises `NotInStore`."""
+        """The sha256 of a file. Raises `NotInStore`."""
         ...
 
     def list(self, prefix: str) -> Iterator[StoreObject]:
-        """Every file whose locator begins with that of a folder, at any depth, sorted by locator."""
+        """Every file below a folder's locator, at any depth, by locator."""
         ...
 
     def fetch(self, locator: str, target: str) -> StoreObject:
-        """Copy a file here; the target has its name only when it is whole. Raises `NotInStore`."""
+        """Copy a file here; it appears under the target's name only when complete. Raises `NotInStore`."""
         ...
 
     def put(self, source: str, locator: str) -> StoreObject:
-        """Copy a file there; its locator names it only when it is whole. Raises `AlreadyInStore`."""
+        """Copy a file into the store; it appears at its locator only when complete. Raises `AlreadyInStore`."""
         ...
 
     def delete(self, locator: str) -> bool:
-        """Remove a file; whether there was one."""
+        """Remove a file; whether it existed."""
         ...
