@@ -1,6 +1,6 @@
-"""Finds servers, asks them over HTTP, and merges their answers, with the standard library and `model` only.
+"""Finds servers, sends them requests over HTTP and merges their answers, with the standard library and `model` only.
 
-`Server` is imported when it is first used: to find one takes no HTTP.
+`Server` is imported on first use: finding a server needs no HTTP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Address", "NoServer", "Server", "ServerError", "ServerRefused", "Ser
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Server` when it is first asked for."""
+    """Import `Server` on first use."""
     if name != "Server":
         raise AttributeError(f"module 'pilotage.client' has no attribute {name!r}")
     from pilotage.client.server import Server

@@ -1,4 +1,4 @@
-"""Delivers what waits in the spool: every queue whose server and token are known, once or until told to stop."""
+"""Delivers spooled events: from every queue whose server and token are known, once or until told to stop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pilotage.client.finding import Address
 LOOK_SECONDS = 2.0
 
 Known = Callable[[], Iterable[Address]]
-"""The servers that are known now, each with the token for it."""
+"""The servers known now, each with its token."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one go at a queue."""
+    """The result of one delivery from one queue."""
 
     server: str
     folder: str
@@ -30,7 +30,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deliver_once(spool: Spool, known: Known, *, timeout_seconds: float) -> list[Delivery]:
-    """Deliver what is there, queue by queue, each up to its first failure; an empty one of an old address is left out."""
+    """Deliver queue by queue, each up to its first failure; empty queues of old addresses are left out."""
     addresses = {address.url: address for address in known()}
     queues = [queue for queue in spool.queues() if queue.server in addresses or queue.pending()]
     return [_deliver(queue, addresses.get(queue.server), timeout_seconds) for queue in queues]
@@ -54,7 +54,7 @@ def _deliver(queue: Queue, address: Address | None, timeout_seconds: float) -> D
         delivered=drained.delivered - drained.refused,
         refused=drained.refused,
         waiting=waiting,
-        problem=problem or ("the time is up" if waiting else ""),
+        problem=problem or ("timed out" if waiting else ""),
     )
 
 
@@ -72,7 +72,7 @@ def _no_way(queue: Queue, address: Address | None) -> str:
 
 
 def deliver_for_ever(spool: Spool, known: Known, *, stop: threading.Event, say: Callable[[str], None]) -> None:
-    """Deliver what is there and what comes, until the event; what goes wrong is said once."""
+    """Deliver spooled and new events until `stop` is set; report each problem once."""
     couriers: dict[str, Courier] = {}
     threads: list[threading.Thread] = []
     said: dict[str, str] = {}
@@ -103,7 +103,7 @@ def deliver_for_ever(spool: Spool, known: Known, *, stop: threading.Event, say: 
 
 
 def spool_at(folder: str | None, environment: dict[str, str]) -> Spool:
-    """The spool of this user, or the one in a folder that is named."""
+    """The spool of this user, or the one in the named folder."""
     from pathlib import Path
 
     from pilotage.agent import default_spool

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its server; to know these takes no HTTP."""
+"""Errors between a client and its server; importing them imports no HTTP."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ NAME_A_SERVER = "name one with --server URL or PILOTAGE_SERVER"
 
 
 class ServerError(PilotageError):
-    """A server was asked for something, and did not give it."""
+    """The server did not do what it was asked."""
 
 
 class NoServer(ServerError):
-    """Nobody said which server, and none is known in this folder or above it: start one, or name one."""
+    """No server is named, and none is known in this folder or above: start one, or name one."""
 
     def __init__(self) -> None:
-        """Say how to come by one."""
+        """Say how to start or name one."""
         super().__init__(
             "no server is known in this folder or above it", next_step=f"{START_A_SERVER}, or {NAME_A_SERVER}"
         )
 
 
 class ServerUnreachable(ServerError):
-    """The server does not answer. Whether it did what was asked is not known; trying again can help."""
+    """The server does not answer. Whether it carried out the request is unknown; trying again can help."""
 
     exit_code = ExitCode.STOPPED
     retryable = True
 
 
 class CertificateRefused(ServerError):
-    """The certificate of the server is not believed, so nothing was said to it; the message says why, and what to do."""
+    """The server's certificate was rejected, so nothing was sent; the message says why, and what to do."""
 
 
 class ServerRefused(ServerError):
-    """The server understood and refused: `status` and `code` are what it said; mend what is named."""
+    """The server refused the request, with `status` and `code`; correct what the message names."""
 
     def __init__(self, what: str, *, subject: str, status: int, code: str, next_step: str = "") -> None:
-        """Carry what programs look at beside what people read."""
+        """Keep status and code, for programs, beside the message."""
         super().__init__(what, subject=subject, next_step=next_step)
         self.status = status
         self.code = code
 
 
 class ServerTroubled(ServerError):
-    """The server is there and cannot do it now; trying again can help."""
+    """The server runs but cannot do it now; trying again can help."""
 
     exit_code = ExitCode.STOPPED
     retryable = True
 
 
 class NotOurServer(ServerError):
-    """Somebody answers at that address who is no server of ours."""
+    """The program at that address is not a pilotage server."""
 
 
 class BadDocument(DocumentError):
-    """The server found faults in a document, or files in its way, and did not take it."""
+    """The server rejected a document: it has faults, or files are in its way."""

@@ -1,8 +1,8 @@
-"""Which server a command speaks to, and with which token: said by an option, by the environment, or by a state folder.
+"""Finds the server and the token of a command: from an option, the environment, or a state folder.
 
-A running service keeps `service.json` locked, with its address and where its token is. A folder on the way up from where
-a command runs counts only if it is the user's own: nobody else decides whom they talk to. The token of a service that
-does not run is shown to nobody: somebody else may listen where it did.
+A running service holds a lock on `service.json`, which has its address and the path of its token. Of the state folders
+in and above the current folder, only those owned by the user count, so that nobody else chooses the server. A client
+never sends the token of a service that has stopped: another program may listen at its address.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")
 
 
 class ServiceGone(BadSetting):
-    """The service of a state folder does not run, or not where it did: its token is shown to nobody until it is back."""
+    """The service of a state folder has stopped or moved: its token is not sent until it is back."""
 
     retryable = True
 
 
 class StateFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a service may keep what is its own, and the address it would be started at."""
+    """The state folder that a service may use, and the address it would be started at."""
 
     path: Path
     usual_url: str = ""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, the token to show it, and where that was found."""
+    """The address of a server, its token, and where both were found."""
 
     url: str
     token: str | None = None
     token_file: str | None = None
-    ca_file: str = ""  # the authority of its certificate; none: those of this computer
+    ca_file: str = ""  # the authority of its certificate; empty: those of this computer
     origin: str = ""  # the state folder
-    runs: bool = True  # as far as its state folder tells
+    runs: bool = True  # according to its state folder
 
     def token_source(self) -> Callable[[], str]:
-        """Says which token to show, each time anew; raises `ServiceGone` while the service of a state folder is."""
+        """Returns a function that reads the token; it raises `ServiceGone` while the service of a state folder is down."""
         source = TokenSource(token=self.token, token_file=self.token_file)
 
         def token() -> str:
@@ -65,13 +65,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
                 if there is None or not there.runs or there.url != self.url:
                     raise ServiceGone("the service of this folder does not run", subject=self.origin)
                 if self.token_file and not Path(self.token_file).exists():
-                    raise ServiceGone("the token of this folder is gone, and is made anew", subject=self.token_file)
+                    raise ServiceGone("the token of this folder is missing, and is made again", subject=self.token_file)
             return source()
 
         return token
 
     def server(self, *, answer_seconds: float | None = None) -> Server:
-        """A connection to it; nothing is opened yet. Raises `ServerError` where it is known not to run."""
+        """A client of this server; opens no connection yet. Raises `ServerError` if the server is known to be down."""
         if is_pilots_own(self.url):
             raise ServerUnreachable(
                 "only the pilot of this package reaches the server",
@@ -94,11 +94,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start_hint(self) -> str:
-        """What to do where it does not run."""
+        """What to do if it is down."""
         return f"start it with `{self._start_command()}`, or name another with --server URL"
 
     def _start_command(self) -> str:
-        """What starts the service of this folder, and not a second one below it."""
+        """The command that starts the service of this folder, and not a second one below it."""
         command = "pilotage serve --background"
         folder = Path(self.origin)
         if not self.origin:
@@ -116,13 +116,14 @@ def find_addresses(
     environment: Mapping[str, str],
     state_folders: Iterable[StateFolder],
 ) -> list[Address]:
-    """The servers that are named, or else the one that the environment or a state folder knows; raises `NoServer`.
+    """The named servers, or else the one from the environment or a state folder; raises `NoServer`.
 
-    `token_files` is empty, or one for all, or one for each; `ca_file` goes before what the environment says. A name without `://` is a folder with a state folder.
+    `token_files` is empty, or has one for all servers, or one for each; `ca_file` overrides the environment. A name
+    without `://` is a folder that has a state folder.
     """
     if len(token_files) > 1 and len(token_files) != len(named):
         raise BadSetting(
-            "tokens and servers do not pair",
+            "the number of token files does not match the number of servers",
             expected="one --token-file for all servers, or one for each",
             got=f"{len(token_files)} for {len(named)}",
         )
@@ -142,7 +143,7 @@ def find_addresses(
 
 
 def _pinned(address: Address, ca_file: str) -> Address:
-    """An address with the authority that was said, which goes before the one of a folder."""
+    """The address with the given certificate authority, which overrides the one of a folder."""
     return msgspec.structs.replace(address, ca_file=ca_file) if ca_file else address
 
 
@@ -155,7 +156,7 @@ def _named(name: str, *, environment: Mapping[str, str], folders: Iterable[State
     plain = Address(url=url)
     shown = _with_token(plain, environment)
     if shown is plain:
-        # The token of a state folder is shown to the service of that folder, and to nobody else.
+        # Only the service of a state folder is sent that folder's token.
         for folder in folders:
             address = address_in(folder.path)
             if address is not None and address.runs and _by_number(address.url) == _by_number(url):
@@ -164,7 +165,7 @@ def _named(name: str, *, environment: Mapping[str, str], folders: Iterable[State
 
 
 def _with_token(address: Address, environment: Mapping[str, str]) -> Address:
-    """An address with the token that the environment says, which goes before the one of a folder."""
+    """The address with the token from the environment, which overrides the one of a folder."""
     token, file = environment.get("PILOTAGE_TOKEN"), environment.get("PILOTAGE_TOKEN_FILE")
     if not token and not file:
         return address
@@ -172,7 +173,7 @@ def _with_token(address: Address, environment: Mapping[str, str]) -> Address:
 
 
 def _by_number(url: str) -> str:
-    """A URL with the name of this computer as its number: the service of a folder is spoken to by either."""
+    """The URL with the loopback name as a number: the service of a folder may be named either way."""
     return re.sub(r"^(https?://)(localhost|0\.0\.0\.0)(?=[:/]|$)", r"\g<1>127.0.0.1", url)
 
 
@@ -192,7 +193,7 @@ def _in_named_folder(folder: Path) -> Address:
 
 
 def _in_a_folder(environment: Mapping[str, str], folders: Iterable[StateFolder]) -> Address:
-    """The service that runs in one of the folders; or else the one that ran, or would run, in the first that knows one."""
+    """The service that runs in one of the folders; else the last or next one of the first folder that knows one."""
     resting = None
     for folder in folders:
         address = address_in(folder.path) or _usual(folder)
@@ -213,7 +214,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 def address_in(folder: Path) -> Address | None:
-    """The service that a state folder tells of, or None; raises `ServerError` where it is not to be trusted."""
+    """The service announced in a state folder, or None; raises `ServerError` if another user owns the folder."""
     file = folder / SERVICE_FILE
     try:
         with file.open("rb") as stream:
@@ -247,7 +248,7 @@ def address_in(folder: Path) -> Address | None:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Whether the service that wrote the file lives: it holds the lock as long as it does."""
+    """Whether the service that wrote the file is alive: it holds the lock while it runs."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -256,7 +257,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _usual(folder: StateFolder) -> Address | None:
-    """Where the service of a folder will be when it is started again: there was one, since its token is there."""
+    """Where the service of a folder will be when it starts again; it ran before, since its token is there."""
     token_file = folder.path / TOKEN_FILE
     if not folder.usual_url or not token_file.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Jobs at a server that runs them: submitted, watched, steered, and their results taken over."""
+"""Jobs at a server: submit, watch and steer them, and fetch their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Told = TypeVar("Told")
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """What the programs of one attempt wrote to one stream; in the middle `dropped_bytes` are missing."""
+    """What one attempt printed to one stream; `dropped_bytes` are missing in the middle."""
 
     attempt: int
     stream: str
@@ -41,33 +41,33 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As one text; a line says where something is missing."""
+        """The log as one text, with a line where bytes are missing."""
         if not self.dropped_bytes:
             return self.head + self.tail
         return f"{self.head}\n[… {self.dropped_bytes:,} bytes are missing here …]\n{self.tail}"
 
 
 class Jobs:
-    """The jobs of one server. What changes something is sent again where a connection breaks, and done once."""
+    """The jobs of one server. A change is sent again if the connection breaks, and carried out once."""
 
     def __init__(self, server: Server) -> None:
-        """Ask a server, which stays the caller's to close."""
+        """Use a server, which the caller closes."""
         self._server = server
 
     def submit(self, submission: Submission) -> SubmissionAnswer:
-        """Have a job run; raises `DocumentError` where its document has faults."""
+        """Submit a job; raises `DocumentError` if its document has faults."""
         return _read(self._server.do(path_of("jobs"), submission, key=_key()), SubmissionAnswer)
 
     def plan(self, submission: Submission) -> RunPlan:
-        """What running a job would come to; nothing is kept."""
+        """What running a job would do; stores nothing."""
         return _read(self._server.post(path_of("plan"), submission), RunPlan)
 
     def clean(self, request: CleanRequest) -> ObsoleteFiles:
-        """What a document no longer makes; removed is what the request names of it."""
+        """The files that a document no longer makes; those the request names are removed."""
         return _read(self._server.post(path_of("clean"), request), ObsoleteFiles)
 
     def put_content(self, content: bytes) -> str:
-        """Have bytes kept that a job brings along; their sha256."""
+        """Upload a file that a job brings along; return its sha256."""
         sha256: str = self._server.upload(path_of("content"), content)["sha256"]
         return sha256
 
@@ -78,7 +78,7 @@ class Jobs:
         return _read(self._server.do(path_of("jobs", job, "operations"), body, key=_key()), Accepted)
 
     def operate_on(self, wanted: OperationOn) -> OperatedOn:
-        """One operation on everything that a query finds."""
+        """Apply one operation to everything that a query finds."""
         return _read(self._server.do(path_of("operations"), wanted, key=_key()), OperatedOn)
 
     def progress(self, job: str) -> Progress:
@@ -86,16 +86,16 @@ class Jobs:
         return _read(self._server.get(path_of("jobs", job, "progress")), Progress)
 
     def explain(self, job: str, package: str) -> Explanation:
-        """Why a package is where it is."""
+        """Why a package is in its state."""
         return _read(self._server.get(path_of("jobs", job, "packages", package, "explain")), Explanation)
 
     def logs(self, job: str, package: str, *, attempt: int | None = None) -> list[Log]:
-        """What the programs of a package wrote, attempt by attempt."""
+        """The logs of a package, attempt by attempt."""
         told = self._server.get(path_of("jobs", job, "packages", package, "logs"), {"attempt": attempt})
         return _read(told["logs"], list[Log])
 
     def log_text(self, place: LogPlace) -> str:
-        """The text of a log that an output object names."""
+        """The text of a log that an output object refers to."""
         return self._server.text(place.url)
 
     def output(self, job: str, package: str) -> PackageOutput:
@@ -103,7 +103,7 @@ class Jobs:
         return _read(self._server.get(path_of("jobs", job, "packages", package, "outputs")), PackageOutput)
 
     def outputs(self, job: str) -> Iterator[tuple[str, PublishedFile]]:
-        """The files of a job's results, each with the folder that its name is in."""
+        """The output files of a job, each with the folder that its name is relative to."""
         cursor: str | None = None
         while True:
             asked: Parameters = {"cursor": cursor, "limit": AT_ONCE}
@@ -115,16 +115,16 @@ class Jobs:
                 return
 
     def clear(self, job: str) -> None:
-        """Record that the outputs of a job were taken over."""
+        """Record that the outputs of a job were handed over."""
         self._server.do(path_of("jobs", job, "clear"), None, key=_key())
 
     def job(self, job: str) -> Mapping[str, Any]:
-        """A job as the book has it."""
+        """A job's record in the book."""
         found: Mapping[str, Any] = self._server.get(path_of("jobs", job))
         return found
 
     def unfinished(self) -> Iterator[Mapping[str, Any]]:
-        """The jobs that are not over, as the book has them."""
+        """The unfinished jobs, as recorded in the book."""
         cursor: str | None = None
         while True:
             page = self._server.get(path_of("jobs"), {"query": UNFINISHED, "limit": AT_ONCE, "cursor": cursor})
@@ -134,15 +134,15 @@ class Jobs:
                 return
 
     def held_for(self, job: str) -> str:
-        """Why a job was held last, as whoever held it said; nothing where it was released since."""
+        """The message with which a job was last held; empty if it was released since."""
         return self._last_message(job, "type in (Held, Released)")
 
     def killed_for(self, job: str) -> str:
-        """Why a job was killed, as whoever did it said."""
+        """The message with which a job was killed."""
         return self._last_message(job, "type = CancelAccepted")
 
     def _last_message(self, job: str, query: str) -> str:
-        """What the last event of the job itself says to people, of those that a query finds."""
+        """The message of the last event about the job itself that matches a query."""
         why, after, more = "", 0, True
         while more:
             asked: Parameters = {"query": query, "after": after, "limit": AT_ONCE}

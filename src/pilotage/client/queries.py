@@ -1,4 +1,4 @@
-"""Questions to one book or to several: pages read as far as asked for, and the answers of many merged in key order."""
+"""Queries to one book or several: reads pages up to the limit, and merges the answers of several in key order."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CURSOR_LENGTH_MAX = 65_536
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: a query over jobs, packages or events, and how many of them at most."""
+    """A query over jobs, packages or events, and the most items to return."""
 
     target: Target
     query: str
     limit: int
-    binaries: bool = False  # whether packages are told with the record of each of their binaries
+    binaries: bool = False  # whether to include the record of each binary of a package
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, in key order; the cursor where there is more; and the servers that did not answer."""
+    """The items found, in key order; a cursor if more follow; and the servers that did not answer."""
 
     items: list[Item]
     next: str | None
@@ -46,7 +46,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """How many there are, in all and at each server; and the servers that did not answer."""
+    """The count, in all and at each server; and the servers that did not answer."""
 
     count: int
     counts: dict[str, int]
@@ -55,18 +55,18 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadCursor(PilotageError):
-    """A text that is no cursor of these servers: ask again without one."""
+    """The text is not a cursor of these servers: ask again without one."""
 
 
 def find(servers: Sequence[Server], question: Question, *, cursor: str | None = None) -> Found:
-    """Ask one server, or several: then every item says which it is from, and who does not answer is named."""
+    """Query one server, or several: then each item names its server, and servers that fail are listed."""
     if len(servers) == 1:
         return _find_at_one(servers[0], question, cursor)
     return _find_at_many(servers, question, cursor)
 
 
 def count(servers: Sequence[Server], question: Question) -> Counted:
-    """How many there are; at one server its failure is raised, at several it is named."""
+    """Count matches; with one server its failure is raised, with several it is listed."""
     counts: dict[str, int] = {}
     failures: list[Failure] = []
     sealed: dict[str, int] = {}
@@ -83,7 +83,7 @@ def count(servers: Sequence[Server], question: Question) -> Counted:
 
 
 def _sealed(told: Any) -> int:
-    """How many jobs a server left out because they are sealed; one that does not say so left out none."""
+    """How many sealed jobs a server left out; 0 if it does not say."""
     count: int = told.get("sealed_jobs", 0)
     return count
 
@@ -111,31 +111,31 @@ def _page(server: Server, question: Question, cursor: str | None, *, limit: int)
 
 
 class _Place(msgspec.Struct, frozen=True, array_like=True):
-    """How far the answer of one server was shown: behind a key, on the page that a cursor begets."""
+    """How far the items of one server were returned: after a key, on the page of a cursor."""
 
     key: list[str | int] = []
     cursor: str | None = None
 
 
 class _Continued(msgspec.Struct, frozen=True, array_like=True):
-    """Where an answer of several servers goes on, at each of them."""
+    """The cursor of a merged answer: how far each server was read."""
 
     servers: list[str]
     places: list[_Place]
 
 
 class _Source:
-    """The items of one server, page by page, behind what was shown before."""
+    """The items of one server, page by page, after those already returned."""
 
     def __init__(self, server: Server, question: Question, *, place: _Place) -> None:
         self.server = server
-        self.place = place  # moved by whoever shows an item
+        self.place = place  # moved on by the caller, after each item it returns
         self.failure: Failure | None = None
         self.sealed_jobs = 0
         self._question = question
 
     def items(self, *, number: int) -> Iterator[tuple[Key, int, Item, _Place]]:
-        """Items with the key they are merged by, the number of this source, and the place behind each."""
+        """Items with their merge key, the number of this source, and the position after each."""
         target = self._question.target
         cursor, shown = self.place.cursor, tuple(self.place.key)
         try:
@@ -143,10 +143,11 @@ class _Source:
                 page = _page(self.server, self._question, cursor, limit=self._question.limit)
                 self.sealed_jobs = _sealed(page)
                 keyed = [(_OWN_KEYS[target](item), item) for item in page[target]]
-                # Each book has an order of its own: what was shown of a page ends at the item that was shown last.
+                # Each book has its own order: skip the page up to the item returned last.
                 begin = next((at + 1 for at, (own, _) in enumerate(keyed) if own == shown), 0)
                 for own, item in keyed[begin:]:
-                    # Positions count anew in every book: among several, what was received first comes first.
+                    # Each book counts its own positions: across several, events are merged by the time they were
+                    # received.
                     key = (item["received"], *own) if target == "events" else own
                     yield key, number, {"server": self.server.url, **item}, _Place(list(own), cursor)
                 cursor = page["next"]
@@ -154,7 +155,7 @@ class _Source:
                     return
         except ServerRefused as error:
             if error.status in (400, 422):
-                raise  # the question is wrong, at every server alike
+                raise  # the query is wrong, at every server alike
             self.failure = Failure(self.server.url, error)
         except ServerError as error:
             self.failure = Failure(self.server.url, error)
@@ -195,7 +196,7 @@ _OWN_KEYS: Mapping[Target, Callable[[Item], OwnKey]] = {
     "packages": _package_key,
     "events": _event_key,
 }
-"""The key by which an item is known at its server, and by which answers of several are merged."""
+"""The key of an item at its server, by which the answers of several are merged."""
 
 
 def _write_cursor(continued: _Continued) -> str:
@@ -208,11 +209,11 @@ def _read_cursor(text: str, urls: Sequence[str]) -> _Continued:
             raise ValueError(text)
         content = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         found = msgspec.json.decode(content, type=_Continued)
-    except ValueError:  # of base64 and of msgspec alike
-        raise BadCursor("this is no cursor of several servers", next_step="ask again without --cursor") from None
+    except ValueError:  # both base64 and msgspec raise it
+        raise BadCursor("this is not a cursor of several servers", next_step="ask again without --cursor") from None
     if found.servers != list(urls) or len(found.places) != len(urls):
         raise BadCursor(
-            "this cursor is of other servers",
+            "this cursor belongs to other servers",
             expected=" ".join(f"--server {url}" for url in found.servers),
             next_step="name the same servers in the same order, or ask again without --cursor",
         )

@@ -20,10 +20,8 @@ from pilotage.client.server import Server, path_of
 from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.model.events.events import EVENT_TYPES, EventType
 
-# An event from words: its type, its fields as `name=value`, and what it is about, checked before it is written
-# anywhere.
-#
-# The server would refuse the same, but later, when the script that said it has long gone on.
+# Composes an event from its type, fields as `name=value`, and its subject, and checks it before writing it anywhere.
+# The server would refuse a faulty event as well, but later, when the script that logged it has moved on.
 
 __all__ = [
     "SUBJECTS",
@@ -44,15 +42,15 @@ SUBJECTS: Mapping[str, str] = {
     "site": "--site",
     "service": "no subject",
 }
-"""What an event may be about, the widest first, and how that is said."""
+"""The subjects an event may have, the widest first, and the options that name each."""
 
 
 class BadEventWords(PilotageError):
-    """These words make no event. Nothing was logged; mend what is named and say it again."""
+    """These words are not a valid event. Nothing was logged; correct what is named and try again."""
 
 
 class Composed(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that is ready to be logged."""
+    """A checked event, ready to be logged."""
 
     type: str
     version: int
@@ -73,13 +71,13 @@ def compose(
     epoch: int | None = None,
     time: float | None = None,
 ) -> Composed:
-    """Check the words of an event against its type; raises `BadEventWords` with everything that is wrong with its fields."""
+    """Check an event against its type; raises `BadEventWords` with every fault of its fields."""
     kind = EVENT_TYPES.get(name)
     if kind is None:
         raise BadEventWords("there is no such event", subject=name, next_step=did_you_mean(name, EVENT_TYPES))
     if source not in kind.sources:
         raise BadEventWords(
-            f"the {source} does not say this",
+            f"the {source} may not log this event",
             subject=name,
             expected=f"--source {' or '.join(sorted(kind.sources))}",
         )
@@ -96,23 +94,23 @@ def compose(
 
 
 def split_fields(fields: Iterable[str]) -> dict[str, str]:
-    """`name=value` words by name; raises `BadEventWords` for a word without sign, or a name that is said twice."""
+    """`name=value` words by name; raises `BadEventWords` for a word without `=`, or a repeated name."""
     found: dict[str, str] = {}
     for word in fields:
         name, sign, value = word.partition("=")
         if not sign or not name:
-            raise BadEventWords("this is no field", subject=word, expected="NAME=VALUE")
+            raise BadEventWords("this is not a field", subject=word, expected="NAME=VALUE")
         if name in found:
-            raise BadEventWords("this is said twice", subject=name)
+            raise BadEventWords("this field is given twice", subject=name)
         found[name] = value
     return found
 
 
 def _subject(kind: EventType, said: Subject, surroundings: Surroundings) -> Subject:
-    """What the event is about: as said, or the part of the surroundings that such an event can be about."""
+    """The subject as given, or the part of the surrounding package that such an event can be about."""
     about = said.over(surroundings.subject)
     if about is surroundings.subject:
-        # In a running package most events are about its attempt; those that are not are about what it is part of.
+        # In a running package most events are about its attempt; the others are about its package or its job.
         if "attempt" not in kind.subjects:
             about = about._replace(attempt=None)
         if not kind.subjects & {"attempt", "package"}:
@@ -125,7 +123,7 @@ def _subject(kind: EventType, said: Subject, surroundings: Surroundings) -> Subj
     if got not in kind.subjects:
         wanted = [SUBJECTS[word] for word in SUBJECTS if word in kind.subjects]
         raise BadEventWords(
-            "it is not said what this is about" if not named else f"this is not about a {got}",
+            "the event has no subject" if not named else f"this event cannot be about a {got}",
             subject=kind.name,
             expected=", or ".join(wanted),
             got=", ".join(f"{name} {getattr(about, name)}" for name in named),
@@ -165,7 +163,7 @@ def _unknown(event: str, names: Iterable[str], known: Mapping[str, Any]) -> Iter
 
 
 def _read(text: str, wanted: Any) -> Any:
-    """A value from its words: as they stand, or as the JSON they are where the words alone do not fit."""
+    """The value of a field: its text, or that text as JSON if plain text does not fit the type."""
     try:
         return msgspec.convert(text, wanted, strict=False)
     except msgspec.ValidationError:
@@ -179,7 +177,7 @@ def _read(text: str, wanted: Any) -> Any:
 
 
 def _wrong_word(text: str, wanted: Any) -> str:
-    """What to say of a word where only some are possible; empty where any may be."""
+    """The message for a word that is not one of the allowed ones; empty if any word is allowed."""
     for kind in (wanted, *get_args(wanted)):
         if isinstance(kind, type) and issubclass(kind, Enum):
             words = [str(member.value) for member in kind]
@@ -203,7 +201,7 @@ _TYPE_WORDS = {
 
 
 def _reason(error: msgspec.ValidationError) -> str:
-    """What is wrong with a value, in words that are not those of a programming language."""
+    """What is wrong with a value, without terms of Python."""
 
     def spoken(found: re.Match[str]) -> str:
         names = found[1].split(" | ")
@@ -220,15 +218,15 @@ def _listed(known: Mapping[str, Any]) -> str:
 
 POSITION_SECONDS = 2.0
 QUICKLY_SECONDS = 0.2
-"""How long a script is kept waiting for a delivery that it did not ask to wait for."""
+"""How long a script waits for a delivery when it did not ask to."""
 
 
 REGISTERS = frozenset({"Tagged", "OwnerSet", "AccessSet"})
-"""What takes the place of an older value: it must have seen that one, or the older one stands."""
+"""Events that replace an older value: they must record having seen it, or the older value wins."""
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in the spool: whether the server has it by now, or why it will not have it."""
+    """A spooled event: whether the server has it, or why the server refused it."""
 
     source: str
     stream: str
@@ -238,13 +236,13 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of events: each of them, why some did not go, and what the server said of all that went."""
+    """The outcome of logging: each event, why some were not delivered, and totals from the server."""
 
     events: list[Logged]
     problem: str
-    denied: bool  # the token is the problem: waiting does not help
-    delivered: int  # with those that waited in the spool before
-    parked: int  # how many of the delivered are of jobs that are not registered yet
+    denied: bool  # the token was rejected: waiting does not help
+    delivered: int  # including events that waited in the spool
+    parked: int  # delivered events whose jobs are not registered yet
 
 
 def log_events(
@@ -256,9 +254,9 @@ def log_events(
     environment: Mapping[str, str],
     deliver_seconds: float,
 ) -> Sent:
-    """Bring events to the disk of this host, then give the server that long to take them.
+    """Write events to the local spool, then give the server this long to take them.
 
-    What it has not taken by then is kept, and goes with the next delivery to that server.
+    Events not delivered by then stay in the spool, and go with the next delivery to that server.
     """
     producer = Producer(
         address.url,
@@ -284,7 +282,7 @@ def log_events(
         if deliver_seconds > 0:
             try:
                 producer.flush(deliver_seconds)
-            except NotDelivered as error:  # each event tells for itself whether it went
+            except NotDelivered as error:  # each event says itself whether it was delivered
                 problem = producer.last_error.removeprefix(f"{address.url}: ")
                 denied = isinstance(error, TokenRefused)
         return Sent(
@@ -299,7 +297,7 @@ def log_events(
 
 
 def _learn_position(producer: Producer, address: Address, *, seconds: float) -> None:
-    """Note how far the book of the server is, if it answers: what is logged now comes after all of that."""
+    """Record the position of the server's book, if it answers: events logged now come after it."""
     limit_seconds = min(seconds, POSITION_SECONDS)
     server = Server(address.url, token=address.token_source(), answer_seconds=limit_seconds, ca_file=address.ca_file)
     with contextlib.suppress(PilotageError, AgentError, OSError), server:

@@ -1,4 +1,4 @@
-"""One server, asked over HTTP: JSON in, JSON out, and every refusal as an error that says what to do."""
+"""A client of one server over HTTP: sends and receives JSON, and raises refusals as errors that say what to do."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Parameters = Mapping[str, str | int | float | None]
 
 
 class Server:
-    """A connection to a server, kept open between questions. One thread asks at a time."""
+    """A connection to a server, kept open between requests. One thread at a time."""
 
     resting = False
-    """Whether only its book answers, because the service that runs its jobs has ended."""
+    """Whether the book answers without its service, which has stopped."""
     ended = ""
-    """Why that service ended, where it did so by itself because it could do nothing any more."""
+    """Why that service stopped, if it stopped by itself."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Server:
         answer_seconds: float = ANSWER_SECONDS,
         ca_file: str = "",
     ) -> None:
-        """Name the server by its base URL; `token` says which token to show now, `start_hint` what to do if it is gone.
+        """Set the base URL; `token` returns the current token, `start_hint` says what to do if the server is down.
 
-        `ca_file` has the only authority whose certificate is believed; none: those of this computer.
+        `ca_file` is the only certificate authority to trust; empty: those of this computer.
         """
         self.url = url.rstrip("/")
         self._parts = urlsplit(self.url)
@@ -72,21 +72,21 @@ class Server:
         self.close()
 
     def get(self, path: str, parameters: Parameters | None = None) -> Any:
-        """What is at a path, decoded; parameters that are None are left out."""
+        """GET a path, decoded; parameters that are None are left out."""
         return self._asked("GET", path, parameters, None)
 
     def post(self, path: str, content: object = None) -> Any:
-        """Send a value as JSON; what is answered, decoded."""
+        """POST a value as JSON; return the decoded answer."""
         return self._asked("POST", path, None, content)
 
     def upload(self, path: str, content: bytes) -> Any:
-        """Send bytes as they are; what is answered, decoded."""
+        """POST raw bytes; return the decoded answer."""
         return self._asked("POST", path, None, content, kind=BYTES)
 
     def do(self, path: str, content: object, *, key: str) -> Any:
-        """Send a value as JSON under a key by which the server knows it again: it is done once, however often it is sent.
+        """POST a value as JSON with an idempotency key: the server does it once, however often it is sent.
 
-        So a connection that breaks is no reason to give up: it is sent again, a few times.
+        So a broken connection is retried a few times.
         """
         for pause_seconds in PAUSES_SECONDS:
             try:
@@ -96,20 +96,20 @@ class Server:
         return self._asked("POST", path, None, content, key=key)
 
     def text(self, path: str) -> str:
-        """What is at a path, as text."""
+        """GET a path as text."""
         status, answer = self._tried("GET", path, None, {"Accept": "text/plain"})
         if not 200 <= status < 300:
             raise self._refusal(status, answer)
         return answer.decode("utf-8", "replace")
 
     def send(self, method: str, path: str, content: object = None) -> Any:
-        """The same with another method, such as DELETE or PATCH."""
+        """Send another method, such as DELETE or PATCH."""
         return self._asked(method, path, None, content)
 
     def lines(self, path: str, parameters: Parameters | None = None, *, quiet_seconds: float) -> Iterator[str]:
-        """The lines of an answer that does not end, as they come; on a connection of its own.
+        """Yield the lines of a stream as they come, on a connection of its own.
 
-        Raises `ServerUnreachable` where it breaks off, or says nothing for that long; ends where the server ends it.
+        Raises `ServerUnreachable` if the stream breaks, or is silent for that long; ends when the server ends it.
         """
         http = self._connect()
         try:
@@ -127,7 +127,7 @@ class Server:
             http.close()
 
     def close(self) -> None:
-        """Close the connection; the next question opens another."""
+        """Close the connection; the next request opens another."""
         http, self._http = self._http, None
         if http is not None:
             http.close()
@@ -156,7 +156,7 @@ class Server:
         try:
             return msgspec.json.decode(answer)
         except msgspec.DecodeError as error:
-            raise self._stranger(f"{len(answer)} bytes that are no JSON") from error
+            raise self._stranger(f"{len(answer)} bytes that are not JSON") from error
 
     def _tried(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
         reused = self._http is not None
@@ -165,8 +165,8 @@ class Server:
                 return self._exchange(method, path, body, headers)
             except (OSError, HTTPException):
                 self.close()
-                # A server closes connections that rest: that says nothing about the server. What changes something
-                # is not repeated, since it may have been done.
+                # Servers close idle connections, so a failure here says nothing about the server. A request that
+                # changes something is not repeated, since it may have been carried out.
                 if not reused or method != "GET":
                     raise
                 return self._exchange(method, path, body, headers)
@@ -199,7 +199,7 @@ class Server:
             raise
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        # Who finds a request too large may answer before all of it is sent, and hang up.
+        # A server that finds a request too large may answer and hang up before all of it is sent.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             http.request(method, self._parts.path + path, body=body, headers=headers)
         return http.getresponse()
@@ -217,15 +217,15 @@ class Server:
             raise self._unreachable(error) from error
         assert http.sock is not None
         http.sock.settimeout(self._answer_seconds)
-        # Questions are small and each waits for its answer.
+        # Requests are small, and each waits for its answer.
         http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return http
 
     def _unreachable(self, error: Exception) -> ServerError:
         if isinstance(error, TimeoutError):
-            why = "it says nothing"
+            why = "it did not answer in time"
         elif isinstance(error, ConnectionRefusedError):
-            why = "nobody listens there"
+            why = "connection refused"
         elif isinstance(error, NotTrusted):
             return CertificateRefused(str(error), subject=self.url)
         elif self._parts.scheme == "https" and (told := _why_tls(error, self._parts.hostname or "", self._ca_file)):
@@ -236,7 +236,7 @@ class Server:
 
     def _stranger(self, got: str) -> ServerError:
         return NotOurServer(
-            "this is not the answer of a pilotage server",
+            "this is not a pilotage server",
             subject=self.url,
             got=got,
             next_step="name the server itself with --server URL",
@@ -255,7 +255,7 @@ class Server:
         message, hint = error["message"], str(error.get("hint") or "").replace("\n", "\n  ")
         subject, colon, rest = message.partition(": ")
         if status == 409 and colon and subject in rest.split():
-            message = rest  # what stands in the way of an operation is said in the sentence itself
+            message = rest  # the message names what blocks the operation
         if status >= 500:
             return ServerTroubled(message, subject=self.url, next_step=hint)
         if status == 401 and not hint:
@@ -264,7 +264,7 @@ class Server:
 
 
 def path_of(*parts: str) -> str:
-    """A path of the API, each part escaped: `path_of("jobs", "a/b")` is `/v1/jobs/a%2Fb`."""
+    """A path of the API with each part escaped: `path_of("jobs", "a/b")` is `/v1/jobs/a%2Fb`."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
@@ -274,7 +274,7 @@ def _with(path: str, parameters: Parameters | None) -> str:
 
 
 def _why_tls(error: Exception, host: str, ca_file: str) -> str:
-    """Why the certificate was not believed; nothing where that is not what went wrong."""
+    """Why the certificate was rejected; empty if the fault is another."""
     import ssl
 
     return why_not_trusted(error, host, ca_file=ca_file) if isinstance(error, ssl.SSLError) else ""
