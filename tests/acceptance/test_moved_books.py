@@ -97,7 +97,7 @@ def test_a_backup_that_is_made_beside_a_busy_service_is_whole_and_works_when_it_
     wait_until((one.folder / "begun").exists, "the job to begin")
     told = one.told("book", "backup", "saved")
     assert told["jobs"] == 2
-    assert "there is something already" in one.run("book", "backup", "saved", code=2).stderr
+    assert "it exists already" in one.run("book", "backup", "saved", code=2).stderr
     (one.folder / "go").touch()
     one.ended(running)
     one.run("serve", "--stop")

@@ -150,6 +150,6 @@ def test_what_runs_at_another_site_goes_on_and_that_is_said(place: Place) -> Non
     document.write_text(document.read_text().replace("  - shell:", "  - executor: annex\n    shell:"))
     said = interrupted(place, begun(place, "a"))
     (place.folder / "go-a").touch()
-    assert "what runs elsewhere goes on and is kept: 1 at annex" in said
+    assert "packages running elsewhere continue, and their results are kept: 1 at annex" in said
     place.run("attach", "a")
     assert (place.folder / "a.out").read_text() == "made\n"

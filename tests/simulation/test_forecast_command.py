@@ -112,7 +112,7 @@ def test_without_sites_this_computer_is_simulated_and_that_is_said() -> None:
     Path("sites.yaml").unlink()
     result = run("simulate", "job.yaml", "--runs", "1")
     assert "1 site, 1 run" in result.stdout
-    assert "this computer alone" in result.stderr
+    assert "only this computer" in result.stderr
 
 
 def test_it_is_said_which_times_nobody_knows() -> None:

@@ -37,7 +37,7 @@ from pilotage.app.documents.documents import (
 )
 
 if TYPE_CHECKING:
-    # The command line speaks of these, too, and knows the language only through this package.
+    # The command line uses these, too, and knows the language only through this package.
     from pilotage.app.documents.documents import Drawing as Drawing  # offered on
     from pilotage.app.documents.documents import Format as Format  # offered on
     from pilotage.app.documents.documents import Loaded as Loaded  # offered on

@@ -1,6 +1,6 @@
-"""Finds adapters by name: built-in ones in a table, those of other distributions by their entry points.
+"""Finds adapters by name: built-in ones in a table, those of other distributions by entry points.
 
-Entry points are looked at only for a name that is not built in: to scan what is installed costs some ten milliseconds.
+Entry points are read only for a name that is not built in: scanning installed packages costs some ten milliseconds.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ BUILT_IN: dict[Group, dict[str, str]] = {
         "file": "pilotage.adapters.stores.folder:folder_store",
     },
 }
-"""The entry points of this distribution, as `pyproject.toml` names them too."""
+"""The entry points of this distribution, as `pyproject.toml` lists them."""
 
 
 class BrokenAdapter(PilotageError):
-    """An adapter of another distribution cannot be loaded: mend or remove that distribution."""
+    """An adapter of another distribution cannot be loaded: repair or remove that distribution."""
 
 
 def find_adapter(group: Group, name: str) -> Any:
-    """The adapter of a name; None where nobody has installed one. Raises `BrokenAdapter`."""
+    """The adapter of a name; None if none is installed. Raises `BrokenAdapter`."""
     place = BUILT_IN[group].get(name)
     if place is not None:
         module, _, attribute = place.partition(":")
@@ -52,7 +52,7 @@ def find_adapter(group: Group, name: str) -> Any:
         raise BrokenAdapter(
             f"the adapter cannot be loaded: {fault}",
             subject=f"{name} of {point.dist.name if point.dist is not None else group}",
-            next_step="install that distribution anew, or remove it",
+            next_step="reinstall that distribution, or remove it",
         ) from fault
 
 

@@ -1,4 +1,4 @@
-"""Jobs run from Python: `pilotage.run`, `arun`, `stream`, `submit`, `plan` and `clean`, and who is told meanwhile."""
+"""Runs jobs from Python: `pilotage.run`, `arun`, `stream`, `submit`, `plan` and `clean`, with callbacks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def plan(
     slots: int | None = None,
     fresh: bool = False,
 ) -> RunPlan:
-    """What a run would do, and what it would cost; nothing is run, and nothing written."""
+    """What a run would do, and what it would cost; runs and writes nothing."""
     from pilotage.app.preview import plan_run
 
     source = source_of(job, folder=folder, parameters=parameters, targets=targets)
@@ -73,7 +73,7 @@ def submit(
     slots: int | None = None,
     **options: Unpack[RunKeywords],
 ) -> Result:
-    """Have a job run in the background, and do not wait for it: `Result.wait` does."""
+    """Submit a job to run in the background and return at once; `Result.wait` waits for it."""
     how = HowToRun(slots=slots, **options)
     result, following = _submitted(
         source_of(job, folder=folder, parameters=parameters, targets=targets), how, stop=None
@@ -97,10 +97,10 @@ def run(
 ) -> Result:
     """Run a job here and wait for its end.
 
-    `job` is the path of a document, or a job built in Python whose files lie in `folder`. Only what the files `targets` need
-    is run; none: everything. `on_finished` and `on_failed` are called with the `Output` of each package as it ends,
-    `on_progress` with how far the job is. The options are those of `pilotage run`, whose `--help` explains them. Raises
-    `DocumentError` for faults of the document; packages that fail raise nothing: see `Result.ok`.
+    `job` is the path of a document, or a job built in Python whose files are in `folder`. Only packages that the files
+    `targets` need are run; none: all. `on_finished` and `on_failed` are called with the `Output` of each package as it
+    ends, `on_progress` with the progress of the job. The options are those of `pilotage run`, whose `--help` explains
+    them. Raises `DocumentError` for faults of the document; failed packages raise nothing: see `Result.ok`.
     """
     how = HowToRun(slots=slots, **options)
     return _run(
@@ -124,7 +124,7 @@ async def arun(
     on_progress: Watched | None = None,
     **options: Unpack[RunKeywords],
 ) -> Result:
-    """Run a job as `run` does, beside other coroutines; cancelled, it no longer waits, and the job goes on.
+    """Run a job as `run` does, as a coroutine; if cancelled, it stops waiting, and the job continues.
 
     The callbacks are called in another thread.
     """
@@ -150,7 +150,7 @@ def stream(
     slots: int | None = None,
     **options: Unpack[RunKeywords],
 ) -> Iterator[Output]:
-    """Run a job, and give the `Output` of each package as it finishes, well or not; those of earlier runs come first."""
+    """Run a job, and yield the `Output` of each package as it ends; those of earlier runs come first."""
     how = HowToRun(slots=slots, **options)
     _, following = _submitted(source_of(job, folder=folder, parameters=parameters, targets=targets), how, stop=None)
     try:
@@ -166,7 +166,7 @@ def obsolete_files(
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> ObsoleteFiles:
-    """What earlier runs of a job made and it no longer makes, and what of that must stay; nothing is removed."""
+    """The files of earlier runs that a job no longer makes, and which of them must stay; removes nothing."""
     from pilotage.app import clean as cleaning
 
     return cleaning.obsolete_files(source_of(job, folder=folder, parameters=parameters))
@@ -178,7 +178,7 @@ def clean(
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> ObsoleteFiles:
-    """Remove what `obsolete_files` finds, as far as it is still so; what became of it."""
+    """Remove what `obsolete_files` finds, if unchanged; returns the outcome."""
     from pilotage.app import clean as cleaning
 
     source = source_of(job, folder=folder, parameters=parameters)
@@ -186,14 +186,14 @@ def clean(
 
 
 class Client:
-    """A service that somebody runs, anywhere, from Python: jobs are submitted to it, and asked for by their id.
+    """A client of a running service, for Python: submit jobs to it, and find them by id.
 
-    Without a URL it is the one that PILOTAGE_SERVER names, or that runs in the current folder or above it. The files of a
-    job must lie where that service sees them under the same path.
+    Without a URL it uses the server that PILOTAGE_SERVER names, or the one that runs in the current folder or above it.
+    The files of a job must be visible to that service under the same path.
     """
 
     def __init__(self, server: str | None = None, *, token_file: str | None = None) -> None:
-        """Say which server; nothing is opened yet. Raises `NoServer` where none is known."""
+        """Choose the server; opens no connection yet. Raises `NoServer` if none is known."""
         (self._address,) = find_addresses(
             [server] if server else [],
             token_files=[token_file] if token_file else [],
@@ -203,7 +203,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The URL of the server."""
         return self._address.url
 
     @_with_run_options
@@ -216,7 +216,7 @@ class Client:
         targets: str | Sequence[str] = (),
         **options: Unpack[RunKeywords],
     ) -> Result:
-        """Have a job run there, and do not wait for it: `Result.wait` does."""
+        """Submit a job there and return at once; `Result.wait` waits for it."""
         source = source_of(job, folder=folder, parameters=parameters, targets=targets)
         loaded = source.load()
         with self._address.server() as server:
@@ -224,7 +224,7 @@ class Client:
         return self.result(brought.answer.job, folder=source.folder)
 
     def result(self, job: str, *, folder: str | Path | None = None) -> Result:
-        """A job of that service by its id, as it stands; raises `ServerRefused` where there is none."""
+        """A job of that service by id, as it is now; raises `ServerRefused` if there is none."""
         following = self._following(job)
         try:
             return Result(following, following.progress(), folder=Path(folder or ".").absolute())
@@ -236,27 +236,27 @@ class Client:
 
 
 class Callbacks:
-    """Who wants to hear what while a job runs; GASW's notification."""
+    """The callbacks for a running job; GASW's notification."""
 
     def __init__(self, finished: Told | None, failed: Told | None, progress: Watched | None) -> None:
-        """None is nobody."""
+        """Take the callbacks, or None."""
         self._finished = finished
         self._failed = failed
         self._progress = progress
 
     @property
     def want_packages(self) -> bool:
-        """Whether anybody wants to hear of single packages."""
+        """Whether any callback is for single packages."""
         return self._finished is not None or self._failed is not None
 
     def tell(self, output: Output) -> None:
-        """Tell of a package that ended."""
+        """Report a package that ended."""
         wanted = self._finished if output.ok else self._failed
         if wanted is not None:
             wanted(output)
 
     def look(self, progress: Progress) -> None:
-        """Tell how far the job is."""
+        """Report the progress of the job."""
         if self._progress is not None:
             self._progress(progress)
 
@@ -298,7 +298,7 @@ def _tell_new(following: JobWatcher, calls: Callbacks, told: set[str]) -> None:
 
 @contextmanager
 def _shown_in_notebook(result: Result) -> Iterator[Callable[[], None]]:
-    """Show a result where this is a notebook, and draw it again whenever asked; elsewhere nothing is shown."""
+    """Show a result if this is a notebook, and yield a function that draws it again; elsewhere nothing is shown."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     handle: Any = None
     if type(shell).__name__ == "ZMQInteractiveShell":

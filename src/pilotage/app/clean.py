@@ -1,4 +1,4 @@
-"""What a document no longer makes, asked of the service that runs here, or found out and removed without one."""
+"""Finds and removes files that a document no longer makes: through the running service, or without one."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from pilotage.ports import Journal
 
 ANSWER_SECONDS = 3600.0
-"""So long a service is waited for: it may have to read large files before it removes them."""
+"""How long to wait for a service: it may have to read large files before it removes them."""
 ASKED_MAX = 3
-"""So often it is looked for who has the book, where somebody else opens or closes it at the same moment."""
+"""How often to look again for the owner of the book, if another process opens or closes it at the same moment."""
 
 
 def obsolete_files(source: Source) -> ObsoleteFiles:
-    """What earlier runs of a document made and it no longer makes; nothing is removed. Raises `DocumentError`."""
+    """The files of earlier runs that a document no longer makes; removes nothing. Raises `DocumentError`."""
     return _asked(source, {})
 
 
 def remove_obsolete(source: Source, shown: ObsoleteFiles) -> ObsoleteFiles:
-    """Remove what was shown, as far as it is still so; what became of it."""
+    """Remove the files shown, if unchanged; returns the outcome."""
     return _asked(source, {file.name: file.sha256 for file in shown.files})
 
 
 def _asked(source: Source, remove: Mapping[str, str]) -> ObsoleteFiles:
     loaded = source.load()
-    # Nothing is kept: what a job would bring along is only known by its name.
+    # Nothing is stored: files that a job would bring along are only named.
     sent = submission(source, loaded, HowToRun(), keep=lambda data: hashlib.sha256(data).hexdigest())
     request = CleanRequest(submission=sent, read=loaded.files_read, remove=dict(remove))
     for _ in range(ASKED_MAX - 1):
@@ -69,7 +69,7 @@ def _asked_once(folder: Path, request: CleanRequest) -> ObsoleteFiles:
 
 
 def _settings_of_book(folder: Path) -> Settings | None:
-    """The settings with the book that jobs of a folder are in: its own, or the nearest above it; None where there is none."""
+    """The settings with the book for jobs of a folder: its own, or the nearest above it; None if there is none."""
     from pilotage.adapters.journals.sqlite.locations import BOOK
 
     settings = load_settings(environment=os.environ, folder=folder, flags={})
@@ -86,7 +86,7 @@ def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> Obsole
     from pilotage.app.job_stores import copied_job_stores
 
     reader = open_reader(settings)
-    if reader is None:  # of an older version: it is brought up to date first
+    if reader is None:  # of an older version: upgrade it first
         with closing(_own(settings, state)):
             pass
         reader = open_reader(settings)
@@ -111,7 +111,7 @@ def _removed(settings: Settings, state: Path, request: CleanRequest) -> Obsolete
 
 
 def _own(settings: Settings, state: Path) -> Journal:
-    """The book, for this process alone; raises `JournalBusy`."""
+    """The book, locked for this process; raises `JournalBusy`."""
     from pilotage.service.announcement import refuse_second
 
     refuse_second(state)

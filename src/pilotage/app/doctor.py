@@ -1,4 +1,4 @@
-"""What is broken between here and a result: each hop is tried, and what fails is named with what to do about it."""
+"""Diagnoses an installation: tests each hop between here and a result, and says what to do about failures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SKEW_SECONDS_WARN = 2.0
 SKEW_SECONDS_BAD = 60.0
 ANSWER_SECONDS = 5.0
 LOOK_SECONDS = 3.0
-"""How long a file of SQLite is looked at."""
+"""How long to check a file of SQLite."""
 BODY_BYTES_MAX = 65_536
 SOCKET_NAME_BYTES_MAX = 100
 _STDERR_LINES = 3
@@ -51,7 +51,7 @@ _POSTGRESQL = ("postgresql:", "postgres:")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One hop: whether it holds, and where not, what to do."""
+    """One hop: whether it works, and if not, what to do."""
 
     hop: str
     verdict: Verdict
@@ -60,7 +60,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """What the doctor looks at, so that it can be shown a sick one."""
+    """The system that the doctor examines; tests replace parts of it."""
 
     python: tuple[int, int] = (sys.version_info[0], sys.version_info[1])
     sqlite: str = sqlite3.sqlite_version
@@ -72,7 +72,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Concerned(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked at, from where: the settings that hold, the state folder they lead to, and whether its port may change."""
+    """The settings to examine, their state folder, and whether the port may change."""
 
     settings: Settings
     folder: Path
@@ -81,7 +81,7 @@ class Concerned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def concerned_here(journal: str | None) -> Concerned:
-    """What commands in the current folder mean: its own state folder, or the nearest above it where it has none."""
+    """The settings of commands in the current folder: with its own state folder, or the nearest above it."""
     here = Path.cwd()
     settings = settings_here({"journal.url": journal})
     own = Concerned(
@@ -102,14 +102,14 @@ def concerned_here(journal: str | None) -> Concerned:
 
 
 def _is_known(state: Path) -> bool:
-    """Whether a service was ever here, of this user."""
+    """Whether this user's service ever ran here."""
     with contextlib.suppress(PilotageError):
         return address_in(state) is not None or token_file(state).is_file()
     return False
 
 
 def diagnose(concerned: Concerned, *, world: World | None = None) -> list[Finding]:
-    """Try every hop from a folder: the programs, the disk, the token, the service and its agents."""
+    """Test every hop from a folder: programs, disk, token, service and agents."""
     world = world or World()
     settings, folder, state = concerned.settings, concerned.folder, concerned.state
     found = find_service(state)
@@ -148,9 +148,9 @@ def _programs(world: World) -> Iterator[Finding]:
 
 
 def _installed(settings: Settings, world: World) -> Iterator[Finding]:
-    """What is missing of the installation; nothing where all is there."""
+    """Missing parts of the installation; nothing if it is complete."""
     if missing := world.missing_parts():
-        told = f"not installed, and no job can be run without: {', '.join(missing)}"
+        told = f"not installed, but needed to run jobs: {', '.join(missing)}"
         yield Finding(hop="installation", verdict="bad", message=told, next_step=install_again(missing))
     if settings.journal.url.startswith(_POSTGRESQL) and missing_extra("postgres"):
         told, step = "the book is in PostgreSQL, and psycopg is not installed", "pip install 'pilotage[postgres]'"
@@ -158,7 +158,7 @@ def _installed(settings: Settings, world: World) -> Iterator[Finding]:
 
 
 def _disk(state: Path, world: World) -> Iterator[Finding]:
-    """The state folder, or the nearest above it that is there."""
+    """The state folder, or the nearest existing one above it."""
     place = next(each for each in (state, *state.parents) if each.exists())
     yield from _writes("state folder", place, world)
     if place == state:
@@ -177,13 +177,13 @@ def _disk(state: Path, world: World) -> Iterator[Finding]:
         yield Finding(
             hop="socket name",
             verdict="warn",
-            message="the path of the state folder is too long for a socket: it is reached another way",
+            message="the path of the state folder is too long for a socket: agents use a detour",
             next_step="a folder with a shorter path is simpler",
         )
 
 
 def _closed(state: Path) -> Iterator[Finding]:
-    """That others can reach into the state folder: no service starts there."""
+    """Whether other users can access the state folder: then no service starts there."""
     from pilotage.service.server import OpenToOthers, refuse_open_folder
 
     try:
@@ -192,11 +192,11 @@ def _closed(state: Path) -> Iterator[Finding]:
         told = f"{open_folder.what}: expected {open_folder.expected}, got {open_folder.got}"
         yield Finding(hop="state folder: access", verdict="bad", message=told, next_step=open_folder.next_step)
     else:
-        yield Finding(hop="state folder: access", verdict="ok", message="nobody else can look into it")
+        yield Finding(hop="state folder: access", verdict="ok", message="only you can access it")
 
 
 def _writes(hop: str, place: Path, world: World) -> Iterator[Finding]:
-    """Whether a folder takes files, has room, keeps the time and knows hard links."""
+    """Whether a folder can be written, has space, keeps time and supports hard links."""
     probe = place / f".pilotage-doctor-{secrets.token_hex(4)}"
     other = probe.with_suffix(".link")
     try:
@@ -209,8 +209,8 @@ def _writes(hop: str, place: Path, world: World) -> Iterator[Finding]:
         yield Finding(
             hop=hop,
             verdict="bad",
-            message=f"nothing can be written into {place}: {(error.strerror or str(error)).lower()}",
-            next_step="make room, or mend its permissions, or go to another folder",
+            message=f"{place} cannot be written: {(error.strerror or str(error)).lower()}",
+            next_step="free some space, correct its permissions, or use another folder",
         )
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
@@ -226,7 +226,7 @@ def _writes(hop: str, place: Path, world: World) -> Iterator[Finding]:
             yield Finding(
                 hop=f"{hop}: hard links",
                 verdict="warn",
-                message=f"{place} knows no hard links: inputs are copied, which takes time and room",
+                message=f"{place} has no hard links: inputs are copied, which takes time and space",
                 next_step="keep state and results on a file system that does, such as ext4 or xfs",
             )
         else:
@@ -245,15 +245,13 @@ def _room(hop: str, place: Path, world: World) -> Iterator[Finding]:
         some = f"only {told}, and a job needs {size_text(FREE_BYTES_BAD)} or more"
         message, verdict = some if free else "there is no space left", "bad"
     elif room.f_files and room.f_favail < FREE_FILES_BAD:
-        some = (
-            f"only {room.f_favail} more files can be made here" if room.f_favail else "no more files can be made here"
-        )
+        some = f"only {room.f_favail} more files fit here" if room.f_favail else "no more files fit here"
         message, verdict = some, "bad"
     elif free < FREE_BYTES_WARN:
         message, verdict = f"there is little space left: {told}", "warn"
     else:
         message, verdict = told, "ok"
-    step = "" if verdict == "ok" else f"make room on the file system of {place}"
+    step = "" if verdict == "ok" else f"free some space on the file system of {place}"
     yield msgspec.convert({"hop": hop, "verdict": verdict, "message": message, "next_step": step}, Finding)
     if room.f_flag & os.ST_NOEXEC:
         yield Finding(
@@ -268,7 +266,7 @@ def _clock(hop: str, skew_seconds: float) -> Finding:
     hop = f"{hop}: clock"
     ahead = "ahead of" if skew_seconds > 0 else "behind"
     message = f"the file system is {abs(skew_seconds):.1f} s {ahead} this computer"
-    step = "set the clocks of both by the same time server"
+    step = "synchronize both clocks with the same time server"
     if abs(skew_seconds) >= SKEW_SECONDS_BAD:
         return Finding(hop=hop, verdict="bad", message=message, next_step=step)
     if abs(skew_seconds) >= SKEW_SECONDS_WARN:
@@ -287,25 +285,25 @@ def _token(state: Path) -> Finding:
 
 
 def _sites(settings: Settings, folder: Path) -> Iterator[Finding]:
-    """The file of sites, where there is one."""
+    """The file of sites, if there is one."""
     file = file_here(settings, folder=folder)
     if not file.exists():
         return
     try:
         entries = known_sites(file).entries
     except PilotageError as error:
-        step = "mend it; a service that runs keeps the sites it has until then"
+        step = "correct it; a running service keeps its sites until then"
         yield Finding(hop="sites", verdict="bad", message=str(error).replace("\n", "; "), next_step=step)
         return
     names = ", ".join(each.name for each in entries) or "none"
-    yield Finding(hop="sites", verdict="ok", message=f"{file}: {names}; each is tried by: pilotage site test NAME")
+    yield Finding(hop="sites", verdict="ok", message=f"{file}: {names}; test each with: pilotage site test NAME")
 
 
 def _book(state: Path) -> Iterator[Finding]:
-    """The book and the index of earlier work, as far as a look of some seconds tells."""
+    """The book and the index of earlier results, as far as a check of some seconds can tell."""
     for hop, name, cure in (
-        ("book", BOOK, "stop the service, and look with: pilotage book check; then bring back a copy of the book"),
-        ("earlier work", INDEX, "start the service again: it begins another one, and nothing made before is adopted"),
+        ("book", BOOK, "stop the service, and run: pilotage book check; then restore a backup of the book"),
+        ("earlier work", INDEX, "start the service again: it makes a new one, and earlier results are not reused"),
     ):
         if not (state / name).is_file():
             continue
@@ -314,12 +312,12 @@ def _book(state: Path) -> Iterator[Finding]:
         except sqlite3.Error as error:
             yield Finding(hop=hop, verdict="bad", message=f"{state / name} is damaged: {error}", next_step=cure)
         else:
-            told = "is sound" if whole else "was not looked at whole; that is for: pilotage book check"
+            told = "is sound" if whole else "was only checked in part; check all of it with: pilotage book check"
             yield Finding(hop=hop, verdict="ok", message=f"{state / name} {told}")
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether all of a SQLite file was looked at, which takes some seconds at most; raises where it is damaged."""
+    """Whether all of a SQLite file could be checked in a few seconds; raises if it is damaged."""
     until = time.monotonic() + LOOK_SECONDS
     with contextlib.closing(sqlite3.connect(file, timeout=ANSWER_SECONDS)) as opened:
         opened.set_progress_handler(lambda: time.monotonic() > until, 10_000)
@@ -328,7 +326,7 @@ def _is_whole(file: Path) -> bool:
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise
-            return False  # it took too long, or may not be looked at
+            return False  # it took too long, or may not be read
         if said != "ok":
             raise sqlite3.DatabaseError(said.replace("\n", ": "))
     return True
@@ -368,7 +366,7 @@ def _service(concerned: Concerned, found: Announcement | None) -> Iterator[Findi
 
 
 def _connection(found: Announcement) -> HTTPConnection:
-    """A connection to a service, in the way that it speaks; raises `OSError` where its certificate is not believed."""
+    """A connection to a service, with or without TLS; raises `OSError` if its certificate is rejected."""
     parts = urlsplit(found.url)
     if parts.scheme != "https":
         return HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
@@ -389,7 +387,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def _reason(status: int, body: bytes) -> str:
-    """What a service says is wrong with it."""
+    """What a service reports as its fault."""
     with contextlib.suppress(msgspec.DecodeError):
         if said := msgspec.json.decode(body, type=_Answer).error.message:
             return said
@@ -408,8 +406,8 @@ def _port(settings: Settings, *, may_change: bool) -> Finding:
                 return Finding(
                     hop="port",
                     verdict="warn",
-                    message=f"{host}:{port} is taken by another program: a service here takes a free one",
-                    next_step="where that is unwelcome, choose one: pilotage serve --port N, or the setting service.port",
+                    message=f"{host}:{port} is taken by another program: a service here uses a free one",
+                    next_step="to use a fixed one, choose it: pilotage serve --port N, or the setting service.port",
                 )
             of_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
             option, setting = ("--port 0", "service.port") if of_port else ("--host 127.0.0.1", "service.host")
@@ -427,7 +425,7 @@ def _socket(found: Announcement) -> Iterator[Finding]:
         yield Finding(
             hop="socket",
             verdict="warn",
-            message="the state folder takes no sockets: agents come over TCP, as everybody else",
+            message="the state folder has no sockets: agents use TCP",
             next_step="keep the state on a local disk: --journal sqlite:DIR",
         )
         return
@@ -446,32 +444,32 @@ def _socket(found: Announcement) -> Iterator[Finding]:
 
 
 def _speak(path: Path) -> None:
-    """Ask something of whoever listens on a socket; raises where there is no answer."""
+    """Send a request to a socket; raises if there is no answer."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(ANSWER_SECONDS)
             line.connect(f"/proc/self/fd/{folder}/{path.name}")
             line.sendall(b"GET /healthz HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
-            if not line.recv(64).startswith(b"HTTP/1.1 "):  # whether it is well is another question
+            if not line.recv(64).startswith(b"HTTP/1.1 "):  # whether it is healthy is another question
                 raise ValueError("the answer is not that of a service")
     finally:
         os.close(folder)
 
 
 def _agents(state: Path) -> Iterator[Finding]:
-    """The pilots of this computer: those that live, and the last words of those that do not."""
+    """The pilots on this computer: those alive, and the last lines of the others."""
     files = sorted((state / "pilots").glob("*.json"))
     alive = 0
     for file in files:
-        # It holds the lock of its record as long as it lives; its number may be another process's by now.
+        # It holds the lock of its record while it lives; its pid may belong to another process by now.
         if not is_held(file):
             said = _last_lines(file.with_suffix(".err"))
             yield Finding(
                 hop="agent",
                 verdict="warn",
-                message=f"the agent {file.stem} is gone" + (f"; it said: {said}" if said else ""),
-                next_step="the service starts another; what it said is in status, too",
+                message=f"the agent {file.stem} is gone" + (f"; it printed: {said}" if said else ""),
+                next_step="the service starts another; its last lines are in status, too",
             )
         else:
             alive += 1
@@ -479,7 +477,7 @@ def _agents(state: Path) -> Iterator[Finding]:
         told = "1 agent lives" if alive == 1 else f"{alive} agents live"
         yield Finding(hop="agents", verdict="ok", message=told)
     elif not files:
-        yield Finding(hop="agents", verdict="ok", message="none is needed now: they are started when there is work")
+        yield Finding(hop="agents", verdict="ok", message="none is running: they start when there is work")
 
 
 def _last_lines(file: Path) -> str:

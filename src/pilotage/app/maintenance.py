@@ -1,4 +1,4 @@
-"""Looking after a book: checked, mended, and its jobs sealed, loaded or purged where no service serves it; dumped also beside one."""
+"""Maintains a book without a service: check, repair, seal, load and purge; a dump works next to a service, too."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 _JOBS_AT_ONCE = 1_000
 _KEPT_BESIDE = ("token", "keys", "tls", "dialects")
-"""What a state folder has besides its databases that cannot be made anew as it was."""
+"""The files of a state folder, besides its databases, that cannot be made again."""
 
 
 class NoBook(PilotageError):
-    """There is no book at that address: name one with --journal, or go to the folder that has it."""
+    """There is no book at that address: name one with --journal, or go to its folder."""
 
 
 class StillRunning(PilotageError):
-    """The job is not over: what is still to come of it would be lost."""
+    """The job is not over: its further events would be lost."""
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that was forgotten, or would be."""
+    """A job that was purged, or would be."""
 
     job: str
     state: str
@@ -51,7 +51,7 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def book_of(settings: Settings) -> Iterator[Journal]:
-    """The book that the settings name, for this process alone; raises `NoBook`, or `JournalBusy` where it is served."""
+    """The book of the settings, locked for this process; raises `NoBook`, or `JournalBusy` if it is served."""
     _need_book(settings)
     with _own(settings) as journal:
         yield journal
@@ -72,7 +72,7 @@ def _own(settings: Settings) -> Iterator[Journal]:
     from pilotage.service.announcement import refuse_second
 
     folder = state_folder(settings, folder=Path.cwd())
-    # Its file says which process it is, and where; the lock of the journal only that there is one.
+    # Its file has the process id and the address; the lock of the journal says only that there is one.
     refuse_second(folder)
     if settings.journal.address.kind == "sqlite":
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def _own(settings: Settings) -> Iterator[Journal]:
 
 @contextmanager
 def _scratch() -> Iterator[Journal]:
-    """An empty journal that is thrown away."""
+    """An empty temporary journal."""
     from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 
     with tempfile.TemporaryDirectory(prefix="pilotage-fold-") as folder:
@@ -97,7 +97,7 @@ def _scratch() -> Iterator[Journal]:
 
 
 def check_book(settings: Settings) -> Verdict:
-    """Whether every row of the book is what its events say."""
+    """Whether every row of the book follows from its events."""
     from pilotage.service.journal.rebuild import check
 
     with book_of(settings) as journal, _scratch() as scratch:
@@ -105,7 +105,7 @@ def check_book(settings: Settings) -> Verdict:
 
 
 def rebuild_book(settings: Settings) -> Verdict:
-    """Fold everything anew, and put right what differs; what was found is returned."""
+    """Fold all events again, and correct differences; returns what was found."""
     from pilotage.service.journal.rebuild import rebuild
 
     with book_of(settings) as journal, _scratch() as scratch:
@@ -113,7 +113,7 @@ def rebuild_book(settings: Settings) -> Verdict:
 
 
 def _job(journal: Journal, settings: Settings, job: str) -> JobRow:
-    """A job that is there; one that is not is answered with a near one."""
+    """A job of the book; for an unknown one, the error suggests another."""
     from pilotage.reading.access import local_principal
     from pilotage.reading.queries import Reading
 
@@ -130,7 +130,7 @@ def seal_jobs(settings: Settings, jobs: Sequence[str]) -> None:
 
 @contextmanager
 def _read(settings: Settings) -> Iterator[Journal]:
-    """The book that the settings name, to be read: also while a service writes it. An older one is brought up to date first."""
+    """The book of the settings, for reading, also while a service writes it. An older one is upgraded first."""
     _need_book(settings)
     reader = open_reader(settings)
     if reader is None:
@@ -144,13 +144,13 @@ def _read(settings: Settings) -> Iterator[Journal]:
 
 
 def dump_job(settings: Settings, job: str) -> Iterator[bytes]:
-    """Everything known of a job, as lines."""
+    """Everything stored about a job, as lines."""
     with _read(settings) as journal:
         yield from journal.dump(_job(journal, settings, job).job)
 
 
 def dump_all(settings: Settings) -> Iterator[bytes]:
-    """The same of every job that is not purged, one after the other."""
+    """The same for all jobs that are not purged, one after another."""
     from pilotage.book.query import EVERYTHING
 
     with _read(settings) as journal:
@@ -172,7 +172,7 @@ def _dump_unless_purged(journal: Journal, job: str) -> Iterator[bytes]:
         first = next(lines)
     except JournalError:
         row = journal.job(job)
-        if row is not None and row.place == "purged":  # a moment ago, by a service
+        if row is not None and row.place == "purged":  # a service has just done it
             return
         raise
     yield first
@@ -180,16 +180,16 @@ def _dump_unless_purged(journal: Journal, job: str) -> Iterator[bytes]:
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that was taken in."""
+    """A loaded job."""
 
     job: str
-    held: bool  # it is not over, and another service may run it: here it waits until somebody releases it
+    held: bool  # it is unfinished, and another service may run it: held here until released
 
 
 def load_jobs(settings: Settings, lines: Iterable[bytes]) -> list[Loaded]:
-    """Take dumped jobs in, into a book that is made where there is none.
+    """Load dumped jobs into a book, which is created if necessary.
 
-    Nothing is loaded where one of the dumps is not whole, or one of the jobs is known there already.
+    Nothing is loaded if one of the dumps is incomplete, or one of the jobs exists there already.
     """
     folder = state_folder(settings, folder=Path.cwd())
     with tempfile.TemporaryFile(prefix="pilotage-load-") as spool:
@@ -198,7 +198,7 @@ def load_jobs(settings: Settings, lines: Iterable[bytes]) -> list[Loaded]:
             with _own(settings) as journal:
                 return _load(journal, spool)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # A new book is made aside: what cannot be loaded leaves none behind.
+        # A new book is made aside, so that a failed load leaves none behind.
         with tempfile.TemporaryDirectory(prefix=".pilotage-load-", dir=folder.parent) as aside:
             made = Path(aside, "book")
             url = f"sqlite:{made}"
@@ -217,18 +217,18 @@ def _load(journal: Journal, spool: IO[bytes]) -> list[Loaded]:
     for job in jobs:
         if journal.job(job) is not None or jobs.count(job) > 1:
             raise DumpError(
-                "a job of this id is known here already" if jobs.count(job) == 1 else "this job is there twice",
+                "a job of this id is known here already" if jobs.count(job) == 1 else "this job is in the dump twice",
                 subject=f"job {job}",
-                next_step="nothing was loaded: load it into another book, or leave it out; an id is used once",
+                next_step="nothing was loaded: load it into another book, or leave it out; ids are unique",
             )
     if not jobs:
-        raise DumpError("there is no dump of a job in it", next_step="dump again: `pilotage book dump`")
+        raise DumpError("it contains no dump of a job", next_step="dump again: `pilotage book dump`")
     spool.seek(0)
     return [Loaded(job=job, held=_hold_unfinished(journal, job)) for job in map(journal.load, split_dumps(spool))]
 
 
 def _hold_unfinished(journal: Journal, job: str) -> bool:
-    """Hold a job that this book could go on with: whoever ran it so far may do so still. Whether that was needed."""
+    """Hold a job that this book could run: another service may still run it. Whether it was necessary."""
     from pilotage.engine.restore import next_number
     from pilotage.model.events.events import Event
     from pilotage.model.events.payloads import Held
@@ -240,11 +240,11 @@ def _hold_unfinished(journal: Journal, job: str) -> bool:
     clock = SystemClock()
     held = Held(
         operation=next_number(journal.streams("service")),
-        message="it was loaded before it was over: release it where no other service runs it",
+        message="it was loaded unfinished: release it if no other service runs it",
     )
     event = Event(
         source="service",
-        stream=f"load-{secrets.token_hex(6)}",  # of its own: nobody else counts in it
+        stream=f"load-{secrets.token_hex(6)}",  # a stream of its own
         n=1,
         type="Held",
         time=clock.now(),
@@ -260,9 +260,9 @@ def _hold_unfinished(journal: Journal, job: str) -> bool:
 
 
 def backup_book(settings: Settings, target: Path) -> Copied:
-    """Copy the book that the settings name into a new folder, with all that a service needs to go on from there.
+    """Copy the book of the settings into a new folder, with everything a service needs to continue from there.
 
-    A service may write it meanwhile. The copy is a state folder: whole when it has its name, and before that not there.
+    A service may write it meanwhile. The copy is a state folder, which appears under its name when it is complete.
     """
     from pilotage.adapters.journals.sqlite.backup import copy_book, copy_database, sync
     from pilotage.adapters.stores.work_database import FILE as WORK_FILE
@@ -270,13 +270,13 @@ def backup_book(settings: Settings, target: Path) -> Copied:
     address = settings.journal.address
     if address.kind != "sqlite":
         raise PilotageError(
-            "PostgreSQL makes the copies of its databases itself",
+            "PostgreSQL has its own backups",
             subject=str(address),
-            next_step="back it up with pg_dump, and bring it back with pg_restore: docs/howto/backup.md tells how",
+            next_step="back it up with pg_dump, and restore it with pg_restore: see docs/howto/backup.md",
         )
     _need_book(settings)
     if target.exists():
-        raise PilotageError("there is something already", subject=str(target), next_step="name a folder that is new")
+        raise PilotageError("it exists already", subject=str(target), next_step="name a new folder")
     folder = Path(address.folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pilotage-backup-", dir=target.parent) as aside:
@@ -287,7 +287,7 @@ def backup_book(settings: Settings, target: Path) -> Copied:
         for each in made.rglob("*"):
             sync(each)
         if (folder / WORK_FILE).is_file():
-            copy_database(folder / WORK_FILE, made / WORK_FILE)  # first: what it knows, the book knows, too
+            copy_database(folder / WORK_FILE, made / WORK_FILE)  # first, so that the book knows everything in it
         copied = copy_book(folder, made)
         sync(made)
         made.rename(target)
@@ -303,7 +303,7 @@ def _copy_beside(source: Path, target: Path) -> None:
 
 
 def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run: bool) -> list[Purged]:
-    """Forget jobs but for the row that says so; all of them, or none where one is unknown or not over."""
+    """Delete jobs from the book except for their rows; all of them, or none if one is unknown or unfinished."""
     with book_of(settings) as journal:
         rows = [_job(journal, settings, job) for job in jobs]
         for row in rows:
@@ -322,11 +322,11 @@ def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run:
 
 
 def retain_jobs(settings: Settings, *, dry_run: bool) -> Plan:
-    """Do what is due for finished jobs by the settings, or only say what that is."""
+    """Carry out due retention actions for finished jobs, or only list them."""
     from pilotage.service.journal.retention import Retention
     from pilotage.service.journal.writer import Keeper
 
-    # A stream of its own for each run: nobody else counts in it.
+    # A stream of its own for each run.
     stream = f"retain-{secrets.token_hex(6)}"
     numbers = count(1)
     with book_of(settings) as journal:
@@ -342,7 +342,7 @@ def retain_jobs(settings: Settings, *, dry_run: bool) -> Plan:
 
 
 def import_ulm(source: str) -> Imported:
-    """The jobs that a file of L&B's ULM lines tells of."""
+    """The jobs in a file of L&B's ULM lines."""
     from pilotage.app.documents.documents import read_source, shown_name
     from pilotage.book.ulm import read_ulm
 

@@ -1,4 +1,4 @@
-"""What a run would do, asked of the service that runs here, or found out without one; nothing is written."""
+"""Plans a run: through the running service, or without one; writes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def plan_run(source: Source, how: HowToRun) -> RunPlan:
     """The plan of a document; raises `DocumentError` for its faults."""
     loaded = source.load()
-    # Nothing is kept: what a job would bring along is only known by its checksum.
+    # Nothing is stored: files that a job would bring along are known only by checksum.
     sent = submission(source, loaded, how, keep=lambda data: hashlib.sha256(data).hexdigest())
     server = running_service(source.folder) if how.slots is None else None
     if server is None:
@@ -83,7 +83,7 @@ def _reader(state: Path, settings: Settings) -> Iterator[Journal | None]:
 
 
 def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) -> list[Site]:
-    """The sites of the service that a run would start: this computer, and those that are written down."""
+    """The sites of the service that a run would start: this computer, and the configured ones."""
     from pilotage.app.service.serve import this_computer
     from pilotage.app.sites.connections import other_sites
     from pilotage.app.sites.dialects import add_dialects
@@ -92,7 +92,7 @@ def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) 
     add_dialects(state)
     entries = known_sites(file_here(settings, folder=folder)).entries
     own = next((each for each in entries if each.name == LOCAL), None)
-    room = next(path for path in (state, *state.parents) if path.is_dir())  # the state folder may not be there yet
+    room = next(path for path in (state, *state.parents) if path.is_dir())  # the state folder may not exist yet
     here = this_computer(own, folder=room, slots=slots, idle_seconds=0.0)
     return [*([here.site] if here is not None else []), *(site for _, site in other_sites(entries))]
 

@@ -1,4 +1,4 @@
-"""What `pilotage simulate` starts from: a job and its plan, the sites, the world, and what was seen of earlier jobs."""
+"""Prepares `pilotage simulate`: the job and its plan, the sites, the world, and observations of earlier jobs."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ WORLD_BYTES_MAX = 32 * 2**20
 LOCAL = "local"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz"}
 _OWN_FAULTS = frozenset({"application-error", "failure-pattern", "missing-output", "segmentation-fault", "looping"})
-"""Where a package fails so until the end, it would have failed anywhere."""
+"""A package that fails with one of these to the end would have failed anywhere."""
 _NOBODYS_FAULTS = frozenset({"dropped", "rescheduled", "made-before"})
 _LOSSES = {"unheard": "platform-failure", "pilot-killed": "platform-failure"}
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is to be simulated, and where it may run."""
+    """A job to simulate, and its sites."""
 
     name: str
     plan: JobPlan
     registered: JobRegistered
     sites: tuple[SiteEntry, ...]
-    settings: EngineSettings = EngineSettings()  # as a service in this folder would decide
+    settings: EngineSettings = EngineSettings()  # as in a service of this folder
     notes: tuple[str, ...] = ()
 
 
 def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
-    """A document and the sites that hold for it; raises `DocumentError` with every fault of either."""
+    """A document and its sites; raises `DocumentError` with all faults of either."""
     from pilotage.language import plan_of, shapes_of
 
     loaded = examine(file).job()
@@ -55,19 +55,19 @@ def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
     notes = []
     if plan.late:
         listed = ", ".join(str(each.stage) for each in plan.late)
-        notes.append(f"stage {listed} is left out: how many packages it has is only known once others have run")
+        notes.append(f"stage {listed} is left out: the number of its packages is known only when others have run")
         plan = msgspec.structs.replace(plan, late=(), late_waits={})
     if plan.hold:
         plan = msgspec.structs.replace(plan, hold=False)
     if not plan.count:
-        raise PilotageError("has no package that is known yet: there is nothing to simulate", subject=file)
+        raise PilotageError("has only late stages: there is nothing to simulate", subject=file)
     shapes = shapes_of(loaded.expansion)
     registered = JobRegistered(owner=local_user(), name=loaded.definition.job, stages=shapes)
     entries, written = sites_to_simulate(named=sites)
     if not written:
-        notes.append("no sites are known: this computer alone is simulated; name others with --sites FILE")
+        notes.append("no sites are known: only this computer is simulated; name others with --sites FILE")
     elif not any(entry.name == LOCAL for entry in entries):
-        notes.append("this computer, where a service runs packages too, is left out: list it as `local` to have it")
+        notes.append("this computer is left out, though a service uses it: list it as `local` to include it")
     return Simulated(
         name=loaded.definition.job,
         plan=plan,
@@ -79,16 +79,16 @@ def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
 
 
 class SitesToSimulate(NamedTuple):
-    """Where a job is simulated, and whether anybody wrote that down."""
+    """The sites to simulate, and whether a file configures them."""
 
     entries: tuple[SiteEntry, ...]
     written: bool
 
 
 def sites_to_simulate(*, named: str) -> SitesToSimulate:
-    """The sites of a file, or of the one that holds in this folder; without any, this computer as it is.
+    """The sites of a file, or of this folder's default file; without any, this computer as it is.
 
-    An entry of this computer says how many slots it has, as to a service: one pilot has them all.
+    The entry of this computer sets its number of slots, as for a service: one pilot has them all.
     """
     file = file_here(settings_here(), named=named)
     found = known_sites(file)
@@ -103,14 +103,14 @@ def sites_to_simulate(*, named: str) -> SitesToSimulate:
 
 
 def _as_served(entry: SiteEntry) -> SiteEntry:
-    """An entry with what a service that reads it adds: how this computer is called, and that it has one pilot."""
+    """An entry with what a service adds: the name of this computer, and that it has one pilot."""
     pilots_max = 1 if entry.name == LOCAL else entry.pilots_max
     node_names = entry.node_names or ((os.uname().nodename,) if entry.kind == "local" else ())
     return msgspec.structs.replace(entry, pilots_max=pilots_max, node_names=node_names)
 
 
 def world_in(data: bytes, *, file: str, sites: Sequence[SiteEntry]) -> WorldFile:
-    """The world that a file has; raises `DocumentError` with every fault of it."""
+    """The world of a file; raises `DocumentError` with all its faults."""
     from pilotage.language.parsing.worlds import read_world
 
     if len(data) > WORLD_BYTES_MAX:
@@ -122,7 +122,7 @@ def world_in(data: bytes, *, file: str, sites: Sequence[SiteEntry]) -> WorldFile
 
 
 def world_text(world: WorldFile) -> str:
-    """A world as a file holds it."""
+    """A world in its file format."""
     from pilotage.language.parsing.worlds import write_world
 
     return write_world(world)
@@ -130,7 +130,7 @@ def world_text(world: WorldFile) -> str:
 
 @contextmanager
 def trace_lines(file: str) -> Iterator[Iterator[str]]:
-    """The lines of a trace, unpacked where it is packed; raises `PilotageError` where it cannot be read."""
+    """The lines of a trace, unpacked if compressed; raises `PilotageError` if it cannot be read."""
     try:
         with Path(file).open("rb") as raw:
             head = raw.read(6)
@@ -150,7 +150,7 @@ def trace_lines(file: str) -> Iterator[Iterator[str]]:
 
 
 def observe(server: Server, job: str, seen: Observed) -> None:
-    """Add what the book knows of a job to what was seen of others; `job` is an id."""
+    """Add what the book has of a job (by id) to the observations."""
     activities = {each["id"]: each for each in _packages(server, job)}
     attempts = _Attempts(seen, activities)
     for event in _events(server, job):
@@ -181,7 +181,7 @@ class _Attempts:
             case "AttemptCreated":
                 self._sites[key] = data["site"]
                 if data.get("pilot") is None and data.get("lease_seconds") is None:
-                    self._submitted_at[key] = event["time"]  # bound: it queues by itself
+                    self._submitted_at[key] = event["time"]  # in bound mode, it queues itself
             case "AttemptStarted" if key in self._submitted_at and key in self._sites:
                 queued_seconds = max(0.0, event["time"] - self._submitted_at.pop(key))
                 self._site(self._sites[key]).queue_seconds.append(queued_seconds)
@@ -191,7 +191,7 @@ class _Attempts:
                 self._finish(key, data)
 
     def settle(self) -> None:
-        """Whose fault each failure was is known once it is known how its package ended."""
+        """Assign each failure to the package or the site, which is known once the package has ended."""
         for known in self._packages.values():
             if known["done_at"] is not None or known["aborted_at"] is not None:
                 self._seen.packages[known["activity"]] = self._seen.packages.get(known["activity"], 0) + 1
@@ -217,7 +217,7 @@ class _Attempts:
             if reason is not None:
                 self._failed[key] = reason
             return
-        self._failed.pop(key, None)  # it was given up, and came back
+        self._failed.pop(key, None)  # it was lost, and came back
         if reason in _NOBODYS_FAULTS or site is None:
             return
         there, seen = self._site(site), self._seen
@@ -237,7 +237,7 @@ class _Attempts:
 
 
 def _observe_pilots(server: Server, seen: Observed, *, since: float, until: float) -> None:
-    """The pilots that were asked for while a job ran: how long they queued, and whether they ever came."""
+    """The pilots requested while a job ran: how long they queued, and whether they started."""
     pilots = list(_pages(server, "/v1/pilots", "pilots", cursor="after"))
     asked = {each["pilot"]: each for each in pilots if each.get("requested_at") is not None}
     came: dict[str, float] = {}
@@ -249,7 +249,7 @@ def _observe_pilots(server: Server, seen: Observed, *, since: float, until: floa
         if not since <= request["requested_at"] <= until or not request.get("site"):
             continue
         if key not in came and request.get("ended_at") is None:
-            continue  # it still waits, and nobody knows for how long
+            continue  # it is still queued, for an unknown time
         there = seen.sites.setdefault(request["site"], SiteObserved())
         there.pilots += 1
         if key in came:

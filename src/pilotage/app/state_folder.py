@@ -1,4 +1,4 @@
-"""The book, put together: which settings hold, where its service is, and the journal itself."""
+"""Finds the settings in effect, the state folder of a service, and its journal."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TLS_FOLDER = "tls"
-"""In the state folder: its authority and the certificate of the service, where it has them."""
+"""In the state folder: its authority and the certificate of the service, if it has them."""
 JOURNAL_VARIABLE = "PILOTAGE_JOURNAL_URL"
 
 
 class NoFolder(PilotageError):
-    """The journal is named by something that is no folder."""
+    """The name of a journal is not a folder."""
 
 
 class SystemClock:
-    """What time it is, by the clock of this computer."""
+    """The clock of this computer."""
 
     def now(self) -> float:
         """Seconds since 1970, UTC."""
@@ -54,9 +54,9 @@ def settings_here(flags: Mapping[str, object] | None = None) -> Settings:
 
 
 def other_ports(settings: Settings, *, folder: Path, flags: Mapping[str, object]) -> tuple[int, ...]:
-    """What a service may listen on where its port is taken: any, unless somebody said which, or comes from elsewhere.
+    """The ports a service may use if its own is taken: any, unless the port was chosen, or other computers connect.
 
-    Commands on this computer find it by its folder; whoever comes from another one knows the port, and must find it there.
+    Commands on this computer find it by its folder; other computers know only the port.
     """
     service = settings.service
     if not service.port or service.address or service.host not in ("127.0.0.1", "::1", "localhost"):
@@ -66,11 +66,11 @@ def other_ports(settings: Settings, *, folder: Path, flags: Mapping[str, object]
 
 
 def state_folders(*, environment: Mapping[str, str], folder: Path) -> Iterator[StateFolder]:
-    """Where a service that concerns a folder may have said its address: its own first, then those of the folders above."""
+    """Where a service for a folder may have announced itself: its own state folder first, then those above."""
     yield _told_by_settings(environment, folder)
     for place in folder.parents:
         if (place / SETTINGS_FILE).is_file() or (place / STATE_FOLDER).is_dir():
-            # What is wrong with the settings of a folder above is for those who work there.
+            # Faulty settings of a folder above do not matter here.
             with suppress(PilotageError):
                 yield _told_by_settings(environment, place)
 
@@ -87,14 +87,14 @@ def _told_by_settings(environment: Mapping[str, str], folder: Path) -> StateFold
 
 
 def open_journal(settings: Settings) -> Journal:
-    """The journal that the settings name, opened for writing; raises `JournalBusy` where another process writes it."""
+    """The journal of the settings, opened for writing; raises `JournalBusy` if another process writes it."""
     return _journal_adapter(settings).open_journal(settings.journal.address, indexed=indexed_of(settings))
 
 
 def open_reader(settings: Settings) -> Journal | None:
-    """The book that the settings name, to be asked and dumped beside whoever writes it; it can do nothing else of a journal.
+    """The book of the settings, for queries and dumps next to its writer; it supports nothing else.
 
-    None where it was written by an older version, and must be brought up to date before it can be read.
+    None if an older version wrote it, and it must be upgraded before it can be read.
     """
     return _journal_adapter(settings).open_reader(settings.journal.address, indexed=indexed_of(settings))
 
@@ -117,7 +117,7 @@ def _journal_adapter(settings: Settings) -> JournalAdapter:
 
 
 def indexed_of(settings: Settings) -> frozenset[str]:
-    """The attributes by which the book of these settings is indexed."""
+    """The attributes that the book of these settings is indexed by."""
     from pilotage.adapters.journals.queries import DEFAULT_INDEXED
     from pilotage.book.query import indexed_names
 
@@ -125,7 +125,7 @@ def indexed_of(settings: Settings) -> frozenset[str]:
 
 
 def local_user() -> str:
-    """Who this process belongs to, by the system's account and not by what the environment claims."""
+    """The user of this process, from the system's account, not from the environment."""
     import pwd
 
     identity = os.geteuid()

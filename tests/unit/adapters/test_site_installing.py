@@ -241,7 +241,7 @@ def test_where_the_service_is_now_is_said_beside_its_agents(scene: Scene) -> Non
 
 def test_an_address_that_is_not_known_yet_is_not_said(scene: Scene) -> None:
     def unknown() -> str:
-        raise SiteUnreachable("the service has not said yet where it answers")
+        raise SiteUnreachable("the service has not announced its address yet")
 
     scene.installation = Installation(
         scene.caller, folder="", prefix="pilotage-y", ca_file=lambda: None, token=lambda: "", server=unknown

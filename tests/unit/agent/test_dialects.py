@@ -119,7 +119,7 @@ def test_what_is_no_dialect_is_refused_and_nothing_is_kept(tmp_path: Path, text:
 
 
 def test_a_module_of_ours_is_not_replaced(tmp_path: Path) -> None:
-    for name, why in (("slurm.py", "one of our own modules"), ("Bad-Name.py", "called like a module")):
+    for name, why in (("slurm.py", "one of our own modules"), ("Bad-Name.py", "needs the name of a module")):
         with pytest.raises(BadDialect, match=why):
             pack([broken(tmp_path, CLASS, name=name)], state=tmp_path / "state")
 

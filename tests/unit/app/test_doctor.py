@@ -72,7 +72,7 @@ def test_a_state_folder_that_is_open_to_others_is_told_with_the_cure(state: Path
     finding = findings(state)["state folder: access"]
     assert (finding.verdict, finding.message) == (
         "bad",
-        "others can reach into the state folder: expected mode 700, got 755",
+        "other users can access the state folder: expected mode 700, got 755",
     )
     assert finding.next_step.startswith(f"chmod 700 {state}; or ")
 
@@ -93,7 +93,7 @@ def test_a_state_folder_that_is_not_there_yet_is_looked_for_above(tmp_path: Path
             "bad",
             "only 400 KiB are free, and a job needs 64 MiB or more",
         ),
-        ({"statvfs": room(f_favail=3)}, "state folder: space", "bad", "only 3 more files can be made here"),
+        ({"statvfs": room(f_favail=3)}, "state folder: space", "bad", "only 3 more files fit here"),
         ({"statvfs": room(f_bavail=50_000)}, "state folder: space", "warn", "little space"),
         ({"statvfs": room(f_flag=os.ST_NOEXEC)}, "state folder: programs", "bad", "noexec"),
         ({"now": lambda: 0.0}, "state folder: clock", "bad", "ahead of this computer"),
@@ -151,7 +151,7 @@ def test_a_port_that_is_taken_is_told(state: Path) -> None:
         may = Concerned(settings=settings, folder=state.parent, state=state, port_may_change=True)
         changed = next(each for each in diagnose(may) if each.hop == "port")
     assert (found.verdict, f"127.0.0.1:{port}" in found.message) == ("bad", True)
-    assert (changed.verdict, "a service here takes a free one" in changed.message) == ("warn", True)
+    assert (changed.verdict, "a service here uses a free one" in changed.message) == ("warn", True)
 
 
 def test_an_address_that_is_none_of_this_computer_is_told_as_such(state: Path) -> None:

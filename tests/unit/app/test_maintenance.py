@@ -66,9 +66,9 @@ def test_a_purged_job_is_not_dumped(book: Settings, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "chosen, message",
     [
-        (["j1", "j1"], "this job is there twice"),
+        (["j1", "j1"], "this job is in the dump twice"),
         (["j2", "j1"], "a job of this id is known here already"),
-        ([], "there is no dump of a job in it"),
+        ([], "it contains no dump of a job"),
     ],
 )
 def test_nothing_is_loaded_where_one_of_the_jobs_cannot_be(

@@ -120,7 +120,7 @@ def test_a_command_that_is_none_is_refused_with_a_reason(folder: Path, command: 
 
 
 def test_nothing_to_map_over_is_refused(folder: Path) -> None:
-    with pytest.raises(PilotageError, match="nothing to run the command for"):
+    with pytest.raises(PilotageError, match="no items to run the command for"):
         packages(folder, "echo")
 
 

@@ -100,7 +100,7 @@ def test_what_is_written_in_another_way_is_left_to_its_writer(tmp_path: Path) ->
     text = "pilotage: 1\nsites: [{name: a, kind: slurm}, {name: b, kind: slurm}]\n"
     file.write_text(text)
     for change in (lambda: add_entry(file, entry("c")), lambda: remove_entry(file, "a")):
-        with pytest.raises(SiteRefused, match="only its writer can change"):
+        with pytest.raises(SiteRefused, match="cannot be changed automatically"):
             change()
     assert file.read_text() == text
 

@@ -173,9 +173,9 @@ def test_another_pilot_is_asked_for_only_where_one_is_there_and_pilots_run_packa
         ([], site(), "ABORTED", ("package", "its job is ABORTED", "")),
         ([], site(), "CANCELLED", ("package", "its job is CANCELLED", "")),
         ([], site(says="the queue is closed"), "RUNNING", ("submit", "the queue is closed", "")),
-        ([], site(PILOT, noticed=({"key": "annex-1", "state": "held", "words": "no disk"},)), "RUNNING", ("starts", "it will not start by itself: held, no disk", "")),
-        ([], site(PILOT, noticed=({"key": "annex-1", "state": "running", "words": UNHEARD},)), "RUNNING", ("server", "the pilot runs, and cannot speak with the service", UNHEARD)),
-        ([], site(PILOT, noticed=({"key": "annex-1", "state": "running", "words": "HTTP 401"},)), "RUNNING", ("exchange", "the pilot runs, and cannot speak with the service", "HTTP 401")),
+        ([], site(PILOT, noticed=({"key": "annex-1", "state": "held", "words": "no disk"},)), "RUNNING", ("starts", "it cannot start by itself: held, no disk", "")),
+        ([], site(PILOT, noticed=({"key": "annex-1", "state": "running", "words": UNHEARD},)), "RUNNING", ("server", "the pilot runs, but cannot contact the service", UNHEARD)),
+        ([], site(PILOT, noticed=({"key": "annex-1", "state": "running", "words": "HTTP 401"},)), "RUNNING", ("exchange", "the pilot runs, but cannot contact the service", "HTTP 401")),
     ],
 )  # fmt: skip
 def test_it_stops_where_the_service_tells_of_a_failure(
@@ -198,11 +198,11 @@ def test_it_stops_where_the_service_tells_of_a_failure(
 @pytest.mark.parametrize(
     "told, hop, message",
     [
-        (site(), "submit", "it was waited for long enough"),
-        (site(closed="it is full"), "submit", "it was waited for long enough; it is full"),
-        (site(PILOT), "starts", "it was waited for long enough"),
-        (site(PILOT, says="no answer"), "starts", "it was waited for long enough; no answer"),
-        (site(PILOT, noticed=({"key": "annex-1", "state": "running", "words": "still at it"},)), "python", "it was waited for long enough"),
+        (site(), "submit", "timed out"),
+        (site(closed="it is full"), "submit", "timed out; it is full"),
+        (site(PILOT), "starts", "timed out"),
+        (site(PILOT, says="no answer"), "starts", "timed out; no answer"),
+        (site(PILOT, noticed=({"key": "annex-1", "state": "running", "words": "still at it"},)), "python", "timed out"),
     ],
 )  # fmt: skip
 def test_when_its_time_is_over_the_first_hop_that_was_not_seen_is_named(
@@ -249,8 +249,8 @@ def test_the_service_has_to_know_the_site_and_wakes_it_unless_somebody_put_it_to
 @pytest.mark.parametrize(
     "text, progress, expected",
     [
-        ("elsewhere", {}, "the package ran at elsewhere, not here; 'annex' is the kind of that site, too: hibernate it while this one is tested"),
-        ("", {}, "site-test.txt has not come"),
+        ("elsewhere", {}, "the package ran at elsewhere, not here; 'annex' is also the kind of that site: hibernate it while this one is tested"),
+        ("", {}, "site-test.txt has not arrived"),
         (None, {"stuck": "its disk is full"}, "its disk is full"),
     ],
 )  # fmt: skip
@@ -266,7 +266,7 @@ def test_the_output_has_to_come_from_this_site(
 
 def test_an_output_that_has_not_come_in_time_is_not_waited_for(tmp_path: Path) -> None:
     trial = Trial(tmp_path, ToldServer({"jobs/j1": [{"state": "DONE"}]}), seconds_max=-1.0)
-    assert trial.failure() == ("outputs", "site-test.txt has not come", "")
+    assert trial.failure() == ("outputs", "site-test.txt has not arrived", "")
     assert trial.sleeps == 0
 
 

@@ -177,7 +177,7 @@ def test_what_is_missing_is_named_with_what_to_do() -> None:
     with pytest.raises(CannotLook, match=r"python3 is 3.6.8"):
         entry_from("lyon", "", look_around(old), Chosen())
     named = Chosen(python="/opt/python3")
-    with pytest.raises(CannotLook, match="nothing there answers to that"):
+    with pytest.raises(CannotLook, match="there is no such command"):
         entry_from("lyon", "", look_around(old, chosen=named), named)
     old.pythons["/opt/python3"] = "3.6.8"
     with pytest.raises(CannotLook, match=r"/opt/python3 is 3.6.8"):
@@ -237,9 +237,9 @@ def test_what_is_asked_for_and_was_found_not_to_be_there_is_refused(
         assert message in told
         assert hint in told
     cluster.said["folder"] = "no no ext2/ext3"
-    assert "is not there, and cannot be made" in refused("site", "add", "lyon", "--folder", "/scrtach/me")
+    assert "does not exist, and cannot be created" in refused("site", "add", "lyon", "--folder", "/scrtach/me")
     cluster.said["folder"] = "yes no nfs"
-    assert "this folder cannot be written" in refused("site", "add", "lyon", "--folder", "/scratch")
+    assert "this folder is not writable" in refused("site", "add", "lyon", "--folder", "/scratch")
     assert "only one's own home folder" in refused("site", "add", "lyon", "--folder", "~bob/x")
     assert not (tmp_path / "sites.yaml").exists()
 
@@ -249,9 +249,9 @@ def test_what_may_not_be_as_it_is_asked_for_is_warned_of(monkeypatch: pytest.Mon
     monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda *_, **__: cluster)
     words = ["--folder", "/local/me", "--pilots", "6", "--gpus", "1"]
     warned = [
-        "the folder /local/me is not there yet; it is made when it is first needed",
-        "the folder /local/me is on tmpfs, a disk of the login node alone: nodes may not see it",
-        "the queue 'main' tells of no GPU, and a pilot asks for 1",
+        "the folder /local/me does not exist yet; it is created when first needed",
+        "the folder /local/me is on tmpfs, a disk of the login node only: nodes may not see it",
+        "the queue 'main' reports no GPU, but a pilot asks for 1",
         "its batch system takes 5 jobs at most, fewer than 6 pilots",
     ]
     assert json.loads(run("site", "add", "lyon", *words, "--dry-run", "--json").stdout)["warnings"] == warned
@@ -374,7 +374,7 @@ def test_a_file_that_is_named_and_not_there_is_refused_but_for_a_site_that_is_ad
 def test_a_bad_name_address_or_kind_is_refused_before_anything_is_called(tmp_path: Path) -> None:
     assert "cannot name a site" in refused("site", "add", "no good")
     assert "ssh://HOST" in refused("site", "add", "lyon", "http://lyon")
-    assert "no batch system of this kind" in refused("site", "add", "lyon", "--kind", "slrum")
+    assert "this kind of batch system is unknown" in refused("site", "add", "lyon", "--kind", "slrum")
     assert not (tmp_path / "sites.yaml").exists()
 
 

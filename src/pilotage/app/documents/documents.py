@@ -1,6 +1,6 @@
-"""Documents: read, checked, drawn and converted.
+"""Reads, checks, draws and converts documents.
 
-Everything heavy is imported where it is used, so that what needs little is quick.
+Everything heavy is imported where it is used, so that small commands are quick.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OPEN_ALREADY = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 def find_document(folder: str = ".") -> str:
-    """The name of the document in a folder; raises `DocumentError` where there is none."""
+    """The name of the document in a folder; raises `DocumentError` if there is none."""
     from pilotage.model.jobs.definition import DOCUMENT_NAMES
 
     for name in DOCUMENT_NAMES:
@@ -59,10 +59,10 @@ def load(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
 ) -> LoadedJob:
-    """Read, check and expand a document of any known format; raises `DocumentError` with every fault it has.
+    """Read, check and expand a document of any known format; raises `DocumentError` with all its faults.
 
-    `parameters` are values for the parameters that it declares. What none of the files `targets` needs is left out; they
-    are named from the folder of the document, or from the current one.
+    `parameters` are values for the parameters it declares. Packages that none of the files `targets` needs are left
+    out; targets are relative to the folder of the document, or to the current one.
     """
     name = os.fspath(path)
     wanted = named_from(_folder_of(name), targets)
@@ -70,7 +70,7 @@ def load(
 
 
 def named_from(folder: Path, targets: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of targets as a document in a folder has them, whether they were named from there or from the current one."""
+    """The names of targets relative to a document's folder, whether given relative to it or to the current folder."""
     words = (targets,) if isinstance(targets, str) else targets
     return tuple(_named_from(folder, word) for word in words)
 
@@ -87,9 +87,9 @@ def examine(
     parameters: Mapping[str, Any] | None = None,
     targets: Sequence[str] = (),
 ) -> Loaded:
-    """The same without raising for what is wrong with the document: its report has every fault.
+    """The same without raising for faults of the document: its report has all of them.
 
-    None is the document of the current folder. What none of the files `targets` needs is left out.
+    None is the document of the current folder. Packages that none of the files `targets` needs are left out.
     """
     from pilotage.language import DiskFolder, Loaded, Report
     from pilotage.language import load as understand
@@ -125,15 +125,14 @@ def examine(
 
 
 class EarlierJobs:
-    """The jobs in the book of a folder; nothing of it is opened, nor imported, before a document asks for one."""
+    """The jobs in the book of a folder; opened, and imported, only when a document refers to one."""
 
     def __init__(self, place: Path) -> None:
-        """Take the folder of the document."""
         self._place = place
         self._booked: BookedJobs | None = None
 
     def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
-        """The outputs of a job that match, by its id or its name."""
+        """The outputs of a job that match a pattern; the job is given by id or name."""
         if self._booked is None:
             from pilotage.app.documents.earlier_jobs import BookedJobs
 
@@ -142,7 +141,7 @@ class EarlierJobs:
 
 
 def read_source(source: str) -> bytes:
-    """The bytes of a file, or of standard input for `-`; raises `DocumentError` with a clear reason where it cannot."""
+    """The bytes of a file, or of standard input for `-`; raises `DocumentError` with the reason."""
     if not source:
         raise _unreadable(source, "missing-file", "the name of the file is empty")
     try:
@@ -181,7 +180,7 @@ def _limited(file: IO[bytes], source: str) -> bytes:
 
 
 def _refuse_binary(head: bytes, source: str) -> None:
-    """Say once what would otherwise be a fault at every other byte; text in another encoding is told by its reader."""
+    """Report a binary file once, instead of a fault at every other byte; other encodings are left to the reader."""
     if head.startswith((GZIP_MAGIC, b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
         return
     controls = len(head) - len(head.translate(None, _CONTROLS))
@@ -211,7 +210,7 @@ def _kind_of(mode: int) -> str:
 
 
 def _near_files(source: str) -> str:
-    """A hint that names a file with nearly this name."""
+    """A hint that names a file of nearly this name."""
     path = Path(source)
     try:
         names = [entry.name for entry in os.scandir(path.parent) if entry.is_file()]
@@ -222,14 +221,14 @@ def _near_files(source: str) -> str:
 
 
 def _folder_of(source: str | None) -> Path:
-    """The folder that the names of a document are relative to."""
+    """The folder that the names in a document are relative to."""
     if source is None or source == STANDARD_INPUT or source.startswith(_OPEN_ALREADY):
         return Path()
     return Path(source).parent
 
 
 def shown_name(name: str) -> str:
-    """A file's name as text that can be printed, whatever its bytes."""
+    """A file's name as printable text, whatever its bytes."""
     if name in ("", STANDARD_INPUT):
         return "<stdin>" if name else "''"
     return os.fsencode(name).decode("utf-8", errors="replace")
@@ -239,9 +238,9 @@ def shown_name(name: str) -> str:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What `check` finds out. What could not be found out because of an error is None."""
+    """The result of `check`. What an error prevented is None."""
 
-    file: str  # its name, as it can be printed
+    file: str  # its name, printable
     valid: bool
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
@@ -254,7 +253,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     edges: int | None = None
     critical_path_seconds: float | None = None
     late: tuple[LateStage, ...] = ()  # stages whose packages are not known yet
-    losses: int = 0  # what an imported document says that has no meaning here
+    losses: int = 0  # parts of an imported document that have no meaning here
 
 
 _PROBLEM_FIELDS = ("file", "line", "column", "code", "message", "hint")
@@ -265,7 +264,7 @@ _NOT_IN_JSON = ("file", "late", "losses")
 def check(
     source: str | None, *, source_format: Format | None = None, parameters: Mapping[str, Any] | None = None
 ) -> Verdict:
-    """Read, check and expand a document, the current folder's for None, and count what came of it."""
+    """Read, check and expand a document, the current folder's for None, and count its parts."""
     from pilotage.language import DiskFolder
     from pilotage.language.drawing.file_count import count_files
     from pilotage.language.expansion.advice import warn_of_missing_programs
@@ -296,7 +295,7 @@ def check(
 
 
 def verdict_json(verdict: Verdict) -> str:
-    """The verdict as the JSON object that other programs rely on."""
+    """The result as the JSON object that other programs rely on."""
     found = {name: getattr(verdict, name) for name in verdict.__struct_fields__ if name not in _NOT_IN_JSON}
     for name in ("errors", "warnings"):
         found[name] = [{field: getattr(problem, field) for field in _PROBLEM_FIELDS} for problem in found[name]]
@@ -304,7 +303,7 @@ def verdict_json(verdict: Verdict) -> str:
 
 
 def json_text(value: object) -> str:
-    """Readable JSON that ends its last line, without a character that could steer a terminal."""
+    """Readable JSON that ends its last line, without control characters for a terminal."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     return _LATER_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
@@ -320,7 +319,7 @@ def document_schema() -> dict[str, Any]:
 
 
 def draw(loaded: LoadedJob, drawing: Drawing, *, columns: int = 80) -> Iterator[str]:
-    """The pieces of a drawing of a loaded job's graph."""
+    """Draw the graph of a loaded job, in pieces."""
     from pilotage.language.drawing import draw as pieces
 
     return pieces(loaded.expansion, drawing, columns=columns)
@@ -337,7 +336,7 @@ def text_cells(text: str) -> int:
 
 
 class SidedLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was lost, and on which side: reading the one format, or writing the other."""
+    """Something lost in a conversion, and on which side: reading one format, or writing the other."""
 
     side: str  # "import" or "export"
     file: str
@@ -404,7 +403,7 @@ def software_command(descriptor: str, invocation: str) -> str:
 
 
 def text_of(source: str) -> tuple[str | None, Report]:
-    """The text of a file, or None after noting why there is none."""
+    """The text of a file; or None, and the reason in the report."""
     from pilotage.language import Report
 
     report = Report(shown_name(source))
@@ -450,7 +449,7 @@ def shell_words(text: str) -> list[str]:
 
 
 def table_columns(name: str) -> tuple[str, ...]:
-    """The names of the columns of a CSV file; raises `DocumentError` where it cannot be read."""
+    """The column names of a CSV file; raises `DocumentError` if it cannot be read."""
     from pilotage.language import DiskFolder
     from pilotage.language.expansion.lists import ListFault, RecordingLists
 
@@ -461,5 +460,5 @@ def table_columns(name: str) -> tuple[str, ...]:
 
 
 def missing_file_hint(name: str) -> str:
-    """A hint on a file that is not there: one with nearly its name, or the folder that is not there either."""
+    """A hint for a missing file: one of nearly its name, or its missing folder."""
     return _near_files(name)

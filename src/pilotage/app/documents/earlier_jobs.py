@@ -1,4 +1,4 @@
-"""The outputs of jobs that ran before, from the book of a folder: for stages that iterate over them."""
+"""The outputs of earlier jobs, from the book of a folder: for stages that iterate over them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _JOBS_AT_ONCE = 1000
 
 
 class BookedJobs:
-    """Jobs in the book of a folder, whether its service runs or has ended; nothing is started."""
+    """Jobs in the book of a folder, whether its service runs or not; starts nothing."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder of the document; the book is opened when somebody asks."""
+        """Take the folder of the document; the book is opened on the first query."""
         self._folder = folder
-        self._known: dict[str, tuple[str, list[str]] | None] = {}  # by what was asked: the job, and all its outputs
+        self._known: dict[str, tuple[str, list[str]] | None] = {}  # by the given name: the job, and all its outputs
 
     def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
-        """The outputs of a job that match, by its id or its name; raises `PilotageError` where they cannot be taken."""
+        """The outputs of a job that match a pattern; raises `PilotageError` if they cannot be used."""
         if job not in self._known:
             self._known[job] = self._ask(job)
         found = self._known[job]
@@ -53,7 +53,7 @@ class BookedJobs:
 
 
 def _job(server: Server, word: str) -> dict[str, Any] | None:
-    """The job of an id, which must be over; else the newest finished job of a name."""
+    """The job of an id, which must be over; or the newest finished job of a name."""
     from pilotage.client.server import path_of
 
     try:
@@ -77,7 +77,7 @@ def _job(server: Server, word: str) -> dict[str, Any] | None:
 
 
 def _in_tree(folder: str, name: str, *, job: str, tree: Path) -> str:
-    """The name that a file of another job has in the tree of a document."""
+    """The name of another job's file, relative to the document's tree."""
     root = PurePath(os.path.realpath(tree))
     if not PurePath(folder).is_relative_to(root):
         raise PilotageError(

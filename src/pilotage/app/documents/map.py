@@ -1,7 +1,7 @@
 """`pilotage map`: one command over many items, as a job without a document.
 
-The replacement strings are those of GNU parallel. The words of the command are split once and given to the system as
-they are; what an item holds never meets a shell unless one was asked for, and is quoted for it then.
+The replacement strings are those of GNU parallel. The command is split into words once, and the words are passed on as
+they are; an item never reaches a shell unless one is requested, and then it is quoted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pilotage.model.jobs.definition import (
 
 NAME_DEFAULT = "map"
 EVERYTHING = "(?s:.*)"
-"""Without a word on outputs, every file that a command leaves behind is taken, if there is any."""
+"""By default, every file that a command leaves behind is an output."""
 
 _REPLACEMENTS = {
     "{}": "{item}",
@@ -50,7 +50,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be mapped: a command over items; or, without a command, items that are commands themselves."""
+    """A mapping: a command over items; or, without a command, items that are commands themselves."""
 
     command: str | None = None
     items: tuple[str, ...]
@@ -60,7 +60,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mapped(asked: Asked, *, folder: Path) -> LoadedJob:
-    """The job that does it, checked and expanded; raises `PilotageError` where nothing can come of it."""
+    """The job of a mapping, checked and expanded; raises `PilotageError` if it is empty or faulty."""
     definition = definition_of(asked, folder=folder)
     report = Report("map")
     expansion = expand(definition, RecordingLists(DiskFolder(folder)), report)
@@ -72,7 +72,7 @@ def mapped(asked: Asked, *, folder: Path) -> LoadedJob:
 def definition_of(asked: Asked, *, folder: Path) -> Definition:
     """The definition: one stage, with a package for each item."""
     if not asked.items:
-        raise PilotageError("there is nothing to run the command for", next_step="name files or other items behind it")
+        raise PilotageError("there are no items to run the command for", next_step="name files or other items")
     command = asked.command
     lines = _commands(asked, folder) if command is None else _over_items(asked, command, folder)
     first = asked.items[0] if command is None else command
@@ -86,7 +86,7 @@ def _over_items(asked: Asked, command: str, folder: Path) -> list[Line]:
     if not command.strip():
         raise PilotageError("the command is empty", next_step="say what to run, such as: pilotage map 'wc {}' *.txt")
     command = command if _replaced(command) != _protected(command) else f"{command} {{}}"
-    # The number of an item is its place in the list, whichever line it goes to.
+    # The number of an item is its place in the list, whichever line it is in.
     found = [(number, *_placed(item, folder)) for number, item in enumerate(asked.items, 1)]
     parts = ([each for each in found if each[2]], [each for each in found if not each[2]])
     return [_line(asked, command, part, folder=folder, takes=part[0][2]) for part in parts if part]
@@ -104,7 +104,7 @@ def _line(asked: Asked, command: str, part: Sequence[tuple[int, str, bool]], *, 
 
 
 def _each(values: tuple[str, ...], numbers: tuple[str, ...], binary: Binary) -> Iteration:
-    """The items, and beside them, as far as the command asks, what is made of each."""
+    """The items, with those derived values of each that the command uses."""
     said = " ".join([*binary.run, binary.shell, *(output.name for output in binary.outputs)])
     sources = [Source(variable="item", values=values)]
     if "{bare}" in said:
@@ -115,7 +115,7 @@ def _each(values: tuple[str, ...], numbers: tuple[str, ...], binary: Binary) -> 
 
 
 def _bare(item: str) -> str:
-    """An item without its last ending: `a/b.tar.gz` is `a/b.tar`."""
+    """An item without its last extension: `a/b.tar.gz` is `a/b.tar`."""
     return item.removesuffix(part_of_name(item, "suffix"))
 
 
@@ -124,9 +124,9 @@ def _package(binary: Binary) -> Package:
 
 
 def _placed(item: str, folder: Path) -> tuple[str, bool]:
-    """An item as a command in another folder can use it, and whether it is a file of this folder that must be there.
+    """An item as a command in another folder can use it, and whether it is a required file of this folder.
 
-    What exists elsewhere, and folders, are named by their whole path.
+    Files elsewhere, and folders, get their absolute path.
     """
     if not item or "\0" in item or not os.path.lexists(path := folder / item):
         return item, False
@@ -141,7 +141,7 @@ def _placed(item: str, folder: Path) -> tuple[str, bool]:
 def _commands(asked: Asked, folder: Path) -> list[Line]:
     if asked.outputs:
         raise PilotageError(
-            "commands that differ make files that differ", subject="--output", next_step="leave it out: all are taken"
+            "different commands make different files", subject="--output", next_step="leave it out: all are taken"
         )
     return [Line(packages=(_package(_own_command(command, asked, folder)),)) for command in asked.items]
 
@@ -157,14 +157,14 @@ def _own_command(command: str, asked: Asked, folder: Path) -> Binary:
 
 
 def _words(command: str) -> list[str]:
-    """The words of a command; raises `PilotageError` for what only a shell understands."""
+    """The words of a command; raises `PilotageError` for syntax that only a shell understands."""
     bare = _BRACES.sub("_", command)
     needs = shell_words(bare)
     if needs:
         raise PilotageError(
             f"only a shell understands {needs[0]!r}",
             subject=command,
-            next_step="say --shell to give it to one, or put it in quotes to mean it as it is",
+            next_step="use --shell to run it in one, or quote it to use it as it is",
         )
     try:
         words = shlex.split(command)
@@ -176,14 +176,14 @@ def _words(command: str) -> list[str]:
 
 
 def _named_in(command: str, folder: Path) -> tuple[InputFile, ...]:
-    """The files of the folder that a command names itself, such as the script that it is: they must be there, too."""
+    """The files of the folder that a command names, such as its script: they are required, too."""
     scanner = shlex.shlex(command, posix=True, punctuation_chars=True)
     scanner.whitespace_split = True
     scanner.commenters = ""
     try:
         words = dict.fromkeys(scanner)
     except ValueError:
-        return ()  # whoever takes the command apart says what is wrong with it
+        return ()  # parsing the command reports the fault
     named = [tidy_name(word) for word in words if not _BRACES.search(word) and _placed(word, folder)[1]]
     return tuple(InputFile(name=_protected(literal(name))) for name in dict.fromkeys(named))
 
@@ -194,7 +194,7 @@ def _replaced(text: str) -> str:
 
 
 def _protected(text: str) -> str:
-    """A text that stands for itself."""
+    """A text with everything special escaped."""
     return text.replace("{", "{{").replace("}", "}}")
 
 

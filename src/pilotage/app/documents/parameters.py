@@ -1,4 +1,4 @@
-"""What is chosen for the parameters of a document: on the command line, in a file, or in Python."""
+"""Values for the parameters of a document: from the command line, a file, or Python."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def chosen_parameters(settings: Sequence[str], file: str | None) -> dict[str, st
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
             raise PilotageError(
-                f"--set {text!r} chooses nothing", expected="NAME=VALUE", next_step="for example  --set seed=7"
+                f"--set {text!r} sets nothing", expected="NAME=VALUE", next_step="for example  --set seed=7"
             )
         chosen[name.strip()] = value
     return chosen
 
 
 def parameters_of(values: Mapping[str, Any]) -> dict[str, str]:
-    """Values as the texts that a document takes; raises `PilotageError` for what is neither a text nor a number."""
+    """Values as texts for a document; raises `PilotageError` for one that is neither a text nor a number."""
     found: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, bool):
@@ -32,13 +32,13 @@ def parameters_of(values: Mapping[str, Any]) -> dict[str, str]:
             found[str(name)] = str(value)
         else:
             raise PilotageError(
-                f"the parameter {name!r} is chosen as {value!r}", expected="a text, a number, or true or false"
+                f"the parameter {name!r} cannot be {value!r}", expected="a text, a number, or true or false"
             )
     return found
 
 
 def _in_file(path: Path) -> dict[str, Any]:
-    """What a file says, as its ending tells: JSON, TOML, or YAML."""
+    """The content of a file by its extension: JSON, TOML, or YAML."""
     try:
         data = path.read_bytes()
     except OSError as error:

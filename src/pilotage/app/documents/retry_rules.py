@@ -1,4 +1,4 @@
-"""Restart rules to look at before anything fails: the default table, and what it and a document's own rules come to."""
+"""Shows retry rules before anything fails: the default table, and its outcome with the rules of a document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pilotage.model.states import AbortCause
 
 SETTINGS = RestartSettings()
 UNTOLD_REASON = "application-error"
-"""What a failure counts as of which only its exit code or its message is told."""
+"""The reason assumed for a failure given only by exit code or message."""
 
 _DONE = {
     "again": "restarted as it was",
@@ -29,11 +29,11 @@ _DONE = {
     "more-time": "restarted with more time",
     "where-more-time": "restarted",
 }
-_SHOWN_PACKAGES = "packages are named 1.2.1, or by their path, or by their name"
+_SHOWN_PACKAGES = "name a package by 1.2.1, its path, or its name"
 
 
 class RuleLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the default table, in words; `setting` bounds it at `bound`."""
+    """One row of the default table, in words; `setting` limits it to `bound`."""
 
     reason: str
     action: str
@@ -47,31 +47,31 @@ class RuleLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alone(msgspec.Struct, frozen=True, kw_only=True):
-    """What the same failures come to where there is one site only, until the package is given up."""
+    """The outcome of the same failures with only one site, until the package is given up."""
 
     attempts: int
-    pause_seconds: float  # between them, in all
+    pause_seconds: float  # between attempts, in total
     cause: AbortCause | None
 
 
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be done with packages that have the same rules and ask for the same, after each failure of a kind."""
+    """What happens to packages with the same rules and demands after each failure of a kind."""
 
     activities: tuple[str, ...]  # none: any package without rules of its own
     attempts_max: int
     answers: tuple[Verdict, ...]
-    bounded: str = ""  # where the default table answers with what is not counted: what bounds it instead
-    alone: Alone | None = None  # where that is something else, and nobody said how many sites there are
+    bounded: str = ""  # what limits retries that the default table does not count
+    alone: Alone | None = None  # if that differs, and the number of sites is not given
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure that might come, and how often."""
+    """A possible failure, and how often it occurs."""
 
     reason: str = UNTOLD_REASON
     exit_code: int | None = None
     message: str = ""
     times: int = 5
-    sites: int = 0  # of so many each fails in its turn; 0: always another
+    sites: int = 0  # each of so many fails in turn; 0: always another
 
 
 def default_rules() -> list[RuleLine]:
@@ -112,7 +112,7 @@ def _changes(row: Row) -> str:
 
 
 def grouped_rules() -> dict[RuleLine, list[str]]:
-    """The default table with reasons that have the same rule together; the lines have no reason of their own."""
+    """The default table with reasons of the same rule together; these lines have no reason of their own."""
     alike: dict[RuleLine, list[str]] = {}
     for line in default_rules():
         alike.setdefault(msgspec.structs.replace(line, reason=""), []).append(line.reason)
@@ -130,13 +130,13 @@ def rules_table() -> str:
 
 
 def foresee(asked: Asked) -> Foreseen:
-    """What would be done with a package that says nothing of its own."""
+    """What happens to a package without rules of its own."""
     _known(asked.reason, RULES)
     return _foreseen((), Retry(), Demand(), asked)
 
 
 def foresee_document(loaded: LoadedJob, asked: Asked, *, package: str = "") -> list[Foreseen]:
-    """What would be done with each kind of package of a document, or with the one that is named."""
+    """What happens to each kind of package in a document, or to the named one."""
     expansion = loaded.expansion
     templates = plan_of(expansion).templates
     chosen = [_position(expansion, package)] if package else list(range(len(templates)))
@@ -153,7 +153,7 @@ def foresee_document(loaded: LoadedJob, asked: Asked, *, package: str = "") -> l
 def _foreseen(activities: tuple[str, ...], retry: Retry, demand: Demand, asked: Asked) -> Foreseen:
     answers = _answers(retry, demand, asked, times=asked.times, sites=asked.sites)
     name, row = row_of(answers[0].rule)
-    is_default = name == answers[0].rule  # a rule of its own is no reason
+    is_default = name == answers[0].rule  # a rule of its own is not a reason
     return Foreseen(
         activities=activities,
         attempts_max=retry.attempts_max or SETTINGS.attempts_max,
@@ -177,7 +177,7 @@ def _answers(retry: Retry, demand: Demand, asked: Asked, *, times: int, sites: i
 
 
 def _alone(retry: Retry, demand: Demand, asked: Asked) -> Alone | None:
-    """What comes of it at one site, unless that is the same at many, or it is never given up."""
+    """The outcome at one site, unless it is the same at many, or there is no limit."""
     times = failures_max(retry=retry, settings=SETTINGS)
     many, one = (_answers(retry, demand, asked, times=times, sites=sites) for sites in (0, 1))
     pause_seconds = sum(answer.delay_seconds for answer in one)
@@ -200,11 +200,11 @@ def _known(reason: str, reasons: Iterable[str]) -> None:
     known = set(reasons)
     if reason not in known:
         hint = did_you_mean(reason, known)
-        raise PilotageError("no attempt fails for this reason", subject=repr(reason), next_step=hint)
+        raise PilotageError("there is no such failure reason", subject=repr(reason), next_step=hint)
 
 
 def _position(expansion: Expansion, package: str) -> int:
-    """Which block a package is of."""
+    """The block of a package."""
     number = _number(expansion, package)
     if number is None:
         raise PilotageError(

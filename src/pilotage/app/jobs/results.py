@@ -1,4 +1,4 @@
-"""What came of a job, for Python: its counts, its failures, and for each package GASW's output object."""
+"""Results of a job, for Python: its counts, its failures, and GASW's output object of each package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GOOD = ("DONE", "CLEARED")
 
 
 class PackagesFailed(PilotageError):
-    """A job ended, and not all of its packages did well, or a target was not made; `result` has them."""
+    """A job ended, and some packages failed, or a target was not made; `result` has them."""
 
     exit_code = ExitCode.FAILED
 
@@ -54,17 +54,17 @@ class PackagesFailed(PilotageError):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one package: GASW's output object, with what its programs wrote and the files that are there now."""
+    """The result of one package: GASW's output object, with its logs and its existing output files."""
 
     id: str  # JOB/1.2.1
     package: str  # 1.2.1
     state: str
-    exit_code: str  # GASW's; empty while it has not ended
+    exit_code: str  # GASW's; empty until it ends
     exit_message: str = ""
     exit_status: int | None = None
     signal: int | None = None
     attempt: int | None = None
-    standard_output: str = ""  # as far as it was kept
+    standard_output: str = ""  # as far as stored
     standard_error: str = ""
     application_output: str = ""
     application_error: str = ""
@@ -73,20 +73,19 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether it did well."""
+        """Whether it succeeded."""
         return self.state in _GOOD
 
 
 class Outputs:
-    """What came of the packages of a job: each is asked for when it is its turn, every time anew."""
+    """The results of a job's packages: each is requested in turn, every time anew."""
 
     def __init__(self, following: JobWatcher, *, packages: int) -> None:
-        """Take a job and how many packages it has."""
         self._following = following
         self._packages = packages
 
     def __iter__(self) -> Iterator[Output]:
-        """One after the other, in the order of the document."""
+        """One after another, in the order of the document."""
         cursor: str | None = None
         try:
             while True:
@@ -109,13 +108,12 @@ class Outputs:
         return self._packages
 
     def __repr__(self) -> str:
-        """How many there are, and how to have them."""
         what = "1 package" if self._packages == 1 else f"{self._packages:,} packages"
         return f"<Outputs of {self._following.job}: {what}; iterate over them, or ask for one with output('1.2.1')>"
 
 
 class Result:
-    """A job and what came of it so far; `refresh` and `wait` look again."""
+    """A job and its results so far; `refresh` and `wait` update it."""
 
     def __init__(self, following: JobWatcher, progress: Progress, *, folder: Path) -> None:
         """`folder` is where the files of the job appear."""
@@ -130,67 +128,67 @@ class Result:
 
     @property
     def state(self) -> str:
-        """The state of the job, as the book has it."""
+        """The state of the job, as recorded in the book."""
         return self.progress.state
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many packages there are, and how many of them are done, running, failed and so on."""
+        """How many packages there are, and how many are done, running, failed and so on."""
         names = ("packages", "done", "running", "failed", "cancelled", "dropped", "adopted", "healed")
         return {name: getattr(self.progress, name) for name in names}
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether it has ended for good."""
         return is_over(self.progress)
 
     @property
     def ok(self) -> bool:
-        """Whether everything was done, and every target made."""
+        """Whether all packages are done, and every target made."""
         return self.exit_code == ExitCode.COMPLETE
 
     @property
     def exit_code(self) -> int:
-        """What `pilotage run` would end with."""
+        """The exit code that `pilotage run` would have."""
         return exit_code_of(self.progress)
 
     @property
     def failures(self) -> tuple[FailureGroup, ...]:
-        """What failed, grouped by cause, each group with one of its packages as a card."""
+        """The failures, grouped by cause, each group with the card of one package."""
         return self.progress.failures
 
     @property
     def unmade(self) -> tuple[UnmadeTarget, ...]:
-        """The targets of which nothing was made, once it is over."""
+        """The targets that were not made, once the job is over."""
         return self.progress.unmade
 
     @property
     def outputs(self) -> Outputs:
-        """What came of each package, one after the other."""
+        """The result of each package, one after another."""
         return Outputs(self._following, packages=self.progress.packages)
 
     def output(self, package: str) -> Output:
-        """What came of one package, named `1.2.1`."""
+        """The result of one package, named `1.2.1`."""
         try:
             return output_of(self._following, package)
         finally:
             self._following.close()
 
     def refresh(self) -> Result:
-        """Look again; gives itself back."""
+        """Update; returns itself."""
         self.progress = self._following.progress()
         self._following.close()
         return self
 
     def wait(self) -> Result:
-        """Wait until it is over, or nothing can move; gives itself back."""
+        """Wait until it is over, or nothing can move; returns itself."""
         for progress in self._following.until_over():
             self.progress = progress
         self._following.close()
         return self
 
     def raise_for_failures(self) -> Result:
-        """Raise `PackagesFailed` unless everything was done; gives itself back."""
+        """Raise `PackagesFailed` unless everything succeeded; returns itself."""
         if not self.ok:
             raise PackagesFailed(self)
         return self
@@ -241,7 +239,7 @@ def _failure_html(group: FailureGroup) -> str:
 
 
 def output_of(following: JobWatcher, package: str) -> Output:
-    """What came of a package, as the service tells it, with the texts of its logs."""
+    """The result of a package, with the texts of its logs."""
     return following.ask(lambda server: _output(Jobs(server), following.job, package))
 
 
@@ -275,14 +273,14 @@ def _output(jobs: Jobs, job: str, package: str) -> Output:
 
 
 def nothing_to_do(name: str, *, packages: int) -> Progress:
-    """The progress of a job that was not needed: everything was there."""
+    """The progress of a job that was not needed: all its outputs exist."""
     return Progress(job="", name=name, state="DONE", packages=packages, done=packages, adopted=packages)
 
 
 __all__ = ["Output", "Outputs", "PackagesFailed", "Result", "nothing_to_do", "output_of"]
 
 
-# The results of a job, taken over: every file is compared with what was granted, and put where it is wanted.
+# Hands over the results of a job: compares every file with its grant, and copies it on request.
 
 _PIECE_BYTES = 2**20
 _GONE = "it is gone"
@@ -290,11 +288,11 @@ _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLI
 
 
 TakenKind = Literal["well", "gone", "changed", "in-the-way"]
-"""How a file is: well; missing; another than was granted; or well, with something in its way where it is to be put."""
+"""The condition of a file: well; missing; changed; or well, but its new place is taken."""
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: where it is now, or what is wrong with it."""
+    """One file: where it is now, or its fault."""
 
     file: PublishedFile
     path: str
@@ -303,9 +301,9 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def take(files: Iterable[tuple[str, PublishedFile]], *, to: Path | None) -> Iterator[Taken]:
-    """Verify files that lie in their folders, and put them under their names into another one where it is given.
+    """Verify files in their folders, and copy them into another one if given.
 
-    A file of another content that is there already is left alone, and told.
+    A different file that exists there already is left alone, and reported.
     """
     for folder, file in files:
         source = Path(folder, file.name)
@@ -321,7 +319,7 @@ def take(files: Iterable[tuple[str, PublishedFile]], *, to: Path | None) -> Iter
 
 
 def _difference(path: Path, file: PublishedFile) -> str:
-    """What is wrong with a file; nothing where it is the one that was granted."""
+    """The fault of a file; empty if it is the granted one."""
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size

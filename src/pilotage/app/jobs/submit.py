@@ -1,4 +1,4 @@
-"""From a document to a job at a service: read, checked, and sent with what it brings along."""
+"""Submits a document to a service: reads and checks it, and sends it with the files it brings along."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from pilotage.model.jobs.submission import Submission, SubmissionAnswer
 
 BROUGHT_MAX = 4
-"""So often a job is brought to a service that goes away before it has answered."""
+"""How often to submit again, if the service stops before it has answered."""
 
 
 class HowToRun(RunOptions, frozen=True, kw_only=True):
-    """How a job is run, beside what its document says."""
+    """Options of a run, besides the document."""
 
-    slots: int | None = None  # none: as many as there are cores
-    sites: str = ""  # the file of sites; none: the usual one
-    only_if_needed: bool = False  # where everything is there already, no job is made of it
+    slots: int | None = None  # None: the number of cores
+    sites: str = ""  # the file of sites; empty: the default one
+    only_if_needed: bool = False  # if all outputs exist, no job is made
     owner: str = ""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that is to be run: where it is, and how it is understood, which may take a moment."""
+    """A document to run: where it is, and how to load it, which may take a moment."""
 
     folder: Path  # absolute: the root of the job's tree
     document: str  # its name, for messages; the same name in the same folder is the same document
@@ -42,7 +42,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that was brought to a service; without an id there was nothing to do."""
+    """A submitted job; without an id there was nothing to do."""
 
     answer: SubmissionAnswer
     name: str
@@ -56,10 +56,10 @@ def source_of(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
 ) -> Source:
-    """What is to be run: a document by its path, the current folder's for None, or a job built in Python.
+    """The document to run: by its path, the current folder's for None, or a job built in Python.
 
-    The files of a job built in Python lie in `folder`, or the current one. `parameters` are values for those that it
-    declares, and `targets` the files that it is run for; one that was loaded already has both. Nothing is read yet.
+    The files of a job built in Python are in `folder`, or the current one. `parameters` are values for those it
+    declares, and `targets` the files to make; a loaded job has both already. Nothing is read yet.
     """
     from pilotage.language import LoadedJob as Understood
     from pilotage.language.builder import Job as Built
@@ -93,13 +93,13 @@ def document_source(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
 ) -> Source:
-    """The document at a path, or of the current folder; raises `DocumentError` where there is none.
+    """The document at a path, or of the current folder; raises `DocumentError` if there is none.
 
-    `targets` are the files that it is run for, named from its folder or the current one; none: everything that it makes.
+    `targets` are the files to make, relative to its folder or the current one; none: all outputs.
     """
     name = find_document() if path is None else os.fspath(path)
     whole = Path(name).absolute()
-    wanted = named_from(whole.parent, targets)  # now, while the current folder is what it is
+    wanted = named_from(whole.parent, targets)  # now, while the current folder is known
     return Source(
         folder=whole.parent,
         document=whole.name,
@@ -108,7 +108,7 @@ def document_source(
 
 
 def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callable[[bytes], str]) -> Submission:
-    """What is sent to the service; the files that the job brings along go through `keep`."""
+    """The submission for the service; files that the job brings along go through `keep`."""
     from pilotage.service.works.capture import DiskFiles, capture
 
     captured = capture(loaded.expansion, DiskFiles(source.folder), keep)
@@ -126,7 +126,7 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
 
 
 def bring_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, how: HowToRun) -> Submitted:
-    """Bring a job to a service that `connect` gives, each time it is asked: one that goes away meanwhile is asked anew."""
+    """Submit a job to the service that `connect` returns; if it stops meanwhile, connect again."""
     from pilotage.client.errors import ServerUnreachable
 
     for _ in range(BROUGHT_MAX - 1):
@@ -140,7 +140,7 @@ def bring_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, h
 
 
 def bring(source: Source, loaded: LoadedJob, server: Server, how: HowToRun) -> Submitted:
-    """Bring a job to a service: its content, then the job; raises what the service refuses it for."""
+    """Submit a job: upload its files, then the job; raises the refusal of the service."""
     from pilotage.client.jobs import Jobs
 
     jobs = Jobs(server)

@@ -1,4 +1,4 @@
-"""What the words of a command mean that may name a document, and files that it makes."""
+"""Tells documents from targets among the words of a command."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pilotage.app.documents.documents import Format
 
 DOCUMENT_ENDINGS = (".yaml", ".yml", ".dag")
-"""Whatever is called so is a document, where it stands first; who means an output of that name puts the document before it."""
+"""A first word with this ending is a document; to make an output of such a name, put the document before it."""
 
 
 def source_for(words: Sequence[str], *, source_format: Format | None, parameters: Mapping[str, Any]) -> Source:
-    """The document that some words name, or that of the current folder, to be run for the files that the others name.
+    """The document that the words name, or the current folder's, with the other words as targets.
 
-    Raises `DocumentError` where there is no document.
+    Raises `DocumentError` if there is no document.
     """
     document, targets = _told_apart(words, source_format=source_format, parameters=parameters)
     return document_source(document, source_format=source_format, parameters=parameters, targets=targets)
@@ -44,7 +44,7 @@ def _told_apart(
         return (None, words) if not first.endswith("/") else (first, words[1:])
     if not there.is_file() or there.samefile(here):
         return first, words[1:]
-    # A file of any name may be a document, or an output that an earlier run has made: the document here tells.
+    # A file of any name may be a document, or an output of an earlier run: the document here decides.
     wanted = named_from(Path().absolute(), first)
     found = examine(None, source_format=source_format, parameters=parameters, targets=wanted)
     if any(problem.code == "unknown-target" for problem in found.report.errors):

@@ -1,6 +1,6 @@
-"""Following a job until it is over: how far it is, and its packages as they finish.
+"""Watches a job until it is over: its progress, and its packages as they end.
 
-A service that goes away is waited for, or started again by whoever may; what was seen before is not told twice.
+If the service stops, it waits, or starts the service again if it may; nothing is reported twice.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pilotage.model.states import FINAL_NAMES
 PAUSE_SECONDS_MIN = 0.03
 PAUSE_SECONDS_MAX = 0.5
 GONE_SECONDS_MAX = 60.0
-"""A service that does not answer for this long is given up; the job may go on without anybody who watches."""
-_PAUSE_GROWTH = 0.02  # a job that has run for long may be looked at less often
+"""How long to wait for a service that does not answer; the job may continue unwatched."""
+_PAUSE_GROWTH = 0.02  # a long-running job needs less frequent updates
 _STUCK_LOOKS = 3
 _EXIT_CODE_MAX = 255  # of a process
-_PACKAGES_ASKED_FOR = 1000  # when a run is interrupted: enough to say where something goes on
+_PACKAGES_ASKED_FOR = 1000  # when a run is interrupted: enough to report where packages continue
 _WAIT_SECONDS = 10.0
 _ENDINGS = "type in (CommitGranted, Aborted, CancelAccepted)"
 
@@ -40,7 +40,7 @@ Connect = Callable[[], Server]
 
 
 class JobWatcher:
-    """A job at a service, looked at again and again; one thread at a time."""
+    """A job at a service, watched by one thread at a time."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class JobWatcher:
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connect` gives a connection, each time it is asked; `stop`, once set, ends the following soon."""
+        """`connect` returns a connection, each time it is called; setting `stop` ends the watching soon."""
         self.job = job
         self._connect = connect
         self._stop = stop or threading.Event()
@@ -60,13 +60,13 @@ class JobWatcher:
         self._seen = False
 
     def close(self) -> None:
-        """Close the connection; the next question opens another."""
+        """Close the connection; the next request opens another."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
 
     def progress(self) -> Progress:
-        """How far it is now."""
+        """The present progress."""
         try:
             found = self.ask(lambda server: Jobs(server).progress(self.job))
         except ServerRefused as error:
@@ -77,18 +77,18 @@ class JobWatcher:
         return found
 
     def killed_for(self) -> str:
-        """What was said when it was killed."""
+        """The message with which it was killed."""
         return self.ask(lambda server: Jobs(server).killed_for(self.job))
 
     def until_over(self) -> Iterator[Progress]:
-        """How far it is, time and again, until it is over, nothing can move, or it is stopped; the last is the end."""
+        """Yield the progress until the job is over, nothing can move, or it is stopped; the last one is final."""
         begun = self._clock()
         stuck = 0
         while not self._stop.is_set():
             progress = self.progress()
             if is_over(progress):
-                # The book is written before files get their names; whoever is asked after that has seen to them.
-                # Something may be on its way once more then, such as the end of an attempt that was cancelled.
+                # The book is written before files are published; an answer after that waits for them. Then something
+                # may be pending again, such as the end of a cancelled attempt.
                 progress = self.progress()
                 if is_over(progress):
                     yield progress
@@ -102,7 +102,7 @@ class JobWatcher:
             self._stop.wait(min(pause, PAUSE_SECONDS_MAX))
 
     def finished(self, *, wait_seconds: float = 0.0) -> list[str]:
-        """The packages that finished, well or not, since this was last asked, in the order of the book."""
+        """The packages that ended since the last call, in the order of the book."""
         found: dict[str, None] = {}
         more = True
         while more:
@@ -110,7 +110,7 @@ class JobWatcher:
             found |= dict.fromkeys(event["package"] for event in page["events"] if event["package"])
             self._after, more, wait_seconds = page["after"], page["more"], 0.0
         if found:
-            # The book is written before files get their names and logs are kept; who is asked after that has seen to them.
+            # The book is written before files are published and logs stored; an answer after that waits for them.
             self.progress()
         return list(found)
 
@@ -119,10 +119,10 @@ class JobWatcher:
         return self.ask(lambda server: server.get(path_of("jobs", self.job, "events"), asked))
 
     def packages(self) -> Iterator[str]:
-        """Each package as it finishes, until the job is over."""
+        """Each package as it ends, until the job is over."""
         over = False
         while not self._stop.is_set():
-            # Looked at before the events: what came with the end is told, too.
+            # Read before the events: packages that end with the job are reported, too.
             progress = self.progress()
             over = is_over(progress) or bool(progress.stuck)
             yield from self.finished(wait_seconds=0.0 if over else _WAIT_SECONDS)
@@ -130,7 +130,7 @@ class JobWatcher:
                 return
 
     def ask(self, question: Callable[[Server], Told]) -> Told:
-        """An answer, waited for while the service is away."""
+        """Send a request, waiting while the service is away."""
         until: float | None = None
         pause = PAUSE_SECONDS_MIN
         while True:
@@ -149,12 +149,12 @@ class JobWatcher:
 
 
 def is_over(progress: Progress) -> bool:
-    """Whether nothing more will come of a job, and its files lie under their names."""
+    """Whether a job has ended for good, and its files are published."""
     return progress.state in FINAL_NAMES and not progress.running and not progress.unpublished
 
 
 def exit_code_of(progress: Progress) -> int:
-    """How a command ends that followed a job to here; a package that has ended the job may have its own say."""
+    """The exit code of a command that watched a job; a package that ended the job may determine it."""
     if progress.held and not is_over(progress):
         return ExitCode.STOPPED
     if is_over(progress) and progress.result is not None and 0 <= progress.result <= _EXIT_CODE_MAX:
@@ -166,12 +166,12 @@ def exit_code_of(progress: Progress) -> int:
 
 
 def goes_on_elsewhere(server: Server, job: str) -> str:
-    """Say how many packages of a job go on at other sites after this service has stopped; empty if none is known to."""
+    """How many packages of a job continue at other sites after this service has stopped; empty if none is known to."""
     found: Counter[str] = Counter()
-    with suppress(PilotageError):  # who does not answer is stopped all the same
+    with suppress(PilotageError):  # a service that does not answer is stopped all the same
         asked: Parameters = {"query": f"job={job} and state in (SCHEDULED, RUNNING)", "limit": _PACKAGES_ASKED_FOR}
         for package in server.get(path_of("packages"), asked)["packages"]:
             if package["site"] not in (None, "", LOCAL):
                 found[package["site"]] += 1
     told = ", ".join(f"{count} at {site}" for site, count in sorted(found.items()))
-    return f"what runs elsewhere goes on and is kept: {told}" if told else ""
+    return f"packages running elsewhere continue, and their results are kept: {told}" if told else ""

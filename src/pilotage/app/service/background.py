@@ -1,4 +1,4 @@
-"""A service in the background: started so that it outlives its terminal, and stopped by its folder."""
+"""Starts a service that keeps running when the terminal closes, and stops it."""
 
 from __future__ import annotations
 
@@ -30,53 +30,53 @@ LOG_FILE = "service.log"
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.02
-START_LOOK_SECONDS = 0.005  # somebody waits for a first package, and not for long
+START_LOOK_SECONDS = 0.005  # a user waits for a first package, and not for long
 BROKEN_MAX = 3
-"""A service that ended by itself so often is not started once more by the command that has seen it."""
+"""How often a command restarts a service that stopped by itself."""
 _TOLD_BYTES_MAX = 65_536
-_STAMP = re.compile(r"^[0-9-]+[ T][0-9:.,]+Z? [A-Z]+ [a-z_.]+: ")  # the time, the level and the part of a line of a log
+_STAMP = re.compile(r"^[0-9-]+[ T][0-9:.,]+Z? [A-Z]+ [a-z_.]+: ")  # the head of a log line
 
 
 class NotStarted(PilotageError):
-    """The service ended before it answered; what it said is in the message."""
+    """The service ended before it answered; the message has its last words."""
 
 
 class KilledAtStart(NotStarted):
-    """The service was killed by a signal before it answered: nothing is wrong with it, and it can be started again."""
+    """A signal killed the service before it answered: nothing is wrong with it, and it can be started again."""
 
     exit_code = ExitCode.STOPPED
     retryable = True
 
 
 class NoRoom(NotStarted):
-    """The service cannot start since nothing can be written where its state is: make room, and try again."""
+    """The service cannot start because the disk of its state is full: free some space, and try again."""
 
     exit_code = ExitCode.STOPPED
     retryable = True
 
 
 class NotStopped(PilotageError):
-    """There is no service to stop, or it goes on."""
+    """There is no service to stop, or it does not end."""
 
 
 class Begun:
-    """A service that has been started, and may not answer yet."""
+    """A started service that may not answer yet."""
 
     def __init__(self, child: subprocess.Popen[bytes], *, folder: Path, log: Path, said_bytes: int) -> None:
-        """Take its process, its state folder, and how long its log was before."""
+        """Take its process, its state folder, and the length of its log before the start."""
         self._child = child
         self._folder = folder
         self._log = log
         self._said_bytes = said_bytes
 
     def wait(self) -> Announcement:
-        """Where it answers, once it does; raises `NotStarted` where it ends before, or takes too long."""
+        """Its announcement, once it answers; raises `NotStarted` if it ends first, or takes too long."""
         child, log = self._child, self._log
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             found = find_service(self._folder)
             if found is not None and found.pid == child.pid:
-                child.returncode = 0  # it goes on without us, and nobody waits for it
+                child.returncode = 0  # it continues without us, and is not waited for
                 return found
             if child.poll() is not None:
                 raise self._not_started(child.returncode)
@@ -86,12 +86,12 @@ class Begun:
         raise NotStarted(f"the service did not answer within {START_SECONDS:g} s", next_step=f"its log: {log}")
 
     def _not_started(self, status: int) -> NotStarted:
-        """Why a service has ended before it answered, by what it said, or by what ended it."""
+        """The error for a service that ended before it answered, from its log or its exit status."""
         told = _told(self._log, self._said_bytes)
         if status < 0 and not told:
             what = f"the service was killed by {_signal_name(-status)} before it answered"
             return KilledAtStart(what, next_step=f"start it again; its log: {self._log}")
-        if not told and (full := no_room(self._folder)):  # so it could not even say so
+        if not told and (full := no_room(self._folder)):  # so it could not even report it
             return NoRoom(f"the service did not start: {full}")
         told = told or f"it ended with exit status {status}, and said nothing"
         return NotStarted(f"the service did not start: {told}", next_step=f"its log: {self._log}")
@@ -105,14 +105,13 @@ def _signal_name(number: int) -> str:
 
 
 class Broken:
-    """How often services of a folder ended by themselves while one command needed them."""
+    """Counts how often the services of a folder stopped by themselves during one command."""
 
     def __init__(self) -> None:
-        """None did yet."""
         self._times = 0
 
     def refuse(self, folder: Path) -> None:
-        """Before one is started again: raise `NotStarted` where that was done too often, for somebody has to look."""
+        """Raise `NotStarted` instead of another restart, if there were too many: a user has to look at it."""
         reason = why_ended(folder)
         self._times += bool(reason)
         if self._times > BROKEN_MAX:
@@ -127,9 +126,9 @@ def start_in_background(settings: Settings, arguments: Sequence[str], *, folder:
 
 
 def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder: Path | None = None) -> Begun:
-    """Start the service with these words of the command line, and the journal of the settings, and do not wait for it.
+    """Start the service with these words of the command line, and the journal of the settings, without waiting.
 
-    It runs in a folder, or in the current one.
+    It runs in the given folder, or in the current one.
     """
     home = folder if folder is not None else Path.cwd()
     folder = state_folder(settings, folder=home)
@@ -149,7 +148,7 @@ def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: 
     log = folder / LOG_FILE
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as said:
         said_bytes = said.tell()
-        # A session of its own: the end of the terminal is not the end of the service.
+        # A session of its own: the service does not end with the terminal.
         child = subprocess.Popen(
             [sys.executable, "-m", "pilotage", "serve", *arguments],
             stdin=subprocess.DEVNULL,
@@ -157,7 +156,7 @@ def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: 
             stderr=said,
             cwd=home,
             start_new_session=True,
-            # Not on the command line, which everybody on this computer can read: the address may hold a password.
+            # Not on the command line, which every user of this computer can read: the address may contain a password.
             env={**os.environ, JOURNAL_VARIABLE: settings.journal.url},
         )
     return Begun(child, folder=folder, log=log, said_bytes=said_bytes)
@@ -167,18 +166,18 @@ def _told(log: Path, begin: int) -> str:
     with log.open("rb") as said:
         said.seek(begin)
         text = said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip()
-    return _STAMP.sub("", text.splitlines()[-1]) if text else ""  # the last that it said is why it ended
+    return _STAMP.sub("", text.splitlines()[-1]) if text else ""  # its last lines say why it ended
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """A service that was stopped, and what it could not take out of the queues of its sites, in words."""
+    """A stopped service, and the batch jobs that it could not cancel at its sites, in words."""
 
     url: str
     left: tuple[str, ...] = ()
 
 
 def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: float = STOP_SECONDS) -> Stopped:
-    """Stop the service of this folder in good order, or of the nearest above it; returns when it has ended."""
+    """Stop the service of this folder, or of the nearest above it; returns when it has ended."""
     folder = state_folder(settings, folder=Path.cwd())
     found = find_service(folder)
     if found is None and upward:
@@ -188,12 +187,12 @@ def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: 
         raise NotStopped(
             "no service runs here",
             subject=str(folder),
-            next_step="go to its folder, or name its book with the --journal that it was started with",
+            next_step="go to its folder, or name its book with the --journal it was started with",
         )
     try:
         os.kill(found.pid, signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it ended by itself just now
+        pass  # it has just ended by itself
     except PermissionError as error:
         raise NotStopped("the service belongs to another user", subject=f"process {found.pid}") from error
     until = time.monotonic() + patience_seconds
@@ -205,7 +204,7 @@ def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: 
 
 
 def _running_above() -> Path | None:
-    """The state folder that commands in this folder would find: nearest first, and the user's own only."""
+    """The state folder that commands in this folder would find: the nearest one of the user."""
     for folder in state_folders(environment=os.environ, folder=Path.cwd()):
         with suppress(PilotageError):
             address = address_in(folder.path)
@@ -214,18 +213,18 @@ def _running_above() -> Path | None:
     return None
 
 
-# The agents of this computer that a service has started: which of them live, and how they are ended.
+# The agents that a service started on this computer: which of them are alive, and how to end them.
 
 AGENTS_SECONDS = 20.0
 
 
 class _Pilot(msgspec.Struct, frozen=True):
     pid: int
-    started: Any  # by the clock of the system, which tells a process from a later one of the same number
+    started: Any  # by the system's clock, which distinguishes it from a later process of the same number
 
 
 def end_agents(state: Path) -> bool:
-    """End the agents of this computer that the service of a folder left behind; each ends what it runs. Whether all did."""
+    """End the agents that the service of a folder left on this computer; each ends its attempts. Whether all did."""
     left = sorted((state / "pilots").glob("*.json"))
     for record in left:
         _terminate(record)
@@ -238,7 +237,7 @@ def end_agents(state: Path) -> bool:
 
 
 def _terminate(record: Path) -> None:
-    """Tell the agent of a record to end, if it lives and its process is still the one that was started."""
+    """Tell the agent of a record to end, if its process is still the one that was started."""
     from pilotage.agent.processes import started_at
 
     with suppress(OSError, msgspec.DecodeError):
@@ -248,7 +247,7 @@ def _terminate(record: Path) -> None:
 
 
 def is_held(record: Path) -> bool:
-    """Whether somebody holds the lock of a file: an agent that of its record, as long as it lives."""
+    """Whether a file is locked: an agent holds the lock of its record while it lives."""
     try:
         with record.open("rb") as stream:
             fcntl.flock(stream.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)

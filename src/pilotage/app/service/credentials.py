@@ -1,4 +1,4 @@
-"""TLS put together: the certificates of a state folder, made by a command and used by its service."""
+"""The certificates and signing keys of a state folder."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["SERVER_DAYS", "Made", "init_tls", "tls_files"]
 
 
 def init_tls(settings: Settings, hosts: Sequence[str], *, days: int = SERVER_DAYS, new_ca: bool = False) -> Made:
-    """Make the certificate of this folder's service, and its authority where there is none or a new one is wanted.
+    """Make the certificate of this folder's service, and its authority if there is none or a new one is requested.
 
-    Where no host is named it is for this computer's own name, and for what the settings say to listen on.
+    By default it is for this computer's own name, and for the addresses that the settings listen on.
     """
     named = [*hosts] or [socket.gethostname()]
     if settings.service.host not in ("", "0.0.0.0", "::"):
@@ -45,7 +45,7 @@ def init_tls(settings: Settings, hosts: Sequence[str], *, days: int = SERVER_DAY
 
 
 def tls_files(settings: Settings, state: Path) -> TlsFiles | None:
-    """What a service of these settings shows over TCP; None where it speaks plainly. Raises `TlsError`."""
+    """The certificate files of a service with these settings; None if it uses plain HTTP. Raises `TlsError`."""
     service, made = settings.service, state.absolute() / TLS_FOLDER
     if bool(service.tls_certificate) != bool(service.tls_key):
         raise TlsError(
@@ -55,7 +55,7 @@ def tls_files(settings: Settings, state: Path) -> TlsFiles | None:
         )
     url = ""
     if service.tls_certificate:
-        # One from elsewhere has seldom the names of the loopback.
+        # Certificates from elsewhere seldom include the loopback.
         url = service.address.rstrip("/") if service.address.startswith("https://") else ""
         certificate, key, ca_file = Path(service.tls_certificate), Path(service.tls_key), service.tls_ca
     elif (made / SERVER_FILE).exists():
@@ -73,15 +73,15 @@ def tls_files(settings: Settings, state: Path) -> TlsFiles | None:
     )
 
 
-# Tokens put together: the keys of a state folder, and what they sign.
+# The signing keys of a state folder, and the tokens they sign.
 
 DAY_SECONDS = 86_400.0
 
 
 def tokens_of(state: Path, settings: Settings) -> Tokens:
-    """What gives out tokens with the keys of a state folder, and knows them again; keys are made when they are needed.
+    """Issues and recognizes tokens with the keys of a state folder; keys are made when needed.
 
-    A pilot of a site gets `for_pilot(site)`, the agent of a site `for_site_agent(site)`; also where no service runs.
+    A pilot of a site gets `for_pilot(site)`, the agent of a site `for_site_agent(site)`; no service needs to run.
     """
     from pilotage.service.tokens import Tokens
 

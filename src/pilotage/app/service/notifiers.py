@@ -1,4 +1,4 @@
-"""Which transports a service has, from its settings and from what is installed."""
+"""The notification transports of a service, from its settings and from installed adapters."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _GROUP: Group = "pilotage.notifiers"
 
 
 class Transports(Mapping[str, Notifier]):
-    """The ways to tell somebody, by name; one of another distribution is made when somebody first asks for it."""
+    """The transports by name; one of another distribution is made on first use."""
 
     def __init__(self, settings: NotificationSettings, *, clock: Clock) -> None:
-        """Make the built-in ones that the settings ask for; raises `BadAddress` where these are wrong."""
+        """Make the built-in ones that the settings enable; raises `BadAddress` for faulty settings."""
         self._settings = settings
         self._clock = clock
         self._made = {name: self._make(name) for name in sorted(BUILT_IN[_GROUP])}
 
     @property
     def mailer(self) -> SmtpNotifier | None:
-        """What mails digests, where there is a mail server."""
+        """The sender of digests, if there is a mail server."""
         found: SmtpNotifier | None = self._made["mail"]  # type: ignore[assignment]  # of the built-in factory
         return found
 
@@ -52,13 +52,13 @@ class Transports(Mapping[str, Notifier]):
 
 
 def owner_addresses(pairs: Iterable[str]) -> Callable[[str], str | None]:
-    """Who has which mail address: as `OWNER=ADDRESS` says, or the owner's own name where it looks like an address."""
+    """A function from owners to mail addresses: as `OWNER=ADDRESS` says, or the owner's name if it looks like one."""
     known: dict[str, str] = {}
     for pair in pairs:
         owner, sign, address = pair.rpartition("=")
         if not sign or not owner or not is_address(address):
             raise PilotageError(
-                "this does not say who has which mail address", subject=pair[:80], expected="OWNER=NAME@DOMAIN"
+                "this is not an owner with a mail address", subject=pair[:80], expected="OWNER=NAME@DOMAIN"
             )
         known[owner] = address
     return lambda owner: known.get(owner) or (owner if is_address(owner) else None)

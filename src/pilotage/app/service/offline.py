@@ -1,7 +1,7 @@
-"""The book of a folder whose service has ended, read by whoever asks: nothing is started, nothing of its jobs goes on.
+"""Answers from the book of a folder whose service has stopped; starts nothing, and no job continues.
 
-The answers are those of the service: the same application, in this process, over a reader of the book. So it holds no lock,
-and a service may start, write and end meanwhile.
+The answers are those of the service: the same application, in this process, over a reader of the book. It holds no
+lock, so a service may start, write and stop meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Told = TypeVar("Told")
 
 
 def look_at(address: Address) -> Server:
-    """The service of an address; where it has ended, whatever answers from its book. Raises `ServerError` where nothing can."""
+    """The service of an address, or its book if it has stopped. Raises `ServerError` if neither can answer."""
     if address.runs or not address.origin or not is_readable(Path(address.origin)):
         return address.server()
     folder = Path(address.origin)
@@ -55,7 +55,7 @@ def look_at(address: Address) -> Server:
 
 
 def is_readable(folder: Path) -> bool:
-    """Whether a folder has a book of ours that this program can read as it is; an older one is for a service to mend."""
+    """Whether a folder has a book that this version can read; a service must upgrade an older one."""
     from pilotage.adapters.journals.sqlite.schema import is_current
 
     try:
@@ -68,7 +68,7 @@ class OfflineServer(Server):
     """Answers as the service of a folder would, from its book. What only a service can do is refused."""
 
     def __init__(self, address: Address, *, folder: Path, settings: Settings) -> None:
-        """Take the folder of the book; nothing is opened yet."""
+        """Take the folder of the book; opens nothing yet."""
         super().__init__(address.url, start_hint=address.start_hint)
         self.resting = ran_jobs(folder)
         self.ended = why_ended(folder)
@@ -78,13 +78,13 @@ class OfflineServer(Server):
         self._open: _Open | None = None
 
     def lines(self, path: str, parameters: Parameters | None = None, *, quiet_seconds: float) -> Iterator[str]:
-        """There is nothing to wait for: nobody writes."""
+        """There is nothing to wait for: no service writes."""
         raise ServerUnreachable(
             "the service of this folder does not run", subject=str(self._folder), next_step=self._start_hint
         )
 
     def close(self) -> None:
-        """Close the book; the next question opens it again."""
+        """Close the book; the next request opens it again."""
         opened, self._open = self._open, None
         if opened is not None:
             opened.close()
@@ -98,7 +98,7 @@ class OfflineServer(Server):
 
 
 def ran_jobs(folder: Path) -> bool:
-    """Whether the service that was here last ran jobs, and did not only keep the book of others."""
+    """Whether the last service here ran jobs, and did not only serve the book."""
     try:
         told: dict[str, Any] = msgspec.json.decode((folder / SERVICE_FILE).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
@@ -107,7 +107,7 @@ def ran_jobs(folder: Path) -> bool:
 
 
 class _Open:
-    """The application over a reader of the book, and the loop that it is asked on."""
+    """The application over a reader of the book, and its event loop."""
 
     def __init__(self, folder: Path, settings: Settings, authorization: str) -> None:
         from pilotage.adapters.journals.sqlite.reader import SqliteReader
@@ -120,7 +120,7 @@ class _Open:
         self._resting = NoRunner(folder, settings)
         self._reader = SqliteReader(folder, indexed=indexed_of(settings))
         services = Services(
-            cast("Journal", self._reader),  # what writes is never started
+            cast("Journal", self._reader),  # its writer is never started
             access=Access({digest_of(authorization.removeprefix("Bearer ")): local_principal(local_user())}),
             settings=settings,
             clock=SystemClock(),
@@ -151,7 +151,7 @@ class _Open:
 async def _asked(
     app: Any, method: str, path: str, body: bytes, headers: Mapping[str, str], *, scheme: str
 ) -> tuple[int, bytes]:
-    """Ask an ASGI application once."""
+    """Send one request to an ASGI application."""
     raw_path, _, query = path.partition("?")
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": scheme,
@@ -174,14 +174,14 @@ async def _asked(
 
 
 class NoRunner:
-    """What runs jobs, as requests see it, where nothing does; that results were handed over can be recorded all the same."""
+    """Takes the place of the runner where no service runs; it can still record that results were handed over."""
 
     alive = False
     broken = ""
     left_behind = ()
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        """Take the state folder; its database is opened when it is asked for."""
+        """Take the state folder; its database is opened on demand."""
         self._folder = folder
         self._settings = settings
         self._opened: JobStores | None = None
@@ -204,7 +204,7 @@ class NoRunner:
         return self._opened
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
-        """The outputs of a finished job were handed over: the book is opened for writing as long as that takes."""
+        """Record that the outputs of a finished job were handed over: opens the book for writing meanwhile."""
         from pilotage.book.codec import Codec
         from pilotage.service.journal.retention import clear_job
         from pilotage.service.journal.writer import Keeper, Writer
@@ -225,79 +225,79 @@ class NoRunner:
         """There is nothing to start."""
 
     def wind_down(self) -> None:
-        """Nothing is under way."""
+        """There is nothing to prepare."""
 
     def stop(self) -> None:
-        """Close what was opened."""
+        """Close the database."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
 
     def plan(self, submission: Submission) -> RunPlan:
-        """What a run would come to is for a service to say."""
+        """Refused: a service makes plans."""
         self._refuse()
 
     def exchange(self, says: AgentSays) -> Future[bytes]:
-        """No agent comes here."""
+        """Refused: there are no agents."""
         self._refuse()
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
-        """Nothing is steered."""
+        """Refused: there is no engine."""
         self._refuse()
 
     def said_of_site(self, site: str) -> str:
-        """Nobody asks it anything."""
+        """There are no messages of sites."""
         return ""
 
     def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
-        """No agent comes here."""
+        """Refused: there are no site agents."""
         self._refuse()
 
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
-        """Nothing is run."""
+        """Refused: nothing is run."""
         self._refuse()
 
     def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
-        """Nothing is removed: who wants that opens the book for itself (`app/clean.py`)."""
+        """Refused: `app/clean.py` opens the book itself."""
         self._refuse()
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
-        """Nothing is steered."""
+        """Refused: there is no engine."""
         self._refuse()
 
     def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
-        """Nothing is steered."""
+        """Refused: there is no engine."""
         self._refuse()
 
     def files_left(self, operation: Drop) -> LineFiles:
-        """Nothing is steered."""
+        """Refused: there is no engine."""
         self._refuse()
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
-        """There is no engine."""
+        """Refused: there is no engine."""
         self._refuse()
 
     def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
-        """Nobody holds anything."""
+        """No attempt runs."""
         return frozenset()
 
     @property
     def leaving(self) -> None:
-        """Nothing is written meanwhile."""
+        """Nothing is pending."""
 
     def unpublished(self, job: str) -> int:
-        """Known within a question only, and there are none."""
+        """Always 0: without an engine there is no query."""
         self._refuse()
 
     def publishing_fault(self, job: str) -> None:
-        """Known within a question only, and there are none."""
+        """Always None: without an engine there is no query."""
         self._refuse()
 
     def laid_out(self, job: str) -> None:
-        """Nothing is run."""
+        """No job runs."""
 
     def note_retained(self, action: Action) -> None:
-        """Nobody clears, seals or purges meanwhile."""
+        """Retention does not run meanwhile."""
 
     def _refuse(self) -> NoReturn:
         from pilotage.service.errors import NotRunning

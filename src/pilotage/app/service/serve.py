@@ -1,4 +1,4 @@
-"""The service that runs jobs, put together: its files, what was made before, the sites, and the engine among them."""
+"""Puts together the service that runs jobs: its files, the index of results, the sites, and the engine."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def serve_jobs(
     entries: Sequence[SiteEntry] | None = None,
     other_ports: Sequence[int] = (),
 ) -> int | None:
-    """Serve the book and run jobs until a signal comes, which is returned.
+    """Serve the book and run jobs until a signal comes, and return the signal.
 
-    `slots` is how many packages run here at once: as many as there are cores, where nobody says; with 0, nothing runs here.
-    `entries` are the sites besides; None: those of the file of sites, as it is and will be. After `idle_seconds` with
-    nothing to run and nobody who asks it ends by itself. `other_ports` are for where the one of the settings is taken.
+    `slots` is how many packages run here at once: by default the number of cores; with 0, nothing runs here. `entries`
+    are the other sites; None: those of the file of sites, which is watched. After `idle_seconds` without jobs and
+    requests it stops by itself. `other_ports` are tried if the one of the settings is taken.
     """
     from pilotage.app.sites.dialects import add_dialects
     from pilotage.app.sites.entries import file_here, refuse_missing
@@ -65,7 +65,7 @@ def serve_jobs(
 def running_over(
     folder: Path, *, settings: Settings, slots: int | None = None, entries: Sequence[SiteEntry] | None = None
 ) -> MakeRunning:
-    """What makes the running part of a service whose state is in a folder, with this computer and others as its sites."""
+    """Makes the running part of a service whose state is in a folder, with this computer and others as sites."""
 
     def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
         from pilotage.app.job_stores import open_job_stores
@@ -82,7 +82,7 @@ def running_over(
         from pilotage.service.sites.pool import ways_of
 
         tokens = tokens_of(folder, settings)
-        # Once for each entry: what is free on the disk changes all the time, and with it the site would.
+        # Once for each entry: free disk space changes all the time, and the site would change with it.
         here = cache(
             partial(this_computer, folder=folder, slots=slots, idle_seconds=settings.engine.agent_idle_seconds)
         )
@@ -139,9 +139,9 @@ def running_over(
 
 
 def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seconds: float) -> Placed | None:
-    """The computer that we are on as a site: so many slots as somebody says, else as its entry says, else one for each core.
+    """The local computer as a site: the given number of slots, else as its entry says, else one for each core.
 
-    All else is as its entry says, and as it is here where that says nothing; it has one pilot, whatever the entry says.
+    Everything else is as its entry says, or as detected; it has one pilot, whatever the entry says.
     """
     from pilotage.app.sites.connections import with_own_name
     from pilotage.model.sites.entry import site_of
@@ -186,7 +186,7 @@ def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
 
 
 def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
-    """What has sites probed from time to time, as far as the settings want it."""
+    """A function that probes sites regularly, as far as the settings ask for it."""
     from pilotage.service.sites.pool import Prober, probes_under_way, sites_to_probe
 
     def probe(site: str) -> None:
@@ -202,7 +202,7 @@ def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
-    """What the engine is told of the settings; all the rest is as it thinks best."""
+    """The settings of the engine; the rest are its defaults."""
     from pilotage.model.settings.engine import EngineSettings, RestartSettings
 
     patience = settings.engine
@@ -229,8 +229,8 @@ def engine_settings(settings: Settings) -> EngineSettings:
 
 
 def local_site(slots: int, folder: Path) -> Site:
-    """The computer that we are on as a site, with so many slots, all of its memory, and the room where it keeps its state."""
-    # Free space changes all the time: as a part of the capacity it would make every pilot one of another site.
+    """The local computer as a site, with so many slots, all its memory, and the free space of its state folder."""
+    # Free space changes all the time: as part of the capacity it would make every pilot belong to a different site.
     capacity = Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=AMOUNT_UNKNOWN)
     return Site(
         name=LOCAL,
@@ -248,12 +248,12 @@ def cores_here() -> int:
 
 
 def memory_here() -> int:
-    """How much memory this computer has, in bytes."""
+    """The memory of this computer, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def scratch_here(folder: Path) -> int:
-    """How much room there is for the folders of packages, in bytes."""
+    """The free space for the folders of packages, in bytes."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize

@@ -1,4 +1,4 @@
-"""A service of the book put together: its journal, tokens, certificates and port, with or without what runs jobs."""
+"""Puts together the service of a book: its journal, tokens, certificates and port, with or without running jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def serve_book(
     settings: Settings, *, started: Callable[[Announcement], None], other_ports: Sequence[int] = ()
 ) -> int | None:
-    """Serve the book alone over HTTP until a signal comes, which is returned; `other_ports` where its own is taken."""
+    """Serve the book over HTTP until a signal comes, and return that; `other_ports` are tried if its own is taken."""
     return serve_settings(settings, started=started, other_ports=other_ports)
 
 
@@ -36,9 +36,9 @@ def serve_settings(
     idle_seconds: float | None = None,
     other_ports: Sequence[int] = (),
 ) -> int | None:
-    """Serve what the settings name until a signal comes, which is returned; with `make_running`, jobs are run.
+    """Serve the book of the settings until a signal comes, and return the signal; with `make_running`, also run jobs.
 
-    Where the port of the settings is taken, the `other_ports` are tried, one after the other; 0 is any free one.
+    If the port of the settings is taken, the `other_ports` are tried, one after another; 0 is any free one.
     """
     from pilotage.adapters.journals.sqlite.locations import BOOK
     from pilotage.adapters.settings.tokens import ensure_token, token_file
@@ -50,7 +50,7 @@ def serve_settings(
 
     folder = state_folder(settings, folder=Path.cwd())
     if folder.exists():
-        refuse_open_folder(folder)  # before a token is put there
+        refuse_open_folder(folder)  # before a token is written there
 
     def known() -> dict[str, Principal]:
         return {digest_of(ensure_token(folder)): local_principal(local_user())}
@@ -58,9 +58,9 @@ def serve_settings(
     access = Access(known(), tokens=tokens_of(folder, settings))
 
     def look_after() -> None:
-        if not token_file(folder).exists():  # removed so that there is another one, or by mistake
+        if not token_file(folder).exists():  # removed on purpose to get a new one, or by mistake
             access.renew(known())
-            log.warning("%s was removed: there is another token now, and the one before is not taken any more", folder)
+            log.warning("%s was removed: a new token was made, and the old one is no longer valid", folder)
 
     def serve_at(port: int) -> int | None:
         chosen = msgspec.structs.replace(settings, service=msgspec.structs.replace(settings.service, port=port))
@@ -82,7 +82,7 @@ def serve_settings(
 
     ports = [settings.service.port, *other_ports]
     if 0 in ports and (port := last_port(folder)):
-        # Any free one will do, so the one that it had: what was logged meanwhile waits for that address.
+        # Any free port will do, so take the last one: events logged meanwhile are addressed to it.
         ports.insert(ports.index(0), port)
     if len(ports) > 1:
         with part(purpose="to serve the book over HTTP"):
@@ -95,7 +95,7 @@ def serve_settings(
 
 
 def _notifications_for(settings: Settings) -> MakeNotifications:
-    """What makes the notifications of a service, with the transports that the settings name."""
+    """Makes the notifications of a service, with the transports that the settings name."""
     from pilotage.app.service.notifiers import Transports, owner_addresses
     from pilotage.service.notifications.notifications import Notifications
 

@@ -1,7 +1,7 @@
-"""The service that runs the jobs of a folder: the one that is there, or one that is started for them in the background.
+"""Finds the service that runs the jobs of a folder, or starts one in the background.
 
-It starts while the document is read: what takes longest begins first, and nothing is imported before that it can wait for.
-A service that was started for a run is marked so, and ends with it; one that somebody started by hand is only asked.
+The start begins while the document is read: the slowest part first, and nothing is imported before that can wait. A
+service started for a run is marked so, and ends with it; one started by hand is only used.
 """
 
 from __future__ import annotations
@@ -43,45 +43,45 @@ if TYPE_CHECKING:
 
 # Which commands use the service of a folder, and which job each shows: locks, which end with their processes.
 #
-# They are places in one file, however many jobs there are. Who leaves lets go first and then tries to be alone: of
-# several that leave at once, one finds that nobody else is there.
+# They are byte ranges of one file, however many jobs there are. A command that leaves first releases its lock and then
+# tries to get an exclusive one: of several that leave at once, one finds that it was the last.
 
 FOLLOWED_FILE = "followed.lock"
 """In the state folder: locked by each command that runs or shows a job and would stop it with Ctrl-C."""
 LEAVING_SECONDS = 40.0
-"""How long somebody who stops the service is waited for at most."""
+"""How long to wait at most for a command that stops the service."""
 LOOK_SECONDS = 0.02
-_SERVICE = 0  # the place of the service; those of jobs are behind it
+_SERVICE = 0  # the byte of the service; those of jobs come after it
 
 
 class Followers:
     """The commands at one state folder, as one of them sees the others."""
 
     def __init__(self, state: Path) -> None:
-        """Take the state folder, which need not be there yet."""
+        """Take the state folder, which need not exist yet."""
         self._file = state / FOLLOWED_FILE
-        self._descriptor: int | None = None  # open as long as this process lives, unless it is closed
+        self._descriptor: int | None = None  # open until this process ends, unless it is closed
 
     def use(self) -> None:
-        """Say that this command uses the service; somebody who is about to stop it is waited for."""
+        """Mark this command as using the service; waits for a command that is stopping it."""
         until = time.monotonic() + LEAVING_SECONDS
         while not self._locked(_SERVICE, fcntl.LOCK_SH) and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)
 
     def show(self, job: str) -> None:
-        """Say that this command shows a job."""
+        """Mark this command as showing a job."""
         self._locked(_place_of(job), fcntl.LOCK_SH)
 
     def others_show(self, job: str) -> bool:
-        """Whether another command shows a job, now that this one does not any longer."""
+        """Whether another command shows a job, after this one stopped showing it."""
         return self._left_to_others(_place_of(job))
 
     def others_use(self) -> bool:
-        """Whether another command uses the service, now that this one does not; if none, others wait for its end."""
+        """Whether another command uses the service, after this one stopped; if none does, new ones wait for its end."""
         return self._left_to_others(_SERVICE)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all locks."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -93,12 +93,12 @@ class Followers:
         return not self._locked(place, fcntl.LOCK_EX)
 
     def _locked(self, place: int, kind: int) -> bool:
-        """Lock a place; whether nobody is in the way. A folder that has no locks keeps nobody from anything."""
+        """Lock a byte; whether it was free. On a file system without locks it always is."""
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.lockf(self._descriptor, kind | fcntl.LOCK_NB, 1, place)
-        except (BlockingIOError, PermissionError):  # either is said of a lock that somebody has
+        except (BlockingIOError, PermissionError):  # either means that the lock is taken
             return self._descriptor is None
         except OSError:
             return True
@@ -114,11 +114,11 @@ def _place_of(job: str) -> int:
 # The services of a folder: in its own state folder, or in one above.
 
 INSIDE_VARIABLE = "PILOTAGE_SCRATCH"
-"""Set for the programs of a package: what they run is no business of the service that runs them."""
+"""Set for the programs of a package: commands in it do not use the service that runs it."""
 
 
 def nearest_address(folder: Path) -> Address | None:
-    """The service of a folder or above it: one that runs, or else the nearest that has ended; None where none ever was."""
+    """The service of a folder or above it: one that runs, else the nearest stopped one; None if there never was one."""
     found = None
     for path in state_paths(folder, os.environ):
         address = address_in(path)
@@ -131,7 +131,7 @@ def nearest_address(folder: Path) -> Address | None:
 def running_service(
     folder: Path, *, environment: Mapping[str, str] | None = None, answer_seconds: float | None = None
 ) -> Server | None:
-    """A connection to the service that runs the jobs of a folder, if one does; none is started."""
+    """A connection to the running service of a folder, or None; starts nothing."""
     for path in state_paths(folder, os.environ if environment is None else environment):
         address, found = address_in(path), find_service(path)
         if address is not None and address.runs and found is not None and found.socket:
@@ -140,7 +140,7 @@ def running_service(
 
 
 def state_paths(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """The state folders that concern a folder, its own first; of a package's program, its own only."""
+    """The state folders for a folder, its own first; in a program of a package, only its own."""
     for found in state_folders(environment=environment, folder=folder):
         yield found.path
         if INSIDE_VARIABLE in environment:
@@ -150,15 +150,15 @@ def state_paths(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
 MARK_FILE = "embedded.json"
 """In the state folder: which service was started for a run, and not by hand."""
 STOP_SECONDS = 15.0
-"""How long a service that is to end is waited for; in good order it takes less than one."""
+"""How long to wait for a service to end; an orderly shutdown takes less than a second."""
 STOPPED = "its run was stopped; go on with it: pilotage attach"
-"""In the book: why a job is held, where it is for no other reason."""
+"""In the book: why a job is held, if for no other reason."""
 IDLE_SECONDS = 600
-"""A service that was started for a run ends by itself after so long with nothing to do and nobody who asks."""
+"""How long a service started for a run stays idle before it stops."""
 LOCK_FILE = "book.lock"
-"""In the state folder: locked by whoever writes the book, also before it answers."""
+"""In the state folder: locked by the writer of the book, even before it answers."""
 KILLED_MAX = 5
-"""A service that is killed before it answers is started again so often."""
+"""How often to start a service again that is killed before it answers."""
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -166,11 +166,11 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 class OnlyTheBook(PilotageError):
-    """The service of the folder runs nothing: stop it, and run again."""
+    """The service of the folder does not run jobs: stop it, and run again."""
 
 
 class Session:
-    """The service of one folder, from its finding or starting to its end."""
+    """The service of one folder, from finding or starting it to its end."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Session:
         sites: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Look for a service; where none runs, begin to start one, and do not wait for it."""
+        """Look for a service; if none runs, begin to start one, without waiting."""
         self.folder = folder
         self._environment = os.environ if environment is None else environment
         self._slots = slots
@@ -194,7 +194,7 @@ class Session:
         if self.state is None:
             self.state = state_folder(self._load_settings(folder), folder=folder).absolute()
             self._is_new = not self.state.exists()
-            # Begun by this thread, which has better things to do than to compete with another for it.
+            # Started by this thread, which would otherwise compete with another one for the processor.
             self._starting = threading.Thread(
                 target=self._await_answer, args=(self._begin(),), name="start-service", daemon=True
             )
@@ -203,17 +203,17 @@ class Session:
 
     @property
     def was_there(self) -> bool:
-        """Whether the service was there before, with its own slots."""
+        """Whether the service ran before, with its own slots."""
         return not self.started
 
     @property
     def network(self) -> str:
-        """The kind of the network file system that the state folder is on; nothing where it is on none."""
+        """The kind of network file system of the state folder; empty for a local one."""
         assert self.state is not None
         return network_kind(self.state)
 
     def server(self, *, answer_seconds: float | None = None) -> Server:
-        """A connection, once the service answers; one that has died is started again. Raises what kept it from it."""
+        """A connection, once the service answers; a dead service is started again. Raises why it does not start."""
         from pilotage.client.server import ANSWER_SECONDS, Server
 
         self._await_start()
@@ -235,9 +235,9 @@ class Session:
         )
 
     def join(self) -> None:
-        """Say that this command uses the service that was found, until its process ends: no other one stops it now.
+        """Mark this command as using the service until the process ends: no other command stops it.
 
-        One that was just started gets its agent made meanwhile.
+        For a service that was just started, it makes the agent's archive meanwhile.
         """
         if self.was_there:
             self._followers.use()
@@ -245,7 +245,7 @@ class Session:
             self._make_agent()
 
     def follow(self, job: str) -> None:
-        """Say that this command shows a job, until its process ends: another one does not stop it for itself alone."""
+        """Mark this command as showing a job until the process ends: another one does not stop the job."""
         self._followers.use()
         self._followers.show(job)
 
@@ -254,11 +254,11 @@ class Session:
         return self._followers.others_show(job)
 
     def is_shared(self, job: str = "") -> bool:
-        """Whether other commands use the service, now that this one leaves it, or it has other work than a job."""
+        """Whether other commands use the service, now that this one leaves it, or it has other jobs."""
         return self._followers.others_use() or self.has_other_work(job)
 
     def is_embedded(self) -> bool:
-        """Whether the service was started for a run, this one or another, and may be ended with it."""
+        """Whether the service was started for this or another run, and may be stopped with it."""
         assert self.state is not None
         found = find_service(self.state)
         try:
@@ -268,7 +268,7 @@ class Session:
         return found is not None and found.pid == mark.pid
 
     def _was_embedded(self) -> bool:
-        """Whether the service that was here last, by what it said of itself, was started for a run."""
+        """Whether the last service here, by its own mark, was started for a run."""
         assert self.state is not None
         try:
             mark = msgspec.json.decode((self.state / MARK_FILE).read_bytes(), type=_Mark)
@@ -278,10 +278,10 @@ class Session:
         return last.pid == mark.pid
 
     def hold(self, job: str) -> None:
-        """Start nothing more of a job whose run is stopped; one that is held already stays so for its own reason.
+        """Hold a job whose run is stopped; one that is held already keeps its reason.
 
-        Nothing of it is started then while its agents end, and they can still say what became of their work, so that it
-        goes on at once when it is asked for again. A service that does not answer is not waited for.
+        Then nothing new starts while its agents end, and they can still report their work, so that it resumes at once
+        later. Does not wait for a service that does not answer.
         """
         from pilotage.model.exchange.operations import Hold
 
@@ -291,7 +291,7 @@ class Session:
                 jobs.operate(Hold(job=job, message=STOPPED))
 
     def end_attempts(self, job: str) -> bool:
-        """End what runs of a job that is held, and of no other; it is run again when the job goes on. Whether that was taken."""
+        """End the running attempts of a held job; they run again when it resumes. Whether the service accepted it."""
         from pilotage.model.exchange.operations import OperationOn
 
         try:
@@ -303,17 +303,17 @@ class Session:
         return True
 
     def stop(self) -> bool:
-        """End the agents that the service started, and it, in good order; everything can go on later. Whether all ended."""
+        """Stop the agents that the service started, and the service; everything can resume later. Whether all ended."""
         with suppress(PilotageError):
             self._await_start()
         assert self.state is not None
-        end_agents(self.state)  # first: they have somebody to tell
-        with suppress(PilotageError):  # it has ended by itself, or does not end, which is looked at below
+        end_agents(self.state)  # first, so that they can report to it
+        with suppress(PilotageError):  # it has ended by itself, or does not end, which is checked below
             stop_service(self._settings(), patience_seconds=STOP_SECONDS)
         return end_agents(self.state) and find_service(self.state) is None
 
     def has_other_work(self, job: str = "") -> bool:
-        """Whether the service has jobs beside this one that are not over; one that is held is work while something of it runs."""
+        """Whether the service has other unfinished jobs; a held one counts while something of it runs."""
         assert self.state is not None
         try:
             with self.server(answer_seconds=STOP_SECONDS) as server:
@@ -324,14 +324,14 @@ class Session:
                     if other["id"] != job
                 )
         except PilotageError:
-            # Who lives and does not answer may have any work, unless it was started for this run alone.
+            # A live service that does not answer may have any work, unless it was started for this run only.
             return find_service(self.state) is not None and not self.started
 
     def give_up(self) -> None:
-        """Nothing will be run: a service that was started for it ends, unless another command found it meanwhile.
+        """Nothing will run: stop a service started for it, unless another command uses it meanwhile.
 
-        With it goes a state folder that was made for it and has nothing to tell. A service that did not start is not started
-        again to be asked, and its log stays.
+        A state folder made for it goes, too, if it contains nothing of use. A service that failed to start is not
+        started again for this, and its log stays.
         """
         if self.started and self._failure is None and not self.is_shared() and self.stop() and self._is_new:
             assert self.state is not None
@@ -362,7 +362,7 @@ class Session:
         found = find_service(self.state)
         if found is not None and not found.socket:
             raise OnlyTheBook(
-                "the service of this folder keeps the book, and runs nothing",
+                "the service of this folder serves its book and runs no jobs",
                 subject=str(self.state),
                 next_step="stop it with `pilotage serve --stop`, and run again",
             )
@@ -373,12 +373,12 @@ class Session:
         return load_settings(environment=self._environment, folder=folder, flags={})
 
     def _home(self) -> Path:
-        """The folder in which the service is, or would be, started: this one, or that of the service that was found."""
+        """The folder in which the service is or would be started: this one, or that of the running service."""
         assert self.state is not None
         return self.state.parent if not self.started and self.state.name == STATE_FOLDER else self.folder
 
     def _settings(self) -> Settings:
-        """The settings by which the service is started, and found again."""
+        """The settings with which the service is started, and found again."""
         return self._load_settings(self._home())
 
     def _begin(self) -> Begun | None:
@@ -423,15 +423,15 @@ class Session:
         self._raise_failure()
 
     def _make_agent(self) -> None:
-        """Make the agent's archive, which the service would make when it gets there: it has enough to do, and somebody waits."""
+        """Make the agent's archive in place of the service, which is busy while a user waits."""
         from pilotage.adapters.sites.zipapp import build_in
 
         assert self.state is not None
-        with suppress(OSError):  # the service says what is wrong with its folder
+        with suppress(OSError):  # the service reports what is wrong with its folder
             build_in(self.state)
 
     def _somebody_else_started(self) -> bool:
-        """Whether another command starts a service here at the same moment; returns when that answers, or is gone."""
+        """Whether another command is starting a service here; returns when that answers, or is gone."""
         assert self.state is not None
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
@@ -444,16 +444,16 @@ class Session:
         return False
 
     def _restart(self) -> None:
-        """Start the service again that was started for a run, this one or another, and is gone; not without its book."""
+        """Restart a service that was started for a run and is gone; not without its book."""
         assert self.state is not None
         if not (self.state / SERVICE_FILE).exists():
             was_ours = self.started
-            if self._somebody_else_started():  # it lives, and has said where it is once more
+            if self._somebody_else_started():  # it is alive, and has announced itself again
                 self.started = was_ours
                 return
             if self._answered and not self._has_book():
                 raise JobGone(str(self.state))
-        # A folder that is gone went with a service that was started for nothing, just when it was found.
+        # A missing folder was removed with an unused service, just when it was found.
         if not self.started and self.state.exists() and not self._was_embedded():
             return
         self._broken.refuse(self.state)
@@ -462,7 +462,7 @@ class Session:
         self._raise_failure()
 
     def _has_book(self) -> bool:
-        """Whether what the service kept is still where it was."""
+        """Whether the book of the service is still in place."""
         from pilotage.adapters.journals.sqlite.locations import BOOK
 
         assert self.state is not None
@@ -471,7 +471,7 @@ class Session:
         return (self.state / BOOK).exists()
 
     def _raise_failure(self) -> None:
-        """Raise what kept the service from starting, unless it was another command that started one."""
+        """Raise the reason why the service did not start, unless another command started one."""
         if self._failure is not None and not self._somebody_else_started():
             raise self._failure
 
@@ -483,7 +483,7 @@ def _jobs(server: Server) -> Jobs:
 
 
 def go_on_at(address: Address) -> Server:
-    """The service of an address, for who wants something run: one of a state folder that has ended is started as for a run."""
+    """The service of an address, for running something: a stopped one of a state folder is started as for a run."""
     from pilotage.app.service.offline import ran_jobs
 
     state = Path(address.origin)
@@ -492,7 +492,7 @@ def go_on_at(address: Address) -> Server:
     home = home_of(state)
     settings = load_settings(environment=os.environ, folder=home, flags={})
     if state_folder(settings, folder=home).absolute() != state:
-        return address.server()  # nobody here knows with which settings it was started
+        return address.server()  # the settings it was started with are unknown here
     return Session(home).server()
 
 
@@ -502,21 +502,21 @@ def home_of(state: Path) -> Path:
 
 
 def _write_whole(file: Path, content: bytes) -> None:
-    """Write a small file so that nobody sees half of it."""
+    """Write a small file so that it appears whole."""
     draft = file.with_name(f".{file.name}-{os.getpid()}")
     draft.write_bytes(content)
     draft.replace(file)
 
 
-# A state folder that was made for nothing: it goes with the service that was started in it.
+# Removes a state folder that was made in vain, with the service started in it.
 
 _SECONDS = 2.0
 
 
 def remove_unused(state: Path) -> None:
-    """Remove the state folder of a service that has ended, unless somebody else has begun to use it."""
+    """Remove the state folder of a service that has ended, unless another process uses it."""
     until = time.monotonic() + _SECONDS
-    while is_held(state / LOCK_FILE):  # it has said its last word, and its process ends
+    while is_held(state / LOCK_FILE):  # its last event is written, and its process ends
         if time.monotonic() > until:
             return
         time.sleep(LOOK_SECONDS)
@@ -526,12 +526,12 @@ def remove_unused(state: Path) -> None:
 
 
 class JobGone(PilotageError):
-    """A job was there and is not any longer: its state folder was removed, and with it all that was known of it."""
+    """A job is gone: its state folder was removed, with everything known of it."""
 
     def __init__(self, subject: str) -> None:
         """Name the folder, or the job."""
         super().__init__(
             "the state folder of the job was removed while it ran: nothing is known of it any longer",
             subject=subject,
-            next_step="what it has made is still there, and counts as somebody else's: move it away, and run again",
+            next_step="its outputs exist, but pilotage does not know them any longer: move them away, and run again",
         )

@@ -1,4 +1,4 @@
-"""What can be found out about a cluster by looking: its batch system, its queues, its Python, its disks and its way out."""
+"""Discovers a cluster: its batch system, queues, Python, disks and network."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ SHARED_VARIABLES = (
     "PSCRATCH",
     "VSC_SCRATCH",
 )
-"""What clusters call the folders that all nodes share; those first from which nothing is deleted after some time."""
+"""Usual names of folders that all nodes share; first those from which nothing is deleted after some time."""
 OWN_DISKS = frozenset({"btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"})
-"""File systems of one computer. A login node may still hand its own to the nodes, which cannot be seen there."""
+"""Local file systems. A login node may still export its own to the nodes, which cannot be seen there."""
 WORDS_MAX = 300
 _NOT_FOUND = 127
 _MARK = "pilotage-found:"
 
-# Each line tells one thing; what a login shell prints besides is passed over.
+# Each line reports one thing; other output of a login shell is skipped.
 _LOOK = """\
 cd || exit
 echo "{mark}home $(pwd)"
@@ -69,7 +69,7 @@ for each in {pythons}; do
 done
 exit 0
 """
-# Variables as a login shell has them, which may be of any kind and slow; `tcsh -l` takes no command.
+# Variables of a login shell, which may be of any kind and slow; `tcsh -l` takes no command.
 _PATHS = """\
 shell=${{SHELL:-/bin/sh}}
 limit=$(command -v timeout) && limit="$limit {seconds}"
@@ -83,7 +83,7 @@ limit=$(command -v timeout) && limit="$limit {seconds}"
 done
 exit 0
 """
-# By a Python that is known to be there: not every node has a program that fetches.
+# With a Python that is known to exist: not every node has a program that fetches URLs.
 _REACH = """\
 import socket, sys
 host, port = sys.argv[1], int(sys.argv[2])
@@ -97,7 +97,7 @@ else:
 
 
 class CannotLook(PilotageError):
-    """Nothing can be found out about a site: it cannot be reached, or nothing that is known is there."""
+    """A site cannot be discovered: it cannot be reached, or has no known batch system."""
 
 
 class FoundPython(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class FoundPython(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue or partition and what one node of it has; 0 where nothing is told."""
+    """A queue or partition and one of its nodes; 0: unknown."""
 
     name: str
     is_default: bool
@@ -135,7 +135,7 @@ class FoundPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder that was asked for: whether it is there, and whether it, or what would hold it, can be written."""
+    """The requested folder: whether it exists, and whether it, or its parent, can be written."""
 
     there: bool
     writable: bool
@@ -143,7 +143,7 @@ class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was found out."""
+    """Everything discovered."""
 
     host: str
     user: str
@@ -159,14 +159,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     array_max: int
     jobs_max: int
     pythons: tuple[FoundPython, ...]
-    server: str  # the address that was tried; none: there is no service
-    way_out: str  # "yes", or why not; none: it was not tried
-    unknown: str = ""  # why limits are not known
-    folder: FoundFolder | None = None  # that was asked for
+    server: str  # the address that was tried; empty: there is no service
+    way_out: str  # "yes", or why not; empty: it was not tried
+    unknown: str = ""  # why limits are unknown
+    folder: FoundFolder | None = None  # as requested
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for by hand, instead of what would be chosen."""
+    """Requested values, instead of discovered ones."""
 
     kind: str = ""
     setup: tuple[str, ...] = ()
@@ -189,26 +189,26 @@ def look_around(
     server: str = "",
     why_not: str = "",
 ) -> Found:
-    """Look at a cluster from its login node; raises `CannotLook`.
+    """Discover a cluster from its login node; raises `CannotLook`.
 
-    `commands` runs those of its batch system, where that is not done as all else. `why_not` says why the service cannot be
-    reached from there, where that is known without trying.
+    `commands` runs those of the batch system, if they run differently from the rest. `why_not` says why the service
+    cannot be reached from there, if that is known without trying.
     """
     chosen, commands = chosen or Chosen(), commands or caller.run
     words = " ".join(map(shlex.quote, dict.fromkeys([*filter(None, [chosen.python]), *PYTHONS])))
     try:
         folder = shlex.quote(home_relative(chosen.folder)) if chosen.folder else ""
         look = Call(("sh",), _LOOK.format(mark=_MARK, pythons=words, folder=folder))
-        # Agents are started after the lines of setup, and where there are none in what the batch system gives them.
+        # Agents are started after the setup lines, and without any in the environment of the batch system.
         answer = commands(look) if chosen.setup else caller.run(look)
     except ValueError as error:
         raise CannotLook(str(error), subject="--folder") from error
     except Unknown as error:
-        raise CannotLook(f"it cannot be reached: {error}", next_step="try by hand what ssh says, then again") from error
+        raise CannotLook(f"it cannot be reached: {error}", next_step="try ssh by hand, then again") from error
     told = dict(_told(answer))
     if "home" not in told:
         said = " ".join(f"{answer.stderr} {answer.stdout}".split())[-500:]
-        raise CannotLook("its shell does not answer as one should", got=said or f"exit status {answer.exit_status}")
+        raise CannotLook("its shell does not answer properly", got=said or f"exit status {answer.exit_status}")
     pythons = tuple(_pythons(answer))
     dialect, version, limits, unknown = _scheduler(commands, chosen.kind)
     enough = next((each for each in pythons if each.is_enough), None)
@@ -235,7 +235,7 @@ def look_around(
 
 
 def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEntry:
-    """The entry that follows from what was found and what is asked for by hand; raises `CannotLook`."""
+    """The entry from discovered and requested values; raises `CannotLook`."""
     queue = _chosen_queue(found, chosen.queue)
     python = _chosen_python(found, chosen.python)
     slots = chosen.slots or 1
@@ -262,7 +262,7 @@ def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEnt
 
 
 def _chosen_python(found: Found, named: str) -> str:
-    """What starts the agent: what was asked for, or the first that is new enough. Raises `CannotLook`."""
+    """The command that starts the agent: the requested one, or the first that is new enough. Raises `CannotLook`."""
     enough = [each.word for each in found.pythons if each.is_enough and named in ("", each.word)]
     if enough:
         return enough[0]
@@ -271,7 +271,7 @@ def _chosen_python(found: Found, named: str) -> str:
         f"{named} cannot start the agent" if named else "there is no Python that could start the agent",
         subject="--python" if named else "",
         expected="Python 3.8 or later",
-        got=", ".join(versions) or ("nothing there answers to that" if named else "none at all"),
+        got=", ".join(versions) or ("there is no such command" if named else "none at all"),
         next_step="name one with --python PATH, or what brings one with --setup 'module load …'",
     )
 
@@ -297,7 +297,7 @@ def _pythons(answer: Answer) -> Iterator[FoundPython]:
 
 
 def _paths(caller: Caller) -> Iterator[FoundPath]:
-    """The folders that variables name, each once; none where that cannot be found out."""
+    """The folders that variables name, each once; none if that cannot be found out."""
     cases = "|".join(f"{name}=/*" for name in SHARED_VARIABLES)
     try:
         answer = caller.run(Call(("sh",), _PATHS.format(mark=_MARK, cases=cases, seconds=LOGIN_SECONDS)))
@@ -313,9 +313,9 @@ def _paths(caller: Caller) -> Iterator[FoundPath]:
 
 
 def _folder(found: Found) -> str:
-    """Where agents keep their files; none: in the home folder, unless another is surer to be seen by the nodes.
+    """The folder for agents' files; empty: the home folder, unless another is more likely visible to nodes.
 
-    One of several users has a name of its own in it. Raises `CannotLook` where no folder can be written.
+    In a folder of several users the name includes the user's. Raises `CannotLook` if no folder can be written.
     """
     writable = [each for each in found.paths if each.writable]
     shared = [each for each in writable if each.file_system not in OWN_DISKS]
@@ -332,13 +332,13 @@ def _folder(found: Found) -> str:
 
 
 def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, Limits, str]:
-    """The batch system that is there, its version, what it allows, and why that is not known. Raises `CannotLook`.
+    """The batch system, its version and limits, and why limits are unknown. Raises `CannotLook`.
 
-    Of several the first that answers, those first that our tests know: commands may be left of one that is no more.
+    Of several, the first that answers, those covered by our tests first: commands of a former one may be left.
     """
     known = dialects()
     if kind and kind not in known:
-        raise CannotLook("no batch system of this kind is known", got=kind, next_step=did_you_mean(kind, known))
+        raise CannotLook("this kind of batch system is unknown", got=kind, next_step=did_you_mean(kind, known))
     tried = [known[kind](PREFIX)] if kind else sorted((each(PREFIX) for each in known.values()), key=_rank)
     said: list[str] = []
     silent = False
@@ -354,7 +354,7 @@ def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, 
             silent = silent or bool(version)
             said.append(f"{dialect.name} {version}: {error}" if version else f"{dialect.name}: {error}")
         else:
-            # Of others nobody expects that they are there; a command that is, and fails, may lack its environment.
+            # Others are not expected to exist; a command that exists and fails may lack its environment.
             is_there = not dialect.experimental and answer.exit_status not in (None, 0, _NOT_FOUND)
             if kind or is_there:
                 said.append(f"{dialect.name}: {' '.join((answer.stderr or answer.stdout).split())[-WORDS_MAX:]}")
@@ -362,13 +362,13 @@ def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, 
         raise CannotLook(
             "no batch system answers there",
             got="; ".join(said),
-            next_step="try its commands in a login shell there; name what they need with --setup 'module load …'",
+            next_step="try its commands in a login shell there; load what they need with --setup 'module load …'",
         )
     raise CannotLook(
         "no batch system was found there",
         expected=", ".join(each.name for each in tried),
         got="; ".join(said),
-        next_step="look which commands a login shell has there; name what they need with --setup 'module load …'",
+        next_step="check which commands a login shell has there; load what they need with --setup 'module load …'",
     )
 
 
@@ -411,12 +411,11 @@ def _way_out(caller: Caller, server: str, python: FoundPython) -> str:
     return lines[-1] if lines else "no: nothing was answered"
 
 
-# What is asked of a site, held against what was found there: refused where it could never be, warned of where it
-# may not.
+# Compares the requested values with what was discovered: refuses what is impossible, and warns of what is unlikely.
 
 
 def warnings_of(entry: SiteEntry, found: Found) -> tuple[str, ...]:
-    """What may not be as the entry says; raises `CannotLook` for what its batch system would never start."""
+    """Warnings about the entry; raises `CannotLook` for values that its batch system would never start."""
     queue = _queue_of(entry, found)
     if queue is not None:
         _refuse_more_than(queue, entry, found)
@@ -430,7 +429,7 @@ def _queue_of(entry: SiteEntry, found: Found) -> FoundQueue | None:
 
 
 def _refuse_more_than(queue: FoundQueue, entry: SiteEntry, found: Found) -> None:
-    """Raise `CannotLook` where one pilot asks for more than any node of its queue has, or longer than it gives."""
+    """Raise `CannotLook` if a pilot asks for more than any node of its queue has, or for more time."""
     wall_seconds = entry.wall_time_seconds or 0.0
     asked = (
         ("--slots", entry.slots, queue.cores, "cores on one node", str),
@@ -461,22 +460,21 @@ def _about_folder(entry: SiteEntry, found: Found) -> Iterator[str]:
         return
     if not folder.writable:
         raise CannotLook(
-            "this folder cannot be written" if folder.there else "this folder is not there, and cannot be made",
+            "this folder is not writable" if folder.there else "this folder does not exist, and cannot be created",
             subject="--folder",
             got=entry.folder,
-            next_step="name a folder that all nodes share, in which you may write: --folder DIR",
+            next_step="name a writable folder that all nodes share: --folder DIR",
         )
     if not folder.there:
-        yield f"the folder {entry.folder} is not there yet; it is made when it is first needed"
+        yield f"the folder {entry.folder} does not exist yet; it is created when first needed"
     if folder.file_system in OWN_DISKS:
         yield (
-            f"the folder {entry.folder} is on {folder.file_system}, a disk of the login node alone:"
-            " nodes may not see it"
+            f"the folder {entry.folder} is on {folder.file_system}, a disk of the login node only: nodes may not see it"
         )
 
 
 def _about_limits(entry: SiteEntry, found: Found, queue: FoundQueue | None) -> Iterator[str]:
     if entry.gpus and queue is not None and not queue.gpus and any(each.gpus for each in found.queues):
-        yield f"the queue {queue.name!r} tells of no GPU, and a pilot asks for {entry.gpus}"
+        yield f"the queue {queue.name!r} reports no GPU, but a pilot asks for {entry.gpus}"
     if entry.pilots_max and found.jobs_max and entry.pilots_max > found.jobs_max:
         yield f"its batch system takes {found.jobs_max} jobs at most, fewer than {entry.pilots_max} pilots"

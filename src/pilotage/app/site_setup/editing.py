@@ -1,4 +1,4 @@
-"""A site added by looking at it, and one taken away: what the commands of the same names do."""
+"""Adds a discovered site to the file of sites, and removes one: the commands of the same names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Made(NamedTuple):
-    """What was found, what was chosen, and what was written where."""
+    """What was discovered, what was chosen, and what was written where."""
 
     found: Found
     entry: SiteEntry
@@ -45,7 +45,7 @@ class Made(NamedTuple):
     warnings: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The same, as plain values."""
         return {
             "found": msgspec.to_builtins(self.found),
             "entry": plain(self.entry),
@@ -56,7 +56,7 @@ class Made(NamedTuple):
 
 
 def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any) -> Made:
-    """Look at a site and write its entry; raises `SiteRefused`, `CannotLook` and what is wrong with the file."""
+    """Discover a site and write its entry; raises `SiteRefused`, `CannotLook` and faults of the file."""
     settings = settings_here()
     file = file_here(settings, named=named)
     if any(each.name == name for each in known_sites(file).entries):
@@ -65,7 +65,7 @@ def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any
     memory = asked.get("memory", "")
     memory_bytes = parse_bytes(memory) if memory else 0
     if memory_bytes is None:
-        raise SiteRefused("this is no size", subject="--memory", expected=BYTES_FORM, got=memory)
+        raise SiteRefused("this is not a size", subject="--memory", expected=BYTES_FORM, got=memory)
     state = state_folder(settings, folder=Path.cwd()).absolute()
     add_dialects(state)
     from pilotage.adapters.sites.batch import runs_commands
@@ -101,7 +101,7 @@ def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any
 
 
 def _server(entry: SiteEntry, state: Path, settings: Settings) -> tuple[str, str]:
-    """The address by which pilots of a site would reach the service, none where none runs; and why they cannot."""
+    """The address at which pilots of a site would reach the service, empty if none runs; and why they cannot."""
     from pilotage.app.sites.connections import server_for
 
     announced = find_service(state)
@@ -116,14 +116,14 @@ def _server(entry: SiteEntry, state: Path, settings: Settings) -> tuple[str, str
 
 
 def remove_site(name: str, *, named: str) -> Path:
-    """Take the entry of a site out of its file; the file. Raises `SiteRefused`."""
+    """Remove a site's entry from its file, and return the file. Raises `SiteRefused`."""
     file = named_sites(settings_here(), named).file
     remove_entry(file, name)
     return file
 
 
 def test_site(name: str, *, named: str, seconds_max: float, tell: Callable[[Hop], None]) -> tuple[bool, Sequence[Hop]]:
-    """Run one real pilot through every hop of a site; whether all were passed, and what was seen at each."""
+    """Test a site with one real pilot; whether all hops passed, and the result of each."""
     from pilotage.app.site_setup.testing import SiteTest
 
     settings = settings_here({"service.sites": named or None})
@@ -141,11 +141,11 @@ def test_site(name: str, *, named: str, seconds_max: float, tell: Callable[[Hop]
     return tested.run(), tested.hops
 
 
-# The agent in one file, for those who carry it to a cluster by hand: made, packed with dialects, and given a token.
+# The agent in one file, to be copied to a cluster by hand: make it, add dialects, and give it a token.
 
 
 def agent_command(words: Sequence[str]) -> list[str]:
-    """The words that start the agent of a site on this computer, from a file that is made in the state folder."""
+    """The command that starts a site agent on this computer, from an archive in the state folder."""
     from pilotage.adapters.sites.zipapp import build_in
 
     state = _state()
@@ -156,7 +156,7 @@ def agent_command(words: Sequence[str]) -> list[str]:
 
 
 def write_agent_token(name: str, file: Path) -> Path:
-    """Write the token of the agent of a site that is written down here; raises `SiteRefused` for another."""
+    """Write the token of a site's agent; raises `SiteRefused` for a site that is not configured here."""
     from pilotage.app.service.credentials import tokens_of
 
     settings = settings_here()
@@ -174,7 +174,7 @@ def write_agent_token(name: str, file: Path) -> Path:
 
 
 def pack_here(files: Sequence[Path], output: Path | None) -> Packed:
-    """Pack dialects for this project, and write the agent to a file; raises `BadDialect`."""
+    """Pack dialects for this project, and write the agent's archive; raises `BadDialect`."""
     from pilotage.adapters.sites.zipapp import build
 
     state = _state()

@@ -1,8 +1,8 @@
-"""One real pilot through every hop of a site: where it comes to a stop, that hop is named, with the pilot's own words.
+"""Tests a site with one real pilot: if it fails, names the hop where it stopped, with the pilot's own output.
 
-First the login node and its batch system are looked at directly, which tells most at once. Then the service is given a job
-of one package for this site alone, and is watched while it starts a pilot there, hears it, and gets the result. Where pilots
-live or wait already, one more is started before, and watched: the package goes to any of the others.
+First it checks the login node and its batch system directly, which finds most faults at once. Then it submits a job of
+one package for this site to the service, and watches the service start a pilot, hear from it, and get the result. If
+pilots run or wait there already, it starts one more before, and watches that: the package may go to any of the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pilotage.model.sites.entry import SiteEntry
 
 
-# The hops between here and a result at a site, and which of them failed by what a pilot wrote before it ended.
+# The hops between here and a result at a site, and which of them failed according to the pilot's output.
 
 HopName = Literal[
     "reach", "scheduler", "install", "service", "submit", "starts", "python", "server", "exchange", "package", "outputs"
@@ -50,11 +50,11 @@ HOPS: dict[HopName, str] = {
     "starts": "the batch system starts it",
     "python": "Python starts the agent on the node",
     "server": "the node reaches the service",
-    "exchange": "the service takes what it says",
+    "exchange": "the service accepts its messages",
     "package": "it runs a package",
     "outputs": "its output comes back",
 }
-"""Every hop in order, and what holds when it is passed."""
+"""Every hop in order, and what is true when it is passed."""
 
 _SAYS = re.compile(r"pilotage-agent: ")
 _TOO_OLD = re.compile(r"Python 3\.\d+ or newer is needed")
@@ -76,12 +76,12 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     seconds: float
     message: str = ""
-    stderr: str = ""  # the pilot's own words, or those of whoever stood in the way
-    hint: str = ""  # what to do about one that failed
+    stderr: str = ""  # the pilot's own output, or that of the failed command
+    hint: str = ""  # what to do about a failure
 
 
 def failed_at(stderr: str, *, reason: str = "") -> HopName:
-    """The hop at which a pilot ended that never spoke, by what it wrote and how its batch system says that it ended."""
+    """The hop at which a pilot ended without contacting the service, from its output and its batch system's reason."""
     if _NOT_STARTED.search(stderr):
         return "starts"
     if _TOO_OLD.search(stderr):
@@ -100,50 +100,49 @@ def failed_at(stderr: str, *, reason: str = "") -> HopName:
 
 
 def hint_for(hop: HopName, stderr: str, *, started_by: StartedBy = "service") -> str:
-    """What to do about a hop that failed; where a site agent submits, it may be that which is not there."""
+    """What to do about a failed hop; with a site agent, that may be what is missing."""
     if hop == "starts" and _NOT_SHARED.search(stderr):
-        return "name a `folder` in the site's entry that is on a disk which all nodes share"
+        return "set `folder` in the site's entry to one on a disk that all nodes share"
     if started_by == "agent" and hop in _AGENT_HINTS:
         return _AGENT_HINTS[hop]
     return _HINTS.get(hop, "")
 
 
 _AGENT_HINTS: dict[HopName, str] = {
-    "submit": "look whether its site agent runs there and reaches the service; then whether its `queue` takes pilots",
+    "submit": "check that its site agent runs there and reaches the service; then that its `queue` accepts pilots",
     "server": "have its site agent relay for the nodes: start it with --spool, or with --listen HOST:PORT",
 }
 
 
 _HINTS: dict[HopName, str] = {
-    "reach": "try `ssh` by hand: it must let you in without a question",
-    "scheduler": "look whether its commands work in a login shell there; name what they need by `setup` in the site's entry",
-    "install": "name another `folder` or `python` in the site's entry",
+    "reach": "try `ssh` by hand: it must log you in without a prompt",
+    "scheduler": "check that its commands work in a login shell there; load what they need in `setup` of the entry",
+    "install": "set another `folder` or `python` in the site's entry",
     "service": "start the service again: pilotage serve --stop, then pilotage serve",
-    "submit": "name another `queue` or `account` in the site's entry, or ask for less",
+    "submit": "set another `queue` or `account` in the site's entry, or ask for less",
     "starts": "see what the batch system says of it; a longer --timeout waits for a longer queue",
-    "python": "name a `python` that the nodes have, or the lines of `setup` that bring one",
+    "python": "set a `python` that the nodes have, or lines of `setup` that load one",
     "server": "let the nodes reach it (service.address, --host), or let a site agent relay: `started_by: agent`",
     "exchange": "remove the site's folder there; clocks may differ by a minute at most",
-    "package": "see its log: it is the pilot's node that runs it",
+    "package": "see its log: the pilot's node runs it",
     "outputs": "see the log of the service",
 }
 
 
-# What can be seen of a site directly, beside its service: its login node, its batch system, and what a pilot prints
-# there.
+# Checks a site directly, without its service: its login node, its batch system, and what a pilot prints there.
 
 TAIL_BYTES = 4000
 
 
 class NotSeen(PilotageError):
-    """Something that should be seen at a site is not; `got` has the words of whoever stood in the way."""
+    """A check at a site failed; `got` has the output of the failed command."""
 
 
 class Looks:
-    """Looks at a site with its own caller; at one that cannot be reached from here, at nothing."""
+    """Checks a site with its own caller; nothing at a site that cannot be reached from here."""
 
     def __init__(self, entry: SiteEntry, *, state: Path, settings: Settings) -> None:
-        """Take what is written of it; nothing is called yet. Raises `UnknownKind`."""
+        """Take its entry; calls nothing yet. Raises `UnknownKind`."""
         from pilotage.adapters.sites.batch import runs_commands
         from pilotage.adapters.sites.install import site_prefix
         from pilotage.app.sites.connections import caller_for, refuse_unknown_kind
@@ -154,18 +153,18 @@ class Looks:
         self._folder = ""
         self._dialect: Dialect | None = None
         kinds = refuse_unknown_kind(entry)
-        # A site agent without an address was started by hand, somewhere: nobody here knows the way.
+        # A site agent without an address was started by hand, somewhere unknown.
         if entry.kind in kinds and (entry.address or entry.started_by == "service"):
             self._dialect = kinds[entry.kind](site_prefix(state, entry.name))
         self._caller = caller_for(entry, state=state)
-        self._commands = runs_commands(entry, self._caller)  # of the batch system, as whoever submits there runs them
+        self._commands = runs_commands(entry, self._caller)  # for the batch system, run in the same way as submissions
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._caller.close()
 
     def each(self) -> Iterator[tuple[HopName, Callable[[], str]]]:
-        """The hops that can be looked at, in order; each look says what it saw, or raises `NotSeen`."""
+        """The hops that can be checked, in order; each check returns what it saw, or raises `NotSeen`."""
         if self._dialect is None:
             return
         yield "reach", self._reach
@@ -174,7 +173,7 @@ class Looks:
             yield "install", self._install
 
     def state(self, key: str) -> str:
-        """What the batch system says of a key: queued, running or ended, with its own word; nothing where it says nothing."""
+        """The state of a key in the batch system: queued, running or ended, with its own word; empty if not listed."""
         if self._dialect is None:
             return ""
         try:
@@ -187,7 +186,7 @@ class Looks:
         return word if word == "running" else f"{word}, {seen.detail}" if seen.detail else word
 
     def words(self, key: str) -> str:
-        """The last that what has a key printed so far."""
+        """The last lines that the batch job of a key has printed so far."""
         if self._dialect is None or not self._folder:
             return ""
         file = output_of(f"{self._folder}/{OUTPUT_FOLDER}", key)
@@ -211,14 +210,14 @@ class Looks:
     def _reach(self) -> str:
         answer = self._run(Call(("sh",), "hostname 2>/dev/null || uname -n\n"))
         if answer.exit_status != 0:
-            raise NotSeen("its shell does not answer as one should", got=answer.stderr or str(answer.exit_status))
+            raise NotSeen("its shell does not answer properly", got=answer.stderr or str(answer.exit_status))
         return answer.stdout.strip().splitlines()[-1] if answer.stdout.strip() else ""
 
     def _scheduler(self, dialect: Dialect) -> str:
         answer = self._run(dialect.is_here(), self._commands)
         version = dialect.version(answer)
         if not version:
-            raise NotSeen(f"{dialect.name} is not there", got=answer.stderr.strip() or answer.stdout.strip())
+            raise NotSeen(f"{dialect.name} was not found", got=answer.stderr.strip() or answer.stdout.strip())
         try:
             dialect.listed(self._commands(dialect.listing()))
         except BatchError as error:
@@ -230,7 +229,7 @@ class Looks:
         try:
             self._folder = installation.ensure()
         except (BatchError, ValueError) as error:
-            raise NotSeen("the agent cannot be put there", got=str(error)) from error
+            raise NotSeen("the agent cannot be installed there", got=str(error)) from error
         words = [self._entry.python, "-I", "-S", installation.agent, "--version"]
         script = "\n".join([*self._entry.setup, f"exec {shlex.join(words)}", ""])
         answer = self._run(Call(("bash", "-l", "-s") if self._entry.setup else ("sh",), script))
@@ -254,19 +253,19 @@ class Looks:
 
 
 TEST_FOLDER = "site-test"
-"""What the name of the folder begins with in which the result of a test is expected, while it lasts."""
+"""The prefix of the temporary folder for the result of a test."""
 OUTPUT = "site-test.txt"
 ORDER: tuple[HopName, ...] = ("submit", "starts", "python", "server", "exchange", "package")
-"""What is seen through the service: who passes one of these has passed those before it."""
+"""The hops checked through the service: passing one of them implies the earlier ones."""
 BY_HAND = "it hibernates (by-hand)"
-"""How the service begins to tell of a site that somebody put to sleep."""
+"""How the service's message begins for a site that an operator hibernated."""
 LOOK_SECONDS = 0.5
 KNOWN_SECONDS = 15.0
 LET_GO_LOOKS = 20
 PILOTS_MAX = 1000
-"""So many pilots are looked through whose names begin as that of the one that is watched."""
+"""Pilots to search whose names begin like the watched one."""
 NOT_THERE = ("gone", "removed", "leaving")
-"""How a site stands that the book knows from before, and that is not in the file of its service."""
+"""The status of a site that the book knows, but the service's file does not."""
 DOCUMENT = """\
 pilotage: 1
 job: site-test
@@ -282,7 +281,7 @@ class HopFailed(Exception):
     """A hop was not passed."""
 
     def __init__(self, hop: HopName, message: str, *, stderr: str = "", hint: str = "") -> None:
-        """Say which, why, in whose words, and what to do where that is not what always is."""
+        """Say which, why, with whose output, and what to do if that is not the usual advice."""
         super().__init__(message)
         self.hop = hop
         self.stderr = stderr
@@ -303,9 +302,9 @@ class SiteTest:
         sites: str = "",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take what is written of it, where its service is, and who is told of each hop; nothing is called yet.
+        """Take its entry, the folder of its service, and a function to report each hop to; calls nothing yet.
 
-        `sites` is the file that a service reads which is started for this; none: the one that it finds.
+        `sites` is the file for a service started for this test; empty: the default one.
         """
         self._entry = entry
         self._settings = settings
@@ -320,7 +319,7 @@ class SiteTest:
         self.hops: list[Hop] = []
 
     def run(self) -> bool:
-        """Go through all hops, or as far as they are passed; whether all were."""
+        """Go through all hops, up to the first failure; whether all passed."""
         try:
             if missing := missing_parts():
                 raise HopFailed("service", f"not installed: {', '.join(missing)}", hint=install_again(missing))
@@ -359,7 +358,7 @@ class SiteTest:
 
     @contextmanager
     def _served(self) -> Iterator[Server]:
-        """A connection to the service of the folder, which is started where none runs."""
+        """A connection to the service of the folder, which is started if none runs."""
         from pilotage.app.service.session import Session
 
         try:
@@ -386,7 +385,7 @@ class SiteTest:
             self._tidy(server, job, place)
 
     def _known(self, server: Server) -> dict[str, Any]:
-        """The site as the service tells of it; waited for, since it looks at the file every few seconds."""
+        """The site in the service's list; waits for it, since the service checks the file every few seconds."""
         until = time.monotonic() + KNOWN_SECONDS
         name, found = self._entry.name, None
         while found is None:
@@ -404,7 +403,7 @@ class SiteTest:
             raise HopFailed("service", closed, hint=f"wake it first: pilotage site wake {name}")
         if closed:
             with suppress(ServerRefused):
-                server.post(path_of("sites", name, "wake"), {"message": "it is tested"})
+                server.post(path_of("sites", name, "wake"), {"message": "it is being tested"})
         self._note("service", server.url)
         return dict(found)
 
@@ -417,7 +416,7 @@ class SiteTest:
         return bring(source, source.load(), server, HowToRun(fresh=True)).answer.job
 
     def _follow_trial(self, server: Server, passed: set[HopName]) -> None:
-        """Have a pilot started beside those that are there, and watch until it is heard."""
+        """Start a pilot next to the existing ones, and watch until the service hears from it."""
         path = path_of("sites", self._entry.name)
         try:
             key = f"{self._entry.name}-trial-{server.post(f'{path}/try')['operation']}"
@@ -436,7 +435,7 @@ class SiteTest:
             self._sleep(LOOK_SECONDS)
 
     def _follow(self, server: Server, job: str, before: dict[str, Any], passed: set[HopName]) -> None:
-        """Watch what becomes of the pilot and of the package; each hop is noted when something shows that it is passed."""
+        """Watch the pilot and the package; each hop is recorded when something shows that it was passed."""
         old = {row["pilot"] for row in before["pilots"]}
         while True:
             state = server.get(path_of("jobs", job))["state"]
@@ -466,7 +465,7 @@ class SiteTest:
     def _see(
         self, passed: set[HopName], told: dict[str, Any], pilots: list[dict[str, Any]], attempts: list[dict[str, Any]]
     ) -> None:
-        """Note what is passed, by what the book tells of pilots and attempts, and by what the batch system lists."""
+        """Record passed hops, from pilots and attempts in the book, and from the listing of the batch system."""
         if any(each.get("running_at") or each.get("started_at") for each in (*attempts, *pilots)):
             self._pass(passed, "exchange")
             return
@@ -479,7 +478,7 @@ class SiteTest:
         queued = next((row["pilot"] for row in pilots if row["native_id"]), "")
         if queued or any(each.get("queued_at") for each in attempts):
             self._pass(passed, "submit")
-            # What the service notices takes longer, and is all there is where the site cannot be looked at from here.
+            # The service's own observation takes longer, and is the only one if the site cannot be checked from here.
             state, words = next(
                 ((each["state"], each.get("words", "")) for each in told["noticed"] if each["key"] == queued), ("", "")
             )
@@ -488,13 +487,13 @@ class SiteTest:
             if seen == "running":
                 self._pass(passed, "starts")
             elif seen.startswith("held"):
-                raise HopFailed("starts", f"it will not start by itself: {seen}")
+                raise HopFailed("starts", f"it cannot start by itself: {seen}")
             self._denied(passed, queued, words)
         elif told["site"]["says"]:
             raise HopFailed("submit", told["site"]["says"])
 
     def _lost(self, server: Server, job: str, passed: set[HopName], attempt: dict[str, Any]) -> None:
-        """The batch job of a package is gone: what it printed is with the event that says so."""
+        """The batch job of a package is gone: its output is in the event of the loss."""
         asked: Parameters = {"query": "type=AttemptLost"}
         events = server.get(path_of("jobs", job, "packages", "1.1.1", "events"), asked)["events"]
         words = events[-1]["data"].get("message", "") if events else ""
@@ -503,19 +502,19 @@ class SiteTest:
         raise HopFailed(hop, attempt.get("lost_reason") or "it is lost", stderr=words)
 
     def _denied(self, passed: set[HopName], key: str, noticed: str) -> None:
-        """A pilot that runs and is not heard says why, and goes on trying for long: it is not waited for."""
+        """A running pilot that cannot contact the service prints why, and keeps trying: do not wait for it."""
         words = self._looks.words(key) or noticed if key and "starts" in passed else ""
         hop = failed_at(words) if words else "starts"
         if hop in ("server", "exchange") and words.count("no answer from the service") + words.count("HTTP ") > 0:
             self._pass_before(passed, hop)
-            raise HopFailed(hop, "the pilot runs, and cannot speak with the service", stderr=words)
+            raise HopFailed(hop, "the pilot runs, but cannot contact the service", stderr=words)
 
     def _give_up(self, passed: set[HopName], site: dict[str, Any], pilots: list[dict[str, Any]]) -> None:
         hop = next((each for each in ORDER if each not in passed), ORDER[-1])
         key = next((row["pilot"] for row in pilots), "")
         seen = self._looks.state(key) if key else ""
         why = site["closed"] or site["says"] or (f"the batch system says: {seen}" if seen else "")
-        message = "it was waited for long enough" + (f"; {why}" if why else "")
+        message = "timed out" + (f"; {why}" if why else "")
         raise HopFailed(hop, message, stderr=self._looks.words(key) if key else "")
 
     def _pass_before(self, passed: set[HopName], hop: HopName) -> None:
@@ -523,7 +522,7 @@ class SiteTest:
             self._pass(passed, ORDER[ORDER.index(hop) - 1])
 
     def _pass(self, passed: set[HopName], hop: HopName, message: str = "") -> None:
-        """Note a hop, and those before it that nothing showed by itself."""
+        """Record a hop, and earlier ones that nothing showed by itself."""
         for each in ORDER[: ORDER.index(hop) + 1]:
             if each not in passed:
                 passed.add(each)
@@ -537,10 +536,10 @@ class SiteTest:
             self._sleep(LOOK_SECONDS)
         got = file.read_text("utf-8").strip() if file.exists() else ""
         if got and got != self._entry.name:
-            kind = f"{self._entry.name!r} is the kind of that site, too: hibernate it while this one is tested"
+            kind = f"{self._entry.name!r} is also the kind of that site: hibernate it while this one is tested"
             raise HopFailed("outputs", f"the package ran at {got}, not here; {kind}")
         if not got:
-            raise HopFailed("outputs", f"{OUTPUT} has not come")
+            raise HopFailed("outputs", f"{OUTPUT} has not arrived")
         self._note("outputs")
 
     def _tidy(self, server: Server, job: str, place: Path) -> None:
@@ -551,7 +550,7 @@ class SiteTest:
         shutil.rmtree(place, ignore_errors=True)
 
     def _let_go(self, server: Server, job: str) -> None:
-        """Have the book forget the job, once nothing of it is under way; where that takes long, it is left to its time."""
+        """Have the book purge the job, once nothing of it runs; if that takes long, retention does it later."""
         for _ in range(LET_GO_LOOKS):
             try:
                 server.post(path_of("jobs", job, "clear"))

@@ -1,4 +1,4 @@
-"""Sites put together: for each entry of a file of sites, the way to it that the service uses."""
+"""Makes the access to each configured site that the service uses."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pilotage.service.tokens import Tokens
 
 SITES_STATE = "sites"
-"""In the state folder: what is kept of sites; a folder for each further one of the kind `local`."""
+"""In the state folder: files of sites; one folder for each further site of the kind `local`."""
 EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class UnknownKind(PilotageError):
-    """The kind of a site is no batch system that is known here, and no adapter that is installed."""
+    """The kind of a site is neither a known batch system nor an installed adapter."""
 
 
 def access_for(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteAccess:
-    """The way to one site. Raises `UnknownKind`."""
+    """The access to one site. Raises `UnknownKind`."""
     around = _surroundings(entry, state=state, settings=settings, tokens=tokens)
     dialect = refuse_unknown_kind(entry).get(entry.kind)
     if dialect is None:
@@ -88,7 +88,7 @@ def _surroundings(entry: SiteEntry, *, state: Path, settings: Settings, tokens: 
 
 
 def refuse_unknown_kind(entry: SiteEntry) -> dict[str, type[Dialect]]:
-    """The batch systems there are, by name; raises `UnknownKind` where the entry's kind is neither one nor another adapter."""
+    """The known batch systems by name; raises `UnknownKind` if the entry's kind is neither one nor another adapter."""
     from pilotage.agent.batch import dialects
     from pilotage.app.adapter_registry import adapter_names, find_adapter
 
@@ -98,7 +98,7 @@ def refuse_unknown_kind(entry: SiteEntry) -> dict[str, type[Dialect]]:
     if find_adapter("pilotage.sites", entry.kind) is not None:
         if entry.started_by == "agent":
             raise UnknownKind(
-                "a site agent knows batch systems only, and this kind is an adapter of the service",
+                "a site agent supports batch systems only, and this kind is an adapter of the service",
                 subject=entry.name,
                 expected=", ".join(known),
                 got=entry.kind,
@@ -106,30 +106,30 @@ def refuse_unknown_kind(entry: SiteEntry) -> dict[str, type[Dialect]]:
             )
         return known
     raise UnknownKind(
-        "no site of this kind is known",
+        "this kind of site is unknown",
         subject=entry.name,
         expected=", ".join([*adapter_names("pilotage.sites"), *known]),
         got=entry.kind,
-        next_step="a dialect of your own is added by: pilotage site pack FILE.py",
+        next_step="add a dialect of your own with: pilotage site pack FILE.py",
     )
 
 
 def caller_for(entry: SiteEntry, *, state: Path) -> Caller:
-    """How commands are run at a site: here, or over ssh where it has an address."""
+    """How to run commands at a site: here, or over ssh if it has an address."""
     from pilotage.adapters.sites.commands import Here, Ssh
 
     return Ssh(entry.address, state=state) if entry.address else Here()
 
 
 def server_for(entry: SiteEntry, *, state: Path, settings: Settings) -> str:
-    """The address by which pilots of a site reach the service of a state folder, as it announced it."""
+    """The address at which pilots of a site reach the service of a state folder, from its announcement."""
     from pilotage.service.announcement import SERVICE_FILE
 
     if settings.service.address:
         return settings.service.address.rstrip("/")
     url = announced(str(state / SERVICE_FILE)).url
     if not url:
-        raise SiteUnreachable("the service has not said yet where it answers", subject=entry.name)
+        raise SiteUnreachable("the service has not announced its address yet", subject=entry.name)
     parts = urlsplit(url)
     if settings.service.host in EVERYWHERE:
         return f"{parts.scheme}://{socket.getfqdn()}:{parts.port}"
@@ -138,13 +138,13 @@ def server_for(entry: SiteEntry, *, state: Path, settings: Settings) -> str:
             f"the service listens only on this computer, at {url}: pilots of this site could not reach it",
             reason="unreachable-server",
             subject=entry.name,
-            next_step="start it with --host and a name that the site knows, or let a site agent start its pilots",
+            next_step="start it with --host and a name that the site can resolve, or let a site agent start its pilots",
         )
     return url
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is the computer that asks."""
+    """Whether a host is this computer."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -152,22 +152,21 @@ def is_loopback(host: str) -> bool:
 
 
 def ca_file_of(state: Path) -> Path | None:
-    """The authority that clients of a service believe, as it announced it; None where there is none of its own."""
+    """The certificate authority in a service's announcement; None if it has none of its own."""
     from pilotage.service.announcement import SERVICE_FILE
 
     file = announced(str(state / SERVICE_FILE)).ca_file
     return Path(file) if file else None
 
 
-# Sites with an agent of their own, put together: what the service tells each, and the ssh connections that it opens
-# to some.
+# Sites with site agents: the settings for each, and the ssh connections that the service opens to some.
 
 OUTPOSTS = "outposts"
 """In the state folder: the sockets of connections to login nodes."""
 
 
 def agent_sites_for(entries: Iterable[SiteEntry], *, state: Path, tokens: Tokens) -> dict[str, AgentSettings]:
-    """How the service deals with each site whose own agent submits there, by name; nothing is opened yet."""
+    """The settings for each site that has a site agent, by name; opens nothing yet."""
     from pilotage.adapters.sites.install import site_prefix
     from pilotage.service.sites.agent_worker import AgentSettings
 
@@ -184,7 +183,7 @@ def agent_sites_for(entries: Iterable[SiteEntry], *, state: Path, tokens: Tokens
 
 
 def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> TendsAgent:
-    """Who starts the agent of a site that has an address, and opens its way to us."""
+    """Starts the agent of a site that has an address, and opens its connection to us."""
     from pilotage.adapters.sites.commands import Ssh
     from pilotage.adapters.sites.install import site_prefix
     from pilotage.adapters.sites.ssh_agent import Outpost, OutpostSettings
@@ -196,32 +195,31 @@ def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> TendsAgent:
         socket=state / SOCKET_FILE,
         token=partial(tokens.for_site_agent, entry.name),
     )
-    # A connection of its own: it is held for as long as the service runs.
+    # A connection of its own: it stays open while the service runs.
     return Outpost(settings, Ssh(entry.address, state=state / OUTPOSTS / entry.name))
 
 
-# The sites of a service, from its file: this computer and those that are written down, each with what makes a way
-# to it.
+# The sites of a service, from its file: this computer and the configured ones, each with what makes its access.
 
 Here = Callable[[SiteEntry | None], Placed | None]
-"""This computer as a site, by its own entry where it has one; None where nothing is run here."""
+"""This computer as a site, by its own entry if it has one; None if nothing runs here."""
 
 
 class SitesReader:
-    """Looks at the file that holds now: that of the project may come and go, and then the user's own does."""
+    """Watches the file in effect: that of the project may come and go, and then the user's own counts."""
 
     def __init__(self, find: Callable[[], Path], arrange: Callable[[Sequence[SiteEntry]], Sequence[Placed]]) -> None:
         """Take what finds the file, and what makes sites of its entries."""
         self._find = find
         self._arrange = arrange
-        self._seen: Mark | tuple[()] | None = ()  # nothing was looked at yet
+        self._seen: Mark | tuple[()] | None = ()  # not read yet
         self._missed = False
         self.file = ""
 
     def changed(self) -> Sequence[Placed] | None:
-        """All sites, where anything has changed since they were last told. Raises `DocumentError`, once for each change.
+        """All sites, if anything changed since the last call; else None. Raises `DocumentError`, once per change.
 
-        Whatever else keeps us from it may be over when we are asked again, and the file is read again then.
+        After any other error, the next call reads the file again.
         """
         file = self._find()
         mark = mark_of(file)
@@ -244,12 +242,11 @@ class SitesReader:
 
 
 class GivenSites:
-    """Sites that nothing changes."""
+    """Fixed sites."""
 
     file = ""
 
     def __init__(self, placed: Sequence[Placed]) -> None:
-        """Take them."""
         self._placed: Sequence[Placed] | None = placed
 
     def changed(self) -> Sequence[Placed] | None:
@@ -261,7 +258,7 @@ class GivenSites:
 def arranged(
     entries: Iterable[SiteEntry], *, here: Here, state: Path, settings: Settings, tokens: Tokens
 ) -> list[Placed]:
-    """The computer that we are on, and every site of some entries; nothing is made or called yet. Raises `UnknownKind`."""
+    """The local computer, and the sites of some entries; makes and calls nothing yet. Raises `UnknownKind`."""
     from pilotage.app.sites.entries import LOCAL
 
     entries = list(entries)
@@ -282,7 +279,7 @@ def other_sites(entries: Iterable[SiteEntry]) -> list[tuple[SiteEntry, Site]]:
 
 
 def _site(entry: SiteEntry, known: Mapping[str, type[Dialect]]) -> Site:
-    """What the engine knows of a site, with what only its batch system, or this computer, can tell."""
+    """A site for the engine, with what only its batch system, or this computer, can tell."""
     site = site_of(entry)
     if entry.kind == "local":
         return with_own_name(site)
@@ -291,9 +288,9 @@ def _site(entry: SiteEntry, known: Mapping[str, type[Dialect]]) -> Site:
 
 
 def with_own_name(site: Site) -> Site:
-    """A site that is this computer: its one node is called as it calls itself, and its platform is its own.
+    """A site that is this computer: its node has this computer's name, and its platform.
 
-    Unless it is said otherwise; a platform is told in the words that `site add` finds for others: `x86_64-linux`.
+    Unless the entry says otherwise; platforms are named as `site add` does: `x86_64-linux`.
     """
     about = os.uname()
     return msgspec.structs.replace(
@@ -311,5 +308,5 @@ def _way(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -
 
 
 def slots_of(sites: Iterable[Site]) -> int:
-    """How many packages of one core may run at once at some sites, at most."""
+    """The most packages of one core that may run at once at some sites."""
     return max(1, sum(each.pilots_max * each.capacity.cores_hundredths // 100 for each in sites))

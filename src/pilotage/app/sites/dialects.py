@@ -1,4 +1,4 @@
-"""Dialects of batch systems that somebody else wrote: checked, kept in the state folder, and found beside our own."""
+"""Dialects of batch systems by other authors: checked, kept in the state folder, and found beside ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYNTAX = (3, 8)
 CHECK_SECONDS_MAX = 60.0
 DIALECT_BYTES_MAX = 1024 * 1024
 _MODULE = re.compile(r"[a-z][a-z0-9_]{0,59}")
-# The archive stands before everything else, and nothing of this computer behind it.
+# The archive comes first on the path, and nothing of this computer after it.
 _CHECK = """\
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -32,11 +32,11 @@ sys.exit(main(sys.argv[2]))
 
 
 class BadDialect(PilotageError):
-    """A file cannot be packed: it is not Python that every node runs, it has no dialect, or that is not as it should be."""
+    """A file cannot be packed: it is not Python for every node, has no dialect, or its dialect is faulty."""
 
 
 class Packed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was packed: the dialects by name, where they are kept, and the archive that has them."""
+    """What was packed: the dialects by name, their folder, and the archive."""
 
     dialects: tuple[str, ...]
     folder: str
@@ -44,7 +44,7 @@ class Packed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_dialects(state: Path) -> None:
-    """From now on the dialects of a state folder are among those there are, and in the agent's archive."""
+    """Add the dialects of a state folder to the known ones, and to the agent's archive, from now on."""
     folder = state / DIALECTS_FOLDER
     if folder.is_dir():
         _extend(folder)
@@ -58,7 +58,7 @@ def _extend(folder: Path) -> None:
 
 
 def pack(files: Sequence[Path], *, state: Path, archive: Path | None = None) -> Packed:
-    """Check dialects and put them into the agent's archive, where the services of a state folder find them.
+    """Check dialects and put them into the agent's archive, for the services of a state folder.
 
     Raises `BadDialect`; then nothing has changed.
     """
@@ -91,7 +91,7 @@ def pack(files: Sequence[Path], *, state: Path, archive: Path | None = None) -> 
 
 
 def _archive_with(folder: Path) -> bytes:
-    """The archive of the agent with the dialects of one more folder, whose files come before any of the same name."""
+    """The agent's archive with the dialects of one more folder, whose files replace others of the same name."""
     from pilotage.adapters.sites.zipapp import archive
     from pilotage.agent import batch
 
@@ -106,7 +106,7 @@ def _archive_with(folder: Path) -> bytes:
 def _names_in(file: Path) -> list[str]:
     """The names of the dialects that a file defines, by its text alone; raises `BadDialect`."""
     if not _MODULE.fullmatch(file.stem) or file.suffix != ".py":
-        raise BadDialect("the file must be called like a module", subject=str(file), expected="such as my_system.py")
+        raise BadDialect("the file needs the name of a module", subject=str(file), expected="such as my_system.py")
     try:
         content = file.read_bytes()
         if len(content) > DIALECT_BYTES_MAX:
@@ -130,7 +130,7 @@ def _names_in(file: Path) -> list[str]:
 
 
 def _name_of(node: ast.ClassDef) -> list[str]:
-    """The text that a class calls its `name`."""
+    """The text assigned to `name` in a class."""
     found = []
     for line in node.body:
         targets = (
@@ -145,20 +145,20 @@ def _name_of(node: ast.ClassDef) -> list[str]:
 
 
 def _refuse_known(named: dict[Path, list[str]]) -> None:
-    """Raise where a dialect, or the module that it is in, would take the place of one of our own."""
+    """Raise if a dialect, or its module, would replace one of our own."""
     from pilotage.agent import batch
 
     own = Path(batch.__path__[0])
     for file, names in named.items():
         if (own / file.name).exists():
-            raise BadDialect("one of our own modules has this name", subject=file.name, next_step="call it otherwise")
+            raise BadDialect("one of our own modules has this name", subject=file.name, next_step="choose another name")
         for name, kind in batch.dialects().items():
             if name in names and Path(sys.modules[kind.__module__].__file__ or "").parent == own:
                 raise BadDialect("one of our own dialects has this name", subject=f"{file.name}: {name}")
 
 
 def _check(archive: Path, name: str, file: Path) -> None:
-    """Have a dialect import and check itself from the archive, with nothing else around it."""
+    """Have a dialect import and check itself from the archive, isolated."""
     words = [sys.executable, "-I", "-S", "-c", _CHECK, str(archive), name]
     try:
         done = subprocess.run(
@@ -170,7 +170,7 @@ def _check(archive: Path, name: str, file: Path) -> None:
         ) from None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        # Of a traceback the last line says what it is.
+        # The last line of a traceback has the error.
         said = lines[-1:] if lines and lines[0].startswith("Traceback") else lines
         raise BadDialect("\n  ".join(["it is not as a dialect should be:", *said]), subject=f"{file.name}: {name}")
 

@@ -1,6 +1,6 @@
-"""The sites that a person wrote down: read from `sites.yaml`, and one entry written into it or taken out of it.
+"""The file of sites, `sites.yaml`: reads it, and adds or removes one entry.
 
-Whoever wrote the file finds it as it was: an entry is added or removed as lines of text, and the rest is left alone.
+An entry is added or removed as lines of text, so the rest of the file stays as its author wrote it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pilotage.model.sites.entry import SiteEntry, SitesFile
 
 
 class SiteRefused(PilotageError):
-    """A site is there already, or is not; or it cannot be changed without changing what its writer wrote besides."""
+    """A site exists already, or does not; or its entry cannot be changed without changing other parts of the file."""
 
 
 class KnownSites(NamedTuple):
-    """What a file says, and the file as it was read; without a file there are no sites."""
+    """The entries of a file, and the file as it was read; without a file there are no sites."""
 
     file: Path
     kept: Kept | None
@@ -41,13 +41,13 @@ class KnownSites(NamedTuple):
 
 
 def file_here(settings: Settings, *, named: str = "", folder: Path | None = None) -> Path:
-    """The file of sites that commands in a folder mean, or in the current one."""
+    """The file of sites for commands in a folder, or in the current one."""
     place = folder if folder is not None else Path.cwd()
     return sites_file(environment=os.environ, folder=place, named=named or settings.service.sites).absolute()
 
 
 def known_sites(file: Path) -> KnownSites:
-    """What a file says; raises `DocumentError` with every fault of it."""
+    """The entries of a file; raises `DocumentError` with all its faults."""
     kept = read_file(file)
     if kept is None:
         return KnownSites(file, None, ())
@@ -58,7 +58,7 @@ def known_sites(file: Path) -> KnownSites:
 
 
 def named_sites(settings: Settings, named: str) -> KnownSites:
-    """What the file says that somebody named, which must be there, or the one that commands here mean, which need not."""
+    """The entries of a named file, which must exist, or of the default one, which need not."""
     file = file_here(settings, named=named)
     if named:
         refuse_missing(file)
@@ -66,7 +66,7 @@ def named_sites(settings: Settings, named: str) -> KnownSites:
 
 
 def refuse_missing(file: Path) -> None:
-    """Raise where a file that somebody named is not there."""
+    """Raise if a named file does not exist."""
     if mark_of(file) is None:
         raise SitesFileError(
             "there is no such file of sites", subject=str(file), next_step="write it: pilotage site add NAME"
@@ -74,7 +74,7 @@ def refuse_missing(file: Path) -> None:
 
 
 def known_kinds() -> frozenset[str]:
-    """The batch systems there are: ours, and the dialects that were added in this folder."""
+    """The known batch systems: ours, and the dialects added in this folder."""
     from pilotage.adapters.settings.settings_files import state_folder
     from pilotage.agent.batch import dialects
     from pilotage.app.sites.dialects import add_dialects
@@ -85,11 +85,11 @@ def known_kinds() -> frozenset[str]:
 
 
 def executors_for(folder: Path) -> frozenset[str]:
-    """What packages of documents in a folder may name as their executor besides this computer: sites, and their kinds."""
+    """Executors that documents in a folder may name, besides this computer: sites, and their kinds."""
     try:
         entries = known_sites(sites_file(environment=os.environ, folder=folder)).entries
     except PilotageError:
-        return frozenset()  # what is wrong with the file is said by whoever uses it
+        return frozenset()  # the fault of the file is reported where it is used
     return frozenset(name for entry in entries for name in (entry.name, entry.kind))
 
 
@@ -99,7 +99,7 @@ def schema() -> Mapping[str, Any]:
 
 
 def text_of(entry: SiteEntry, file: Path) -> str:
-    """A file with one entry and nothing else; raises `DocumentError` where the entry is not fit to be one."""
+    """The text of a file with one entry; raises `DocumentError` for a faulty entry."""
     text = write_sites(SitesFile(sites=(entry,)))
     found, report = read_sites(text.encode("utf-8"), file=str(file))
     if found is None:
@@ -108,9 +108,9 @@ def text_of(entry: SiteEntry, file: Path) -> str:
 
 
 def add_entry(file: Path, entry: SiteEntry) -> str:
-    """Write one more entry into a file, behind those that are there; the lines that were added.
+    """Append an entry to a file; returns the added lines.
 
-    Raises `SiteRefused` where a site of this name is there, and `DocumentError` where the entry is not fit to be one.
+    Raises `SiteRefused` if a site of this name exists, and `DocumentError` for a faulty entry.
     """
     known = known_sites(file)
     if any(each.name == entry.name for each in known.entries):
@@ -130,7 +130,7 @@ def add_entry(file: Path, entry: SiteEntry) -> str:
 
 
 def remove_entry(file: Path, name: str) -> SiteEntry:
-    """Take an entry out of a file; the entry. Raises `SiteRefused`."""
+    """Remove an entry from a file, and return it. Raises `SiteRefused`."""
     known = known_sites(file)
     entry = known.entry(name)
     assert known.kept is not None
@@ -140,13 +140,13 @@ def remove_entry(file: Path, name: str) -> SiteEntry:
     lines = known.kept.content.decode("utf-8").splitlines(keepends=True)
     if expected:
         end = places[position + 1].line - 1 if position + 1 < len(places) else len(lines)
-        # A comment right above the next entry is about that one.
+        # A comment right above the next entry belongs to that one.
         while position + 1 < len(places) and lines[end - 1].lstrip().startswith("#"):
             end -= 1
         del lines[places[position].line - 1 : end]
         changed = "".join(lines)
     else:
-        # A list without entries is written in another way; what stood before it stays.
+        # An empty list has another notation; the text before it stays.
         before = lines[: places[0].line - 1]
         changed = "".join("sites: []\n" if line.rstrip() == "sites:" else line for line in before)
     _write_expected(file, changed, known.kept, expected)
@@ -162,11 +162,11 @@ def _comments(kept: Kept | None) -> str:
 
 
 def _write_expected(file: Path, text: str, kept: Kept, expected: tuple[SiteEntry, ...]) -> None:
-    """Replace a file by a text that says what is expected; where it does not, its writer must do it."""
+    """Replace a file if the new text has the expected entries; otherwise its author must change it."""
     found, _ = read_sites(text.encode("utf-8"), file=str(file))
     if found is None or found.sites != expected:
         raise SiteRefused(
-            "this file is written in a way that only its writer can change",
+            "this file has a form that cannot be changed automatically",
             subject=str(file),
             expected="each site as an item of a list, on lines of its own",
             next_step="change it in an editor",
@@ -175,23 +175,22 @@ def _write_expected(file: Path, text: str, kept: Kept, expected: tuple[SiteEntry
 
 
 LOCAL = "local"
-"""What the computer that the service runs on is called among the sites."""
+"""The name of the service's own computer among the sites."""
 
 
-# Sites as they are written down, for whoever asks while no service runs: in the same form as a service tells of
-# them.
+# The configured sites while no service runs, in the same form as a service lists them.
 
 NOT_SERVED = "not served"
 
 
 def written_sites(named: str | None) -> dict[str, Any]:
-    """All sites of the file that commands in this folder mean; raises `DocumentError` for what is wrong with it."""
+    """All configured sites for commands in this folder; raises `DocumentError` for faults of the file."""
     known = named_sites(settings_here(), named or "")
     return {"sites": [_view(entry) for entry in known.entries], "file": str(known.file), "fault": ""}
 
 
 def written_site(name: str) -> dict[str, Any]:
-    """One site of that file, as a service that never ran for it would tell of it; raises `SiteRefused`."""
+    """One configured site, in the form of a service that never used it; raises `SiteRefused`."""
     entry = known_sites(file_here(settings_here())).entry(name)
     return {"site": _view(entry), "entry": plain(entry), "reasons": [], "pilots": [], "noticed": []}
 
