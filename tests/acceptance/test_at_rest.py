@@ -124,7 +124,7 @@ def test_a_run_that_was_superseded_in_another_terminal_says_by_what(place: Place
     place.document(WAITING.format(word="else"))
     job = json.loads(place.run("run", "--detach", "--json").stdout)["job"]
     told = place.ended(process, code=1).stdout
-    assert f"killed: superseded by {job}: its document was run again with another content\n" in told
+    assert f"killed: superseded by {job}: its document was submitted again with another content\n" in told
     assert "retry" not in told
     (place.folder / "go").touch()
     place.run("attach", job)

@@ -46,7 +46,7 @@ def test_a_service_whose_engine_died_ends_says_why_and_the_run_goes_on(tmp_path:
         break_service(place)
         log = (place.state / "service.log").read_text()
         assert "the engine stops" in log
-        assert "the service ends, since it can do nothing any more: " in log
+        assert "the service stops, because it can no longer work: " in log
         assert "no such table" in why_ended(place.state)
         told = place.run("status")
         assert "the service ended by itself: " in told.stdout

@@ -73,7 +73,7 @@ def test_software_is_started_as_the_site_has_it_and_an_unknown_executor_is_the_d
         (folder / f"{name}.sh").write_text(f"echo {name} $PILOTAGE_SITE\n")
     plan = told(folder, "plan")
     assert plan["notes"] == [
-        "no site, nor kind of sites, is called 'grid': what asks for it may run anywhere",
+        "no site and no kind of site is named 'grid': packages that ask for it may run anywhere",
         "local is passed over for far: far is described for annex, and local is of the kind local on "
         + plan["notes"][1].rpartition(" ")[2],
     ]

@@ -50,7 +50,7 @@ def test_a_late_stage_that_cannot_be_laid_out_is_told_and_fails_the_run(place: P
     place.document(CHAIN.replace("{p.stem}.out", "one.out"))
     told = place.run("run", code=1).stdout
     assert "DONE with failures after" in told
-    assert "given up: stage 2 cannot be laid out:" in told
+    assert "given up: stage 2 cannot be expanded:" in told
 
 
 BUG = """\

@@ -54,7 +54,7 @@ def test_what_would_replace_a_file_of_another_unfinished_job_is_not_granted_unti
     assert same.read_text() == "first\n"
     assert told["done"] == 0  # nothing counts as made that has no names
     assert not (place.folder / "second.dat").exists()
-    assert "what 1.1.1 made cannot be published" in told["stuck"]
+    assert "the outputs of 1.1.1 cannot be published" in told["stuck"]
     assert "which was not over when this one came, has made another file of this name" in told["stuck"]
     assert "same.dat" in told["stuck"]
     assert told["next_step"].endswith(f"then: pilotage release {told['job']}/1.1.1")

@@ -277,9 +277,7 @@ def test_what_cannot_be_withdrawn_at_a_site_whose_agent_is_gone_is_told(tmp_path
         wait_until(lambda: site.batch.queued() == 1, SECONDS_MAX)
         site.agent.kill()
         site.service.stop()
-        told = (
-            "site lyon: 1 batch job is not withdrawn: its agent did not ask in time; the next service ends what is left"
-        )
+        told = "site lyon: 1 batch job is not cancelled: its agent did not poll in time; the next service cancels what is left"
         assert left_behind(site.service.state) == (told,)
         assert told in site.service.log()
         site.service.start()
@@ -421,7 +419,7 @@ def test_a_service_that_is_reached_only_over_its_own_ssh_starts_the_agent_and_se
             # One that waits for the lock since before may have it for a moment: it is told to leave, too.
             wait_until(lambda: b"SETUP=second" in _environment_of_the_agent(folder), SECONDS_MAX)
             wait_until(lambda: log.read_text().count("works") >= 2, SECONDS_MAX)
-            assert "it is started anew, as the entry of its site says now" in log.read_text()
+            assert "it is restarted, because the entry of its site has changed" in log.read_text()
         finally:
             for lock in folder.glob(f"*/{LOCK_FILE}"):
                 os.kill(json.loads(lock.read_bytes())["pid"], signal.SIGKILL)

@@ -55,7 +55,7 @@ def test_only_what_a_file_needs_is_run_and_the_rest_later(place: Place) -> None:
 
 def test_a_target_that_did_not_appear_is_told_at_the_end_and_is_no_success(place: Place) -> None:
     place.document(TEXT)
-    told = "part-9.txt was asked for and was not made: 2.1.1 (split), which could have made it, has not\n"
+    told = "part-9.txt was asked for and was not made: 2.1.1 (split), which could make it, did not\n"
     assert place.run("run", "part-9.txt", code=1).stdout.endswith(f"1 of 1 package done, 3 dropped\n{told}")
     again = json.loads(place.run("run", "--json", "part-9.txt", "part-1.txt", code=1).stdout)
     assert (again["adopted"], again["exit_code"], again["targets"]) == (1, 1, ["part-9.txt", "part-1.txt"])
@@ -63,7 +63,9 @@ def test_a_target_that_did_not_appear_is_told_at_the_end_and_is_no_success(place
     assert told in place.run("attach", code=1).stdout
     assert "nothing to do" in place.run("run", "part-1.txt").stdout
     # What is asked for beside it is made all the same, also where a late stage does not bring it.
-    told = "done/part-9.out was asked for and was not made: stage 3 (work), of which it could have come, was laid out without it"
+    told = (
+        "done/part-9.out was asked for and was not made: stage 3 (work), which could make it, was expanded without it"
+    )
     assert told in place.run("run", "done/part-9.out", "other-1.dat", code=1).stdout
     assert (place.folder / "other-1.dat").exists()
     place.run("serve", "--stop")
@@ -87,7 +89,7 @@ def test_a_late_stage_that_no_target_needs_is_left_out_and_waits_for_nothing(pla
 def test_a_target_of_a_package_that_failed_is_told_beside_its_failure(place: Place) -> None:
     place.document(TEXT.replace("cat done/*.out > result.dat", "exit 3"))
     told = place.run("run", "result.dat", code=1).stdout
-    assert "result.dat was asked for and was not made: 4.1.1 (result), which could have made it, failed\n" in told
+    assert "result.dat was asked for and was not made: 4.1.1 (result), which could make it, failed\n" in told
 
 
 SLOW = """\
@@ -113,12 +115,12 @@ def test_a_job_that_gives_way_to_one_for_other_files_is_told_so_and_not_that_som
         how = "with another content" if why == "has changed" else why.removeprefix("is run again ")
         assert how != why
         told = place.run("attach", jobs[-2], code=1).stdout
-        assert f"killed: superseded by {jobs[-1]}: its document was run again {how}\n" in told
+        assert f"killed: superseded by {jobs[-1]}: its document was submitted again {how}\n" in told
         assert "asked for" not in told
         return how
 
     assert given_way() == "for all of its files"
-    assert given_way("2.dat") == "for some of its files alone"
+    assert given_way("2.dat") == "for some of its files only"
     assert given_way("1.dat") == "for other files of it"
     place.document(SLOW.replace("echo {n}", "echo x{n}"))
     assert given_way("2.dat") == "with another content"

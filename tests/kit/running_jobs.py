@@ -126,7 +126,7 @@ class FakeJobs:
 
     def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
         if says.site != "lyon":
-            raise UnknownSite("no site of this name has an agent of its own", subject=f"site {says.site}")
+            raise UnknownSite("no site of this name has a site agent", subject=f"site {says.site}")
         self.heard_sites.append(says)
         self.came.release()
         told = SiteHears(site=says.site, agent=says.agent, sequence=says.sequence, service="s")

@@ -1,6 +1,6 @@
-"""May they? Every request has a principal, and this one module says what a principal may do.
+"""Authorization: every request has a principal, and this module decides what a principal may do.
 
-Scopes say what kind of thing a token is good for; the owner and the access list of a job say for which jobs.
+Scopes say what kind of request a token allows; the owner and the access list of a job say for which jobs.
 """
 
 from __future__ import annotations
@@ -34,100 +34,100 @@ OWN_PACKAGE = "package.log"
 
 SCOPES: Mapping[str, str] = {
     READ: "read jobs, packages, events and statistics",
-    WRITE: "log events about one's own jobs, and those that one may modify",
-    DECIDE: "log events as the source `service`, which decides: for a scheduler",
-    ANY_OWNER: "act for everybody: register, read and change jobs of any owner",
+    WRITE: "log events of your own jobs, and of those you may modify",
+    DECIDE: "log decisions, as the source `service`: for a scheduler",
+    ANY_OWNER: "act for everyone: register, read and change jobs of any owner",
     SUBMIT: "submit jobs to be run",
-    OPERATE: "kill, hold, release, restart, clear, purge and otherwise steer jobs that one may cancel or modify",
-    SUBSCRIBE: "subscribe to what changes, and change or end subscriptions of one's own",
-    SITES: "hibernate, wake and probe sites: for who runs the service",
+    OPERATE: "kill, hold, release, restart, clear, purge and otherwise steer jobs you may cancel or modify",
+    SUBSCRIBE: "subscribe to changes, and change or end your own subscriptions",
+    SITES: "hibernate, wake and probe sites: for operators of the service",
     EXCHANGE: "fetch work and report on it: for agents",
-    SITE_AGENT: "submit and withdraw pilots at a site: for the agent of that site",
-    OWN_PACKAGE: "tag one package, and note things about it: for what runs in it",
+    SITE_AGENT: "submit and cancel pilots at a site: for the agent of that site",
+    OWN_PACKAGE: "tag one package and log notes about it: for programs running in it",
 }
 """Every scope a token may have, and what it allows."""
 
 GROUP_PREFIX = "group:"
-"""What stands before the name of a group in an access list, so that no user can be called like a group."""
+"""The prefix of a group's name in an access list, so that no user can have the name of a group."""
 
 _rules = msgspec.json.Decoder(tuple[payloads.AccessRule, ...])
 
 
 class Unauthenticated(PilotageError):
-    """No token, or none that is known here: send `Authorization: Bearer TOKEN`."""
+    """No token, or an unknown one: send `Authorization: Bearer TOKEN`."""
 
 
 class Forbidden(PilotageError):
-    """Known, but not allowed: the message names the scope or the right that is missing."""
+    """The token is known but does not allow this: the message names the missing scope or right."""
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks: a user, the groups they are in, and what their token is good for."""
+    """The sender of a request: a user, their groups, and the scopes of their token."""
 
     user: str
     groups: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
-    site: str = ""  # speaks for this site alone: an agent elsewhere
-    pilot: str = ""  # … and there for this pilot alone
-    package: AttemptRef | None = None  # speaks of this package alone: what an attempt runs
+    site: str = ""  # the token of an agent, valid for this site only
+    pilot: str = ""  # … and there for this pilot only
+    package: AttemptRef | None = None  # the token of a running attempt, valid for its package only
     issued_at: float = 0.0
     expires_at: float = 0.0  # 0: when its key does
 
     @property
     def is_bound(self) -> bool:
-        """Whether the token speaks for a site or a package, and so has no rights of its user."""
+        """Whether the token belongs to a site or a package, and so has no rights of its user."""
         return bool(self.site) or self.package is not None
 
 
 class KnowsTokens(Protocol):
-    """Who knows tokens that are not kept anywhere."""
+    """Recognizes signed tokens, which are stored nowhere."""
 
     def principal(self, token: str) -> Principal | None:
-        """Who shows a token; None where it is none of these."""
+        """The principal of a token; None for other kinds of tokens."""
         ...
 
     def holder(self, token: str) -> Principal | None:
-        """To whom a token was given, whether it has ended or not; None where it is none of these."""
+        """The principal a token was issued to, expired or not; None for other kinds of tokens."""
         ...
 
     def renewed(self, principal: Principal) -> str:
-        """Another token where the one of this principal ends soon; else nothing."""
+        """A new token if the principal's own expires soon; else empty."""
         ...
 
     def introduced(self, principal: Principal, pilot: str) -> str:
-        """A token that is good for one pilot of a principal's site."""
+        """A token for one pilot of the principal's site."""
         ...
 
 
 def local_principal(user: str) -> Principal:
-    """The local user of an embedded book, who may do everything."""
+    """The local user of an embedded book, with all rights."""
     return Principal(user=user, scopes=frozenset(SCOPES))
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token: whoever reads it cannot use it."""
+    """The stored form of a token, from which the token cannot be recovered."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Access:
-    """Knows tokens by their digests, and answers what their principals may do."""
+    """Finds the principal of a token by its digest, and checks what principals may do."""
 
     def __init__(self, principals: Mapping[str, Principal], *, tokens: KnowsTokens | None = None) -> None:
-        """Take principals by the digests of their tokens, as `digest_of` makes them, and who knows any others."""
+        """Take principals by the digests of their tokens (`digest_of`), and what recognizes signed tokens."""
         self._principals = tuple(principals.items())
         self._tokens = tokens
 
     def renew(self, principals: Mapping[str, Principal]) -> None:
-        """These are the principals from now on, by the digests of their tokens; those of other kinds stay."""
+        """Replace the principals, by the digests of their tokens; signed tokens stay valid."""
         self._principals = tuple(principals.items())
 
     def principal(self, authorization: str | None) -> Principal:
-        """Who sends this `Authorization` header; raises `Unauthenticated`."""
+        """The principal of an `Authorization` header; raises `Unauthenticated`."""
         scheme, _, token = (authorization or "").strip().partition(" ")
         found = None
         if scheme.lower() == "bearer":
             digest = digest_of(token.strip())
-            # Every digest is compared, each in constant time: how long it takes says nothing.
+            # Compare every digest, each in constant time, so that the duration reveals nothing.
             for known, principal in self._principals:
                 if hmac.compare_digest(known, digest):
                     found = principal
@@ -135,45 +135,45 @@ class Access:
                 found = self._tokens.principal(token.strip())
         if found is None:
             raise Unauthenticated(
-                "no token, or one that is not known here",
+                "no token, or an unknown one",
                 expected="the header `Authorization: Bearer TOKEN`",
                 next_step="the local token is in the file `token` of the book's folder; clients read PILOTAGE_TOKEN_FILE",
             )
         return found
 
     def holder(self, token: str) -> Principal | None:
-        """To whom a token of ours was given, whether it has ended or not: it proves nothing alone."""
+        """The principal a signed token was issued to, expired or not; this alone proves nothing."""
         return self._tokens.holder(token) if self._tokens is not None and token else None
 
     def renewed(self, principal: Principal) -> str:
-        """Another token for a principal whose own ends soon; nothing where it lasts."""
+        """A new token for a principal whose own expires soon; else empty."""
         return self._tokens.renewed(principal) if self._tokens is not None and principal.expires_at else ""
 
     def introduced(self, principal: Principal, pilot: str) -> str:
-        """A token for a pilot that is new here, where it shows that of its site; it is good for that pilot alone."""
+        """A token for a new pilot that shows the token of its site; it is valid for that pilot only."""
         return self._tokens.introduced(principal, pilot) if self._tokens is not None else ""
 
 
 def require_scope(principal: Principal, scope: str) -> None:
-    """Refuse who has not the scope."""
+    """Raise `Forbidden` if the principal lacks the scope."""
     if scope not in principal.scopes:
         raise Forbidden(
-            f"this token is not good for it: to {SCOPES[scope].partition(':')[0]}",
+            f"this token may not {SCOPES[scope].partition(':')[0]}",
             subject=principal.user,
             expected=f"the scope {scope}",
             got=", ".join(sorted(principal.scopes)) or "no scope",
-            next_step="ask who runs this service for another token",
+            next_step="ask the operator of this service for another token",
         )
 
 
 def require_scopes(principal: Principal, scopes: Iterable[str]) -> None:
-    """Refuse who has not every one of the scopes."""
+    """Raise `Forbidden` if the principal lacks one of the scopes."""
     for scope in scopes:
         require_scope(principal, scope)
 
 
 def may(principal: Principal, right: Right, job: JobRow) -> bool:
-    """Whether a principal has a right on a job; who may do anything to it may read it."""
+    """Whether a principal has a right on a job; any right includes reading it."""
     if principal.is_bound:
         return False
     if ANY_OWNER in principal.scopes or job.owner == principal.user:
@@ -189,7 +189,7 @@ def may(principal: Principal, right: Right, job: JobRow) -> bool:
 
 
 def require(principal: Principal, right: Right, job: JobRow) -> None:
-    """Refuse who has not the right on the job."""
+    """Raise `Forbidden` if the principal lacks the right on the job."""
     if not may(principal, right, job):
         raise Forbidden(
             f"{principal.user} may not {right} this job",
@@ -199,16 +199,16 @@ def require(principal: Principal, right: Right, job: JobRow) -> None:
 
 
 def may_log_anything(principal: Principal) -> bool:
-    """Whether no event needs to be looked at before it is taken."""
+    """Whether a principal may log every event, so that none needs a check."""
     return DECIDE in principal.scopes and ANY_OWNER in principal.scopes
 
 
 def allowed_events(
     principal: Principal, checked: Sequence[Checked], *, find_job: Callable[[str], JobRow | None]
 ) -> tuple[Sequence[Checked], list[Refusal]]:
-    """The events that a principal may log, and why not the others.
+    """Split events into those that the principal may log, and refusals of the others.
 
-    Events of a job that is not registered yet are taken from everybody who may log at all: whose it is, is not known.
+    Events of a job that is not registered yet are taken from everyone who may log, since its owner is unknown.
     """
     if principal.package is not None:
         return _of_its_package(principal.package, checked)
@@ -219,7 +219,7 @@ def allowed_events(
     allowed, refused = [], []
     for one in checked:
         event = one.event
-        why = "" if decides or event.source != "service" else f"only a token with {DECIDE} speaks as the service"
+        why = "" if decides or event.source != "service" else f"only a token with {DECIDE} may log as the service"
         if not why and event.job is not None and ANY_OWNER not in principal.scopes:
             if event.job not in jobs:
                 jobs[event.job] = find_job(event.job)
@@ -232,15 +232,15 @@ def allowed_events(
 
 
 def _of_its_package(own: AttemptRef, checked: Sequence[Checked]) -> tuple[Sequence[Checked], list[Refusal]]:
-    """The events that a running package may log: notes and tags of itself."""
+    """The events that a running package may log: its own notes and tags."""
     allowed, refused = [], []
     for one in checked:
         event = one.event
         why = ""
         if (event.job, event.package) != (own.job, own.package) or event.attempt not in (None, own.attempt):
-            why = f"this token is for attempt {own.attempt} of {own.job}/{own.package}, and for nothing else"
+            why = f"this token is valid for attempt {own.attempt} of {own.job}/{own.package} only"
         elif event.source != "application" or not isinstance(one.data, payloads.Tagged | payloads.Noted):
-            why = "a package tags itself and notes things, as the source `application`: no more"
+            why = "a package may only log its own tags and notes, as the source `application`"
         if why:
             refused.append(Refusal(index=one.index, code="forbidden", message=why))
         else:
@@ -249,16 +249,16 @@ def _of_its_package(own: AttemptRef, checked: Sequence[Checked]) -> tuple[Sequen
 
 
 _ANYBODYS = payloads.Tagged | payloads.Noted | payloads.OwnerSet | payloads.AccessSet
-"""What may be said from outside of a job that is run here."""
+"""The events that clients may log about a job that runs here."""
 
 
 def left_to_engine(
     checked: Sequence[Checked], *, find_job: Callable[[str], JobRow | None]
 ) -> tuple[Sequence[Checked], list[Refusal]]:
-    """The events that may come from outside while an engine decides here, and why not the others.
+    """Split events into those that clients may log next to a running engine, and refusals of the others.
 
-    What the engine and its agents say goes other ways. A job that another scheduler runs may be told of here all the
-    same, from its registration on: it has no definition that this engine could run.
+    The engine and its agents log theirs in other ways. Clients may still log the events of a job that another scheduler
+    runs, from its registration on: such a job has no definition that this engine could run.
     """
     foreign: dict[str, bool] = {}
     allowed, refused = [], []
@@ -274,34 +274,34 @@ def left_to_engine(
 def _left_to_engine(one: Checked, foreign: dict[str, bool], find_job: Callable[[str], JobRow | None]) -> str:
     event, data = one.event, one.data
     if event.source in ("service", "agent"):
-        how = "decides here by itself" if event.source == "service" else "hears its agents at /agent/exchange"
+        how = "makes its own decisions" if event.source == "service" else "hears its agents at /agent/exchange"
         return f"this service {how}; a book for another scheduler is served with --book-only"
     if isinstance(data, _ANYBODYS):
         return ""
     if isinstance(data, payloads.JobRegistered) and event.job is not None:
         if data.definition is not None:
-            return "this service runs what it has the definition of: submit the job"
+            return "this service runs jobs that have a definition: submit the job"
         known = find_job(event.job)
         foreign[event.job] = known is None or known.definition is None
     if event.job is None:
-        return "only this service and its agents say this"
+        return "only this service and its agents may log this event"
     if event.job not in foreign:
         row = find_job(event.job)
         foreign[event.job] = row is not None and row.definition is None
-    return "" if foreign[event.job] else f"only this service and its agents say this of job {event.job}"
+    return "" if foreign[event.job] else f"only this service and its agents may log this event of job {event.job}"
 
 
 def _why_not(principal: Principal, data: payloads.Payload, job: JobRow | None) -> str:
-    """Why a principal may not say this of a job; empty where they may."""
+    """Why a principal may not log this event of a job; empty if they may."""
     if isinstance(data, payloads.JobRegistered) and data.owner != principal.user:
         return f"the owner must be {principal.user}: only a token with {ANY_OWNER} registers jobs for others"
     if job is None:
-        # Such an event is parked, and counts when the job is registered, which may be by somebody else.
+        # Such an event is parked and takes effect when the job is registered, perhaps by another user.
         kinds = payloads.OwnerSet | payloads.AccessSet
-        return "the job is not registered: only its owner may say this" if isinstance(data, kinds) else ""
+        return "the job is not registered: only its owner may log this event" if isinstance(data, kinds) else ""
     if isinstance(data, payloads.OwnerSet | payloads.AccessSet | payloads.JobRegistered):
-        # A right that was granted does not carry the right to grant.
-        return "" if job.owner == principal.user else f"only its owner may say this of job {job.job}"
+        # A granted right does not include the right to grant.
+        return "" if job.owner == principal.user else f"only its owner may log this event of job {job.job}"
     right: Right = "cancel" if isinstance(data, payloads.CancelAccepted) else "modify"
     if may(principal, right, job):
         return ""

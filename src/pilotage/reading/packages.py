@@ -1,6 +1,6 @@
-"""The packages of one job, whether anything was heard of them or not, in the order of their places.
+"""The packages of one job in the order of their places, including those without any event.
 
-A package of which nothing was heard has no row: the shape of its stage tells of it, and it stands where its job puts it.
+A package without events has no row: its stage's shape describes it, and its state follows from its job.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import FoundPackage, Journal, Page
 
 LOOKS_MAX = 20_000
-"""Packages without a row that are looked at for one page; the next one goes on from there."""
+"""Packages without a row that are examined for one page; the next page continues from there."""
 
 _ROWS_AT_ONCE = 1000
 _NOWHERE = PackageId(0, 0, 0)  # a place that no query names
 
 
 class ShownPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of a job; without facts nothing was heard of it."""
+    """A package of a job; `facts` is None if it has no events."""
 
     job: JobRow
     place: PackageId
@@ -39,7 +39,7 @@ class ShownPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_of(found: FoundPackage) -> PackageId:
-    """Where a found package stands in its job."""
+    """The place of a found package in its job."""
     return PackageId(found.row.stage, found.row.line, found.row.number)
 
 
@@ -49,7 +49,7 @@ def shown(found: FoundPackage, job: JobRow) -> ShownPackage:
 
 
 def names_jobs(query: Query) -> bool:
-    """Whether a query is about jobs that it names: only then are sealed ones searched."""
+    """Whether a query names jobs; only then are sealed ones searched."""
     return any(
         all(condition.attribute == "job" and not condition.operator.denies for condition in clause)
         for clause in query.clauses
@@ -57,7 +57,7 @@ def names_jobs(query: Query) -> bool:
 
 
 def named_job(journal: Journal, query: Query) -> JobRow | None:
-    """The one job that a query is about: it is named by a clause of its own, `job=ID`."""
+    """The one job that a query names with a clause of its own, `job=ID`; or None."""
     for clause in query.clauses:
         if len(clause) == 1 and clause[0].attribute == "job" and clause[0].operator is Operator.EQUAL:
             return journal.job(str(clause[0].values[0]))
@@ -65,7 +65,7 @@ def named_job(journal: Journal, query: Query) -> JobRow | None:
 
 
 def package_of(journal: Journal, job: JobRow, place: PackageId) -> ShownPackage | None:
-    """One package of a job, or None where the job has none there."""
+    """One package of a job; None if the job has none at that place."""
     row = journal.package(job, place)
     if row is not None:
         return ShownPackage(job=job, place=place, activity=row.facts.activity, facts=row.facts)
@@ -89,7 +89,7 @@ def line_place(text: str) -> LinePlace | None:
 
 
 def line_of(journal: Journal, job: JobRow, place: LinePlace) -> Counted | None:
-    """The histogram of a line, with its packages of which nothing was heard, or None where the job has none there."""
+    """The histogram of a line, including its packages without events; None if the job has no such line."""
     counts = journal.line_counts(job, stage=place[0], line=place[1])
     for row in journal.stages(job):
         if row.stage == place[0]:
@@ -101,14 +101,14 @@ def line_of(journal: Journal, job: JobRow, place: LinePlace) -> Counted | None:
 def packages_of(
     journal: Journal, job: JobRow, query: Query, *, after: PackageId | None, limit: int
 ) -> Page[ShownPackage]:
-    """Packages of a job that a query asks for, after one; relative times of the query are resolved already."""
+    """Packages of a job that match a query, after the given one; relative times in it are already resolved."""
     behind = None if after is None else (job.job, after)
     heard = journal.find_packages(query, after=behind, limit=limit, job=job)
     unheard = _Unheard(journal, job, query, after=after, rows_at_once=limit)
     items = [shown(found, job) for found in heard.items]
     items += islice(unheard, limit + 1)
     items.sort(key=lambda each: each.place)
-    # Up to here both sides are known; what is beyond may not be all there is.
+    # Up to here both sides are complete; beyond it one of them may lack packages.
     horizons = [unheard.looked_to] if unheard.looked_to is not None else []
     if heard.more:
         horizons.append(heard.scanned_to[1] if heard.scanned_to is not None else place_of(heard.items[-1]))
@@ -120,14 +120,14 @@ def packages_of(
 
 
 def count_of(journal: Journal, job: JobRow, query: Query) -> int:
-    """How many packages of a job a query asks for, with those that nothing was heard of, none of which is looked at."""
+    """Count the packages of a job that match a query; those without events are counted without examining each."""
     return journal.count_packages(query, job=job) + _count_unheard(journal, job, query)
 
 
 def _count_unheard(journal: Journal, job: JobRow, query: Query) -> int:
     asked = {each.attribute for each in query.conditions}
     if asked.isdisjoint(("activity", "package")) and not _asked_for(job, query, _NOWHERE, ""):
-        return 0  # they differ in nothing that it asks for
+        return 0  # they do not differ in anything that the query asks for
     stages = [stage for stage in journal.stages(job) if shapes.untouched(stage)]
     if not stages:
         return 0
@@ -142,12 +142,12 @@ def _count_unheard(journal: Journal, job: JobRow, query: Query) -> int:
     if len(fitting) in (0, len(expected)):
         total = untouched if fitting else 0
     else:
-        # What has no activity cannot be asked for by it, so that its like are counted by the others.
+        # A package without an activity matches no query by activity, so the other clauses count it.
         counted = fitting if "" not in fitting else expected.keys() - fitting
         heard = journal.count_packages(_with_activities(counted), job=job)
         unheard = min(max(sum(expected[activity] for activity in counted) - heard, 0), untouched)
         total = unheard if counted is fitting else untouched - unheard
-    # The query says of a package that it names what it says of no other: each is looked at by itself.
+    # A clause may apply only to a package that the query names: examine each of those by itself.
     for place in _named_places(query):
         found = package_of(journal, job, place)
         if found is not None and found.facts is None:
@@ -172,7 +172,7 @@ def _asked_for(job: JobRow, query: Query, place: PackageId, activity: str) -> bo
 
 
 class _Unheard:
-    """The packages of a job that have no row and fit a query, in order; after some looks it ends and says how far it came."""
+    """The packages of a job that have no row and match a query; stops after some, and says how far it came."""
 
     def __init__(
         self, journal: Journal, job: JobRow, query: Query, *, after: PackageId | None, rows_at_once: int

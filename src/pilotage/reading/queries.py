@@ -1,4 +1,4 @@
-"""Questions to the book on behalf of a principal: for them, what they may not read is not there."""
+"""Queries to the book on behalf of a principal, who sees only what they may read."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from pilotage.reading.packages import (
     shown,
 )
 
-# What is not, or not any more, in the book: jobs and packages that were asked for.
+# Errors for jobs and packages that are not, or no longer, in the book.
 
 
 class UnknownJob(PilotageError):
-    """No such job was ever registered here."""
+    """No job of this id was ever registered here."""
 
 
 class UnknownPackage(PilotageError):
@@ -56,13 +56,13 @@ class UnknownPackage(PilotageError):
 
 
 class JobPurged(PilotageError):
-    """The job existed, and everything about it was deleted when its time was over; the message says when."""
+    """The job was purged when its retention time was over; the message says when."""
 
     def __init__(self, job: JobRow) -> None:
-        """Say which, and when."""
+        """Say which job, and when."""
         self.purged_at = job.purged_at
         super().__init__(
-            "this job was purged: its events and packages are gone, and lists have what is left of it",
+            "this job was purged: its events and packages are gone, and only its row is left in lists",
             subject=f"job {job.job}",
             next_step="a dump of it, if one was made, can be loaded into another book: pilotage book load --journal sqlite:DIR",
         )
@@ -81,24 +81,24 @@ Item = TypeVar("Item")
 Key = TypeVar("Key")
 
 LOOKS_MAX = 10
-"""Pages that are read for one answer where most of what is found may not be shown; the cursor continues behind them."""
+"""Pages read for one answer when the principal may read few of the rows; the cursor continues after them."""
 
 _NEAR_ROWS = 50
 _ANY_PLACE = PackageId(1, 1, 1)
 
 FindPackage = Callable[[JobRow, str], PackageId | None]
-"""The package that has a name in a job."""
+"""Finds the package of a given name in a job."""
 
 
 class Found(msgspec.Struct, Generic[Item], frozen=True):
-    """One page of an answer, and the cursor of the next where there may be one."""
+    """One page of an answer, and the cursor of the next one if there may be more."""
 
     items: list[Item]
     next: str | None
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A query, checked and resolved, with where to continue."""
+    """A query, checked and resolved, with the key to continue after."""
 
     query: Query
     resolved: Query
@@ -107,12 +107,12 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Reading:
-    """Answers from a journal. Any thread may ask."""
+    """Queries a journal. Any thread may use it."""
 
     def __init__(
         self, journal: Journal, *, clock: Clock, settings: QuerySettings, find: FindPackage | None = None
     ) -> None:
-        """Read a journal; without `find`, no package is found by its name."""
+        """Read a journal; without `find`, packages cannot be found by name."""
         self._journal = journal
         self._find = find
         self._clock = clock
@@ -120,24 +120,25 @@ class Reading:
 
     def position(self, principal: Principal) -> int:
         """The position of the last event."""
-        if principal.package is None:  # what runs in a package says with it what it has seen
+        if principal.package is None:  # a running package records with it what it has seen
             require_scope(principal, READ)
         return self._journal.position()
 
     def job(self, principal: Principal, job: str) -> JobRow:
-        """A job that one may read; raises `UnknownJob` or `JobPurged`."""
+        """A job that the principal may read; raises `UnknownJob` or `JobPurged`."""
         require_scope(principal, READ)
         return self._job(principal, job)
 
     def job_to_change(self, principal: Principal, job: str, right: Right) -> JobRow:
-        """A job that one has a right on; raises `UnknownJob` or `JobPurged`, and `Forbidden` where one may only read it."""
+        """A job that the principal has a right on; raises `UnknownJob` or `JobPurged`, `Forbidden` if they may only read."""
         row = self._job(principal, job)
         require(principal, right, row)
         return row
 
     def _job(self, principal: Principal, job: str) -> JobRow:
         row = self._journal.job(job) if JOB_ID.fullmatch(job) else None
-        # What one may not know of is answered as what is not there: nobody learns which ids are taken.
+        # A job that the principal may not read is answered like one that does not exist, so that its id is not
+        # revealed.
         if row is None or not may(principal, "read", row):
             self._unknown(principal, job)
         if row.place == "purged":
@@ -145,13 +146,13 @@ class Reading:
         return row
 
     def stages(self, job: JobRow, *, after: int, limit: int) -> tuple[list[StageRow], bool]:
-        """The stages of a job behind one of them, and whether there are more."""
+        """The stages of a job after the given one, and whether more follow."""
         rows = [row for row in self._journal.stages(job) if row.stage > after]
         size = self._size(limit)
         return rows[:size], len(rows) > size
 
     def line(self, job: JobRow, text: str) -> tuple[LinePlace, Counted]:
-        """A line of a job, by `stage.line`, and its histogram; raises `UnknownPackage` where there is none."""
+        """A line of a job, by `stage.line`, and its histogram; raises `UnknownPackage`."""
         place = line_place(text)
         counts = line_of(self._journal, job, place) if place is not None else None
         if place is None or counts is None:
@@ -161,7 +162,7 @@ class Reading:
         return place, counts
 
     def jobs(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[JobRow]:
-        """Jobs that a query asks for."""
+        """Jobs that match a query."""
         asked = self._asked(principal, text, target=Target.JOBS, cursor=cursor)
         after = _job_key(asked)
         size = self._size(limit)
@@ -175,7 +176,7 @@ class Reading:
         return Found(rows, _cursor(asked, Target.JOBS, (last,) if last is not None else None))
 
     def packages(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
-        """Packages of any job that a query asks for; those that nothing was heard of where it names their job."""
+        """Packages of any job that match a query; those without events only if the query names their job."""
         asked = self._asked(principal, text, target=Target.PACKAGES, cursor=cursor)
         job = named_job(self._journal, asked.resolved)
         if job is not None:
@@ -198,7 +199,7 @@ class Reading:
         return Found(items, _cursor(asked, Target.PACKAGES, _package_parts(last)))
 
     def packages_of(self, job: JobRow, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
-        """Packages of a job that a query asks for, with those of which nothing was heard."""
+        """Packages of a job that match a query, including those without events."""
         asked = self._resolved(text, target=Target.PACKAGES, cursor=cursor, named=self._named_in(job))
         return self._packages_of(job, asked, limit=limit)
 
@@ -226,7 +227,7 @@ class Reading:
         return found
 
     def events(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[FoundEvent]:
-        """Events that a query asks for; those about no job are everybody's."""
+        """Events that match a query; everyone may read those that belong to no job."""
         asked = self._asked(principal, text, target=Target.EVENTS, cursor=cursor)
         after = _position_key(asked)
         size = self._size(limit)
@@ -247,13 +248,13 @@ class Reading:
     def job_events(
         self, job: JobRow, text: str, *, after: int, limit: int, place: PackageId | None = None
     ) -> Page[FoundEvent]:
-        """Events of a job or of one of its packages, behind a position."""
+        """Events of a job or of one of its packages, after a position."""
         query = parse(text, target=Target.EVENTS, named=self._named_in(job)) if text else EVERYTHING
         resolved = resolve(query, now=self._clock.now())
         return self._journal.find_events(resolved, after=after, limit=self._size(limit), job=job, place=place)
 
     def end_of(self, package: ShownPackage, attempt: int) -> FoundEvent | None:
-        """The event of the end of an attempt; None where it has not ended, or nothing is kept of it."""
+        """The event that ended an attempt; None if it has not ended, or the event is no longer stored."""
         facts = package.facts.attempts.get(attempt) if package.facts is not None else None
         if facts is None or facts.finished_position is None:
             return None
@@ -275,12 +276,12 @@ class Reading:
             after = page.scanned_to if page.scanned_to is not None else after
 
     def count_jobs(self, principal: Principal, text: str) -> int:
-        """How many jobs a query asks for; of one's own, unless one may act for everybody."""
+        """Count the jobs that match a query; only the principal's own, unless they may act for everyone."""
         query = self._own(principal, self._asked(principal, text, target=Target.JOBS, cursor=None).resolved)
         return self._journal.count_jobs(query)
 
     def count_packages(self, principal: Principal, text: str, *, job: JobRow | None = None) -> int:
-        """How many packages a query asks for: of a job, or of one's own jobs those that something was heard of."""
+        """Count the packages that match a query: all of a job, or those with events of the principal's own jobs."""
         require_scope(principal, READ)
         named = self._named(principal) if job is None else self._named_in(job)
         query = self._resolved(text, target=Target.PACKAGES, cursor=None, named=named).resolved
@@ -290,14 +291,14 @@ class Reading:
         return self._journal.count_packages(self._own(principal, query))
 
     def unsearched_jobs(self, text: str) -> int:
-        """How many sealed jobs a query for packages leaves out: all of them, unless it names jobs."""
+        """How many sealed jobs a query for packages leaves out: all, unless it names jobs."""
         named = text != "" and names_jobs(parse(text, target=Target.PACKAGES, named=lambda *_: _ANY_PLACE))
         return 0 if named else self._journal.count_sealed()
 
     def flows(
         self, principal: Principal, *, window: str, site: str | None, activity: str | None
     ) -> list[statistics.Flow]:
-        """How work flows at each site in each activity, or at one and in one; activities of others' jobs are left out."""
+        """Flow of packages by site and activity, or for one of each; activities of other users' jobs are left out."""
         require_scope(principal, READ)
         width, slices = statistics.slices_of(window, now=self._clock.now())
         rows = [
@@ -311,7 +312,7 @@ class Reading:
         return statistics.flows(rows, window=window)
 
     def _activities(self, principal: Principal) -> set[str]:
-        """The names of activities in the jobs that a principal may read, as far as those are looked through."""
+        """The activities of jobs that a principal may read; only the first jobs are searched."""
         found: set[str] = set()
         cursor: str | None = None
         for _ in range(LOOKS_MAX):
@@ -325,14 +326,14 @@ class Reading:
         return found
 
     def pilots(self, principal: Principal, *, after: str, limit: int) -> Found[PilotRow]:
-        """Pilots behind one, by name; the next page is behind the last name of this one."""
+        """Pilots by name, after the given one; the last name of a page is the cursor of the next."""
         require_scope(principal, READ)
         size = self._size(limit)
         rows = self._journal.pilots(after=after, limit=size)
         return Found(rows, rows[-1].pilot if len(rows) == size else None)
 
     def nodes(self, principal: Principal, *, after: str, limit: int) -> Found[NodeRow]:
-        """Nodes behind one, by name; the next page is behind the last name of this one."""
+        """Nodes by name, after the given one; the last name of a page is the cursor of the next."""
         require_scope(principal, READ)
         size = self._size(limit)
         rows = self._journal.nodes(after=after, limit=size)
@@ -348,20 +349,20 @@ class Reading:
         return self._resolved(text, target=target, cursor=cursor, named=self._named(principal))
 
     def _named(self, principal: Principal) -> Named:
-        """Packages by their names, in jobs that one may read."""
+        """Finds packages by name, in jobs that the principal may read."""
 
         def named(job: str, name: str) -> PackageId | None:
             if not job:
                 return None
             row = self._journal.job(job) if JOB_ID.fullmatch(job) else None
             if row is None or not may(principal, "read", row):
-                return _ANY_PLACE  # the query finds nothing of a job that is not there for them
+                return _ANY_PLACE  # a job that the principal may not read matches nothing
             return self._find(row, name) if self._find is not None else None
 
         return named
 
     def _named_in(self, job: JobRow) -> Named:
-        """Packages of a job by their names."""
+        """Finds packages of one job by name."""
         return lambda _, name: self._find(job, name) if self._find is not None else None
 
     def _resolved(self, text: str, *, target: Target, cursor: str | None, named: Named) -> Asked:
@@ -379,7 +380,7 @@ class Reading:
         return Query((*query.clauses, own))
 
     def _unknown(self, principal: Principal, job: str) -> NoReturn:
-        """Refuse, with the id that was perhaps meant: one that begins alike, or one of a job that is called so."""
+        """Raise `UnknownJob`, suggesting ids that begin alike, or jobs of that name."""
         names: list[str] = []
         if JOB_ID.fullmatch(job):
             called = (Condition(attribute="name", operator=Operator.EQUAL, values=(job,)),)
@@ -394,7 +395,7 @@ class Reading:
 
 
 class _Jobs:
-    """The jobs that one answer names, each looked up once."""
+    """The jobs of one answer, each looked up once."""
 
     def __init__(self, journal: Journal, principal: Principal) -> None:
         self._journal = journal
@@ -404,7 +405,7 @@ class _Jobs:
     def row(self, job: str) -> JobRow:
         row = self._rows.get(job)
         if row is None:
-            # A job that was purged since its package was found is shown for what it is: without a name.
+            # A job purged since its package was found is shown without a name.
             row = self._rows[job] = self._journal.job(job) or JobRow(job_id=0, job=job)
         return row
 
@@ -430,7 +431,7 @@ def _collected(
     wanted: Callable[[Item], bool],
     size: int,
 ) -> tuple[list[Item], Key | None]:
-    """Enough items that are wanted, and the key to continue behind; None where there is nothing more."""
+    """Enough matching items, and the key to continue after; None if nothing follows."""
     kept: list[Item] = []
     for _ in range(LOOKS_MAX):
         page = fetch(after)
@@ -485,4 +486,4 @@ def _position_key(asked: Asked) -> int | None:
 
 
 def _forged() -> CursorError:
-    return CursorError("the cursor cannot be used: nobody here made it", next_step="ask again without a cursor")
+    return CursorError("the cursor cannot be used: it was not made here", next_step="ask again without a cursor")

@@ -1,4 +1,4 @@
-"""From rows of the book to what the API answers."""
+"""Turns rows of the book into the views that the API returns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _total(row: Counted) -> int:
 
 
 def job_view(row: JobRow, *, base_url: str, targets: Iterable[str] = ()) -> JobView:
-    """A job's row as it is answered; `base_url` ends with a slash."""
+    """The view of a job; `base_url` ends with a slash."""
     return JobView(
         id=row.job,
         name=row.name,
@@ -64,7 +64,7 @@ def job_view(row: JobRow, *, base_url: str, targets: Iterable[str] = ()) -> JobV
         submitted_at=row.submitted_at,
         accepted_at=row.accepted_at,
         started_at=row.started_at,
-        # The last end so far of any package: the job's own only where nothing of it goes on.
+        # The last end of any package so far; the end of the job only if nothing of it runs.
         finished_at=row.finished_at if row.state in FINAL_NAMES else None,
         cancelled_at=row.cancelled_at,
         aborted_at=row.aborted_at,
@@ -81,7 +81,7 @@ def job_view(row: JobRow, *, base_url: str, targets: Iterable[str] = ()) -> JobV
 
 
 def stage_view(row: StageRow, job: JobRow, *, left_out: Collection[int] = ()) -> StageView:
-    """A stage's row as it is answered; `left_out` are the stages of its job that the targets do not need."""
+    """The view of a stage; `left_out` are the stages of its job that the targets do not need."""
     return StageView(
         job=job.job,
         stage=row.stage,
@@ -94,7 +94,7 @@ def stage_view(row: StageRow, job: JobRow, *, left_out: Collection[int] = ()) ->
 
 
 def line_view(counts: Counted, job: JobRow, *, stage: int, line: int) -> LineView:
-    """A line's histogram as it is answered."""
+    """The view of a line."""
     return LineView(
         job=job.job,
         stage=stage,
@@ -115,7 +115,7 @@ def package_view(
     words: PackageWords | None = None,
     binaries: list[BinaryView] | None = None,
 ) -> PackageView:
-    """A package as it is answered; without facts nothing was heard of it, and it stands where its job puts it."""
+    """The view of a package; without facts it has no events, and its state follows from its job."""
     heard = facts is not None
     row = facts if facts is not None else unheard(job, activity)
     return PackageView(
@@ -156,27 +156,27 @@ def package_view(
 
 
 def unheard(job: JobRow, activity: str) -> PackageFacts:
-    """A package of which nothing was heard: it stands where its job puts it."""
+    """Facts for a package without events: its state follows from its job."""
     facts = PackageFacts(activity=activity)
     settle(facts, job)
     return facts
 
 
 def attempt_views(facts: PackageFacts | None, events: Iterable[FoundEvent]) -> list[AttemptView]:
-    """Every attempt, the phases and the manifest of each read from the events that its row names."""
+    """The views of all attempts, with phases and manifests from the events that its row refers to."""
     by_position = {found.row.position: _json(found.row.data, type=dict[str, Any]) for found in events}
     attempts = sorted(facts.attempts.items()) if facts is not None else []
     return [_attempt_view(number, attempt, by_position) for number, attempt in attempts]
 
 
 def binary_views(ended: FoundEvent | None) -> list[BinaryView]:
-    """The binaries that ran in an attempt, by the event of its end; none where there was only one."""
+    """The binaries of an attempt, from the event of its end; empty if it had only one."""
     told = _json(ended.row.data, type=dict[str, Any]) if ended is not None else {}
     return msgspec.convert(told.get("binaries", []), list[BinaryView])
 
 
 def outcome_positions(facts: PackageFacts) -> frozenset[int]:
-    """The positions of the events that hold phases and manifests."""
+    """The positions of the events that contain phases and manifests."""
     return frozenset(
         position
         for attempt in facts.attempts.values()
@@ -200,7 +200,7 @@ def _attempt_view(number: int, row: AttemptFacts, events: Mapping[int, Mapping[s
 
 
 def event_view(found: FoundEvent) -> EventView:
-    """A stored event as it is answered."""
+    """The view of a stored event."""
     row = found.row
     return EventView(
         position=row.position,
@@ -224,11 +224,11 @@ def event_view(found: FoundEvent) -> EventView:
 
 
 def pilot_view(row: PilotRow) -> PilotView:
-    """A pilot's row as it is answered."""
+    """The view of a pilot."""
     return PilotView(**{name: getattr(row, name) for name in PilotView.__struct_fields__})
 
 
 def node_view(row: NodeRow) -> NodeView:
-    """A node's row as it is answered."""
+    """The view of a node."""
     plain = {name: getattr(row, name) for name in NodeView.__struct_fields__}
     return NodeView(**{**plain, "software": _json(row.software), "environment": _json(row.environment)})

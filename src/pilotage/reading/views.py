@@ -1,4 +1,4 @@
-"""What the API answers, as frozen values: these classes are the response schemas of the OpenAPI document."""
+"""The answers of the API as frozen values; these classes are the response schemas of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from pilotage.model.sites.entry import SiteEntry
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of everything that is answered."""
+    """The base of all answers."""
 
 
 class PositionView(View, frozen=True, kw_only=True):
-    """How far the book is: the position of its last event."""
+    """The position of the book's last event."""
 
     position: int
 
 
 class HealthView(View, frozen=True, kw_only=True):
-    """That the service takes events and answers questions."""
+    """The service stores events and answers queries."""
 
     status: str
     version: str
 
 
 class CountView(View, frozen=True, kw_only=True):
-    """How many there are."""
+    """A count."""
 
     count: int
 
 
 class PackageCount(View, frozen=True, kw_only=True):
-    """How many packages there are; those of `sealed_jobs` many sealed jobs were not searched."""
+    """Count of packages; those of `sealed_jobs` sealed jobs were not searched."""
 
     count: int
     sealed_jobs: int
 
 
 class CountsView(View, frozen=True, kw_only=True):
-    """How many packages stand in each state, with those of which nothing was heard; dropped ones count only there."""
+    """Number of packages in each state, including those without events; dropped ones count only under `dropped`."""
 
     submitted: int
     waiting: int
@@ -58,16 +58,16 @@ class CountsView(View, frozen=True, kw_only=True):
 
 
 class AccessView(View, frozen=True, kw_only=True):
-    """Who may do what beside the owner."""
+    """The rights of one principal on a job, besides its owner."""
 
     principal: str
     rights: list[str]
 
 
 class JobView(View, frozen=True, kw_only=True):
-    """A job as it stands; times are seconds since 1970, UTC, and `url` is where it is asked for again.
+    """A job as it is now; times are seconds since 1970, UTC, and `url` is the address of the job.
 
-    `targets` are the files that it is run for, or patterns of them; none: everything that it makes.
+    `targets` are the files, or patterns of files, to make; none: all outputs.
     """
 
     id: str
@@ -103,7 +103,7 @@ class JobView(View, frozen=True, kw_only=True):
 
 
 class StageView(View, frozen=True, kw_only=True):
-    """A stage of a job; a late one is not known yet, and one that is left out is needed by none of the targets."""
+    """A stage of a job; the packages of a late one are not known yet, and no target needs one that is left out."""
 
     job: str
     stage: int
@@ -126,7 +126,7 @@ class LineView(View, frozen=True, kw_only=True):
 
 
 class PhaseView(View, frozen=True, kw_only=True):
-    """When a phase of an attempt began and how long it took."""
+    """When a phase of an attempt began, and how long it took."""
 
     phase: str
     started_at: float
@@ -134,7 +134,7 @@ class PhaseView(View, frozen=True, kw_only=True):
 
 
 class BinaryView(View, frozen=True, kw_only=True):
-    """When a binary of an attempt began, how long it ran, and how it ended; without a reason it did what it should."""
+    """When a binary of an attempt began, how long it ran, and how it ended; without a reason it succeeded."""
 
     number: int
     name: str | None = None
@@ -146,7 +146,7 @@ class BinaryView(View, frozen=True, kw_only=True):
 
 
 class FileView(View, frozen=True, kw_only=True):
-    """One file that an attempt made."""
+    """One output file of an attempt."""
 
     name: str
     size_bytes: int
@@ -154,7 +154,7 @@ class FileView(View, frozen=True, kw_only=True):
 
 
 class AttemptView(View, frozen=True, kw_only=True):
-    """One try at a package: where, when, how it ended, and what it made."""
+    """One attempt: where and when it ran, how it ended, and its outputs."""
 
     attempt: int
     epoch: int
@@ -197,7 +197,7 @@ class AttemptView(View, frozen=True, kw_only=True):
 
 
 class PackageView(View, frozen=True, kw_only=True):
-    """A package as it stands; exit code, message and reason are those of its granted or last attempt."""
+    """A package as it is now; exit code, message and reason are those of its granted or last attempt."""
 
     id: str
     path: str
@@ -229,20 +229,20 @@ class PackageView(View, frozen=True, kw_only=True):
     entered_at: float | None
     updated_at: float | None
     tags: dict[str, str]
-    words: PackageWords | None  # its name, parameters and command; in lists where they are asked for
-    binaries: list[BinaryView] | None  # of its granted or last attempt, if there are several; in lists where asked for
+    words: PackageWords | None  # name, parameters and command; in lists only on request
+    binaries: list[BinaryView] | None  # of its granted or last attempt, if it had several; in lists only on request
     url: str
 
 
 class PackageDetail(View, frozen=True, kw_only=True):
-    """A package with every attempt at it."""
+    """A package with all its attempts."""
 
     package: PackageView
     attempts: list[AttemptView]
 
 
 class EventView(View, frozen=True, kw_only=True):
-    """An event as it was sent, with its place in the book, when it was received, and whether its clock was wrong."""
+    """An event as it was sent, with its position, when it was received, and whether the sender's clock was wrong."""
 
     position: int
     received: float
@@ -264,7 +264,7 @@ class EventView(View, frozen=True, kw_only=True):
 
 
 class PilotView(View, frozen=True, kw_only=True):
-    """An agent process at a site, with the last lines it wrote."""
+    """A pilot at a site, with the last lines it wrote."""
 
     pilot: str
     site: str | None
@@ -281,7 +281,7 @@ class PilotView(View, frozen=True, kw_only=True):
 
 
 class NodeView(View, frozen=True, kw_only=True):
-    """A computer, as it described itself."""
+    """A node, as it described itself."""
 
     node: str
     site: str | None
@@ -294,23 +294,23 @@ class NodeView(View, frozen=True, kw_only=True):
 
 
 class JobsPage(View, frozen=True, kw_only=True):
-    """Some jobs in the order of their ids; `next` is the cursor of the next page, where there is one."""
+    """A page of jobs by id; `next` is the cursor of the next page, if there is one."""
 
     jobs: list[JobView]
     next: str | None
 
 
 class StagesPage(View, frozen=True, kw_only=True):
-    """Some stages of a job, in order; `more` says that others follow behind the last one."""
+    """A page of stages, in order; `more` says whether others follow."""
 
     stages: list[StageView]
     more: bool
 
 
 class PackagesPage(View, frozen=True, kw_only=True):
-    """Some packages in the order of their jobs and places; `next` is the cursor of the next page, where there is one.
+    """A page of packages, by job and place; `next` is the cursor of the next page, if there is one.
 
-    Those of `sealed_jobs` many sealed jobs were not searched: they are found by a query that names their job.
+    Packages of `sealed_jobs` sealed jobs were not searched: a query that names their job finds them.
     """
 
     packages: list[PackageView]
@@ -319,14 +319,14 @@ class PackagesPage(View, frozen=True, kw_only=True):
 
 
 class EventsPage(View, frozen=True, kw_only=True):
-    """Some events in the order of their positions; `next` is the cursor of the next page, where there is one."""
+    """A page of events by position; `next` is the cursor of the next page, if there is one."""
 
     events: list[EventView]
     next: str | None
 
 
 class EventsAfter(View, frozen=True, kw_only=True):
-    """Events behind a position; ask again with `after` for what comes next. `more` says that there is more already."""
+    """Events after a position; `after` is where to continue, `more` says whether others are there already."""
 
     events: list[EventView]
     after: int
@@ -334,31 +334,31 @@ class EventsAfter(View, frozen=True, kw_only=True):
 
 
 class FlowsView(View, frozen=True, kw_only=True):
-    """How work flows over a window that ends now, for each site and activity."""
+    """Flow of packages by site and activity, over a window that ends now."""
 
     window: str
     flows: list[Flow]
 
 
 class PilotsPage(View, frozen=True, kw_only=True):
-    """Some pilots by name; `next` is the name to ask behind, where there may be more."""
+    """A page of pilots by name; `next` is the name to continue after, if more may follow."""
 
     pilots: list[PilotView]
     next: str | None
 
 
 class NodesPage(View, frozen=True, kw_only=True):
-    """Some nodes by name; `next` is the name to ask behind, where there may be more."""
+    """A page of nodes by name; `next` is the name to continue after, if more may follow."""
 
     nodes: list[NodeView]
     next: str | None
 
 
-# Sites as whoever asks is shown them: as their file has them, and as they stand. No engine is needed to say it.
+# Sites as their file configures them, and their status; no engine is needed for it.
 
 
 class KeptSites(msgspec.Struct, frozen=True, kw_only=True):
-    """The sites as they are kept: their file, what is written of each, and what is wrong with the file."""
+    """The configured sites: their file, the entry of each, and the fault of the file."""
 
     file: str = ""
     entries: dict[str, SiteEntry | None] = {}
@@ -366,9 +366,9 @@ class KeptSites(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one stage of the choice says of a site; the first that does not pass is why nothing goes there."""
+    """What one stage of the site selection says about a site; the first one not passed is why it is not chosen."""
 
-    stage: str  # filter, status, score, room, pick; or pilots, where it is about starting them
+    stage: str  # filter, status, score, room, pick; or pilots, for starting them
     code: str
     message: str
     passes: bool = True
@@ -377,19 +377,19 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SiteStand(msgspec.Struct, frozen=True, kw_only=True):
-    """A site as the engine sees it now."""
+    """The status of a site in the engine."""
 
     status: str
-    score: float | None = None  # None: nothing was learned yet
+    score: float | None = None  # None: nothing learned yet
     tscore: float | None = None
-    queue_seconds: float | None = None  # the median of the latest
+    queue_seconds: float | None = None  # median of the latest ones
     pilots_queued: int = 0
     pilots_live: int = 0
     slots: int = 0
     used: int = 0
     dead_starts: int = 0
-    closed: str = ""  # why nothing more is submitted there now
-    next_try_at: float | None = None  # when a pilot is tried there again, at the earliest; None: no time is set
-    unheard: str = ""  # what does not begin there, or runs and does not speak
+    closed: str = ""  # why nothing is submitted there now
+    next_try_at: float | None = None  # the earliest time of the next pilot; None: no time is set
+    unheard: str = ""  # batch jobs that do not start, or run without contacting the service
     noticed: tuple[Noticed, ...] = ()  # the same, one by one
     reasons: tuple[SiteReason, ...] = ()

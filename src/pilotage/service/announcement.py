@@ -1,4 +1,4 @@
-"""How clients find the service of a folder: a small file that is locked as long as the service lives."""
+"""Announces the service of a folder to clients: a small file, locked while the service lives."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import msgspec
 
 SERVICE_FILE = "service.json"
 ENDED_FILE = "ended.json"
-"""Beside it, from the end of a service until the next one answers, where there is something to say of that end."""
+"""Beside it, from the end of a service until the next one answers, if the end needs to be explained."""
 _REASON_CHARACTERS_MAX = 500
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a service answers, which process it is, and which file holds the token for it."""
+    """The address of a service, its process, and the file of its token."""
 
     url: str
     pid: int
     token_file: str
     version: str
     started_at: float
-    ca_file: str = ""  # the authority of its certificate, for clients on this computer; none: there is none of its own
+    ca_file: str = ""  # its own certificate authority, for clients on this computer; empty: it has none
     socket: str = (
-        ""  # where agents of this computer reach it; its URL where the folder has no sockets; empty: runs nothing
+        ""  # the address for agents on this computer; the URL if the folder has no sockets; empty: it runs no jobs
     )
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a service ended: by itself, since it could do nothing any more, or with something left at its sites."""
+    """How a service ended: by itself because it failed, or leaving batch jobs behind at its sites."""
 
     at: float
-    reason: str = ""  # empty: somebody ended it
-    left: tuple[str, ...] = ()  # what could not be taken out of the queues of sites
+    reason: str = ""  # empty: it was stopped
+    left: tuple[str, ...] = ()  # batch jobs that it could not cancel
 
 
 def note_end(folder: Path, ended: Ended) -> None:
-    """Leave word of how the service of a state folder ends."""
+    """Record how the service of a state folder ended."""
     reason = " ".join(ended.reason.split())[:_REASON_CHARACTERS_MAX]
     draft = folder / f".{ENDED_FILE}-{os.getpid()}"
     draft.write_bytes(msgspec.json.encode(msgspec.structs.replace(ended, reason=reason)))
@@ -48,12 +48,12 @@ def note_end(folder: Path, ended: Ended) -> None:
 
 
 def why_ended(folder: Path) -> str:
-    """Why the last service of a state folder ended by itself; empty where somebody ended it, or one lives."""
+    """Why the last service of a state folder ended by itself; empty if it was stopped, or one is alive."""
     return _how_ended(folder).reason
 
 
 def left_behind(folder: Path) -> tuple[str, ...]:
-    """What the last service of a state folder left in the queues of its sites, in words."""
+    """The batch jobs that the last service of a state folder left queued at its sites, in words."""
     return _how_ended(folder).left
 
 
@@ -65,7 +65,7 @@ def _how_ended(folder: Path) -> Ended:
 
 
 def find_service(folder: Path) -> Announcement | None:
-    """The service that lives in a state folder; None where there is none, or where a dead one left its file."""
+    """The service that is alive in a state folder; None if there is none, even if a dead one left its file."""
     try:
         descriptor = os.open(folder / SERVICE_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -81,16 +81,16 @@ def find_service(folder: Path) -> Announcement | None:
 
 
 def last_port(folder: Path) -> int:
-    """The port of the service that was here last, or 0: events that were logged since wait for that address."""
+    """The port of the last service here, or 0: events logged since then are addressed to it."""
     try:
         told = msgspec.json.decode((folder / SERVICE_FILE).read_bytes(), type=Announcement)
         return urlsplit(told.url).port or 0
-    except (OSError, ValueError):  # of msgspec and of the port alike
+    except (OSError, ValueError):  # raised by msgspec, or for the port
         return 0
 
 
 def _is_free(descriptor: int) -> bool:
-    # The lock goes with its process however that ends, and no other process inherits it as it may the number.
+    # The lock ends with its process, however that ends; a process id can be reused by another process.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -99,7 +99,7 @@ def _is_free(descriptor: int) -> bool:
 
 
 def refuse_second(folder: Path) -> None:
-    """Raise `JournalBusy` where a service lives in the folder."""
+    """Raise `JournalBusy` if a service is alive in the folder."""
     other = find_service(folder)
     if other is not None:
         from pilotage.ports import JournalBusy
@@ -114,9 +114,9 @@ def refuse_second(folder: Path) -> None:
 
 @contextmanager
 def announced(folder: Path, announcement: Announcement) -> Iterator[Callable[[], None]]:
-    """Tell clients of the service while the block runs; the file appears whole. What is given writes it once more.
+    """Announce the service while the block runs; the file appears whole. Yields a function that writes it again.
 
-    It stays at the end, without its lock: what is logged meanwhile must wait for the address that the service had.
+    The file stays afterwards, without its lock: events logged meanwhile wait for the address of the service.
     """
     locked: list[int] = []
 

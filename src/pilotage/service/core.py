@@ -1,8 +1,8 @@
-"""The core of the service: what comes in, and what must be written, answered and done, in one synchronous step.
+"""The core of the service: takes input and returns what to write, answer and do, in one synchronous step.
 
-No thread, no socket, no file: the real service and the simulator drive the same function. Whoever drives it makes the
-events of a step durable before anything else of that step leaves: replies, answers, effects. A step that is lost with
-its process was never heard of.
+It uses no thread, socket or file, so the real service and the simulator drive the same function. The driver makes the
+events of a step durable before anything else of that step goes out: replies, answers, effects. A step lost with its
+process had no effect.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ from pilotage.service.messages import (
 )
 
 ENDED_MAX = 10_000
-"""Agents that ended of which it is remembered how far they were heard; what those before them said is surely in the book."""
+"""How many ended agents to remember; the events of earlier ones are certain to be in the book."""
 LATE_INTERVALS = 2
-"""A core that is woken by more intervals too late was asleep or its clock was set: the rest of the time does not count."""
+"""A core woken later than by this many intervals slept, or its clock was set: the time beyond them does not count."""
 
 
 _OF_ATTEMPTS = frozenset(
@@ -75,41 +75,41 @@ _OF_ATTEMPTS = frozenset(
         payloads.AttemptFinished,
     }
 )
-"""What only the agent that has an attempt may say of it."""
+"""Events about an attempt that only the agent which holds it may send."""
 _OF_AGENTS = frozenset(
     {payloads.PilotStarted, payloads.PilotEnded, payloads.NodeDescribed, payloads.Tagged, payloads.Noted}
 )
-"""What else an agent may say, of itself and of what it sees."""
+"""Other events that an agent may send, about itself and what it observes."""
 _FINISHED = payloads.AttemptFinished
 
 
 class Core:
-    """An engine, who waits for an answer from it, and what was heard of every agent."""
+    """An engine, the clients waiting for its answers, and how far each agent's stream was received."""
 
     def __init__(self, engine: Engine, *, codec: Codec | None = None, streams: Sequence[StreamRow] = ()) -> None:
-        """Take an engine, new or restored, and how far each agent's stream was heard."""
+        """Take an engine, new or restored, and how far each agent's stream was received."""
         self.engine = engine
         self._codec = codec if codec is not None else Codec()
         self._heard: dict[str, Heard] = {}
-        self._ended: dict[str, Heard] = {}  # of those that speak no more, the latest
+        self._ended: dict[str, Heard] = {}  # of ended agents, the latest
         for row in streams:
             self.recall(row)
-        self._waiting: dict[str, Exchange] = {}  # open exchanges that there is nothing to say to yet
-        self._strange: dict[str, str] = {}  # who has to leave for what it says, and why
+        self._waiting: dict[str, Exchange] = {}  # open exchanges that have no answer yet
+        self._strange: dict[str, str] = {}  # agents dismissed for what they sent, and why
         self._polls: deque[tuple[float, str, int]] = deque()  # until when, in order
         self._time = SteadyTime(
             engine.state.clock.now, late_seconds=LATE_INTERVALS * engine.state.settings.interval_seconds
         )
 
     def knows(self, pilot: str) -> bool:
-        """Whether it is known how far an agent was heard; else the driver looks into the book, and tells with `recall`.
+        """Whether the core knows an agent's stream; if not, the driver reads the book and calls `recall`.
 
-        Nothing is kept of the many that ended long ago, and one of them may send again what it said then.
+        Agents that ended long ago are forgotten, and one of them may repeat old events.
         """
         return pilot in self._heard or pilot in self._ended
 
     def recall(self, row: StreamRow) -> None:
-        """How far an agent was heard, by the book."""
+        """How far an agent's stream was received, according to the book."""
         pilot, heard = self.engine.state.pilots.by_name.get(row.stream), Heard(row)
         if pilot is not None:
             self._heard[row.stream] = pilot.heard = heard
@@ -122,11 +122,11 @@ class Core:
             del self._ended[next(iter(self._ended))]
 
     def written(self, position: int) -> None:
-        """The book stands at a position: decisions from now on have seen it."""
+        """The book has reached a position: later decisions have seen it."""
         self.engine.state.log.book_position = max(self.engine.state.log.book_position, position)
 
     def step(self, inbox: Sequence[Input], now: float) -> Outbox:
-        """Take in what came, decide, and say what follows; an empty inbox lets time pass."""
+        """Process input, decide, and return the consequences; an empty inbox only lets time pass."""
         engine = self.engine
         self._time.go_on(now)
         engine.state.clock.now, engine.state.clock.wall_time = self._time.now, self._time.stamp
@@ -147,7 +147,7 @@ class Core:
         return outbox
 
     def _take_in(self, item: Input, outbox: Outbox) -> None:
-        """Take in what does not come from an agent."""
+        """Process input that does not come from an agent."""
         engine = self.engine
         match item:
             case Asked():
@@ -174,14 +174,14 @@ class Core:
                 if (job := engine.state.jobs.by_id.get(item.job)) is not None and is_over(job):
                     retire_job(engine.state, job)
             case Exchange():
-                raise TypeError(f"an exchange of {item.pilot} is heard, not taken in")
+                raise TypeError(f"an exchange of {item.pilot} must go to _hear")
             case _:
                 on_report(engine.state, item)
 
     # --- agents ---
 
     def _hear(self, exchange: Exchange, outbox: Outbox) -> bool:
-        """Take in what an agent says; whether an answer to it is still waited for."""
+        """Process an agent's exchange; whether it still needs an answer."""
         engine, name = self.engine, exchange.pilot
         pilot = engine.state.pilots.by_name.get(name)
         if pilot is None or (heard := pilot.heard) is None:
@@ -197,26 +197,26 @@ class Core:
             for event in exchange.events:
                 n = event.n
                 if n > JUMP_MAX and n > heard.reach:
-                    self._strange[name] = f"its events jump to {n}, far beyond all that was heard of it"
+                    self._strange[name] = f"its event numbers jump to {n}, far beyond the last"
                     break
                 if event.source == "agent" and event.stream == name and 1 <= n <= COUNTER_MAX and heard.add(n):
                     held = None if pilot is None else pilot.holds(event)
                     self._take(event, held, exchange, outbox)
                     if held is None:
-                        pilot = engine.state.pilots.by_name.get(name)  # it may have said that it comes, or goes
+                        pilot = engine.state.pilots.by_name.get(name)  # it may have announced its start or its end
         if pilot is not None:
             step = exchange.sequence - pilot.sequence
             if step <= 0:
                 return False
             if step > SEQUENCE_JUMP_MAX and exchange.is_beyond(pilot.sequence):
-                self._strange[name] = f"its exchanges jump to {exchange.sequence}, far beyond the last that was heard"
+                self._strange[name] = f"its exchange numbers jump to {exchange.sequence}, far beyond the last"
             else:
                 on_exchange(engine.state, pilot, exchange)
         self._waiting.pop(name, None)
         return True
 
     def _heard_of(self, name: str) -> Heard:
-        """How far an agent was heard that nothing is noted with."""
+        """A new record of how far an agent's stream was received."""
         heard = self._heard.get(name)
         if heard is None:
             heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
@@ -224,17 +224,17 @@ class Core:
         return heard
 
     def _take(self, event: Event, held: AttemptState | None, exchange: Exchange, outbox: Outbox) -> None:
-        """Take in one event of an agent; `held` is the attempt that it is about, where the agent has it.
+        """Process one event of an agent; `held` is its attempt, if the agent holds that.
 
-        What cannot be read, or is not its to say, leaves a note in its place. Left out, it would be a hole in the stream, and
-        everything behind it would be sent again for ever.
+        An event that cannot be decoded, or that this agent may not send, is replaced by a note. Left out, it would be a
+        gap in the stream, and the agent would resend everything after it for ever.
         """
         engine, pilot = self.engine, exchange.pilot
         one = self._codec.check(event) if held is None else self._codec.check_own(event, held.place)
         if isinstance(one, Refusal):
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
-        elif held is not None and type(one.data) is _FINISHED:  # which is its own to say
+        elif held is not None and type(one.data) is _FINISHED:  # which the agent may send
             outbox.events.append(one)
             engine.apply_to(held.number, one)
             return
@@ -245,9 +245,9 @@ class Core:
                 engine.apply_to(number, one)
                 return
             said = f"{event.type} of {event.job} {event.package} {event.attempt}, epoch {event.epoch}"
-            one = self._note(event, pilot, f"not heard: {said}")
+            one = self._note(event, pilot, f"ignored: {said}")
         elif type(one.data) not in _OF_AGENTS or event.pilot not in (None, pilot):
-            one = self._note(event, pilot, f"not heard: {event.type}")
+            one = self._note(event, pilot, f"ignored: {event.type}")
         if isinstance(one, Checked):
             outbox.events.append(one)
             engine.apply(one)
@@ -267,7 +267,7 @@ class Core:
         )
 
     def _see_off(self, spoke: Collection[str]) -> None:
-        """Of agents that are no live pilots, or no longer, only the latest are remembered."""
+        """Remember only the latest of the agents that are not live pilots."""
         engine = self.engine
         departed, engine.state.pilots.ended = engine.state.pilots.ended, []
         for name in (*departed, *spoke):
@@ -276,7 +276,7 @@ class Core:
                 self._forget_ended()
 
     def _reply(self, exchanges: dict[str, Exchange], outbox: Outbox) -> None:
-        """Answer every exchange there is something to say to; the others stay open until one interval has passed."""
+        """Answer each exchange that has something to answer; the others stay open for at most one interval."""
         engine, waiting, polls = self.engine, self._waiting, self._polls
         until = engine.state.clock.now + engine.state.settings.interval_seconds
         for name, exchange in exchanges.items():
@@ -293,7 +293,7 @@ class Core:
                 self._answer(waiting.pop(name), outbox, patient=False)
 
     def _answer(self, exchange: Exchange, outbox: Outbox, *, patient: bool) -> bool:
-        """Answer an open exchange, and say so; who is patient is answered only if there is something to say."""
+        """Answer an open exchange, a `patient` one only if there is something to say; whether it was answered."""
         engine, name = self.engine, exchange.pilot
         pilot = engine.state.pilots.by_name.get(name)
         leave = "" if pilot is not None else "no live pilot has this name"
@@ -311,7 +311,7 @@ class Core:
             if pilot.draining and not assigned:
                 leave = pilot.draining
             if exchange.serves is not None and exchange.serves not in assigned:
-                leave = "the attempt it serves is over, or another agent has it"
+                leave = "its attempt is over, or another agent has it"
         leave = self._strange.pop(name, leave) if self._strange else leave
         if patient and not (assignments or cancelled or leave or exchange.leaving or exchange.events):
             return False
@@ -327,7 +327,7 @@ class Core:
         return True
 
     def _assignment(self, attempt: AttemptState) -> Assignment:
-        """What an agent must know to run an attempt: its inputs come from granted attempts, as it saw what was dropped."""
+        """What an agent needs to run an attempt: its inputs are granted attempts, as of the drops its plan has seen."""
         job = self.engine.state.jobs.by_id[attempt.ref.job]
         inputs = []
         for producer in job.producers(attempt.number):
@@ -367,13 +367,13 @@ class Core:
         return Accepted(operation=first, events=engine.state.log.next_number - first)
 
     def _leave_out(self, job: JobState, numbers: Sequence[int]) -> None:
-        """Drop packages that the files do not need for which the job is run."""
+        """Drop the packages that no target needs."""
         dropped = payloads.Dropped(operation=self.engine.state.log.next_number)
         for number in numbers:
             self.engine.state.log.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
 
     def _adopt(self, job: JobState, adopted: Adopted) -> None:
-        """Grant what was made before, as the outcome of an attempt of its own: nothing is done without one."""
+        """Grant an earlier result as an attempt of its own: every result belongs to an attempt."""
         made = payloads.AttemptFinished(
             exit_code=ExitCodeGasw.SUCCESS, exit_message=adopted.message, manifest=adopted.manifest
         )
@@ -381,7 +381,7 @@ class Core:
             self.engine.state.log.write(data, job=job, number=adopted.package, attempt=1)
 
     def _unreadable(self, data: payloads.JobRegistered | payloads.StageExpanded, job: str) -> str:
-        """Why the book would not take what others have made for it; empty where it would."""
+        """Why the book would refuse this payload; empty if it would not."""
         try:
             text = msgspec.Raw(msgspec.json.encode(data))
         except UnicodeEncodeError as fault:
@@ -404,19 +404,19 @@ class Core:
         job = engine.state.jobs.by_id.get(item.job)
         late = job.late.get(item.stage) if job is not None else None
         if job is None or late is None or job.cancelled or job.aborted or job.enders:
-            return  # it was laid out before, or nobody wants it any more
+            return  # it was expanded before, or is no longer wanted
         if item.expanded.stage != item.stage or item.plan.count < job.count:
-            return  # it is no answer to what was asked
+            return  # not an answer to the present request
         if late.pending or late.revision != item.revision:
-            return  # a producer began anew, was restored or dropped meanwhile: it is asked for again
+            return  # a producer was restarted, restored or dropped meanwhile: the stage is requested again
         if fault := next(filter(None, (self._unreadable(each, item.job) for each in (item.expanded, *item.along))), ""):
-            message = clipped(f"stage {item.stage} cannot be laid out: {fault}")
+            message = clipped(f"stage {item.stage} cannot be expanded: {fault}")
             engine.state.log.write(
                 payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch
             )
             return
         if over_quota(engine.state, job.owner, item.plan.count - job.count):
-            message = f"with stage {item.stage} it has {item.plan.count} packages, more than its owner may have"
+            message = f"stage {item.stage} brings it to {item.plan.count} packages, more than its owner may have"
             engine.state.log.write(payloads.Aborted(cause="quota", message=message), job=job, epoch=job.epoch)
             return
         engine.bring_plan(item.job, item.plan)
@@ -432,7 +432,7 @@ class Core:
         late = job.late.get(item.stage) if job is not None else None
         if job is None or late is None or late.revision != item.revision or job.cancelled or job.aborted:
             return
-        message = clipped(f"stage {item.stage} cannot be laid out: {item.message}", 1000)
+        message = clipped(f"stage {item.stage} cannot be expanded: {item.message}", 1000)
         engine.state.log.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
 
 
@@ -445,6 +445,6 @@ def start_core(
     codec: Codec | None = None,
     streams: Sequence[StreamRow] = (),
 ) -> Core:
-    """A core that goes on from what the book holds; `streams` are those of agents that may speak, at least of live ones."""
+    """A core restored from the book; `streams` are those of agents that may still send, at least of the live ones."""
     engine = restore(snapshot, sites=sites, settings=settings, now=now)
     return Core(engine, codec=codec, streams=streams)

@@ -1,4 +1,4 @@
-"""Errors of running jobs: what was asked for and not done, and results that could not be published."""
+"""Errors of running jobs: refused operations, and results that could not be published."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from pilotage.model.exchange.operations import Refused
 
 
 class NotRunning(PilotageError):
-    """The service has stopped, or is about to. Nothing was done; ask again when it is back."""
+    """The service has stopped or is stopping. Nothing was done; try again when it is back."""
 
     retryable = True
 
 
 class OperationRefused(PilotageError):
-    """What was asked for is not done; the message says why, and `subject` what stands in its way."""
+    """The operation was refused; the message says why, and `subject` names what prevents it."""
 
     def __init__(self, refused: Refused) -> None:
-        """Say it as the engine said it."""
+        """Repeat what the engine answered."""
         super().__init__(refused.message, subject=refused.subject, next_step=refused.next_step)
         self.code = refused.code
 
 
 class Superseded(PilotageError):
-    """A later exchange of the same agent came before this one was answered."""
+    """A later exchange of the same agent arrived before this one was answered."""
 
 
 class UnknownSite(PilotageError):
-    """No site of this name has an agent of its own here: its entry says `started_by: agent`."""
+    """No site of this name has a site agent: its entry must say `started_by: agent`."""
 
 
-# Answering those who wait for a future: one of whom nobody waits any more is left alone.
+# Completes futures; a cancelled one is left alone.
 
 Told = TypeVar("Told")
 
 
 def answer(future: Future[Told], question: Callable[..., Told], *arguments: object) -> None:
-    """Answer by what a question comes to, be it a fault."""
+    """Complete a future with the result of a call, or with the error it raises."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -53,13 +53,13 @@ def answer(future: Future[Told], question: Callable[..., Told], *arguments: obje
 
 
 def fail(future: Future[Any], fault: Exception) -> None:
-    """Answer by a fault."""
+    """Complete a future with an error."""
     if future.set_running_or_notify_cancel():
         future.set_exception(fault)
 
 
 def for_many() -> Future[None]:
-    """A future for which several may wait: none of them can cancel it for the others."""
+    """A future that several callers wait for: none of them can cancel it for the others."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

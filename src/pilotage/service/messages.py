@@ -1,4 +1,4 @@
-"""What comes into the core of the service, and what goes out of it, as values."""
+"""The input and output of the service's core, as values."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pilotage.model.site import Site
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation somebody asked for; the token finds who waits for the answer."""
+    """An operation that a client requested; the token identifies the client that waits for the answer."""
 
     token: int
     operation: AnyOperation
 
 
 class AskedOfSite(msgspec.Struct, frozen=True, kw_only=True):
-    """The same of a site."""
+    """The same for a site."""
 
     token: int
     operation: AnySiteOperation
 
 
 class SitesChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """These are the sites from now on; those that are missing are drained.
+    """The new list of sites; sites that are missing from it are drained.
 
-    Of those that are `rewritten` something is said anew, if only how they are reached; those that are `renewed` start
-    other pilots from now on, and what was started before is drained.
+    The entries of `rewritten` sites changed, if only in how they are reached; `renewed` sites start different pilots
+    from now on, and earlier ones are drained.
     """
 
     sites: tuple[Site, ...]
@@ -43,23 +43,23 @@ class SitesChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stopping(msgspec.Struct, frozen=True, kw_only=True):
-    """The service ends in good order: nothing more is asked for."""
+    """The service is stopping: request no more pilots."""
 
     token: int
 
 
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that need not be run: what it would make is there, made by the same work before."""
+    """A package that need not run: an earlier run made its outputs from the same inputs."""
 
     package: int
     manifest: tuple[payloads.OutputFile, ...] = ()
-    message: str = ""  # where it comes from
+    message: str = ""  # which attempt made them
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
-    """A job on its way in, with its plan, and what of it need not be run.
+    """A job to be registered, with its plan and the packages that need not run.
 
-    Whether the book has a job of its id is for the driver to look up.
+    The driver looks up whether the book already has a job of this id.
     """
 
     token: int
@@ -67,14 +67,14 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     registered: payloads.JobRegistered
     plan: JobPlan
     adopted: Sequence[Adopted] = ()
-    left_out: Sequence[int] = ()  # packages that nobody asked for
+    left_out: Sequence[int] = ()  # packages that no target needs
     taken: bool = False
 
 
 class Reload(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that the engine has let go of, as the book has it, just before somebody asks for more of it in the same step.
+    """A finished job that the engine had released, loaded from the book before an operation on it in the same step.
 
-    `gone` are pilots that are known to be over (`restore.ended_pilots`).
+    `gone` are pilots known to have ended (`restore.ended_pilots`).
     """
 
     job: JobSnapshot
@@ -82,26 +82,26 @@ class Reload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutAway(msgspec.Struct, frozen=True, kw_only=True):
-    """The book has sealed a job: where it is over, the engine knows it no longer."""
+    """The book sealed a job: if it is over, the engine releases it."""
 
     job: str
 
 
 class Grown(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `ExpandStage`: the plan with the stage in it."""
+    """The answer to `ExpandStage`: the plan including the stage."""
 
     job: str
     stage: int
-    revision: int  # as it was asked for
+    revision: int  # as requested
     plan: JobPlan
     expanded: payloads.StageExpanded
     along: Sequence[payloads.StageExpanded] = ()  # later stages whose lists became known with it
-    adopted: Sequence[Adopted] = ()  # what of it need not be run
-    left_out: Sequence[int] = ()  # packages that nobody asked for
+    adopted: Sequence[Adopted] = ()  # packages of it that need not run
+    left_out: Sequence[int] = ()  # packages that no target needs
 
 
 class GrowthFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """The other answer to `ExpandStage`: what was made cannot be laid out."""
+    """The other answer to `ExpandStage`: the stage cannot be expanded."""
 
     job: str
     stage: int
@@ -125,19 +125,19 @@ Input = (
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an operation or a submission."""
+    """The outcome of an operation or a submission."""
 
     token: int
     outcome: Accepted | Refused
 
 
 class Outbox(msgspec.Struct, kw_only=True):
-    """What a step asks for: first the events, durably; then everything else, in any order."""
+    """The result of a step: first the events, durably; then everything else, in any order."""
 
     events: list[Checked] = []
     replies: list[ExchangeReply] = []
     answers: list[Answer] = []
     effects: list[Effect] = []
-    refused: list[Refusal] = []  # events of agents that could not be read
-    skewed: list[tuple[str, str]] = []  # (source, stream) of agents that said something, and whose clocks are wrong
+    refused: list[Refusal] = []  # events of agents that could not be decoded
+    skewed: list[tuple[str, str]] = []  # (source, stream) of agents that sent something and whose clocks are wrong
     wake_at: float | None = None

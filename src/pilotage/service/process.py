@@ -1,8 +1,8 @@
-"""A service that works through many things lets whoever waits for its core go first, now and then.
+"""Lets other processes run first now and then while the service works through a long list.
 
-Where packages run beside their service, the system may put one that begins behind it, to wait there until the clock ticks:
-longer than a short package lasts. To give way in between costs as long as that one runs. Where somebody computes for long,
-it costs more than it brings, and is left for a while.
+On the computer of the service, a package that starts may be queued behind the service until the next clock tick, which
+is longer than a short package takes. Yielding costs as long as that package runs. While another process computes for
+long, yielding costs more than it gains, and is suspended for a while.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ from typing import TypeVar
 
 from pilotage.model.texts import size_text
 
-AMONG = 8  # so many things are done one after the other
+AMONG = 8  # items between two yields
 LONG_SECONDS = 0.002
-WITHOUT_FACTOR = 20  # for so many times what was lost nobody is let go first: a twentieth is lost at most
+WITHOUT_FACTOR = 20  # suspended for this many times the time lost: at most a twentieth is lost
 
 Item = TypeVar("Item")
 
 
 def _nobody() -> None:
-    """Where the system has no such call, nobody is let go first."""
+    """On a system without `sched_yield`, do nothing."""
 
 
 _yield: Callable[[], None] = getattr(os, "sched_yield", _nobody)
 
 
 class ThreadYielding:
-    """Gives way for one thread."""
+    """Yields the processor, for one thread."""
 
     __slots__ = ("_again_at", "_clock", "_yield")
 
     def __init__(self, *, yields: Callable[[], None] = _yield, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with giving way."""
         self._yield = yields
         self._clock = clock
-        self._again_at = -1.0  # until then it goes on
+        self._again_at = -1.0  # suspended until then
 
     def yield_thread(self) -> None:
-        """Let others run, unless that lasted long lately."""
+        """Let other processes run, unless that took long lately."""
         began = self._clock()
         if began < self._again_at:
             return
@@ -52,39 +51,37 @@ class ThreadYielding:
             self._again_at = now + WITHOUT_FACTOR * lasted_seconds
 
     def among(self, items: Sequence[Item]) -> Iterator[Item]:
-        """The items, giving way before the first few, the next few, and so on."""
+        """Iterate over the items, yielding before the first and then every few."""
         for first in range(0, len(items), AMONG):
             self.yield_thread()
             yield from items[first : first + AMONG]
 
 
-# Has the kernel keep what a busy process has in memory in large pages.
+# Has the kernel move the memory of a busy process into huge pages.
 #
-# What the engine looks up lies all over its memory. With small pages the processor must find out anew where most of
-# it is, which takes a good tenth of the time when many pilots are there. Python gets its memory in pieces that are
-# smaller than a large page, so the kernel does not use any by itself; it puts what is there together when it is
-# asked, which Linux understands since 6.1. Where it does not, or where large pages are switched off, nothing is
-# done, and nothing else is different.
+# The engine's lookups are scattered over its memory. With small pages the processor must translate most addresses anew,
+# which takes a good tenth of the time when there are many pilots. Python allocates memory in pieces smaller than a huge
+# page, so the kernel uses none by itself; since Linux 6.1 it collapses existing pages on request. Where the kernel is
+# older, or huge pages are switched off, nothing happens.
 
 GROWN_BYTES = 16 * 1024 * 1024
-"""A process that has grown by less since it asked does not ask again."""
-_DENSE = 0.9  # of a stretch is in use: else large pages would take memory that nobody has asked for
+"""A process that grew by less than this since its last request does not ask again."""
+_DENSE = 0.9  # the least part of a stretch in use: otherwise huge pages would take memory that was never requested
 _COLLAPSE = 25  # MADV_COLLAPSE
 _PROCESS, _SETTINGS = Path("/proc/self"), Path("/sys/kernel/mm/transparent_hugepage")
 
 
 class LargePages:
-    """Asks for the process it is in, and again when that has grown."""
+    """Requests huge pages for its process, and again when the process has grown."""
 
     def __init__(self, *, process: Path = _PROCESS, settings: Path = _SETTINGS) -> None:
-        """Nothing is looked at before `ask`."""
         self._process = process
         self._settings = settings
-        self._page_bytes: int | None = None  # 0: there is nothing to ask for
+        self._page_bytes: int | None = None  # 0: the system has none
         self._asked_bytes = 0
 
     def ask(self) -> int:
-        """Ask if the process has grown; how many bytes lie where large pages were asked for by that."""
+        """Ask if the process has grown; return how many bytes lie in the ranges asked for."""
         if self._page_bytes is None:
             self._page_bytes = _page_bytes(self._settings)
         if not self._page_bytes:
@@ -102,17 +99,17 @@ class LargePages:
             self._page_bytes = 0
             return 0
         for start, end in found:
-            # What cannot be put together stays as it is.
+            # Pages that cannot be collapsed stay as they are.
             advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), ctypes.c_int(_COLLAPSE))
         return sum(end - start for start, end in found)
 
 
 PROCESS = LargePages()
-"""The one for this process, whoever in it is busy."""
+"""The instance for this process."""
 
 
 def stretches(smaps: str, *, page_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where the process has memory of its own that is full, from one boundary of a large page to another."""
+    """Ranges of the process's own memory that are in use, aligned to huge pages."""
     start = end = 0
     for line in smaps.splitlines():
         name, _, rest = line.partition(" ")
@@ -128,7 +125,7 @@ def stretches(smaps: str, *, page_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _page_bytes(settings: Path) -> int:
-    """How large a large page is; 0 where there are none, or nobody wants them."""
+    """The size of a huge page; 0 if the system has none, or they are switched off."""
     try:
         wanted = "[never]" not in (settings / "enabled").read_text()
         return int((settings / "hpage_pmd_size").read_text()) if wanted else 0
@@ -136,25 +133,24 @@ def _page_bytes(settings: Path) -> int:
         return 0
 
 
-# Whether there is room to write: asked again and again by whoever looks at a job, and by who looks after the
-# service.
+# Whether the disk has space: asked often, by clients that look at a job and by health checks.
 
 FULL_BYTES = 2**20
 """With less than this the book and the agents can write next to nothing."""
 
 
 def no_room(folder: str | Path, *, statvfs: Callable[[str | Path], os.statvfs_result] = os.statvfs) -> str:
-    """That a disk is full, in words, and what to do; empty where there is room, or nobody can say."""
+    """Says that a disk is full, and what to do; empty if it has space, or that is unknown."""
     try:
         found = statvfs(folder)
     except OSError:
         return ""
-    blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail  # some are kept for the superuser
+    blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail  # some blocks are reserved for root
     files = found.f_ffree if os.geteuid() == 0 else found.f_favail
     free = blocks * found.f_frsize
     if free < FULL_BYTES:
         left = f"the disk of {folder} is full: {size_text(free)} are left" if free else f"the disk of {folder} is full"
-        return f"{left}; make room there, and it goes on by itself"
+        return f"{left}; free some space there; work resumes by itself"
     if found.f_files and not files:
-        return f"the disk of {folder} takes no more files; remove some, and it goes on by itself"
+        return f"the disk of {folder} takes no more files; remove some, and work resumes by itself"
     return ""

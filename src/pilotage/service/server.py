@@ -1,4 +1,4 @@
-"""The service as a process: opens the book, answers over HTTP, tells clients where, and ends in good order."""
+"""The service as a process: opens the book, serves HTTP, announces its address, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SOCKET_FILE = "agent.sock"
 SETTLE_SECONDS = 2.0
 
 Started = Callable[[Announcement], None]
-"""Told once, when requests are answered."""
+"""Called once, when requests are answered."""
 
 
 def serve(
@@ -54,15 +54,16 @@ def serve(
     own_files: Sequence[Path] = (),
     look_after: Callable[[], None] = lambda: None,
 ) -> int | None:
-    """Serve the book until a signal comes, which is returned; whatever was acknowledged by then is durable.
+    """Serve the book until a signal comes, and return the signal; all acknowledged events are durable by then.
 
-    With `make_running` jobs are run, too, and agents are answered; after `idle_seconds` with nothing to run and nobody
-    who asks it ends by itself. With `tls` TCP speaks TLS; the socket in the folder stays plain.
+    With `make_running` it also runs jobs and answers agents; after `idle_seconds` without jobs and requests it stops by
+    itself. With `tls`, TCP connections use TLS; the socket in the folder stays plain.
 
-    `own_files` are there as long as the state folder is its own; `look_after` puts back what must be in it, time and again.
+    While `own_files` exist the state folder is still its own; `look_after` restores missing files in it, and is called
+    regularly.
 
-    Raises `JournalBusy` where another service has the folder or the journal, `CannotListen` where the port is taken,
-    `ServiceBroken` where it ends by itself because it can do nothing any more.
+    Raises `JournalBusy` if another service has the folder or the journal, `CannotListen` if the port is taken, and
+    `ServiceBroken` if it stopped by itself because it could no longer work.
     """
     with part(purpose="to serve the book over HTTP"):
         from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, refuse_plain, url_of
@@ -92,7 +93,7 @@ def serve(
             make_running=make_running,
             state_folder=state_folder.absolute(),
         )
-        # Agents of this computer come in by a file of the state folder: nobody else can reach that.
+        # Agents on this computer connect through a socket in the state folder, which no other user can reach.
         local = state_folder / SOCKET_FILE
         beside = []
         agents_at = str(local.absolute()) if make_running is not None else ""
@@ -117,7 +118,7 @@ def serve(
             dismiss = services.running.dismiss if services.running is not None else log.info
             kept = Kept(files=own_files, announce=again, look_after=look_after)
             stack.callback(end_when_displaced(state_folder / SERVICE_FILE, dismiss=dismiss, kept=kept))
-            # Soon, and not now: those who waited for this moment are answered first.
+            # Soon, not now: clients that waited for the start are answered first.
             settling = threading.Timer(SETTLE_SECONDS, settle_down)
             settling.daemon = True
             settling.start()
@@ -145,29 +146,29 @@ def serve(
             from pilotage.service.http.watchdogs import end_when_idle
 
             stack.callback(end_when_idle(listener, running, idle_seconds=idle_seconds))
-        # To the last: what is broken may hang while it is closed, too.
+        # Until the very end: a broken part may hang while it is closed.
         outermost.callback(end_when_broken(listener, lambda: broken_by(services), note=note))
         listener.listen()
         if listener.broken:
             raise ServiceBroken(
                 "the service ended by itself",
                 got=listener.broken,
-                next_step="start it again: what it did is in its book",
+                next_step="start it again: its work is in its book",
             )
         if running is not None and running.jobs.left_behind:
             try:
                 note("", *running.jobs.left_behind)
-            except OSError as fault:  # a full disk; it ends in good order all the same
-                log.warning("this cannot be noted (%s): %s", fault, "; ".join(running.jobs.left_behind))
+            except OSError as fault:  # the disk is full; the shutdown continues
+                log.warning("this cannot be recorded (%s): %s", fault, "; ".join(running.jobs.left_behind))
         return listener.ended_by
 
 
 class OpenToOthers(PilotageError):
-    """Others could read the state of a service, its token and its book, or change them: close the folder to them."""
+    """Other users could read or change the state of a service, its token and its book: close the folder to them."""
 
 
 def refuse_open_folder(folder: Path) -> None:
-    """Refuse a state folder that is not its user's alone; raises `OpenToOthers`."""
+    """Raise `OpenToOthers` unless only this user can access the state folder."""
     found = folder.stat()
     if found.st_uid != os.geteuid():
         raise OpenToOthers(
@@ -180,7 +181,7 @@ def refuse_open_folder(folder: Path) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         raise OpenToOthers(
-            "others can reach into the state folder",
+            "other users can access the state folder",
             subject=str(folder),
             expected="mode 700",
             got=f"{mode:o}",
@@ -197,10 +198,10 @@ def _certificate(tls: TlsFiles | None) -> Certificate | None:
 
 
 def settle_down() -> None:
-    """Load what a busy book needs, look for garbage rarely, and have what is here in large pages.
+    """Load the modules of a busy book, collect garbage rarely, and request huge pages.
 
-    What is here now stays, and is not even looked at once; rows and events hold no circles, so looking for those often would
-    cost and find nothing.
+    Objects that exist now stay, so the collector skips them; rows and events form no cycles, so frequent collections
+    would cost time and find nothing.
     """
     prepare()
     gc.freeze()

@@ -1,10 +1,10 @@
-"""Tokens that this service gives out, and who shows them: pilots, site agents and running packages.
+"""Issues and recognizes the tokens of pilots, site agents and running packages.
 
-A pilot's token is a signed JWT, with the claims of the WLCG profile, the site and the pilot that it is good for; it lasts for
-days and is renewed with the answers to its exchanges. What pilots of a site are started with is the same without a pilot: it
-lets one introduce itself whom nobody knows yet, and be given a token of its own. A package's token is a keyed digest over its attempt: there is one for every
-attempt of a millisecond, so it must cost microseconds. It has no end of its own: it ends with its attempt, as the book
-tells it (`why_ended`).
+A pilot's token is a signed JWT with the claims of the WLCG profile, its site and its name; it lasts for days, and the
+answers to its exchanges renew it. The pilots of a site start with a token that names no pilot: it only allows a new
+pilot to introduce itself and get a token of its own. A package's token is a keyed digest of its attempt: attempts may
+last a millisecond, so it must cost microseconds. It does not expire by itself, but ends with its attempt, as recorded
+in the book (`why_ended`).
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.reading.access import EXCHANGE, OWN_PACKAGE, SCOPES, SITE_AGENT, Principal, Unauthenticated
 
 ISSUER = AUDIENCE = "pilotage"
-PROFILE = "1.0"  # of the WLCG's common JWT profiles
+PROFILE = "1.0"  # from the WLCG common JWT profiles
 LEEWAY_SECONDS = 60.0
 """How far apart the clocks of two computers may be."""
 PILOT_SECONDS = 7 * 86_400.0
 RENEW_LEFT = 1.0 / 3.0
-"""A token is renewed when so much of its life is left."""
+"""Renew a token when this fraction of its life is left."""
 MARGIN_SECONDS = 900.0
-"""How long a package's token is good after the end of its attempt: its last events may still be on their way."""
+"""How long a package's token stays valid after its attempt ended: its last events may still be in transit."""
 REMEMBERED_MAX = 4096
 
 _PACKAGE = "package1"
 _DIGEST_BYTES = 24
-_PERSON = b"pilotage package"  # so that the key's digests are good for nothing else
+_PERSON = b"pilotage package"  # so that digests of this key are used for nothing else
 
 
 class Keys(Protocol):
-    """What signs tokens; the keys themselves stay there."""
+    """Signs tokens; the keys never leave it."""
 
     def sign(self, claims: Mapping[str, Any]) -> str:
         """A JWT with these claims."""
         ...
 
     def verify(self, token: str, *, issuer: str, audience: str) -> Mapping[str, Any]:
-        """The claims of a JWT that these keys signed, whenever it ends; raises `ValueError` for any other."""
+        """The claims of a JWT signed with these keys, expired or not; raises `ValueError` for any other."""
         ...
 
     def package_key(self) -> bytes:
-        """The key of the digests in packages' tokens."""
+        """The key for the digests in packages' tokens."""
         ...
 
 
 class Tokens:
-    """Gives tokens out and knows them again. Any thread may ask."""
+    """Issues tokens and recognizes them. Any thread may use it."""
 
     def __init__(
         self, keys: Keys, *, user: str, clock: Callable[[], float], pilot_seconds: float = PILOT_SECONDS
     ) -> None:
-        """Take what signs, whose service it is, and how long a pilot's token lasts; nothing is read yet."""
+        """Take the signer, the owner of the service, and how long a pilot's token lasts; reads nothing yet."""
         self._keys = keys
         self._user = user
         self._clock = clock
         self._pilot_seconds = pilot_seconds
-        self._package_digest: blake2b | None = None  # with the key, before anything is said
-        self._known: dict[bytes, Principal] = {}  # those whose signature was looked at, by digest
+        self._package_digest: blake2b | None = None  # with the key, before the rest of the message
+        self._known: dict[bytes, Principal] = {}  # verified tokens, by digest
 
     def for_pilot(self, site: str, *, user: str = "", seconds: float = 0.0) -> str:
-        """A token for the pilots of a site, with which each fetches one of its own."""
+        """A token for the pilots of a site, with which each gets one of its own."""
         return self._signed(site, user=user, seconds=seconds, scopes=(EXCHANGE,))
 
     def for_site_agent(self, site: str, *, user: str = "", seconds: float = 0.0) -> str:
@@ -76,12 +76,12 @@ class Tokens:
         return self._signed(site, user=user, seconds=seconds, scopes=(EXCHANGE, SITE_AGENT))
 
     def for_package(self, ref: AttemptRef) -> str:
-        """A token for what an attempt runs."""
+        """A token for the programs of an attempt."""
         told = f"{_PACKAGE}~{ref.job}~{ref.package}~{ref.attempt}"
         return f"{told}~{self._digest(told)}"
 
     def renewed(self, principal: Principal) -> str:
-        """Another token for a principal whose own ends soon; nothing where it lasts."""
+        """A new token for a principal whose own expires soon; else empty."""
         if not principal.expires_at:
             return ""
         life_seconds = principal.expires_at - principal.issued_at
@@ -96,12 +96,12 @@ class Tokens:
         )
 
     def introduced(self, principal: Principal, pilot: str) -> str:
-        """A token for one pilot, which lasts as long as that of its site; it is good for no other."""
+        """A token for one pilot only, which lasts as long as that of its site."""
         life_seconds = principal.expires_at - principal.issued_at
         return self._signed(principal.site, pilot=pilot, user=principal.user, seconds=life_seconds, scopes=(EXCHANGE,))
 
     def principal(self, token: str) -> Principal | None:
-        """Who shows a token; None where it is none of these. Raises `Unauthenticated` for one that has ended."""
+        """The principal of a token; None for other kinds of tokens. Raises `Unauthenticated` for an expired one."""
         if token.startswith(f"{_PACKAGE}~"):
             return self._package(token)
         if token.count(".") != 2:
@@ -123,7 +123,7 @@ class Tokens:
         return known
 
     def holder(self, token: str) -> Principal | None:
-        """To whom a token of a pilot or a site was given, whether it has ended or not; None where it is none of these."""
+        """The principal a pilot's or site's token was issued to, expired or not; None for other kinds of tokens."""
         return self._read(token) if token.count(".") == 2 else None
 
     def _signed(self, site: str, *, user: str, seconds: float, scopes: tuple[str, ...], pilot: str = "") -> str:
@@ -183,7 +183,7 @@ class Tokens:
 
 
 def why_ended(attempt: AttemptFacts | None, now: float) -> str:
-    """Why the token of an attempt is good no longer; nothing while it is."""
+    """Why the token of an attempt is no longer valid; empty while it is."""
     if attempt is None:
         return "there is no such attempt"
     ended_at = max(attempt.finished_at or 0.0, attempt.granted_at or 0.0, attempt.lost_at or 0.0)

@@ -176,7 +176,7 @@ def test_an_agent_that_was_started_as_an_earlier_entry_said_is_told_to_leave_and
         assert not watched.say(started_as="now").done()  # it waits, as usual
         assert not watched.say().done()  # so does one that somebody else started
         told = watched.hear(watched.say(started_as="before"))
-        assert told.leave == "it is started anew, as the entry of its site says now"
+        assert told.leave == "it is restarted, because the entry of its site has changed"
         wait_until(lambda: tending.heard_at() == float("-inf"))
     finally:
         watched.site.stop()
@@ -270,7 +270,7 @@ def test_an_agent_that_is_not_heard_is_not_waited_for_and_what_it_was_not_told_i
         watched.site.want(*(CancelSubmitted(site=LYON, key=f"lyon-{n}") for n in (1, 2)))
         watched.site.withdraw(patience_seconds=SECONDS)  # by a clock that stands still: it would wait for ever
         assert watched.site.behind.startswith(
-            "site lyon: 2 batch jobs are not withdrawn: its agent did not ask in time"
+            "site lyon: 2 batch jobs are not cancelled: its agent did not poll in time"
         )
     finally:
         watched.site.stop()
@@ -347,6 +347,6 @@ def test_who_waits_for_a_silent_agent_is_not_woken_before_somebody_comes(told: S
 
     silent.site._change = Passing()
     silent.site._run()
-    message = "the agent of the site was not heard for 45 s"
+    message = "the site agent was not heard for 45 s"
     assert [(each.answers, each.message) for each in silent.reports if isinstance(each, SiteSeen)] == [(False, message)]
     assert waits == [45.0, None]

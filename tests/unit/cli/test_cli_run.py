@@ -219,7 +219,7 @@ def test_a_service_that_only_keeps_the_book_is_named(tmp_path: Path, monkeypatch
     with announced(state, announcement):
         done = run("run")
     assert done.exit_code == 2
-    assert "keeps the book, and runs nothing" in done.stderr
+    assert "serves its book and runs no jobs" in done.stderr
 
 
 # --- map --------------------------------------------------------------------------------------------------------------

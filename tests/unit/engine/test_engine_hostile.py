@@ -246,7 +246,7 @@ def test_nobody_of_another_site_tells_the_end_of_what_a_pilot_that_is_gone_ran()
         rogue.exchange()
         assert not small.told(payloads.CommitGranted, "1.1.1")
         assert [one.data.text for one in small.book if isinstance(one.data, payloads.Noted)] == [
-            "not heard: AttemptFinished of j 1.1.1 1, epoch 1"
+            "ignored: AttemptFinished of j 1.1.1 1, epoch 1"
         ]
         late = Agent(small, pilot.name, site="a", request="")
         small.agents[late.name] = late

@@ -84,7 +84,7 @@ def test_a_job_of_which_the_book_has_not_everything_is_told_and_left_alone(
     lost = msgspec.structs.replace(prepared.registered, lists={**prepared.registered.lists, "origin": "0" * 64})
     registered(here, msgspec.structs.replace(prepared, registered=lost))
     assert jobs_of(here).get(prepared.job) is None
-    assert "cannot be laid out again" in caplog.text
+    assert "cannot be expanded again" in caplog.text
 
 
 def test_only_the_jobs_of_a_folder_are_beside_each_other(here: Place) -> None:

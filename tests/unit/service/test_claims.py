@@ -135,7 +135,7 @@ def test_the_second_of_two_jobs_with_another_file_of_the_same_name_is_refused_un
     claims.made(one, [file("x"), file("y")])
     claims.made(two, [file("y", "b")])
     assert claims.refusal(one) == ""
-    assert claims.refusal(two) == "y: the job one, which is not over, has made another file of this name"
+    assert claims.refusal(two) == "y: the unfinished job one has made another file of this name"
     jobs.rivals = False
     assert claims.refusal(two) == ""
     jobs.rivals = True

@@ -195,7 +195,7 @@ def test_what_a_job_that_is_not_over_makes_or_reads_stays(folder: Folder) -> Non
     found = folder.found(NEW)
     assert names(found) == ["gone"]
     assert kept(found) == dict.fromkeys(("in.dat", "mid.dat", "out.dat"), "unfinished-job")
-    assert found.kept[0].message == f"the job {job}, which is not over, makes or reads it"
+    assert found.kept[0].message == f"the unfinished job {job} makes or reads it"
 
 
 PARTS = HEAD + (
@@ -325,10 +325,10 @@ def test_what_is_read_through_a_link_stays(folder: Folder) -> None:
     )
     assert names(found) == ["sub/gone"]
     assert {each.name: (each.reason, each.message) for each in found.kept} == {
-        "sub/one": ("document", "the document reads one, which leads to it"),
-        "sub/two": ("document", "the document reads all/two, which leads to it"),
-        "sub/three": ("other-document", "other{.yaml reads three, which leads to it"),
-        "sub/four": ("unfinished-job", f"the job {job}, which is not over, reads four, which leads to it"),
+        "sub/one": ("document", "the document reads one, which is the same file"),
+        "sub/two": ("document", "the document reads all/two, which is the same file"),
+        "sub/three": ("other-document", "other{.yaml reads three, which is the same file"),
+        "sub/four": ("unfinished-job", f"the unfinished job {job} reads four, which is the same file"),
     }
 
 

@@ -24,7 +24,7 @@ def expanded(outputs: str) -> Expansion:
 
 def test_a_name_that_another_unfinished_job_makes_is_refused_with_the_job_that_does() -> None:
     with pytest.raises(
-        NotOurs, match=r"the job other is not over and makes the same: a-1, a-2, a-3, a-4, a-5 and 4 more"
+        NotOurs, match=r"the unfinished job other makes the same files: a-1, a-2, a-3, a-4, a-5 and 4 more"
     ):
         refuse_contested_outputs(
             expanded("'a-{n}'"), "/data", [("first", expanded("'b-{n}'")), ("other", expanded("'a-{n}'"))]
@@ -36,7 +36,7 @@ def test_other_names_and_patterns_are_nobodys_rivals() -> None:
     others = [("first", expanded("'b-{n}'")), ("late", expanded("'a-{n}-*'"))]
     for rivals in (others, []):
         refuse_contested_outputs(mine, "/data", rivals)
-    with pytest.raises(NotOurs, match="the job other"):  # these names are looked at
+    with pytest.raises(NotOurs, match="the unfinished job other"):  # these names are looked at
         refuse_contested_outputs(mine, "/data", [*others, ("other", mine)])
 
 

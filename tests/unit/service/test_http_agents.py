@@ -212,7 +212,7 @@ def test_a_service_whose_engine_has_ended_is_not_well(door: Door) -> None:
 
 
 def test_an_exchange_that_a_later_one_overtook_is_told_so(door: Door) -> None:
-    door.jobs.fault = Superseded("a later exchange of this agent has come")
+    door.jobs.fault = Superseded("a later exchange of this agent has arrived")
     assert error_of(door.ask("POST", "/agent/exchange", says())) == (409, "superseded")
 
 

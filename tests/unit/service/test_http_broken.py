@@ -89,7 +89,7 @@ def test_what_is_broken_says_why(tmp_path: Path) -> None:
         assert broken_by(services) == "KeyError: 'x'"
         jobs.broken = ""
         services.writer.stop()
-        assert broken_by(services) == "what writes the book has ended"
+        assert broken_by(services) == "the writer of the book has ended"
 
 
 def test_a_service_that_ends_by_itself_is_started_again_a_few_times(tmp_path: Path) -> None:

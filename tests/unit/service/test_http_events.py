@@ -220,7 +220,7 @@ def test_a_fault_of_the_service_is_told_without_secrets(
 @pytest.mark.parametrize(
     "fault, words",
     [
-        (JournalFull("hunter2"), "there is no room left"),
+        (JournalFull("hunter2"), "the disk is full"),
         (JournalUnavailable("hunter2"), "it does not answer"),
         (JournalError("hunter2"), "the log of the service says why"),
     ],

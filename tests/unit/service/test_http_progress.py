@@ -53,7 +53,7 @@ def test_progress_says_what_is_done_and_not_under_its_name_yet(desk: Desk) -> No
 def test_progress_says_why_files_get_no_names_and_that_a_release_goes_on(desk: Desk) -> None:
     desk.register(1, "j")
     desk.jobs.cannot_publish = Unpublished(
-        package="1.1.1", attempt=2, what="what 1.1.1 made cannot be published: no room", next_step="make room"
+        package="1.1.1", attempt=2, what="the outputs of 1.1.1 cannot be published: no room", next_step="make room"
     )
     told = desk.get("/v1/jobs/j/progress")[1]
     assert "stuck" not in told  # others of it can move
@@ -65,13 +65,13 @@ def test_progress_says_why_files_get_no_names_and_that_a_release_goes_on(desk: D
             "path": "name-j/001/001/001",
             "attempt": 2,
             "reason": "not-published",
-            "exit_message": "what 1.1.1 made cannot be published: no room",
+            "exit_message": "the outputs of 1.1.1 cannot be published: no room",
             "next_step": "make room; then: pilotage release j",
         },
     )
     desk.log(event(3, "CancelAccepted", job="j"))
     told = desk.get("/v1/jobs/j/progress")[1]
-    assert told["stuck"] == "what 1.1.1 made cannot be published: no room"
+    assert told["stuck"] == "the outputs of 1.1.1 cannot be published: no room"
     assert told["next_step"] == "make room; then: pilotage release j"
 
 
@@ -95,13 +95,13 @@ def dead_starts(desk: Desk, *words: str) -> None:
 def test_a_pilot_that_cannot_start_is_told_with_its_last_words(desk: Desk) -> None:
     dead_starts(desk, "python3:\nno such file")
     told = desk.get("/v1/jobs/j/progress")[1]
-    assert told["trouble"] == "site local does not answer; the last one said: python3: / no such file"
+    assert told["trouble"] == "site local does not answer; the last one printed: python3: / no such file"
 
 
 def test_of_many_pilots_that_could_not_start_the_last_one_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilotage.service.http.progress.PILOTS_LOOKED_AT", 2)
     dead_starts(desk, "one", "two", "three")
-    assert desk.get("/v1/jobs/j/progress")[1]["trouble"].endswith("the last one said: three")
+    assert desk.get("/v1/jobs/j/progress")[1]["trouble"].endswith("the last one printed: three")
 
 
 def test_a_package_that_the_engine_does_not_have_is_explained_by_the_book(desk: Desk) -> None:

@@ -73,7 +73,7 @@ def test_a_site_at_which_pilots_die_tells_their_last_words_and_that_nothing_more
     state.dead_starts, state.quiet_until = 5, desk.jobs.engine.state.clock.now + 60.0
     found = one(desk)
     assert (found["last_words"], found["dead_starts"]) == ("python3: not found", 5)
-    assert found["closed"] == "5 pilots died there before they spoke: nothing more is submitted for 60 s"
+    assert found["closed"] == "5 pilots died there before contacting us: nothing more is submitted for 60 s"
     desk.jobs.engine.state.selection.hibernate("local", at=0.0, message="for repair")
     assert "for repair" in one(desk)["closed"]  # that outlasts the other
 

@@ -258,5 +258,5 @@ def test_a_checksum_that_cannot_be_had_ends_nothing(
     completer.settle()
     completer.stop()
     assert index.find(str(tmp_path), [expected(3, b"three")])
-    assert "not remembered" in caplog.text
+    assert "was not recorded" in caplog.text
     index.close()

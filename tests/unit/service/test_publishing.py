@@ -93,7 +93,7 @@ def test_what_cannot_be_published_holds_its_job_and_is_tried_again_when_that_is_
     desk.tree.fault = NotOurs("a file is there", subject="/data/a.dat", next_step="move it away")
     desk.publisher.publish(FOLDER, ONE)
     desk.publisher.publish(FOLDER, TWO)
-    told = "what 1.2.1 made cannot be published: /data/a.dat: a file is there"
+    told = "the outputs of 1.2.1 cannot be published: /data/a.dat: a file is there"
     assert [job for job, _ in desk.holds] == ["j", "j"]
     assert desk.holds[-1][1] == told
     assert (desk.publisher.waiting("j"), desk.publisher.waiting("other")) == (2, 0)

@@ -147,7 +147,7 @@ def test_a_lost_job_is_told_with_its_number(book: Checked) -> None:
 
 def test_an_event_that_cannot_be_read_is_told(book: Checked) -> None:
     book.corrupt("""UPDATE events SET data = '{"text":7}' WHERE type = 'CommitGranted' AND line = 1""")
-    with pytest.raises(JournalError, match="position 5 cannot be joined again"):
+    with pytest.raises(JournalError, match="position 5 cannot be folded again"):
         book.check()
 
 

@@ -141,7 +141,7 @@ def test_what_a_job_that_is_not_over_takes_stays(here: Place, service: SmallServ
     done = drop(service, writer, job)
     assert done.removed_names == ("b-1",)
     assert [(each.name, each.reason) for each in done.kept_files] == [("a-1", "read")]
-    assert f"the job {other}, which is not over, takes it" in done.kept_files[0].message
+    assert f"the unfinished job {other} reads it" in done.kept_files[0].message
 
 
 def test_what_a_job_takes_through_a_link_or_from_the_folder_above_stays(
@@ -157,8 +157,8 @@ def test_what_a_job_takes_through_a_link_or_from_the_folder_above_stays(
     here.folder = folder
     done = drop(service, writer, job)
     assert {each.name: (each.reason, each.message) for each in done.kept_files} == {
-        "a-1": ("read", f"the job {linked}, which is not over, takes it, through a link"),
-        "b-1": ("read", f"the job {above}, which is not over, takes it"),
+        "a-1": ("read", f"the unfinished job {linked} reads it through a link"),
+        "b-1": ("read", f"the unfinished job {above} reads it"),
     }
     assert done.removed_names == ()
 
@@ -171,7 +171,7 @@ def test_what_a_job_that_is_not_over_makes_by_a_pattern_stays(
     other = submit(service, 'pilotage: 1\njob: other\nstages: [{run: make, outputs: ["a-*"]}]\n')
     done = drop(service, writer, job)
     assert (done.removed_names, [each.name for each in done.kept_files]) == (("b-1",), ["a-1"])
-    assert done.kept_files[0].message == f"the job {other}, which is not over, makes it, too"
+    assert done.kept_files[0].message == f"the unfinished job {other} makes it as well"
 
 
 def test_what_could_not_get_its_name_never_gets_it(here: Place, service: SmallService, writer: Writer) -> None:

@@ -159,7 +159,7 @@ def test_a_file_that_is_gone_is_named(here: Place) -> None:
 
 def test_a_fresh_run_says_so(here: Place) -> None:
     here.run(CHAIN)
-    assert planned(here, CHAIN, fresh=True).changed == {"everything is run anew": 3}
+    assert planned(here, CHAIN, fresh=True).changed == {"everything runs again": 3}
 
 
 def test_how_long_it_took_goes_before_what_was_estimated(here: Place) -> None:
@@ -242,7 +242,7 @@ def test_what_is_said_of_sites_is_told_and_so_is_an_executor_that_nobody_knows(h
     text = CHAIN.replace("run: ./reco {raw}", "run: ./reco {raw}\n    executor: grid")
     found = planned(here, text, executors=("local",), admission=lambda _: ("annex is passed over",))
     assert found.notes == (
-        "no site, nor kind of sites, is called 'grid': what asks for it may run anywhere",
+        "no site and no kind of site is named 'grid': packages that ask for it may run anywhere",
         "annex is passed over",
     )
     assert planned(here, text, executors=("local", "grid")).notes == ()

@@ -359,7 +359,7 @@ def test_a_decision_that_the_book_refuses_ends_the_engine_and_is_never_answered(
         assert "start this one again" in told_why.value.next_step
         assert not parts.driver.alive
         for told in (parts.driver.broken, parts.writer.broken):
-            assert "the book refuses 1 of 1 events of this service itself: service engine" in told
+            assert "the book refuses 1 of 1 events of this service: service engine" in told
             assert "start this one again" in told
         row = parts.journal.job("j")
         assert row is not None

@@ -25,7 +25,7 @@ from pilotage.service.http.listener import Listener, PlainHttp
 from tests.kit.running_jobs import FakeJobs
 from tests.kit.served_book import WallClock, access_of
 
-LEFT = "site lyon: 2 batch jobs are not withdrawn"
+LEFT = "site lyon: 2 batch jobs are not cancelled"
 
 
 def serve(

@@ -30,7 +30,7 @@ def test_a_site_with_all_its_pilots_is_no_site_where_nothing_passes() -> None:
         small.submit(bag(1))
         pilot = small.pilot()
         told = reason(small, "pilots")
-        assert told.message == "1 pilot lives and 0 on the way, of at most 1: no further one is asked for"
+        assert told.message == "1 pilot lives and 0 on the way, of at most 1: no more are requested"
         assert told.passes
         pilot.succeed("1.1.1")
 
@@ -38,7 +38,7 @@ def test_a_site_with_all_its_pilots_is_no_site_where_nothing_passes() -> None:
 def test_a_site_of_some_users_is_told_as_theirs_and_not_as_refused() -> None:
     with Small(site(users=("ada", "emmy"))) as small:
         assert stand(small).status == "candidate"
-        assert reason(small, "filter").message == "it runs packages of ada, emmy alone"
+        assert reason(small, "filter").message == "it runs packages of ada, emmy only"
 
 
 def test_the_room_of_pilots_names_their_backlog() -> None:
@@ -64,8 +64,8 @@ def test_a_site_that_sleeps_says_in_short_why_nothing_is_submitted_there() -> No
     with Small(site(), dead_starts_max=2) as small:
         small.submit(bag(1))
         for told in (
-            "1 pilot died there before it spoke: nothing more is submitted for 60 s",
-            "it sleeps after 2 dead starts",
+            "1 pilot died there before contacting us: nothing more is submitted for 60 s",
+            "it hibernates after 2 dead starts",
         ):
             [wanted] = small.take(SubmitPilot)
             small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="no python"))
@@ -73,7 +73,7 @@ def test_a_site_that_sleeps_says_in_short_why_nothing_is_submitted_there() -> No
             small.wait(100)
         assert reason(small, "status").message.startswith("it hibernates (dead-starts): 2 pilots in a row ended")
         small.restart()
-        assert stand(small).closed == "it sleeps after some dead starts"
+        assert stand(small).closed == "it hibernates after some dead starts"
         small.effects.clear()
     with Small(site()) as small:
         small.step(AskedOfSite(token=1, operation=HibernateSite(site="a", message="new disks")))

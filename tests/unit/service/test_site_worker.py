@@ -380,7 +380,7 @@ def test_what_is_to_be_cancelled_is_cancelled_also_at_the_end_and_nothing_more_i
     "keys, told",
     [
         (["two"], ""),
-        (["two", "three"], "site here: 1 batch job is not withdrawn: no way; the next service ends what is left"),
+        (["two", "three"], "site here: 1 batch job is not cancelled: no way; the next service cancels what is left"),
     ],
 )
 def test_what_was_never_submitted_is_not_left_behind_where_the_last_call_fails(keys: list[str], told: str) -> None:

@@ -53,7 +53,7 @@ def test_a_held_package_that_everything_waits_for_is_named() -> None:
         small.submit(plan(stage(), stage(), edges=[("1.1.1", "2.1.1")]))
         small.ask(Hold(job=JOB, package="1.1.1"))
         found = stand(small)
-        assert found.stuck == "1.1.1 is held, and everything else waits for that"
+        assert found.stuck == "1.1.1 is held, and everything else waits for it"
         assert found.next_step == f"pilotage release {JOB}/1.1.1"
         small.take(SubmitPilot)
 
@@ -93,7 +93,7 @@ def test_what_can_only_be_tried_later_is_named_with_its_failure() -> None:
         pilot.exchange()
         pilot.fail("1.1.1", "disk-full")
         found = stand(small)
-        assert "1.1.1 is tried later: attempt 2: disk-full at a" in found.trouble
+        assert "1.1.1 will be retried later: attempt 2: disk-full at a" in found.trouble
         assert found.troubled_site == ""
         small.take(SubmitPilot)
 
@@ -106,7 +106,7 @@ def test_what_is_tried_later_is_told_with_what_it_said_also_while_others_run() -
             pilot.fail("1.1.1", "platform-failure", message="no such image\nlast words")
             pilot.exchange()
         found = stand(small)
-        assert "1.1.1 is tried later: attempt 2: platform-failure at a" in found.trouble
+        assert "1.1.1 will be retried later: attempt 2: platform-failure at a" in found.trouble
         assert found.trouble.endswith(": no such image")
         pilot.succeed("1.2.1")
         small.take(SubmitPilot)
@@ -133,7 +133,7 @@ def test_a_site_at_which_no_pilot_starts_is_trouble_for_who_waits_for_it_alone()
         small.effects.clear()
         small.core.engine.state.sites.by_name["b"].dead_starts = 2
         found = stand(small)
-        assert (found.trouble, found.troubled_site) == ("no pilot could start at b: 2 died before they spoke", "b")
+        assert (found.trouble, found.troubled_site) == ("no pilot could start at b: 2 died before contacting us", "b")
         small.core.engine.state.sites.by_name["b"].dead_starts = 0
         assert stand(small).trouble == ""
 
@@ -150,7 +150,7 @@ def test_a_site_at_which_no_pilot_starts_is_told_while_others_work_as_long_as_so
             small.wait(65.0, pilot)
         assert not small.reserved("b")
         assert stand(small).trouble.startswith(
-            "no pilot could start at b: 2 died before they spoke; the next one is tried"
+            "no pilot could start at b: 2 died before contacting us; the next one is tried"
         )
         put_to_sleep(small, "b", "new disks")
         assert stand(small).trouble == ""
@@ -161,8 +161,8 @@ def test_it_is_told_when_the_next_pilot_is_tried_where_none_could_start() -> Non
         small.submit(bag(1))
         asleep = "a (dead starts: 2 pilots in a row ended before they spoke: no python)"
         for told in (
-            "no pilot could start at a: 1 died before it spoke; the next one is tried at 1970-01-01 00:17:40Z",
-            f"all sites that could run it sleep: {asleep}; the next one is tried at 1970-01-01 01:18:20Z; next: pilotage site wake a",
+            "no pilot could start at a: 1 died before contacting us; the next one is tried at 1970-01-01 00:17:40Z",
+            f"all sites that could run it hibernate: {asleep}; the next one is tried at 1970-01-01 01:18:20Z; next: pilotage site wake a",
         ):
             [wanted] = small.take(SubmitPilot)
             small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="no python"))
@@ -180,7 +180,7 @@ def test_that_pilots_died_at_a_site_is_told_after_a_restart_too() -> None:
         small.restart()
         pilot.exchange()
         small.effects.clear()
-        told = "no pilot could start at b: its pilots died before they spoke; the next one is tried at 1970-01-01 01:16:40Z"
+        told = "no pilot could start at b: its pilots died before contacting us; the next one is tried at 1970-01-01 01:16:40Z"
         assert stand(small).trouble == told
 
 
@@ -194,7 +194,7 @@ def test_a_site_whose_probe_did_not_come_is_told_as_long_as_something_waits_that
         small.submit(bag(9))
         small.wait(1)
         pilot = small.pilot("a")
-        told = "no pilot came up at b when it was probed: no python; next: pilotage site test b"
+        told = "no pilot started at b when it was probed: no python; next: pilotage site test b"
         assert stand(small).trouble == told
         small.effects.clear()
         pilot.unread.clear()
@@ -219,5 +219,5 @@ def test_where_all_sites_sleep_that_could_run_it_that_is_told_with_how_to_wake_t
         assert stand(small).trouble == ""
         put_to_sleep(small, "c", "too hot")
         small.effects.clear()
-        expected = "all sites that could run it sleep: b (by hand: new disks), c (by hand: too hot)"
+        expected = "all sites that could run it hibernate: b (by hand: new disks), c (by hand: too hot)"
         assert stand(small).trouble == f"{expected}; next: pilotage site wake b c"

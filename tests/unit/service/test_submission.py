@@ -99,7 +99,7 @@ def test_ids_are_short_names_with_something_by_chance(here: Place) -> None:
 
 
 def test_an_id_that_cannot_be_one_is_refused(here: Place) -> None:
-    with pytest.raises(SubmissionError, match="id of a job"):
+    with pytest.raises(SubmissionError, match="valid job id"):
         here.prepare(SWEEP, id="../x")
 
 
@@ -110,7 +110,7 @@ def test_a_job_without_an_owner_or_a_folder_is_refused(here: Place) -> None:
         changed = msgspec.structs.replace(submission, **changes)
         return prepare(changed, journal=here.journal, tree=here.tree, index=here.index, owner="")
 
-    with pytest.raises(SubmissionError, match="owns"):
+    with pytest.raises(SubmissionError, match="has no owner"):
         prepared()
     assert prepared(owner="bob").registered.owner == "bob"
     for folder in ("relative", "/nowhere/at/all", str(here.folder / "simulate")):
@@ -267,7 +267,7 @@ def test_a_job_of_which_something_is_lost_is_told(here: Place) -> None:
     row = here.journal.job("lost")
     assert row is not None
     row.lists = "{}"
-    with pytest.raises(SubmissionError, match="does not have everything"):
+    with pytest.raises(SubmissionError, match="lacks a part"):
         recall(here.journal, row)
 
 

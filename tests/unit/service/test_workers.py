@@ -335,7 +335,7 @@ def test_what_could_not_be_withdrawn_is_told_but_for_what_was_never_submitted() 
         assert isinstance(heard.get(timeout=WAIT_SECONDS), SiteSeen)
         submitted = SubmitPilot(site="lyon", key="lyon-2")
         workers.want("lyon", [*(CancelSubmitted(site="lyon", key=f"lyon-{n}") for n in (1, 2, 3)), submitted])
-    told = "site lyon: 2 batch jobs are not withdrawn: the site does not answer; the next service ends what is left"
+    told = "site lyon: 2 batch jobs are not cancelled: the site does not answer; the next service cancels what is left"
     assert workers.behind == [told]
 
 
@@ -391,5 +391,5 @@ def test_a_batch_system_of_before_that_does_not_answer_says_nothing_of_the_site(
     assert isinstance(news(heard), Submitted)
     assert workers.owes("lyon")
     workers.stop()
-    told = "site lyon: 1 batch job is not withdrawn: the site does not answer; the next service ends what is left"
+    told = "site lyon: 1 batch job is not cancelled: the site does not answer; the next service cancels what is left"
     assert (workers.behind, workers.said("lyon"), former.closed) == ([told], "", True)

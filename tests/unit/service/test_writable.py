@@ -36,7 +36,7 @@ def test_the_nearest_folder_that_takes_no_files_is_named(
 def test_a_file_where_results_need_a_folder_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("precious")
-    with pytest.raises(NotOurs, match="a file is where results need a folder") as fault:
+    with pytest.raises(NotOurs, match="a file has the name of a folder for results") as fault:
         refuse(tmp_path)
     assert Path(fault.value.subject) == tmp_path / name
 

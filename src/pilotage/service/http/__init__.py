@@ -1,3 +1,3 @@
-"""Answers HTTP requests: who may ask, what is answered, and which status an error becomes."""
+"""Answers HTTP requests: authenticates, dispatches, and turns errors into statuses."""
 
 __all__ = ["agent_exchange", "backend", "dispatcher", "listener", "services", "watchdogs"]

@@ -1,7 +1,7 @@
-"""Who may be connected at once: so many strangers, users and agents, and always room for who comes by the local socket.
+"""Limits how many connections of each kind are open at once, and always keeps some for the local socket.
 
-A connection is a stranger's until it has shown a token that is known here, and one that says nothing is given up for the next who
-comes. So whoever only connects takes nothing from anybody, and who shows a token finds room for its kind.
+A connection counts as unauthenticated until it shows a known token. When the limit is reached, the connection idle for
+longest is closed for the next one. So a client that only connects displaces nobody, and one with a token finds a slot.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Final
 from pilotage.model.errors import PilotageError
 
 LOOKED_AT_MAX = 64
-"""Of so many that rest longest one goes; whoever has spoken, and was not heard yet, stays."""
+"""Close one of this many longest-idle connections; one that has sent something not read yet stays."""
 GUEST = "pilotage.guest"
-"""In the scope of a request: its connection."""
+"""The key of the connection in the scope of a request."""
 
 
 class Kind(Enum):
-    """What a connection is counted as."""
+    """What a connection counts as."""
 
-    LOCAL = "local"  # by the socket in the state folder, which nobody else can reach
+    LOCAL = "local"  # through the socket in the state folder, which no other user can reach
     STRANGER = "stranger"
     USER = "user"
     AGENT = "agent"
 
 
 class TooManyConnections(PilotageError):
-    """Everything that is kept for connections of this kind is in use; the next may find room."""
+    """All connections of this kind are in use; try again later."""
 
     retryable = True
 
 
 class Guest:
-    """One connection, and what it is doing: it rests, or is about to say something, until its request is under way."""
+    """One connection and its state: idle, receiving a request, or being answered."""
 
     __slots__ = (
         "_guests",
@@ -55,22 +55,22 @@ class Guest:
     )
 
     def __init__(self, guests: Guests, *, kind: Kind, peer: str, now: float) -> None:
-        """Somebody has connected; `peer` is the address, without the part that anybody can choose freely."""
+        """A new connection; `peer` is its address, without the part that a client can choose freely."""
         self._guests = guests
         self.kind = kind
         self.peer = peer
-        self.close: Callable[[], object] = _nothing  # ends the connection at once
-        self.is_held_back: Callable[[], bool] = bool  # whether it is we who do not read on
-        self.is_speaking: Callable[[], bool] = bool  # whether it has said something that was not read yet
-        self.since = now  # it does what it does now
+        self.close: Callable[[], object] = _nothing  # closes the connection at once
+        self.is_held_back: Callable[[], bool] = bool  # whether we stopped reading
+        self.is_speaking: Callable[[], bool] = bool  # whether it sent something that was not read yet
+        self.since = now  # since when it is in this state
         self.waits = WAITS_FOR_HEAD
         self.head_bytes = 0
         self.body_bytes = 0
-        self.is_discarding = False  # the rest of a body that nobody reads is still coming
-        self.stalled_since = math.inf  # it takes nothing of what it is told
+        self.is_discarding = False  # the rest of an unwanted body is still arriving
+        self.stalled_since = math.inf  # the client does not read its answer
 
     def is_known(self, *, agent: bool) -> None:
-        """It has shown a token; raises `TooManyConnections` where there is no room for one more of its kind."""
+        """The connection showed a known token; raises `TooManyConnections` if its kind has no free slot."""
         self._guests.let_in(self, Kind.AGENT if agent else Kind.USER)
 
 
@@ -81,14 +81,14 @@ RESTS: Final = "rest"
 
 
 def _nothing() -> None:
-    """Nothing is there to be closed yet."""
+    """Placeholder until there is something to close."""
 
 
 class Guests:
-    """Everybody who is connected. Of one thread."""
+    """All open connections. For one thread."""
 
     def __init__(self, most: int) -> None:
-        """Hold at most so many connections."""
+        """Hold at most this many connections."""
         self.most = most
         outside = most - max(2, most // 8)  # the rest is for the local socket
         newcomers = max(1, outside // 8)
@@ -101,27 +101,27 @@ class Guests:
         }
         self._most_known = outside - newcomers
         self._most_of_peer = {Kind.STRANGER: max(1, outside // 8), Kind.USER: max(1, outside // 4)}
-        self._idle: dict[Kind, dict[Guest, None]] = {kind: {} for kind in Kind}  # who rests longest comes first
+        self._idle: dict[Kind, dict[Guest, None]] = {kind: {} for kind in Kind}  # longest idle first
         self._counts: Counter[Kind] = Counter()
         self._peers: Counter[tuple[Kind, str]] = Counter()
         self.all: dict[Guest, None] = {}
 
     def come(self, guest: Guest) -> None:
-        """Somebody connects; where it is full, whoever has said nothing for longest goes. Raises `TooManyConnections`."""
+        """Count a new connection; at the limit, close the one idle for longest. Raises `TooManyConnections`."""
         self._make_room(guest.kind, guest.peer)
         self.all[guest] = None
         self._count(guest, 1)
         self._idle[guest.kind][guest] = None
 
     def leave(self, guest: Guest) -> None:
-        """A connection is over."""
+        """A connection was closed."""
         if guest in self.all:
             del self.all[guest]
             self._idle[guest.kind].pop(guest, None)
             self._count(guest, -1)
 
     def busy(self, guest: Guest) -> None:
-        """A request of it is under way."""
+        """A request of it is being handled."""
         self._idle[guest.kind].pop(guest, None)
 
     def idle(self, guest: Guest) -> None:
@@ -130,7 +130,7 @@ class Guests:
             self._idle[guest.kind][guest] = None
 
     def let_in(self, guest: Guest, kind: Kind) -> None:
-        """Count somebody as what it has shown itself to be; raises `TooManyConnections`."""
+        """Count a connection as the kind it has proven to be; raises `TooManyConnections`."""
         if guest.kind in (Kind.LOCAL, kind) or guest not in self.all:
             return
         self._make_room(kind, guest.peer, moves=True)
@@ -158,7 +158,7 @@ class Guests:
         if kind in known and sum(self._counts[each] for each in known) >= self._most_known:
             self._send_away(None, *known)
         if not moves:
-            # What the local socket has beyond its part is what others leave.
+            # Beyond its own share, the local socket uses slots that the others leave free.
             outside = sum(self._counts[each] for each in Kind if each is not Kind.LOCAL)
             if kind is not Kind.LOCAL and outside >= self._most_outside:
                 self._send_away(None, Kind.STRANGER, *known)
@@ -166,7 +166,7 @@ class Guests:
                 self._send_away(None, Kind.STRANGER, *known, Kind.LOCAL)
 
     def _send_away(self, wanted: Callable[[Guest], bool] | None, *kinds: Kind) -> None:
-        """End the connection of these kinds that has said nothing for longest; raises `TooManyConnections` where all are busy."""
+        """Close the longest-idle connection of these kinds; raises `TooManyConnections` if all are busy."""
         for kind in kinds:
             resting = (each for each in self._idle[kind] if wanted is None or wanted(each))
             found = next((each for each in islice(resting, LOOKED_AT_MAX) if not each.is_speaking()), None)
@@ -175,5 +175,5 @@ class Guests:
                 found.close()
                 return
         raise TooManyConnections(
-            "there are too many connections at once", next_step="try again in a moment, and use one for many requests"
+            "too many connections are open", next_step="try again in a moment, and use one connection for many requests"
         )

@@ -1,7 +1,7 @@
-"""The exchange with agents: what they say and hear, and the content and files that they fetch and bring, under `/agent/`.
+"""The exchange with agents under `/agent/`: messages and answers, and the files they fetch and upload.
 
-Every attempt goes through here, so nothing is done for it that need not be: the message is decoded, and the engine's answer
-sent as it comes. The dispatcher has found the route and let the agent in by then, as it does for every request.
+Every attempt passes through here, so this path does as little as possible: it decodes the message, and sends the
+engine's answer as it is. The dispatcher has already found the route and authenticated the agent, as for every request.
 """
 
 from __future__ import annotations
@@ -32,24 +32,22 @@ from pilotage.service.http.errors import ErrorBody, ErrorView, Malformed, NotARa
 from pilotage.service.http.routing import OCTETS, Ask, Reply
 from pilotage.service.http.services import Services
 
-# What an agent with a token of its own or of its site may not do: speak for another one, or have what it does not
-# run.
+# Restricts the tokens of agents and sites: an agent may not act for another one, nor read files that it does not need.
 #
-# The token of a site is what its pilots are started with, and all of them can read it. So it lets a pilot introduce
-# itself whom nobody knows yet, and nothing else: such a pilot is given a token of its own, and is heard when it
-# shows that. Its name, which nobody can guess, is known from then on, and only its own token speaks in it; whoever
-# settles a pilot that died finds that beside its events. The agent of a site, which started them all, may speak for
-# each of them.
+# All pilots of a site start with the site's token, and any of them can read it. So it only allows an unknown pilot to
+# introduce itself: the pilot gets a token of its own, and is served when it shows that. From then on its name, which
+# cannot be guessed, belongs to that token; a pilot that takes over from a dead one finds the token beside its events.
+# The site agent, which started them all, may act for each of them.
 #
-# The engine is asked once for each pilot, and about once a minute for each job or content that is fetched:
-# exchanges cost nothing more.
+# The engine is asked once for each pilot, and about once a minute for each job or content that is fetched, so exchanges
+# cost nothing more.
 
 BELIEVED_SECONDS = 60.0
 REMEMBERED_MAX = 10_000
 JOBS_MAX = 100
-"""Whose files are remembered; they may be many."""
+"""How many jobs and contents to cache."""
 SEQUENCE_MAX = 2**41
-"""Whoever settles a dead pilot counts from 2**40 on, beyond all that it said itself."""
+"""A pilot that takes over the events of a dead one numbers its exchanges from 2**40, beyond all of the dead one."""
 
 Told = TypeVar("Told")
 
@@ -63,25 +61,25 @@ _sited = msgspec.json.Decoder(_Sited)
 
 
 class SiteBounds:
-    """Holds agents to the site that their token names."""
+    """Restricts agents to the site that their token names."""
 
     def __init__(
         self, running: Running, *, told: Callable[[str], Awaitable[str]], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take what knows who runs what, and who knows by the book at which site a pilot was, if anybody does."""
+        """Take what runs jobs, and a function that finds the site of a pilot in the book."""
         self._running = running
         self._told = told
         self._clock = clock
         self._sites: dict[str, str] = {}  # of pilots that the engine or the book knows
-        # Until when a site is believed to read some files of a job.
+        # until when a site may read some files of a job
         self._files: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
-        self._contents: dict[tuple[str, str], float] = {}  # … and to need some content
+        self._contents: dict[tuple[str, str], float] = {}  # … and some content
 
     async def check_exchange(self, principal: Principal, says: AgentSays, ended: Principal | None = None) -> bool:
-        """Whether an agent is to be heard: one that is new, or whose own token has ended, is first given a token of its own.
+        """Whether to process an exchange; a new agent, or one whose token has expired, first gets a token of its own.
 
-        The one that has ended shows that it is the same agent as before; that it may still speak, the token of its site does.
-        Refuse an exchange for another site, or in the name of another pilot.
+        An expired token proves that it is the same agent as before; the token of its site, that it may still connect.
+        Raises `Forbidden` for an exchange of another site, or in the name of another pilot.
         """
         exchange = says.exchange
         if exchange.site != principal.site:
@@ -91,8 +89,8 @@ class SiteBounds:
             raise _not_its_own(principal, f"pilot {name[:64]}")
         known = self._sites.get(name)
         if known is None:
-            # One that nobody knows tells who it is in this very exchange, which is looked at below. One that has ended may
-            # still have something to tell of what it ran, and nobody of another site has.
+            # An unknown pilot identifies itself in this very exchange, checked below. One that has ended may still
+            # report what it ran, and no agent of another site can.
             known = await self._ask(lambda engine: _site_of(engine, name)) or await self._told(name)
             if known:
                 if len(self._sites) >= REMEMBERED_MAX:
@@ -108,43 +106,43 @@ class SiteBounds:
         return True
 
     async def _check_events(self, principal: Principal, exchange: Exchange) -> None:
-        """Refuse who says that it is at another site, or was asked for there."""
+        """Raise `Forbidden` if an event claims another site, or a request of another site."""
         for event in exchange.events:
             if event.type == "PilotStarted" and (request := _told_of(event.data).request):
                 asked = await self._ask(partial(_asked_at, request))
                 if asked not in ("", principal.site):
-                    raise _forbidden(principal, f"pilot {request[:64]}, asked for at site {asked}")
+                    raise _forbidden(principal, f"pilot {request[:64]}, requested at site {asked}")
             if event.type in ("PilotStarted", "NodeDescribed") or event.site is not None:
                 told = event.site or _told_of(event.data).site
                 if told not in ("", principal.site):
                     raise _forbidden(principal, f"site {told[:64]}")
 
     def check_holder(self, principal: Principal, pilot: str | None) -> None:
-        """Refuse who may not speak for a pilot of its site, or do what is that pilot's: only itself and its site's agent may."""
+        """Raise `Forbidden` unless the principal is the pilot itself, or its site's agent."""
         if principal.site and principal.pilot != pilot and SITE_AGENT not in principal.scopes:
             raise _not_its_own(principal, f"pilot {pilot[:64]}" if pilot else "no pilot")
 
     def has_attempt(self, principal: Principal, attempt: AttemptFacts) -> bool:
-        """Whether an attempt is no other pilot's, and at no other site."""
+        """Whether no other pilot has the attempt, and it is at no other site."""
         if not principal.site:
             return True
         return attempt.site == principal.site and (SITE_AGENT in principal.scopes or attempt.pilot == principal.pilot)
 
     def check_introduced(self, principal: Principal) -> None:
-        """Refuse the token that pilots of a site are started with, and which is good for no more than an introduction."""
+        """Raise `Forbidden` for the token that all pilots of a site start with: it only allows an introduction."""
         if principal.site and not principal.pilot and SITE_AGENT not in principal.scopes:
             raise _not_its_own(principal, "the token that all pilots of its site have")
 
     def check_site(self, principal: Principal, says: SiteSays) -> None:
-        """Refuse the agent of a site that speaks for another one."""
+        """Raise `Forbidden` if a site agent reports for another site."""
         told = {says.site, *(each.site for each in says.reports)}
         if principal.site and told != {principal.site}:
             raise _forbidden(principal, f"site {next(iter(told - {principal.site}))[:64]}")
 
     async def check_file(self, principal: Principal, job: str, name: str) -> None:
-        """Refuse a file that nothing reads of what the site runs now of a job.
+        """Raise `Forbidden` for a file that no attempt of a job at the site reads now.
 
-        Each question brings the names of all that it runs, so that few are asked for many files.
+        Each lookup returns the names of all files in use, so that few lookups serve many files.
         """
         site, now = principal.site, self._clock()
         until, names = self._files.get((site, job), (0.0, frozenset()))
@@ -152,7 +150,7 @@ class SiteBounds:
             return
         names = await self._ask(lambda engine: self._running.jobs.reads(engine, site, job))
         if name not in names:
-            raise _forbidden(principal, f"file {name[:256]} of job {job[:64]}, which nothing reads that it runs")
+            raise _forbidden(principal, f"file {name[:256]} of job {job[:64]}, which none of its attempts reads")
         if len(self._files) >= JOBS_MAX:
             self._files.clear()
         self._files[site, job] = (now + BELIEVED_SECONDS, names)
@@ -160,7 +158,7 @@ class SiteBounds:
     async def check_content(
         self, principal: Principal, sha256: str, brought_by: Callable[[str], Awaitable[frozenset[str]]]
     ) -> None:
-        """Refuse content that no job brought along of which the site runs something now."""
+        """Raise `Forbidden` for content of no job that the site runs something of now."""
         key, now = (principal.site, sha256), self._clock()
         if self._contents.get(key, 0.0) > now:
             return
@@ -168,7 +166,7 @@ class SiteBounds:
             if sha256 in await brought_by(job):
                 break
         else:
-            raise _forbidden(principal, f"content {sha256[:64]}, which nothing that it runs needs")
+            raise _forbidden(principal, f"content {sha256[:64]}, which none of its attempts needs")
         if len(self._contents) >= REMEMBERED_MAX:
             self._contents.clear()
         self._contents[key] = now + BELIEVED_SECONDS
@@ -178,25 +176,25 @@ class SiteBounds:
 
 
 def check_numbers(exchange: Exchange) -> None:
-    """Refuse an exchange under a number that no agent comes to: one that is believed would make all others old."""
+    """Raise `Malformed` for an exchange number that no agent reaches: accepted, it would make all others old."""
     if exchange.sequence > SEQUENCE_MAX:
-        raise Malformed("no exchange has such a number", expected=f"at most {SEQUENCE_MAX}", got=str(exchange.sequence))
+        raise Malformed("this number is too large", expected=f"at most {SEQUENCE_MAX}", got=str(exchange.sequence))
 
 
 def _site_of(engine: Engine, pilot: str) -> str:
-    """Where a pilot is, or was asked for: nobody introduces itself under the name of what was asked for."""
+    """The site of a pilot or of a pilot request; so the name of a request cannot be used for an introduction."""
     found = engine.state.pilots.by_name.get(pilot) or engine.state.pilots.requests.get(pilot)
     return found.site.name if found is not None else ""
 
 
 def _jobs_at(engine: Engine, site: str) -> list[str]:
-    """The jobs of which the pilots of a site hold something."""
+    """The jobs that the pilots of a site hold attempts of."""
     pilots = [each for each in engine.state.pilots.by_name.values() if each.site.name == site]
     return list(dict.fromkeys(ref.job for pilot in pilots for ref in (*pilot.assigned, *pilot.owed)))
 
 
 def _asked_at(key: str, engine: Engine) -> str:
-    """The site at which something was asked for that may still come."""
+    """The site of a pilot request that may still start."""
     found = engine.state.pilots.requests.get(key)
     return found.site.name if found is not None else ""
 
@@ -205,16 +203,16 @@ def _told_of(data: msgspec.Raw) -> _Sited:
     try:
         return _sited.decode(data)
     except msgspec.DecodeError:
-        return _Sited()  # the engine refuses it by itself
+        return _Sited()  # the engine refuses it
 
 
 def _not_its_own(principal: Principal, got: str) -> Forbidden:
     return Forbidden(
-        "only the pilot itself may do this, with the token that it was given in answer to its first exchange",
+        "only the pilot itself may do this, with the token from the answer to its first exchange",
         subject=f"site {principal.site}",
         expected=f"pilot {principal.pilot}" if principal.pilot else "the token of one pilot",
         got=got,
-        next_step="ask `POST /agent/exchange` for one under a new name: the answer has it in `Pilotage-Token`",
+        next_step="get one from `POST /agent/exchange` under a new name: it is in the header `Pilotage-Token`",
     )
 
 
@@ -229,11 +227,11 @@ def _forbidden(principal: Principal, got: str) -> Forbidden:
 
 
 TOKEN_HEADER = "Pilotage-Token"
-"""In the answer to an exchange: the token to show from now on."""
+"""The header in the answer to an exchange that has the agent's new token."""
 PIECE_BYTES = 2**20
-"""Files go by in pieces: neither side holds a whole one."""
+"""Files are sent in pieces, so that neither side holds a whole one."""
 OUTPUTS_MAX = 100_000
-"""Files of one attempt; agents do not take more."""
+"""The most outputs of one attempt; agents have the same limit."""
 
 _STAGED = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -247,44 +245,44 @@ class AgentExchange:
     """Answers agents."""
 
     def __init__(self, services: Services, running: Running) -> None:
-        """Take what runs jobs, and what is known of them."""
+        """Take what runs jobs, and the services around it."""
         self._services = services
         self._running = running
-        self._open: set[asyncio.Future[bytes]] = set()  # exchanges that wait for something to say
+        self._open: set[asyncio.Future[bytes]] = set()  # exchanges waiting for an answer
         self._stopping = False
         self._bounds = SiteBounds(running, told=self._site_of)
         running.when_dismissed(self._release)
 
     def _release(self) -> None:
-        """From any thread: let every agent go that waits for work; it is told why."""
+        """Answer all waiting agents; called from any thread. The answer tells them why."""
         for waiting in list(self._open):
             waiting.get_loop().call_soon_threadsafe(waiting.cancel)
 
     def stop(self) -> None:
-        """Let every agent go that waits for work: it asks again, and again, until a service is back."""
+        """Answer all waiting agents; they ask again until a service is back."""
         self._stopping = True
         for waiting in list(self._open):
             waiting.cancel()
 
     def _reply(self, principal: Principal, answer: bytes) -> Reply[bytes]:
-        """An answer, with the next token where the one of the agent ends soon."""
+        """An answer, with a new token if the agent's own expires soon."""
         token = self._services.access.renewed(principal) if principal.expires_at else ""
         return Reply(body=answer, headers={TOKEN_HEADER: token}) if token else Reply(body=answer)
 
     def _introduction(self, principal: Principal, says: AgentSays) -> Reply[bytes]:
-        """What a pilot is told that nobody knows: the token that it says all of this again with, and the time."""
+        """The answer to an unknown pilot: the token for repeating its exchange, and the time."""
         exchange, token = says.exchange, self._services.access.introduced(principal, says.exchange.pilot)
         now = self._services.clock.now()
         reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)
         return Reply(body=_encode(AgentHears(reply=reply)), headers={TOKEN_HEADER: token})
 
     async def exchange(self, request: Ask) -> Reply[bytes]:
-        """Take what an agent says; the answer comes when there is something to say, or its interval is over."""
+        """Process an agent's exchange; answered when there is something to say, or after its interval."""
         principal, body = request.user, await request.body()
         try:
             says = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-            raise Malformed(f"this is no exchange: {fault}") from None
+            raise Malformed(f"this is not an exchange: {fault}") from None
         check_numbers(says.exchange)
         ended = self._services.access.holder(says.ended_token) if principal.site else None
         if principal.site and not await self._bounds.check_exchange(principal, says, ended):
@@ -301,7 +299,7 @@ class AgentExchange:
             raise _stopping() from None
 
     async def _patiently(self, ask: Callable[[], Future[bytes]]) -> bytes:
-        """Wait for an answer that may be long in coming; it is cancelled when the service stops."""
+        """Wait for an answer that may take long; cancelled when the service stops."""
         if self._stopping:
             raise _stopping()
         waiting = asyncio.wrap_future(ask())
@@ -312,12 +310,12 @@ class AgentExchange:
             self._open.discard(waiting)
 
     async def exchange_with_site(self, request: Ask) -> Reply[bytes]:
-        """Take what the agent of a site says; the answer comes when there is something to report or to do."""
+        """Process a site agent's exchange; answered when there is something to report or to do."""
         principal = request.user
         try:
             says = _decode_site(await request.body())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-            raise Malformed(f"this is no exchange of a site: {fault}") from None
+            raise Malformed(f"this is not an exchange of a site: {fault}") from None
         self._bounds.check_site(principal, says)
         if self._running.dismissed:
             raise _stopping()
@@ -330,7 +328,7 @@ class AgentExchange:
             raise _stopping() from None
 
     def _farewell(self, says: AgentSays) -> bytes | None:
-        """What an agent is told that has to leave; None where it may stay."""
+        """The answer to an agent that must leave; None if it may stay."""
         exchange = says.exchange
         if not self._running.dismissed:
             return None
@@ -338,17 +336,17 @@ class AgentExchange:
         return _encode(AgentHears(reply=reply))
 
     def _doubt(self, says: AgentSays) -> bytes | None:
-        """What an agent is told whose clock may be wrong: the time. What it says again then shows whether it is."""
+        """The answer to an agent whose clock may be wrong: our time. Its next exchange shows whether it is."""
         exchange, now = says.exchange, self._services.clock.now()
         tolerance_seconds = self._services.settings.book.skew_seconds
         if not exchange.events or not exchange.is_doubtful(received=now, tolerance_seconds=tolerance_seconds):
             return None
         return _encode(AgentHears(reply=ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)))
 
-    # Content, files and staged outputs: for agents that see no folder of ours.
+    # Contents, files and staged outputs, for agents that cannot see our folders.
 
     async def content(self, request: Ask, sha256: str) -> Reply[bytes]:
-        """Bytes that a job brought along."""
+        """Content that a job brought along."""
         self._bounds.check_introduced(request.user)
         if request.user.site:
             await self._bounds.check_content(request.user, sha256, self._brought_by)
@@ -356,26 +354,26 @@ class AgentExchange:
         if _SHA256.fullmatch(sha256):
             content = await self._services.do(self._services.journal.content, sha256)
         if content is None:
-            raise UnknownContent("no such content is kept here", subject=sha256[:64])
+            raise UnknownContent("no such content is stored here", subject=sha256[:64])
         return Reply(body=content, media_type=OCTETS)
 
     async def nothing(self, request: Ask) -> Reply[ErrorView]:
-        """What an agent is told that asks for anything else."""
+        """The answer to every other path."""
         self._bounds.check_introduced(request.user)
-        return Reply(body=ErrorView(error=ErrorBody(code="not_found", message="agents find nothing here")), status=404)
+        return Reply(body=ErrorView(error=ErrorBody(code="not_found", message="no such path")), status=404)
 
     async def _site_of(self, pilot: str) -> str:
-        """The site of a pilot by the book, or nothing."""
+        """The site of a pilot according to the book; empty if unknown."""
         row = await self._services.do(self._services.journal.pilot, pilot)
         return (row.site or "") if row is not None else ""
 
     async def _brought_by(self, job: str) -> frozenset[str]:
-        """The files that a job brought along, by their checksums."""
+        """The checksums of files that a job brought along."""
         row = await self._services.do(self._services.journal.job, job)
         return self._running.brought_by(row) if row is not None else frozenset()
 
     async def _job(self, job: str) -> tuple[JobRow, str]:
-        """A job that is run here, and its folder."""
+        """A job that runs here, and its folder."""
         row = await self._services.do(self._services.journal.job, job) if JOB_ID.fullmatch(job) else None
         folder = self._running.folder_of(row) if row is not None else None
         if row is None or folder is None:
@@ -383,17 +381,17 @@ class AgentExchange:
         return row, folder
 
     async def file(self, request: Ask, job: str) -> Reply[bytes]:
-        """A file of a job's folder, or a piece of it; the first bytes are read before anything is promised."""
+        """A file of a job's folder, or a piece of it; the first bytes are read before the answer begins."""
         self._bounds.check_introduced(request.user)
         name = _parameters(request).get("name", "")
         if request.user.site:
             await self._bounds.check_file(request.user, job, name)
         (_, folder), tree = await self._job(job), self._running.jobs.tree
         if why := why_outside(name):
-            raise UnknownContent(f"no file of the job can have this name: {why}", subject=name[:256])
+            raise UnknownContent(f"a file of the job cannot have this name: {why}", subject=name[:256])
         found = (await self._services.do(tree.look_up, folder, [name])).get(name)
         if found is None or found.size_bytes < 0:
-            raise UnknownContent("no such file is there" if found is None else "this is no file", subject=name[:256])
+            raise UnknownContent("no such file is there" if found is None else "this is not a file", subject=name[:256])
         asked = request.header("range")
         start, end = range_of(asked, size_bytes=found.size_bytes)
         headers = {"Content-Length": str(end - start), "Accept-Ranges": "bytes"}
@@ -411,12 +409,12 @@ class AgentExchange:
             size = min(PIECE_BYTES, end - start)
             piece = await asyncio.to_thread(read, folder, name, offset=start, size_bytes=size)
             if not piece:
-                return  # it shrank: the promised length is missed, and the agent asks again
+                return  # the file shrank: the answer stays short of its length, and the agent asks again
             start += len(piece)
             yield piece
 
     async def stage(self, request: Ask, place: str) -> Reply[None]:
-        """Take a piece of an output."""
+        """Receive a piece of an output."""
         principal = request.user
         self._bounds.check_introduced(principal)
         found = _STAGED.fullmatch(place)
@@ -425,7 +423,7 @@ class AgentExchange:
         ref, number = AttemptRef(found[1], found[2], int(found[3])), int(found[4])
         offset_text = _parameters(request).get("offset", "0")
         if not offset_text.isascii() or not offset_text.isdigit() or int(offset_text) > COUNTER_MAX:
-            raise NotARange("not a place in a file", subject="offset", got=repr(offset_text[:40]))
+            raise NotARange("not an offset in a file", subject="offset", got=repr(offset_text[:40]))
         try:
             row, folder = await self._job(ref.job)
         except UnknownJob:
@@ -439,7 +437,7 @@ class AgentExchange:
         while more:
             piece, more = await request.piece()
             held += piece
-            # What is empty is a file, too.
+            # An empty output is a file, too.
             if len(held) >= PIECE_BYTES or (not more and (held or offset == begin)):
                 await asyncio.to_thread(write, folder, ref, number=number, offset=offset, data=bytes(held))
                 offset += len(held)
@@ -447,9 +445,10 @@ class AgentExchange:
         return Reply(status=204)
 
     def _refuse_unasked(self, job: JobRow, ref: AttemptRef, number: int, principal: Principal) -> None:
-        """Refuse outputs that nobody asked for: what is staged must be some attempt's that may still be granted.
+        """Refuse outputs that were not requested: they must belong to an attempt that may still be granted.
 
-        An agent is told the same of what is not its own as of what is not there: it learns of no job but by its work.
+        For another agent's attempt the answer is the same as for an unknown one, so that an agent learns of no other
+        job.
         """
         if job.state in FINAL_NAMES and not principal.site:
             raise _over(job, ref)
@@ -465,7 +464,7 @@ class AgentExchange:
         if job.state in FINAL_NAMES:
             raise _over(job, ref)
         if attempt.staged_at is not None or attempt.finished_at is not None:
-            raise NotAwaited("its outputs were told before", subject=f"attempt {ref.attempt} of {ref.package}")
+            raise NotAwaited("its outputs were reported already", subject=f"attempt {ref.attempt} of {ref.package}")
         if number >= OUTPUTS_MAX:
             raise NotAwaited(f"an attempt has at most {OUTPUTS_MAX:,} outputs", subject=f"output {number}")
 
@@ -474,7 +473,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 
 
 def range_of(asked: str, *, size_bytes: int) -> tuple[int, int]:
-    """The first byte that is asked for and the one behind the last; without a `Range`, the whole file."""
+    """The first byte requested and the one after the last; without a `Range`, the whole file."""
     if not asked:
         return 0, size_bytes
     found = _RANGE.fullmatch(asked.strip())
@@ -488,7 +487,7 @@ def range_of(asked: str, *, size_bytes: int) -> tuple[int, int]:
         start = size_bytes
     if start >= end:
         raise NotARange(
-            "no such piece of the file", expected=f"bytes=FIRST-LAST within {size_bytes} bytes", got=asked[:64]
+            "no such range in the file", expected=f"bytes=FIRST-LAST within {size_bytes} bytes", got=asked[:64]
         )
     return start, end
 

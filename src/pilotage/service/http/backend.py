@@ -1,4 +1,4 @@
-"""What runs jobs, as requests see it, and how a job comes in; no route, so that it is there before the application is."""
+"""The part of the service that runs jobs, for HTTP handlers; it has no routes, so it exists before the application."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _lists = msgspec.json.Decoder(dict[str, str])
 
 
 class RunsJobs(Protocol):
-    """What runs the jobs of this service."""
+    """Runs the jobs of this service."""
 
     @property
     def alive(self) -> bool:
-        """Whether what is asked will be answered."""
+        """Whether it still answers."""
         ...
 
     @property
     def broken(self) -> str:
-        """Why it runs nothing any more, though nobody has stopped it; empty while all is well."""
+        """Why it stopped running jobs without being told to; empty while it works."""
         ...
 
     @property
@@ -59,64 +59,64 @@ class RunsJobs(Protocol):
 
     @property
     def logs(self) -> AttemptLogs:
-        """What their attempts printed."""
+        """What the attempts printed."""
         ...
 
     def exchange(self, says: AgentSays) -> Future[bytes]:
-        """What an agent says; the answer as it goes over the wire."""
+        """Process an agent's exchange; the encoded answer."""
         ...
 
     def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
-        """What the agent of a site says; the answer as it goes over the wire. Raises `UnknownSite`."""
+        """Process a site agent's exchange; the encoded answer. Raises `UnknownSite`."""
         ...
 
     def said_of_site(self, site: str) -> str:
-        """What a site said last that kept things from being done there; nothing where all is well."""
+        """The last error of a site that delays work there; empty if there is none."""
         ...
 
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
-        """Bring a job in."""
+        """Submit a job."""
         ...
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
-        """Ask for an operation; fails with `OperationRefused`."""
+        """Request an operation; fails with `OperationRefused`."""
         ...
 
     def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
-        """Drop a line, and remove its files where that is wanted; fails with `OperationRefused`."""
+        """Drop a line, and remove its files if requested; fails with `OperationRefused`."""
         ...
 
     def files_left(self, operation: Drop) -> LineFiles:
-        """How many files of a line that was dropped are under their names."""
+        """How many published files of a dropped line exist."""
         ...
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
-        """Have something done with a site; fails with `OperationRefused`."""
+        """Request an operation on a site; fails with `OperationRefused`."""
         ...
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
-        """Have a question answered between two steps."""
+        """Run a query on the engine between two steps."""
         ...
 
     def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
-        """The names of what the attempts of a job read that a site holds; to be asked within a question only."""
+        """The names of the files that attempts of a job at a site read; only within an engine query."""
         ...
 
     @property
     def leaving(self) -> Future[None] | None:
-        """When what is durable now will have led to files under their names; None where it has."""
+        """Completes when the files of all grants durable now are published; None if they are."""
         ...
 
     def unpublished(self, job: str) -> int:
-        """How many grants of a job have not led to files under their names; to be asked within a question only."""
+        """How many grants of a job have no published files; only within an engine query."""
         ...
 
     def publishing_fault(self, job: str) -> Unpublished | None:
-        """What of a job has not got its names, and why; to be asked within a question only."""
+        """A result of a job that could not be published, and why; only within an engine query."""
         ...
 
     def laid_out(self, job: str) -> Expansion | None:
-        """The layout of a job that is being run; None of any other."""
+        """The expansion of a job that runs here; None for any other."""
         ...
 
     def note_retained(self, action: Action) -> None:
@@ -124,45 +124,45 @@ class RunsJobs(Protocol):
         ...
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
-        """The outputs of a finished job were handed over."""
+        """Record that the outputs of a finished job were handed over."""
         ...
 
     def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
-        """Find what a document no longer makes, and remove what is asked for of it."""
+        """Find the files that a document no longer makes, and remove those requested."""
         ...
 
     def start(self) -> None:
-        """Go on from what the book says."""
+        """Resume from the book."""
         ...
 
     def wind_down(self) -> None:
-        """It is about to be stopped: have pilots withdrawn, as long as agents are still answered; this may take a moment."""
+        """Prepare to stop: cancel queued pilots while agents are still answered; this may take a moment."""
         ...
 
     def stop(self) -> None:
-        """Let what is under way be written, and end."""
+        """Write pending events, and end."""
         ...
 
     @property
     def left_behind(self) -> Sequence[str]:
-        """What could not be taken out of the queues of sites when it was stopped, in words."""
+        """The batch jobs that could not be cancelled at sites when it stopped, in words."""
         ...
 
 
 class KeepsSites(Protocol):
-    """Who keeps the sites as their file says."""
+    """Keeps the sites as their file configures them."""
 
     @property
     def known(self) -> KeptSites:
-        """The sites as they are kept, and what is wrong with their file."""
+        """The configured sites, and the fault of their file."""
         ...
 
     def start(self) -> None:
-        """Begin to look at the file."""
+        """Begin to watch the file."""
         ...
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         ...
 
 
@@ -170,10 +170,10 @@ Plan = Callable[[Submission], RunPlan]
 
 
 class Asked:
-    """Whether anybody asks: how many requests are under way that are not an agent's, and when the last one came."""
+    """Counts the requests in progress that are not an agent's, and remembers when the last one came."""
 
     def __init__(self) -> None:
-        """Nobody has asked yet, but somebody has just started this."""
+        """Count the start of the service as the last request."""
         self.under_way = 0
         self.last_at = time.monotonic()
 
@@ -186,10 +186,10 @@ class Asked:
 
 
 class Running:
-    """What runs jobs, as requests see it."""
+    """The running of jobs, for HTTP handlers."""
 
     def __init__(self, jobs: RunsJobs, *, journal: Journal, plan: Plan, sites: KeepsSites | None = None) -> None:
-        """Take what runs them, what says beforehand what that would come to, and who keeps the sites, if anybody does.
+        """Take what runs jobs, what plans them, and what keeps the sites, if anything does.
 
         Nothing runs before `start`.
         """
@@ -204,34 +204,34 @@ class Running:
         self._once: OrderedDict[tuple[str, str], asyncio.Future[Any]] = OrderedDict()
 
     def start(self) -> None:
-        """Go on with the jobs of the book."""
+        """Resume the jobs of the book."""
         self.jobs.start()
         if self.sites is not None:
             self.sites.start()
 
     def stop(self) -> None:
-        """End in good order."""
+        """Shut down in order."""
         if self.sites is not None:
             self.sites.stop()
         self.jobs.stop()
 
     def dismiss(self, reason: str) -> None:
-        """Have every agent leave, whatever it holds; any thread may say so."""
+        """Tell every agent to leave, whatever it holds; any thread may call it."""
         self.dismissed = reason
         for tell in self._when_dismissed:
             tell()
 
     def when_dismissed(self, tell: Callable[[], None]) -> None:
-        """Have somebody told when agents are to leave."""
+        """Call a function when agents are told to leave."""
         self._when_dismissed.append(tell)
 
     def folder_of(self, row: JobRow) -> str | None:
-        """The folder of a job's results; None of a job that is not run here."""
+        """The folder of a job's results; None for a job that does not run here."""
         origin = _lists.decode(row.lists).get("origin")
         return self._origin(origin) if origin is not None else None
 
     def brought_by(self, row: JobRow) -> frozenset[str]:
-        """The checksums of the files that a job brought along; neither its definition nor its lists are among them."""
+        """The checksums of the files that a job brought along, without its definition and lists."""
         return frozenset(sha256 for name, sha256 in _lists.decode(row.lists).items() if name.startswith(FILE))
 
     def _read_origin(self, sha256: str) -> str | None:
@@ -239,8 +239,8 @@ class Running:
         return _origin.decode(content).folder if content is not None else None
 
     async def once(self, principal: Principal, key: str | None, do: Callable[[], Awaitable[Told]]) -> Told:
-        """Do something, but not again what was done under the same key; what failed may be tried again."""
-        if not key:  # an empty one is nobody's own
+        """Run an operation once per key and return its result; a failed one may be tried again."""
+        if not key:  # an empty key identifies nothing
             return await do()
         known = self._once.get((principal.user, key))
         if known is None:

@@ -1,8 +1,8 @@
-"""Connections with bounds: how long each may take for what it says, how much that may be, and who is let in beside whom.
+"""Connections with limits: how long each step of a request may take, how large it may be, and how many there may be.
 
-The server beneath knows one limit, for keep-alive, and answers everybody with 503 once there are too many. Here every step has a
-time: the handshake and the head of a request, its body by a least rate, the taking of an answer. What has none is the time of our
-own, while a request is answered.
+uvicorn has one limit, for keep-alive, and answers 503 to everyone above a total. Here every step has a time limit: the
+handshake and the head of a request, its body by a minimum rate, and reading the answer. Only our own time to make the
+answer has none.
 """
 
 from __future__ import annotations
@@ -38,49 +38,48 @@ from pilotage.service.http.errors import ErrorBody, ErrorView
 log = logging.getLogger(__name__)
 
 _OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_ACCEPTED_AT_ONCE = 16  # then those are heard that were let in
-_PAUSE_SECONDS = 1.0  # where the system has no more files
-_FULL_PAUSE_SECONDS = 0.02  # in which those are heard who have just spoken, and are known then, or go
+_ACCEPTED_AT_ONCE = 16  # then the accepted ones are read
+_PAUSE_SECONDS = 1.0  # when the system has no more file descriptors
+_FULL_PAUSE_SECONDS = 0.02  # in which connections that just sent something are read, and authenticate or close
 _FULL_SECONDS = 2.0
-_PREFIX_BITS = 64  # of an IPv6 address: the rest is anybody's own choice
+_PREFIX_BITS = 64  # of an IPv6 address: its owner can choose the rest
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How long each step of a request may take, and how much it may be."""
+    """How long each step of a request may take, and how large it may be."""
 
-    head_seconds: float = 20.0  # with the handshake, where there is one
+    head_seconds: float = 20.0  # including the TLS handshake
     head_bytes_max: int = 64 * 1024
-    body_seconds: float = 30.0  # and besides so long as it comes this fast:
+    body_seconds: float = 30.0  # and as much longer as it arrives at this rate:
     body_bytes_per_second: int = 1024
-    discard_seconds: float = 10.0  # for the rest of a body that nobody wants, after its request was answered
+    discard_seconds: float = 10.0  # for the rest of an unwanted body, after its request was answered
     discard_bytes_max: int = 16 * 2**20
-    taking_seconds: float = 60.0  # in which somebody takes nothing of its answer
+    taking_seconds: float = 60.0  # without the client reading any of its answer
 
 
 class GuestProtocol(HttpToolsProtocol):
-    """What the server does with one connection, within bounds."""
+    """Handles one connection within the limits."""
 
     def __init__(self, guests: Guests, guest: Guest, bounds: Bounds, **told: Any) -> None:
-        """Serve a guest."""
         super().__init__(**told)
         self._guests = guests
         self._guest = guest
         self._bounds = bounds
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It speaks."""
+        """The connection is open."""
         super().connection_made(transport)
         self._guest.close = transport.abort
         self._guest.is_held_back = lambda: self.flow.read_paused
         self._guest.since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """The connection was closed."""
         self._guests.leave(self._guest)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """It said something."""
+        """Data arrived."""
         guest = self._guest
         guest.head_bytes += len(data)
         super().data_received(data)
@@ -96,11 +95,11 @@ class GuestProtocol(HttpToolsProtocol):
             guest.waits = WAITS_FOR_HEAD
 
     def on_headers_complete(self) -> None:
-        """Its head is there."""
+        """The head is complete."""
         guest = self._guest
         guest.since, guest.waits, guest.body_bytes, guest.is_discarding = self.loop.time(), WAITS_FOR_BODY, 0, False
         self._guests.busy(guest)
-        # What came may be more than a head: only where it could be too long, it is counted.
+        # More than the head may have arrived: count only if the head could be too long.
         if guest.head_bytes > self._bounds.head_bytes_max and self._head_bytes() > self._bounds.head_bytes_max:
             app, self.app = self.app, _too_long
             super().on_headers_complete()
@@ -109,14 +108,14 @@ class GuestProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of its body is there."""
+        """A piece of the body arrived."""
         self._guest.body_bytes += len(body)
         super().on_body(body)
         if self._guest.is_discarding and self._guest.body_bytes > self._bounds.discard_bytes_max:
             self._guest.close()
 
     def on_message_complete(self) -> None:
-        """All of it is there."""
+        """The request is complete."""
         guest = self._guest
         guest.head_bytes = 0
         guest.waits = RESTS if guest.is_discarding else WAITS_FOR_US
@@ -124,7 +123,7 @@ class GuestProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """It was answered, perhaps before all of it was there."""
+        """The request was answered, perhaps before all of it arrived."""
         guest = self._guest
         if guest.waits is WAITS_FOR_US:
             guest.waits = RESTS
@@ -135,12 +134,12 @@ class GuestProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """It takes less than it is told."""
+        """The client reads slower than we write."""
         self._guest.stalled_since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """It has taken some of it."""
+        """The client has caught up."""
         self._guest.stalled_since = math.inf
         super().resume_writing()
 
@@ -154,7 +153,7 @@ class GuestProtocol(HttpToolsProtocol):
 
 
 class Doorway:
-    """A socket at which people are let in; what the server beneath takes for a server of asyncio."""
+    """Accepts connections on a socket; uvicorn takes it for an asyncio server."""
 
     def __init__(
         self,
@@ -165,7 +164,7 @@ class Doorway:
         make_protocol: Callable[..., GuestProtocol],
         context: SSLContext | None = None,
     ) -> None:
-        """Let in who comes at a bound socket, from now on; with a context they speak TLS."""
+        """Accept connections on a bound socket from now on; with a context they use TLS."""
         self._bound = bound
         self._guests = guests
         self._bounds = bounds
@@ -179,7 +178,7 @@ class Doorway:
         self._loop.add_reader(bound, self._accept)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         if self._is_open:
             self._is_open = False
             if self._again is not None:
@@ -189,7 +188,7 @@ class Doorway:
                 entry.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until nobody is on the way in."""
+        """Wait until no handshake is in progress."""
         if self._coming:
             await asyncio.wait(self._coming)
 
@@ -201,7 +200,7 @@ class Doorway:
                 return
             except OSError as fault:
                 level = logging.WARNING if fault.errno in _OUT_OF_FILES else logging.ERROR
-                log.log(level, "nobody can be let in for a moment: %s", fault)
+                log.log(level, "connections cannot be accepted for a moment: %s", fault)
                 self._pause(_PAUSE_SECONDS, self._resume)
                 return
             connection.setblocking(False)
@@ -210,7 +209,7 @@ class Doorway:
                 return
 
     def _pause(self, seconds: float, then: Callable[[], None]) -> None:
-        """Leave those who come to the system for a moment."""
+        """Leave new connections in the kernel's queue for a moment."""
         self._loop.remove_reader(self._bound)
         self._again = self._loop.call_later(seconds, then)
 
@@ -219,7 +218,7 @@ class Doorway:
             self._loop.add_reader(self._bound, self._accept)
 
     def _try_again(self, connection: socket.socket, since: float) -> None:
-        """Let somebody in for whom there was no room; who waits in vain is told so."""
+        """Try again to admit a connection that found no slot; refuse it when its time is up."""
         if not self._is_open:
             connection.close()
         elif self._receive(connection):
@@ -234,7 +233,7 @@ class Doorway:
             self._resume()
 
     def _receive(self, connection: socket.socket) -> bool:
-        """Let somebody in; whether there was room."""
+        """Admit a connection; whether there was a slot."""
         peer = _peer_of(connection)
         kind = Kind.LOCAL if connection.family == socket.AF_UNIX else Kind.STRANGER
         guest = Guest(self._guests, kind=kind, peer=peer, now=self._loop.time())
@@ -261,18 +260,18 @@ class Doorway:
         )
 
     def _came(self, connection: socket.socket, guest: Guest, entry: asyncio.Future[None]) -> None:
-        """Somebody is in, or was sent away before, perhaps before anything was done for it at all."""
+        """A connection is established, or was closed before that."""
         self._coming.discard(entry)
         fault = None if entry.cancelled() else entry.exception()
         if fault is not None and not isinstance(fault, OSError):
-            log.error("somebody cannot be let in", exc_info=fault)
+            log.error("a connection could not be accepted", exc_info=fault)
         if fault is not None or entry.cancelled():
             self._guests.leave(guest)
             connection.close()
 
 
 def end_the_late(guests: Guests, bounds: Bounds, *, now: float, passed_seconds: float) -> None:
-    """End every connection that takes longer than it may; to be called every so many seconds."""
+    """Close every connection that exceeds its time; to be called every so many seconds."""
     for guest in list(guests.all):
         waits, took_seconds = guest.waits, now - guest.since
         if now - guest.stalled_since > bounds.taking_seconds:
@@ -283,16 +282,16 @@ def end_the_late(guests: Guests, bounds: Bounds, *, now: float, passed_seconds: 
             late = took_seconds > bounds.head_seconds
         elif waits is WAITS_FOR_BODY:
             if guest.is_held_back():
-                guest.since += passed_seconds  # it is not its time that passes
+                guest.since += passed_seconds  # we stopped reading: this time is not the client's
             late = took_seconds > bounds.body_seconds + guest.body_bytes / bounds.body_bytes_per_second
         else:
-            late = False  # who rests is seen to by the server beneath, and who waits for us waits
+            late = False  # uvicorn closes idle ones, and time waiting for our answer does not count
         if late:
             guest.close()
 
 
 def _peer_of(connection: socket.socket) -> str:
-    """Whom a connection is counted for."""
+    """The address that a connection is counted for."""
     if connection.family == socket.AF_UNIX:
         return ""
     try:
@@ -307,7 +306,7 @@ def _peer_of(connection: socket.socket) -> str:
 
 
 def _has_come(connection: socket.socket) -> bool:
-    """Whether there is something to be read."""
+    """Whether data can be read."""
     try:
         return bool(connection.recv(1, socket.MSG_PEEK))
     except OSError:
@@ -315,7 +314,7 @@ def _has_come(connection: socket.socket) -> bool:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Have the system find out about a computer that is gone without a word."""
+    """Have the kernel detect a peer that is gone without closing."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
@@ -327,7 +326,7 @@ def _body(code: str, message: str, hint: str = "") -> bytes:
     return msgspec.json.encode(ErrorView(error=ErrorBody(code=code, message=message, hint=hint)))
 
 
-_FULL = _body("busy", "there are too many connections at once", "try again in a moment")
+_FULL = _body("busy", "too many connections are open", "try again in a moment")
 _TOO_LONG = _body("too_large", "the head of this request is too long", "send less in its path, query and headers")
 
 

@@ -1,15 +1,14 @@
-"""The one way of a request: every one of them, whoever sends it, is answered here.
+"""The single path of every request.
 
-In this order: the route is looked up in the table, the sender is authenticated, the scopes of the route are asked for, what the
-request says is read, the handler called, and its answer or its error sent. Nobody else authenticates. How long a head, a
-body and an answer may take, and how many may be connected, was seen to before (`connections.py`); how large a body may be is
-a matter of its route.
+In this order: find the route in the table, authenticate the sender, check the scopes of the route, decode the
+parameters, call the handler, and send its answer or error. Nothing else authenticates. The time for head, body and
+answer, and the number of connections, are limited before (`connections.py`); the size of a body depends on its route.
 
-Two things are left to others, by what the table says of a route. What agents ask for is answered by `agent_exchange.py`, in
-whatever form it comes: every attempt goes through it, and no agent must wait for the framework. And the framework answers what is not asked for plainly: streams, bodies of a declared type, faulty parameters, paths that are not in the
-table, and the OpenAPI document. To import it and to lay out the routes in it takes longer than everything else at a start. So it
-is made in a thread of its own, when something is asked for that only it can answer, or
-some time after the start; and what is asked for in its plainest form, by the commands above all, does not need it.
+Two kinds of routes are answered elsewhere, as the table says. `agent_exchange.py` answers agents, in whatever form they
+ask: every attempt passes through it, and no agent must wait for the framework. The framework answers what is not plain:
+streams, typed bodies, faulty parameters, unknown paths, and the OpenAPI document. Importing it and registering the
+routes takes longer than the rest of a start. So a thread makes it when a request first needs it, or some time after the
+start; plain requests, such as those of the commands, do without it.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LATE_SECONDS = 60.0
-"""How long after the start the framework is made, if nobody has needed it by then: most services never do."""
+"""How long after the start the framework is made if no request needed it before: most services never need it."""
 FIRST_SECONDS = 0.15
-"""How long it waits behind a job that has just come in: the first package of that goes before."""
+"""How long it waits after a submission, so that the first package of the job goes first."""
 QUERY_BYTES_MAX = 8192
 
 _HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
@@ -62,7 +61,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Dispatcher:
-    """Answers every request, and starts and stops the services around them."""
+    """Answers every request, and starts and stops the services."""
 
     def __init__(
         self,
@@ -72,9 +71,9 @@ class Dispatcher:
         make_framework: Callable[[], ASGIApp] | None = None,
         late_seconds: float = LATE_SECONDS,
     ) -> None:
-        """Take what answers agents, if anything does, and what makes the framework; raises `ModuleNotFoundError` without one.
+        """Take what answers agents, if anything, and what makes the framework; raises `ModuleNotFoundError`.
 
-        Nothing is made before it is needed, or `late_seconds` after the start.
+        The framework is made when first needed, or `late_seconds` after the start.
         """
         if make_framework is None and importlib.util.find_spec("litestar") is None:
             raise ModuleNotFoundError("No module named 'litestar'", name="litestar")
@@ -85,10 +84,10 @@ class Dispatcher:
         self._late_seconds = late_seconds
         self._framework: ASGIApp | None = None
         self._making: asyncio.Future[ASGIApp] | None = None
-        self._not_before = 0.0  # by the clock of the loop
+        self._not_before = 0.0  # by the clock of the event loop
 
     def stop(self) -> None:
-        """Let everybody go who waits for something: news of a job, or work."""
+        """Answer all requests that wait for events of a job, or for work."""
         self._services.bell.stop()
         if self._agents is not None:
             self._agents.stop()
@@ -116,7 +115,7 @@ class Dispatcher:
         await (self._framework or await self._made())(scope, receive, send)
 
     async def _reply(self, scope: Any, receive: Receive) -> Reply[Any] | None:
-        """The answer to a request; None where the framework gives it. Raises whatever is to be told as an error."""
+        """The answer to a request; None if the framework answers it. Raises errors to be sent as answers."""
         found = self._table.find(scope["method"], scope["path"])
         if found is not None and found[0].stands_for:
             path = found[0].stands_for
@@ -143,7 +142,7 @@ class Dispatcher:
         return Reply(body=answer, status=route.status, media_type=route.media_type)
 
     def _admit(self, route: Route, scope: Any, receive: Receive) -> Ask:
-        """Let a request in; raises `Unauthenticated`, `Forbidden` and `TooManyConnections`."""
+        """Authenticate and authorize a request; raises `Unauthenticated`, `Forbidden` and `TooManyConnections`."""
         principal = scope["user"] = principal_of(self._services.access, scope)
         route.let_in(principal)
         return Ask(scope, receive, user=principal, body_bytes_max=self._body_bytes_max(route))
@@ -163,7 +162,7 @@ class Dispatcher:
         return route.body_bytes_max or self._services.settings.service.batch_bytes_max
 
     def _plainly_said(self, route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
-        """What a request says to its route; None where that is for the framework to read, or to find fault with."""
+        """The decoded parameters of a request; None if the framework has to decode or refuse them."""
         if route.answered_by == "framework" or EVENT_STREAM in header_of(scope, b"accept"):
             return None
         if route.method != "GET":
@@ -181,18 +180,18 @@ class Dispatcher:
 
     async def _make_it(self) -> ASGIApp:
         loop = asyncio.get_running_loop()
-        # Once: where jobs come in all the time, it is made all the same.
+        # Wait once only: it is made even if jobs are submitted all the time.
         await asyncio.sleep(max(0.0, self._not_before - loop.time()))
         try:
             self._framework = await loop.run_in_executor(None, self._make)
         except BaseException:
-            self._making = None  # the next who asks has it tried again
+            self._making = None  # the next request tries again
             raise
         return self._framework
 
     @contextmanager
     def _soon(self) -> Iterator[None]:
-        """Have it made some time from now, unless everything ends before."""
+        """Have the framework made some time from now, unless the service stops before."""
         soon = asyncio.get_running_loop().call_later(self._late_seconds, self._begin)
         try:
             yield
@@ -206,9 +205,9 @@ class Dispatcher:
 
 
 def make_dispatcher(services: Services) -> Dispatcher:
-    """What answers the requests of a service.
+    """The dispatcher of a service.
 
-    A book alone answers no agents: what they bring, and with it the language and the engine, is not even imported.
+    A service of the book alone answers no agents, and does not import that part, nor the language and the engine.
     """
     if services.running is None:
         return Dispatcher(services)
@@ -225,11 +224,11 @@ def _make_framework(services: Services) -> ASGIApp:
 
 def _complain(made: asyncio.Future[Any]) -> None:
     if not made.cancelled() and (fault := made.exception()) is not None:
-        log.error("the framework cannot be made", exc_info=fault)
+        log.error("the framework could not be made", exc_info=fault)
 
 
 async def _send(scope: Any, send: Send, reply: Reply[Any]) -> None:
-    """Send an answer, whole or piece by piece."""
+    """Send an answer, whole or in pieces."""
     headers: Headers = []
     if reply.headers:
         headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.items()]
@@ -246,13 +245,13 @@ async def _send(scope: Any, send: Send, reply: Reply[Any]) -> None:
         async for piece in reply.stream:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except (PilotageError, OSError) as fault:
-        # The status is sent long since: who asked sees that the end is missing, and asks again.
+        # The status was sent long ago: the client notices the missing end, and asks again.
         log.warning("the answer to %s %s broke off: %s", scope["method"], scope["path"], fault)
         return
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-# What a request says, where it says it plainly.
+# Decoding of plain requests.
 
 
 def _is_odd(scope: Any) -> bool:
@@ -261,14 +260,14 @@ def _is_odd(scope: Any) -> bool:
 
 
 def _path_in_framework(scope: Any) -> str:
-    """The path of a request as the framework reads it: without its root, and without slashes that say nothing."""
+    """The path of a request as the framework reads it: without its root, and without empty parts."""
     root = scope.get("root_path")
     path: str = scope["path"].split(root, maxsplit=1)[-1] if root else scope["path"]
     return "/" + "/".join(part for part in path.split("/") if part)
 
 
 def _said(route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
-    """What a request says to the handler of a route; None where that is not plain."""
+    """The arguments of a handler, from a request; None if the request is not plain."""
     query = _query(scope.get("query_string", b""))
     if query is None:
         return None
@@ -288,7 +287,7 @@ def _said(route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any
 
 @cache
 def _parameters(handler: Handler) -> Mapping[str, tuple[Any, Parameter]]:
-    """What a handler reads of the query and the headers: of each argument what it may be, without that it may be left out."""
+    """The query and header parameters of a handler, each with its type without None."""
     found: dict[str, tuple[Any, Parameter]] = {}
     for name, hint in get_type_hints(handler, include_extras=True).items():
         if name in ("request", "services", "return"):
@@ -302,21 +301,21 @@ def _parameters(handler: Handler) -> Mapping[str, tuple[Any, Parameter]]:
 
 
 def _query(text: bytes) -> dict[str, str] | None:
-    """The parameters of a query; None where one has no value, or comes twice."""
+    """The parameters of a query string; None if one has no value, or comes twice."""
     if not text:
         return {}
     if len(text) > QUERY_BYTES_MAX:
         return None
     try:
         pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict")
-    except ValueError:  # of its form, or of the characters in it
+    except ValueError:  # of its form, or of its encoding
         return None
     found = dict(pairs)
     return found if len(found) == len(pairs) and all(found.values()) else None
 
 
 def _value(text: str, kind: Any, parameter: Parameter) -> Any:
-    """What a text means; None where it is no such value in its plainest form, or out of bounds."""
+    """The value of a text; None if it is not plainly of that type, or out of bounds."""
     if kind is str:
         return text if len(text) <= (parameter.max_length or math.inf) else None
     if get_origin(kind) is Literal:

@@ -1,4 +1,4 @@
-"""Which status and which words each error becomes: the one place that knows both. Never a traceback, never a secret."""
+"""Maps each error to its HTTP status and message, in this one place. No traceback and no secret is ever sent."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ RETRY_AFTER_SECONDS = 2
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is wrong: a word for programs, a sentence for people, and what to do next."""
+    """An error: a code for programs, a message for people, and a hint what to do next."""
 
     code: str
     message: str
     hint: str = ""
     purged_at: float | None = None
-    problems: tuple[Problem, ...] = ()  # every fault of a document that was refused
+    problems: tuple[Problem, ...] = ()  # every fault of a rejected document
 
 
 class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """How every error is answered."""
+    """The body of every error answer."""
 
     error: ErrorBody
 
 
 class BatchTooLarge(PilotageError):
-    """More events or bytes than one batch may have. Nothing of it was kept; send smaller ones."""
+    """A batch has too many events or bytes. Nothing of it was stored; send smaller batches."""
 
 
 class ClockDoubted(PilotageError):
-    """Nothing was kept: the clock of the sender may be wrong. The answer says what ours shows; send the same again."""
+    """Nothing was stored: the sender's clock may be wrong. The answer has our time; send the same again."""
 
     retryable = True
 
@@ -55,48 +55,48 @@ class ClockDoubted(PilotageError):
 
 
 class NotWell(PilotageError):
-    """The service lives, and something keeps it from its work: the message says what, and what to do."""
+    """The service runs but cannot work: the message says why, and what to do."""
 
     retryable = True
 
 
 class BadParameter(PilotageError):
-    """A parameter that is not known here; nothing is ignored in silence."""
+    """An unknown parameter; parameters are never ignored silently."""
 
 
 class BookOnly(PilotageError):
-    """The service keeps the book and runs nothing: start one that does, with `pilotage serve`."""
+    """The service only serves its book and runs no jobs: start one that does, with `pilotage serve`."""
 
 
 class Malformed(PilotageError):
-    """A body that cannot be read; nothing of it was done."""
+    """The body cannot be decoded; nothing was done."""
 
 
 class TooLarge(PilotageError):
-    """More bytes than are taken at once."""
+    """The body is larger than allowed."""
 
 
 class NotARange(PilotageError):
-    """A piece of a file that is not in it."""
+    """The range is outside the file."""
 
 
 class NotAwaited(PilotageError):
-    """Outputs that nobody awaits: their attempt has told of them, or its job is over."""
+    """Outputs that are no longer expected: their attempt has reported them, or its job is over."""
 
 
 class UnknownContent(PilotageError):
-    """No such file, log or content is kept here."""
+    """No such file, log or content is stored here."""
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """A status and its word; `message` stands in place of the error's own words where those are not for everybody."""
+    """A status and its code; `message` replaces the error's own where that is not meant for clients."""
 
     status: int
     code: str
     message: str = ""
 
 
-# The first class that fits decides, so the narrower ones stand first.
+# The first class that matches decides, so subclasses come first.
 STATUSES: Mapping[type[Exception], _Status] = {
     Unauthenticated: _Status(401, "unauthenticated"),
     Forbidden: _Status(403, "forbidden"),
@@ -128,21 +128,21 @@ STATUSES: Mapping[type[Exception], _Status] = {
     DocumentError: _Status(422, "bad_document"),
     NotOurs: _Status(409, "not_ours"),
     StoreError: _Status(409, "store"),
-    OperationRefused: _Status(409, "refused"),  # or what the engine calls it
+    OperationRefused: _Status(409, "refused"),  # or the code of the engine
     WriterBusy: _Status(503, "busy"),
     TooManyConnections: _Status(503, "busy"),
     WriterStopped: _Status(503, "stopping"),
-    JournalFull: _Status(507, "full", "there is no room left to write: nothing of this was kept"),
-    JournalUnavailable: _Status(503, "unavailable", "the book cannot be reached: whatever was acknowledged is safe"),
+    JournalFull: _Status(507, "full", "the disk is full: nothing of this was stored"),
+    JournalUnavailable: _Status(503, "unavailable", "the book cannot be reached: acknowledged events are safe"),
     JournalError: _Status(500, "journal", "the book cannot be used as it is; the log of the service says why"),
 }
 
 
 def error_of(error: Exception) -> tuple[int, ErrorBody]:
-    """The status and the words of an error; one that nobody foresaw is told in its own words to the log alone."""
+    """The status and body of an error; the details of an unexpected one go to the log only."""
     answer = next((answer for kind, answer in STATUSES.items() if isinstance(error, kind)), None)
     if answer is None:
-        return 500, ErrorBody(code="internal", message="the service failed at this; its log says why")
+        return 500, ErrorBody(code="internal", message="the service failed to answer this request; its log says why")
     if answer.message:
         return answer.status, ErrorBody(code=answer.code, message=answer.message, hint="try again later")
     if isinstance(error, OperationRefused):
@@ -152,7 +152,7 @@ def error_of(error: Exception) -> tuple[int, ErrorBody]:
 
 
 def headers_of(status: int, error: Exception | None = None) -> dict[str, str]:
-    """What goes with an error: who may come in, when to try again, or what our clock shows."""
+    """Headers of an error: the authentication scheme, when to try again, or our time."""
     if isinstance(error, ClockDoubted):
         return {TIME_FIELD: f"{error.time:.3f}"}
     if status == 401:

@@ -1,7 +1,7 @@
-"""The framework, for what the dispatcher leaves to it: streams, bodies of a declared type, faulty requests, and the OpenAPI document.
+"""The framework answers what the dispatcher cannot: streams, typed bodies, faulty requests, and the OpenAPI document.
 
-It lays out the routes of the same table. The dispatcher has it made when it is first needed, since to import it takes longer
-than most answers.
+It registers the routes of the same table. The dispatcher makes it when it is first needed, since importing it takes
+longer than most answers.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ from pilotage.service.http.routes.operations import KINDS
 from pilotage.service.http.routing import JSON, Ask, Handler, Parameter, Reply, Route
 from pilotage.service.http.services import Services
 
-# Errors as the application answers them, and as its documentation tells of them.
+# Error answers, and their descriptions in the OpenAPI document.
 
 AnyRequest = Request[Any, Any, Any]
 AnyResponse = Response[Any]
 
 _MEANINGS: Mapping[int, str] = {
     400: "The request cannot be read: a bad parameter, query, cursor or body.",
-    401: "No token, or one that is not known.",
-    403: "The token has not the scope, or its user may read the job and not do this to it.",
-    404: "There is no such job, package, subscription, file or log, or none that one may know of.",
-    409: "It does not go with what there is; the code says what stands in its way.",
+    401: "No token, or an unknown one.",
+    403: "The token lacks the scope, or its user may read the job but not do this to it.",
+    404: "There is no such job, package, subscription, file or log, or none that you may read.",
+    409: "It conflicts with the present state; the code says how.",
     410: "The job was purged.",
-    413: "The batch is too large; nothing of it was kept.",
-    425: "The clock of the sender may be wrong; nothing was kept. Send the same again, with the time of the answer.",
+    413: "The batch is too large; nothing of it was stored.",
+    425: "The clock of the sender may be wrong; nothing was stored. Send the same again, with the time of the answer.",
     422: "No index serves the query; or the document has faults.",
     503: "Busy, stopping, or the book cannot be reached; try again after the time that Retry-After names.",
-    507: "No room left to write; nothing was kept.",
+    507: "The disk is full; nothing was stored.",
 }
 
 
 def faults(*statuses: int) -> dict[int, ResponseSpec]:
-    """The errors that a route may answer, for its documentation."""
+    """The errors that a route may answer, for the OpenAPI document."""
     return {
         status: ResponseSpec(
             data_container=ErrorView, description=_MEANINGS[status], generate_examples=False, media_type=MediaType.JSON
@@ -82,24 +82,24 @@ def faults(*statuses: int) -> dict[int, ResponseSpec]:
 
 
 def on_error(request: AnyRequest, error: Exception) -> AnyResponse:
-    """An error of ours, or one that nobody foresaw."""
+    """Answer an error of pilotage, or an unexpected one."""
     status, view, headers = error_answer(request.scope, error)
     return _answer(status, view.error, headers)
 
 
 def on_http_error(request: AnyRequest, error: HTTPException) -> AnyResponse:
-    """An error of the framework: no such path, not this method, a parameter that cannot be read."""
+    """Answer an error of the framework: unknown path, wrong method, unreadable parameter."""
     headers = dict(error.headers or {})
     match error:
         case ValidationException():
             body = ErrorBody(code="bad_parameter", message=_faulty(error))
         case MethodNotAllowedException():
-            body = ErrorBody(code="method_not_allowed", message=f"{request.method} is not possible here")
+            body = ErrorBody(code="method_not_allowed", message=f"{request.method} is not allowed here")
         case NotFoundException():
-            body = ErrorBody(code="not_found", message="there is nothing here", hint="what there is: GET /schema")
+            body = ErrorBody(code="not_found", message="no such path", hint="all paths: GET /schema")
         case _ if error.status_code == 413:
             body = ErrorBody(
-                code="too_large", message="the body is too large: nothing was kept", hint="send smaller batches"
+                code="too_large", message="the body is too large: nothing was stored", hint="send smaller batches"
             )
         case _ if error.status_code < 500:
             body = ErrorBody(code="bad_request", message=error.detail)
@@ -118,7 +118,7 @@ def _faulty(error: ValidationException) -> str:
     return told or error.detail
 
 
-# What the OpenAPI document says beyond what the handlers' signatures tell: the batch of events, the token.
+# Parts of the OpenAPI document that the signatures of the handlers do not give: the batch of events, the token.
 
 _BEARER = "token"
 
@@ -142,9 +142,9 @@ EVENT_SCHEMA = Schema(
     required=["source", "stream", "n", "type", "time"],
     additional_properties=False,
     properties={
-        "source": Schema(type=OpenAPIType.STRING, enum=list(get_args(Source)), description="Who says so."),
-        "stream": _text(STREAM.pattern, "Which process or spool of the source counts."),
-        "n": _number(1, COUNTER_MAX, "Counts on by one within the source and stream."),
+        "source": Schema(type=OpenAPIType.STRING, enum=list(get_args(Source)), description="The kind of sender."),
+        "stream": _text(STREAM.pattern, "The process or spool that numbers the events."),
+        "n": _number(1, COUNTER_MAX, "Increases by one within the source and stream."),
         "type": Schema(type=OpenAPIType.STRING, enum=sorted(EVENT_TYPES), description="What happened."),
         "version": Schema(type=OpenAPIType.INTEGER, minimum=1, default=1, description="The version of `data`."),
         "time": Schema(
@@ -153,16 +153,14 @@ EVENT_SCHEMA = Schema(
             exclusive_maximum=TIME_MAX,
             description="Seconds since 1970, UTC, by the source's own clock.",
         ),
-        "epoch": _number(
-            1, COUNTER_MAX, "The epoch of the subject, as far as the source knows; 1 where it is left out."
-        ),
-        "seen": _number(0, COUNTER_MAX, "The last position of the book that the source saw; 0 where it is left out."),
+        "epoch": _number(1, COUNTER_MAX, "The epoch of the subject, as far as the source knows; 1 if omitted."),
+        "seen": _number(0, COUNTER_MAX, "The last position of the book that the source saw; 0 if omitted."),
         "job": _text(JOB_ID.pattern, "The id of the job."),
         "package": _text(DOTTED.pattern, "The package within the job: stage.line.n."),
-        "attempt": _number(1, 999_999_999, "The number of the attempt at the package."),
+        "attempt": _number(1, 999_999_999, "The number of the attempt."),
         "pilot": _text(NAME.pattern, "The name of a pilot."),
         "site": _text(NAME.pattern, "The name of a site."),
-        "data": Schema(type=OpenAPIType.OBJECT, description="What the type of event says beyond its subject and time."),
+        "data": Schema(type=OpenAPIType.OBJECT, description="The fields of the event type."),
     },
 )
 
@@ -179,7 +177,7 @@ def _batch() -> RequestBody:
     return RequestBody(
         content={"application/json": OpenAPIMediaType(schema=BATCH_SCHEMA)},
         required=True,
-        description="A batch of events, each judged by itself.",
+        description="A batch of events, each checked by itself.",
     )
 
 
@@ -187,7 +185,7 @@ def _submission() -> RequestBody:
     return RequestBody(
         content={"application/json": OpenAPIMediaType(schema=Schema(type=OpenAPIType.OBJECT))},
         required=True,
-        description="A checked definition with its resolved lists, the folder, and what it captured.",
+        description="A checked definition with its resolved lists, its folder, and its captured files.",
     )
 
 
@@ -237,7 +235,7 @@ def _operation_on_many() -> RequestBody:
 
 
 def _with_body(make: Callable[[], RequestBody]) -> type[Operation]:
-    """An operation whose body the handler reads by itself: no signature says what it is."""
+    """An OpenAPI operation whose body the handler decodes itself, so that no signature describes it."""
 
     @dataclass
     class OperationWithBody(Operation):
@@ -259,10 +257,10 @@ BODIES = {
 
 
 class _JsonDocument(JsonRenderPlugin):
-    """The document as JSON, in which a parameter that may be left out is not said to be null: no query could say so."""
+    """The OpenAPI document as JSON; an optional parameter does not allow null, which no query could express."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        """Write the document out."""
+        """Encode the document."""
         for operations in openapi_schema["paths"].values():
             for operation in operations.values():
                 for parameter in operation.get("parameters", ()):
@@ -278,11 +276,11 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def openapi_config() -> OpenAPIConfig:
-    """The document at `/schema`, as JSON; no page that would fetch programs from elsewhere."""
+    """The document at `/schema`, as JSON; no page that would load scripts from elsewhere."""
     return OpenAPIConfig(
         title="pilotage",
         version=VERSION,
-        summary="The book: every event kept, one state whatever the order.",
+        summary="The book: stores every event, and derives one state in whatever order they arrive.",
         path="/schema",
         render_plugins=[_JsonDocument(path=["/", "/openapi.json"], media_type=MediaType.JSON)],
         components=Components(
@@ -294,7 +292,7 @@ def openapi_config() -> OpenAPIConfig:
     )
 
 
-# A route as the framework wants it: a handler whose signature names the framework's own kinds of parameters.
+# Turns a route into a handler of the framework, whose signature has the framework's own parameter types.
 LetIn = Callable[[Route, Any, BaseRouteHandler], None]
 
 _json_body: Any = JSONBody
@@ -303,18 +301,18 @@ _KINDS: dict[str, Any] = {"path": PathParameter, "query": QueryParameter, "heade
 
 
 def with_services(scope: Scope, services: Services) -> Any:
-    """A request that brings along the services that it is for."""
+    """A scope that carries the services for its request."""
     return {**scope, _SERVICES: services}
 
 
 def services_of(scope: Any) -> Services:
-    """The services that a request is for."""
+    """The services for a request."""
     services: Services = scope[_SERVICES]
     return services
 
 
 def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
-    """A route in the framework; `let_in` refuses who was not let in, where not everybody may come."""
+    """Register a route with the framework; unless the route is open, `let_in` refuses requests not admitted before."""
     answers = {
         status: ResponseSpec(data_container=kind, description=words, generate_examples=False)
         for status, (kind, words) in route.answers.items()
@@ -324,7 +322,7 @@ def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
         route.path,
         http_method=HttpMethod(route.method),
         status_code=route.status,
-        media_type=route.media_type if route.media_type != JSON else None,  # what is said here, no answer can change
+        media_type=route.media_type if route.media_type != JSON else None,  # if set here, no answer can change it
         guards=[] if route.is_open else [_guard(route, let_in)],
         security=[{}] if route.is_open else None,
         operation_id=route.operation_id,
@@ -338,7 +336,7 @@ def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
 
 
 def _guard(route: Route, let_in: LetIn) -> Any:
-    # A plain function would be run in a thread of its own, which costs more than what it does.
+    # The framework would run a plain function in a thread, which costs more than its work.
     async def guard(connection: Any, handler: BaseRouteHandler) -> None:
         let_in(route, connection, handler)
 
@@ -346,7 +344,7 @@ def _guard(route: Route, let_in: LetIn) -> Any:
 
 
 def _translated(handler: Handler) -> Any:
-    """What the framework calls: it asks the handler, with the services that the request brings along."""
+    """The function that the framework calls: it calls the handler with the services of the request."""
     known = get_type_hints(handler, include_extras=True)
     asked = inspect.signature(handler).parameters
     is_asked = "request" in asked
@@ -372,7 +370,7 @@ def _translated(handler: Handler) -> Any:
 
 
 def _kind(hint: Any) -> Any:
-    """An annotation of ours as one of the framework's."""
+    """One of our annotations as one of the framework's."""
     kind, parameter = get_args(hint)
     assert isinstance(parameter, Parameter)
     if parameter.place == "body":
@@ -386,7 +384,7 @@ def _kind(hint: Any) -> Any:
 
 
 class _FrameworkAsk(Ask):
-    """A request as the framework reads it: with its words where a header or the body is not as it should be."""
+    """A request as the framework decodes it, with its error messages for a faulty header or body."""
 
     __slots__ = ("_request",)
 
@@ -403,8 +401,8 @@ class _FrameworkAsk(Ask):
     async def body(self) -> bytes:
         try:
             return await self._request.body()
-        except InternalServerException as fault:  # what the framework makes of it
-            raise HungUp("whoever asked hung up") from fault
+        except InternalServerException as fault:  # the framework's name for it
+            raise HungUp("the client hung up") from fault
 
 
 def _reply(reply: Reply[Any]) -> Any:
@@ -420,16 +418,15 @@ _LAYOUTS_KEPT = 4
 
 
 class Application:
-    """The routes over some services, for requests that the dispatcher has let in."""
+    """The routes over some services, for requests that the dispatcher has admitted."""
 
     def __init__(self, services: Services) -> None:
-        """Take everything it needs."""
         self._services = services
         self._framework = _framework(services.settings.service.batch_bytes_max)
 
     @property
     def openapi_schema(self) -> OpenAPI:
-        """What the OpenAPI document says."""
+        """The OpenAPI document."""
         return self._framework.openapi_schema
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -444,7 +441,7 @@ def make_app(services: Services) -> Application:
 
 @lru_cache(maxsize=_LAYOUTS_KEPT)
 def _framework(batch_bytes_max: int) -> Litestar:
-    """The routes in the framework, over whatever services a request brings along: to lay them out takes long."""
+    """The routes in the framework, for the services that each request carries: registering them takes long."""
     return Litestar(
         route_handlers=[laid_out(route, let_in=_let_in) for route in API_ROUTES],
         exception_handlers={
@@ -458,15 +455,15 @@ def _framework(batch_bytes_max: int) -> Litestar:
 
 
 def _let_in(route: Route, connection: AnyConnection, handler: BaseRouteHandler) -> None:
-    # The dispatcher authenticates. What it has not let in must not be answered, even if it overlooked a form of a path.
+    # The dispatcher authenticates. A request that it did not admit must not be answered, even if it missed a form of a path.
     if "user" not in connection.scope:
-        raise RuntimeError(f"nobody was let in to {route.method} {route.path}")
+        raise RuntimeError(f"{route.method} {route.path} was not admitted by the dispatcher")
     if connection.scope.get("query_string"):
         _check_parameters(connection, handler)
 
 
 def _check_parameters(connection: AnyConnection, handler: BaseRouteHandler) -> None:
-    """Refuse parameters that nobody reads: a misspelt one would be answered as if it were not there."""
+    """Refuse unknown parameters: a misspelt one would be ignored silently."""
     known = {
         field.kwarg_definition.name or name
         for name, field in handler.parsed_fn_signature.parameters.items()
@@ -476,4 +473,4 @@ def _check_parameters(connection: AnyConnection, handler: BaseRouteHandler) -> N
         if name not in known:
             raise BadParameter("no such parameter", subject=name[:64], next_step=did_you_mean(name[:64], known))
         if len(connection.query_params.getall(name)) > 1:
-            raise BadParameter("said more than once", subject=name)
+            raise BadParameter("given more than once", subject=name)

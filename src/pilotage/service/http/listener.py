@@ -1,4 +1,4 @@
-"""The socket and the loop behind the application: uvicorn, run in this process and stopped in good order."""
+"""Runs uvicorn in this process, on bound sockets, and stops it in order."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
 GRACE_SECONDS = 10
-"""How long requests that are under way may take once the service was asked to stop."""
+"""How long requests in progress may take once the service was asked to stop."""
 
 KEEP_ALIVE_SECONDS = 30
 LOOK_SECONDS = 0.1
 CERTIFICATE_TICKS = 50  # of a tenth of a second each
 LATE_TICKS = 5
-STARTUP_FAILED = 3  # the exit status, as the server beneath has it
+STARTUP_FAILED = 3  # the exit status of uvicorn
 BACKLOG = 512
 FILES_MAX = 16_384
-SOCKET_NAME_BYTES_MAX = 100  # of the 108 that the system has room for
-OWN_FILES = 128  # the book, its readers, logs, and what is sent to subscribers
+SOCKET_NAME_BYTES_MAX = 100  # of the 108 that the system allows
+OWN_FILES = 128  # for the book, its readers, logs, and notices
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NO_SOCKETS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 
@@ -53,11 +53,11 @@ class CannotListen(PilotageError):
 
 
 class NoSocketsHere(CannotListen):
-    """The file system of the state folder has no sockets, as many network file systems: agents come over TCP instead."""
+    """The file system of the state folder has no sockets, as many network file systems: agents use TCP instead."""
 
 
 def _connections_max() -> int:
-    """How many connections are held at once: as many as the system gives files for, less those the book needs itself."""
+    """How many connections to hold at once: the limit of open files, less those that the book needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -67,7 +67,7 @@ def _connections_max() -> int:
 
 
 class Listener(uvicorn.Server):
-    """Serves an application on sockets that are bound already, until it is told to stop or a signal comes."""
+    """Serves an application on bound sockets until it is told to stop or a signal comes."""
 
     def __init__(
         self,
@@ -82,11 +82,12 @@ class Listener(uvicorn.Server):
         bounds: Bounds | None = None,
         connections_max: int = 0,
     ) -> None:
-        """Take who is told when requests are answered, and who is told before the last ones are waited for.
+        """Take callbacks for when requests are answered, and for before the last ones are waited for.
 
-        `winding_down` is called before that, in a thread of its own, while everybody is still answered; a second signal does
-        not wait for it. `beside` are further sockets on which the same is answered; they stay plain where a certificate makes the first
-        one speak TLS. So many connections are held as `connections_max` says, or as the system has files for.
+        `winding_down` is called before `stopping`, in a thread of its own, while requests are still answered; a second
+        signal does not wait for it. `beside` are further sockets for the same application; they stay plain if a
+        certificate makes the first one use TLS. `connections_max` limits the connections; by default the system's limit
+        of open files does.
         """
         super().__init__(
             uvicorn.Config(
@@ -112,17 +113,17 @@ class Listener(uvicorn.Server):
         self._when_stopping = stopping
         self._winding_down = winding_down
         self.ended_by: int | None = None
-        self.broken = ""  # why it ended by itself, where what it serves had ended
+        self.broken = ""  # why it stopped by itself, because its services had ended
 
     def listen(self) -> None:
         """Serve until stopped."""
         try:
             self.run(sockets=self._sockets)
         finally:
-            self.should_exit = True  # also where it failed: nobody need end it any more
+            self.should_exit = True  # also after a failure: then it need not be stopped any more
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer, then say so."""
+        """Start answering, then report it."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILED)
@@ -138,7 +139,7 @@ class Listener(uvicorn.Server):
         return Doorway(bound, guests=self._guests, bounds=self._bounds, make_protocol=make, context=context)
 
     async def on_tick(self, counter: int) -> bool:
-        """Look from time to time for another certificate, and for whoever takes too long; whether it is time to end."""
+        """Regularly reload the certificate and close slow connections; whether to stop."""
         if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
             self._certificate.look()
         if counter % LATE_TICKS == 0:
@@ -148,7 +149,7 @@ class Listener(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let those go who would wait for news, then finish the requests that are under way."""
+        """Answer waiting requests, then finish those in progress."""
         if self._winding_down is not None and not self.force_exit:
             winding = asyncio.ensure_future(asyncio.to_thread(self._winding_down))
             while not winding.done() and not self.force_exit:
@@ -158,7 +159,7 @@ class Listener(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop in good order on a signal, and do not raise it again afterwards: who called decides what it means."""
+        """Stop in order on a signal, and do not raise it again afterwards: the caller decides what it means."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -170,7 +171,7 @@ class Listener(uvicorn.Server):
                 signal.signal(each, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note the signal and stop; a second one does not wait for requests any more."""
+        """Record the signal and stop; a second one does not wait for requests."""
         self.force_exit = self.should_exit
         self.should_exit = True
         self.ended_by = self.ended_by or sig
@@ -179,7 +180,7 @@ class Listener(uvicorn.Server):
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens on a host and a port; port 0 takes any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio sets TCP_NODELAY: without that, every answer waits 40 ms for the client's own ack.
+    # With the protocol named, asyncio sets TCP_NODELAY: without that, every answer waits 40 ms for the client's ack.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -197,15 +198,15 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class PlainHttp(PilotageError):
-    """Tokens would go over the network for everybody to read: let the service speak TLS, or say that something before it does."""
+    """Tokens would cross the network unencrypted: use TLS, or say that a proxy terminates it."""
 
 
 def refuse_plain(bound: socket.socket) -> None:
-    """Refuse an address that other computers reach, for a service that does not speak TLS; raises `PlainHttp`."""
+    """Raise `PlainHttp` for an address that other computers reach, if the service does not use TLS."""
     host = str(bound.getsockname()[0])
     if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
         raise PlainHttp(
-            "plain HTTP is not spoken on an address that other computers reach",
+            "plain HTTP is not allowed on an address that other computers reach",
             subject=url_of(bound),
             expected="TLS, or an address of the loopback such as 127.0.0.1",
             next_step="make a certificate: pilotage tls init; or set service.plain_http to `anywhere` where"
@@ -214,9 +215,9 @@ def refuse_plain(bound: socket.socket) -> None:
 
 
 def bind_local(file: Path) -> socket.socket:
-    """A socket that listens on a file, for this user alone; one that a dead service left there is replaced.
+    """A socket at a path, for this user only; the socket of a dead service is replaced.
 
-    Names of sockets are short: one that is too long is reached through the folder, opened for the purpose.
+    Paths of sockets are limited in length: a longer one is reached through the opened folder.
     """
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -224,7 +225,7 @@ def bind_local(file: Path) -> socket.socket:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(file.name, dir_fd=folder)
         name = str(file) if len(os.fsencode(file)) <= SOCKET_NAME_BYTES_MAX else f"/proc/self/fd/{folder}/{file.name}"
-        # Nobody else may come in between, either: the mode is there from the beginning.
+        # The mode is set from the beginning, so that no other user can connect in between.
         mask = os.umask(0o177)
         try:
             bound.bind(name)
@@ -252,14 +253,14 @@ def _way_out(fault: OSError) -> str:
 
 
 def url_of(bound: socket.socket, *, scheme: str = "http") -> str:
-    """The base URL of a bound socket, without a slash at its end."""
+    """The base URL of a bound socket, without a trailing slash."""
     host, port = bound.getsockname()[:2]
-    if scheme == "https":  # a certificate is for a name, and "all addresses" is none
+    if scheme == "https":  # a certificate is for a name, and "all addresses" has none
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-# The certificate of a service that speaks TLS: loaded, looked after, and taken anew when its file is replaced.
+# The certificate of a service that uses TLS: loaded, checked, and reloaded when its file is replaced.
 
 log = logging.getLogger(__name__)
 
@@ -268,21 +269,21 @@ WARN_EVERY_SECONDS = 86_400.0
 
 
 class CertificateError(PilotageError):
-    """The certificate or its key cannot be used; the message says which file."""
+    """The certificate or its key cannot be used; the message names the file."""
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a certificate and its key are, what clients believe instead of their own authorities, and when it ends."""
+    """The files of a certificate and its key, the authority that clients trust, and the expiry."""
 
     certificate: str
     key: str
     ca_file: str = ""
-    url: str = ""  # by which it is reached under a name of the certificate; none: those of this computer will do
+    url: str = ""  # with a host name of the certificate; empty: this computer's names will do
     expires_at: Callable[[], float]  # seconds since 1970
 
 
 class Certificate:
-    """A context for connections to come; `look` at the files from time to time, in the thread of the loop."""
+    """The TLS context for new connections; call `look` regularly, in the thread of the event loop."""
 
     def __init__(
         self, files: TlsFiles, *, clock: Callable[[], float] = time.time, warn: Callable[[str], None] = log.warning
@@ -307,16 +308,16 @@ class Certificate:
             ) from error
 
     def look(self) -> None:
-        """Take a certificate that took the place of this one, and warn of one that ends soon."""
+        """Load a certificate that replaced this one, and warn of one that expires soon."""
         state = self._state()
         if state not in (self._loaded, self._refused):
             try:
-                # Tried apart first: half a new one would leave the context without any.
+                # Load it separately first: half a new one would leave the context without any.
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._files.certificate, self._files.key)
                 self.context.load_cert_chain(self._files.certificate, self._files.key)
             except (OSError, ValueError) as error:
-                self._refused = state  # one of the two may be on its way
-                self._warn(f"the new certificate is not taken: {_plain(error)}: {self._files.certificate}")
+                self._refused = state  # one of the two files may be on its way
+                self._warn(f"the new certificate was not loaded: {_plain(error)}: {self._files.certificate}")
             else:
                 self._loaded, self._refused, self._warned_at = state, None, 0.0
         now = self._clock()
@@ -328,7 +329,7 @@ class Certificate:
         try:
             days = (self._files.expires_at() - now) / 86_400.0
         except (OSError, ValueError):
-            return  # it is loaded, so it will do; only when it ends is not known
+            return  # it was loaded, so it works; only its expiry is unknown
         if days < WARN_DAYS:
             told = "has expired" if days < 0 else f"expires in {int(days)} days"
             self._warn(f"the certificate {self._files.certificate} {told}; `pilotage tls init` makes a new one")

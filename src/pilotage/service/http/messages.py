@@ -1,4 +1,4 @@
-"""Requests and answers as they go over the wire: headers, bodies, who sends them, and errors."""
+"""HTTP requests and answers on the wire: headers, bodies, senders and errors."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HungUp(ConnectionResetError):
-    """Who asked went away before the request was whole: nobody is there to be told."""
+    """The client closed the connection before its request was complete: nobody is left to answer."""
 
 
 def header_of(scope: Any, name: bytes) -> str:
-    """A header of a request; empty where it is not there."""
+    """A header of a request; empty if it is missing."""
     found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
     return found.decode("latin-1")
 
 
 def principal_of(access: Access, scope: Any) -> Principal:
-    """Who sends a request; raises `Unauthenticated`. From now on its connection is no stranger's."""
+    """The sender of a request; raises `Unauthenticated`. From now on its connection counts as authenticated."""
     principal = access.principal(header_of(scope, b"authorization") or None)
     guest: Guest | None = scope.get(GUEST)
     if guest is not None:
@@ -46,7 +46,7 @@ def principal_of(access: Access, scope: Any) -> Principal:
 
 
 def length_of(scope: Any) -> int | None:
-    """How long the body of a request is, by its own word; None where nothing plain is said of that."""
+    """The length of a body according to its header; None if the header is missing or odd."""
     said = header_of(scope, b"content-length")
     return int(said) if _LENGTH.fullmatch(said) is not None else None
 
@@ -55,7 +55,7 @@ async def piece_of(receive: Receive) -> tuple[bytes, bool]:
     """The next piece of a body, and whether more follow."""
     message: Any = await receive()
     if message["type"] == "http.disconnect":
-        raise HungUp("whoever asked hung up")
+        raise HungUp("the client hung up")
     return message.get("body", b""), message.get("more_body", False)
 
 
@@ -74,15 +74,15 @@ async def read_body(receive: Receive, bytes_max: int) -> bytes:
 
 
 async def send_whole(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """Answer a request."""
-    if status not in _WITHOUT_LENGTH:  # of these it would be the length of another answer (RFC 9110, 8.6)
+    """Send a whole answer."""
+    if status not in _WITHOUT_LENGTH:  # it would be the length of another answer (RFC 9110, 8.6)
         headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def error_answer(scope: Any, fault: Exception) -> tuple[int, ErrorView, dict[str, str]]:
-    """Status, body and headers of the answer to a request at which something went wrong; what is our fault is logged."""
+    """Status, body and headers of the answer to a failed request; our own faults are logged."""
     status, body = error_of(fault)
     if status == 500 and not isinstance(fault, HungUp):
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=fault)
@@ -92,7 +92,7 @@ def error_answer(scope: Any, fault: Exception) -> tuple[int, ErrorView, dict[str
 
 
 async def refuse(scope: Any, send: Send, fault: Exception) -> None:
-    """Answer a request with what went wrong."""
+    """Answer a request with an error."""
     if isinstance(fault, HungUp):
         return
     status, body, more = error_answer(scope, fault)

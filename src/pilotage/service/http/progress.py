@@ -1,6 +1,6 @@
 """How far a job is: counts from the book, and from the engine why nothing moves.
 
-Asked again and again by whoever waits for a job, from its first second on.
+Clients that wait for a job ask this all the time, from its first second on.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ if TYPE_CHECKING:
     from pilotage.service.jobs.stall import JobStall
 
 
-# Packages that are done and whose files are not under their names: told by what is still staged, where no service
-# runs.
+# Packages that are done but not published: found by their staged files where no service runs.
 
 LOOKED_AT_MAX = 1_000
-"""Staged attempts of a job that are looked at."""
+"""Staged attempts of a job that are examined."""
 
 
 def left_unpublished(services: Services, job: JobRow) -> dict[str, int]:
-    """By package, the attempt that was granted and whose files are still staged."""
+    """By package, the granted attempt whose files are still staged."""
     running = services.running
     folder = running.folder_of(job) if running is not None else None
     if running is None or folder is None:
@@ -53,7 +52,7 @@ def left_unpublished(services: Services, job: JobRow) -> dict[str, int]:
     try:
         staged = running.jobs.tree.staged(folder, job.job)
     except StoreError:
-        return {}  # its folder is gone: what is not there is not on its way either
+        return {}  # the folder is gone, so nothing in it waits to be published
     return {
         dotted: attempt for dotted, attempt in staged[:LOOKED_AT_MAX] if _is_granted(services, job, dotted, attempt)
     }
@@ -67,7 +66,7 @@ def _is_granted(services: Services, job: JobRow, dotted: str, attempt: int) -> b
 
 
 def fault_left(services: Services, job: JobRow) -> Unpublished | None:
-    """The first of these packages, as a service tells of one; why its files got no names is known to services only."""
+    """The first of these packages, in the form of the service; only the service knows why it was not published."""
     left = left_unpublished(services, job)
     if not left:
         return None
@@ -78,19 +77,19 @@ def fault_left(services: Services, job: JobRow) -> Unpublished | None:
 
 
 def cure_of(fault: Unpublished, job: str) -> str:
-    """What to do about it where a service runs."""
-    return f"{fault.next_step or 'mend that'}; then: pilotage release {job}"
+    """What to do about it while a service runs."""
+    return f"{fault.next_step or 'fix this'}; then: pilotage release {job}"
 
 
 def tried_by(job: str) -> str:
-    """What to do about it where none does."""
-    return f"a service tries again, and says what is in the way: pilotage attach {job}"
+    """What to do about it while no service runs."""
+    return f"a service tries again, and says what prevents it: pilotage attach {job}"
 
 
 FAILURES_LOOKED_AT = 5_000
-"""Packages that failed, looked at one by one: of more than these, those behind count with the largest group."""
+"""Failed packages that are examined one by one; further ones count with the largest group."""
 NOT_PUBLISHED = "not-published"
-"""The reason on the card of a package that is done, and whose files could not get their names."""
+"""The reason on the card of a package that is done but could not be published."""
 
 NAMES_SHOWN = 3
 PILOTS_LOOKED_AT = 1000
@@ -98,7 +97,7 @@ LINES_TOLD = 3
 STAGES_MAX = 1000
 _DONE = "state in (DONE, CLEARED)"
 _DONE_PACE = 80
-"""For every count of what is done all of it is looked through, so it is seldom told anew before the end of a job."""
+"""Counting done packages examines all of them, so it is seldom repeated before the end of a job."""
 _COUNTS_DONE = {
     "adopted": f"{_DONE} and (site={ADOPTED} or reason={MADE_BEFORE})",
     "healed": f"{_DONE} and attempts>1",
@@ -113,7 +112,7 @@ _NO_FAILURE = (ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_CANCELED)
 
 
 async def how_far(services: Services, principal: Principal, job: str) -> Progress:
-    """Counts for each stage, failures by their cause, and, where nothing can move any more, why."""
+    """Counts for each stage, failures by their cause, and, if nothing can move any more, why."""
     running = services.running
     progress = await services.ask(_by_the_counts, services, principal, job)
     if running is None or not running.jobs.alive:
@@ -124,7 +123,8 @@ async def how_far(services: Services, principal: Principal, job: str) -> Progres
 
         return stall_of(engine, job), running.jobs.unpublished(job), running.jobs.publishing_fault(job)
 
-    # Asked after the book was: of a job that is over there, the engine knows whether its files are under their names.
+    # Ask the engine after the book: for a job that is over in the book, the engine knows whether its files are
+    # published.
     stands, unpublished, fault = await asyncio.wrap_future(running.jobs.ask(stand))
     over = progress.state in FINAL_NAMES
     stuck, next_step = ("", "") if over else (stands.stuck, stands.next_step)
@@ -132,7 +132,7 @@ async def how_far(services: Services, principal: Principal, job: str) -> Progres
     if fault is not None:
         cure = cure_of(fault, job)
         failures = (_unpublished_group(progress, fault, next_step=cure), *failures)
-        if over or stuck:  # it is held for this, and not over before its files have their names
+        if over or stuck:  # it is held for this, and not over before its files are published
             stuck, next_step = fault.what, cure
     trouble = "" if over else await services.do(_no_room, services, principal, job)
     if not trouble:
@@ -152,13 +152,13 @@ async def how_far(services: Services, principal: Principal, job: str) -> Progres
 
 
 def _no_room(services: Services, principal: Principal, job: str) -> str:
-    """What keeps the book, or the results of a job, from being written."""
+    """What prevents the book, or the results of a job, from being written."""
     assert services.running is not None
     return services.trouble(services.running.folder_of(services.reading.job(principal, job)) or "")
 
 
 def _at_rest(services: Services, principal: Principal, progress: Progress) -> Progress:
-    """The same, with what is known of a job that is over where no service runs it: whether its files have their names."""
+    """Add what is known of a finished job that no service runs: whether its files are published."""
     if progress.state not in FINAL_NAMES:
         return progress
     fault = fault_left(services, services.reading.job(principal, progress.job))
@@ -172,7 +172,7 @@ def _at_rest(services: Services, principal: Principal, progress: Progress) -> Pr
 
 
 def _with_running(progress: Progress, running: Mapping[int, int] | None) -> Progress:
-    """The same, without those among the running that only wait with their agents until a slot is free."""
+    """Subtract from the running packages those that only wait on their pilots for a free slot."""
     if running is None:
         return progress
     stages = tuple(
@@ -182,7 +182,7 @@ def _with_running(progress: Progress, running: Mapping[int, int] | None) -> Prog
 
 
 def _unpublished_group(progress: Progress, fault: Unpublished, *, next_step: str) -> FailureGroup:
-    """Packages that are done and whose files are not under their names."""
+    """The group of packages that are done but not published."""
     place = parse_dotted(fault.package)
     card = FailureCard(
         package=fault.package,
@@ -196,15 +196,15 @@ def _unpublished_group(progress: Progress, fault: Unpublished, *, next_step: str
 
 
 async def _words_of(services: Services, running: Running, site: str) -> str:
-    """What a site said, or else the last of its pilots, to follow what is wrong with it."""
+    """What a site reported, or else its last pilot printed, to follow the message about its trouble."""
     if said := running.jobs.said_of_site(site):
         return f": {said}"
     words = await services.ask(_last_words, services, site)
-    return f"; the last one said: {words}" if words else ""
+    return f"; the last one printed: {words}" if words else ""
 
 
 def _last_words(services: Services, site: str) -> str:
-    """The end of what the last pilot of a site wrote that ended; nothing where none wrote anything."""
+    """The last lines of the latest pilot of a site that ended and printed something; else empty."""
 
     def latest() -> list[PilotRow]:
         return services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
@@ -251,14 +251,14 @@ def _by_the_counts(services: Services, principal: Principal, job: str) -> Progre
 
 
 def _given_up(row: JobRow) -> str:
-    """Why a job was given up as a whole; one that a package has ended by its `abort_on` has a result instead."""
+    """Why a job was given up as a whole; one ended by the `abort_on` of a package has a result instead."""
     if row.aborted_at is None or row.cause == "abort-on":
         return ""
     return row.cause_message or row.cause or "given up"
 
 
 def _unmade(services: Services, row: JobRow) -> tuple[UnmadeTarget, ...]:
-    """What a job was run for and has not made, once it is over; one that was killed was not to make anything more."""
+    """The targets that a finished job has not made; none for a killed job."""
     if row.state not in FINAL_NAMES or row.state == "CANCELLED" or not services.targets.of(row):
         return ()
     mark = (row.epoch, row.state, row.heard_at)
@@ -287,7 +287,7 @@ def _stage(row: StageRow) -> StageProgress:
 
 
 def _counted(services: Services, principal: Principal, row: JobRow) -> dict[str, int]:
-    """What only the packages themselves tell; counted anew when it can be another, and not too often before the end."""
+    """Counts that only the packages give; counted again when they may have changed, but seldom before the end."""
     if not row.touched:
         return dict.fromkeys((*_COUNTS_DONE, *_COUNTS_LIVE), 0)
 
@@ -307,15 +307,15 @@ def _counted(services: Services, principal: Principal, row: JobRow) -> dict[str,
 
 
 def _marks(services: Services, row: JobRow) -> tuple[object, object]:
-    """By what to know whether a count of the packages of a job that are done, or are not, still holds.
+    """Change marks for counts of the done and of the other packages of a job: a count holds while its mark stays.
 
-    Asked before anything is counted: what becomes durable in between is counted again the next time.
+    Read before counting: changes that become durable in between are counted the next time.
     """
     return services.marks(row.job) or ((row.heard_at, row.done, row.running, row.state),) * 2
 
 
 def _undeclared(services: Services, row: JobRow) -> tuple[UndeclaredFiles, ...]:
-    """Packages that left files behind which no output declares, a few of each activity."""
+    """Packages that left undeclared files behind, a few of each activity."""
     if not row.touched or row.definition is None:
         return ()
 
@@ -353,7 +353,7 @@ def _files_named(line: str) -> list[str]:
 
 
 def _without_failures(services: Services, row: JobRow, text: str) -> int:
-    """How many of these packages were only stopped, by whoever may, and begun again: nothing of them has failed."""
+    """How many of these packages were only stopped on request and restarted: none of them failed."""
     packages = _looked_through(services, row, text)
     return sum(
         found.facts is not None and not any(map(_has_failed, found.facts.attempts.values())) for found in packages
@@ -376,7 +376,7 @@ def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
             count, first = groups.get(kind, (0, found))
             groups[kind] = (count + 1, first)
             looked += 1
-        # What only waited in vain for another is told last: the others are the cause of it.
+        # Packages that only waited for a failed one come last: the others are the cause.
         ordered = sorted(groups.items(), key=lambda each: (each[0][0] == "upstream", -each[1][0]))
         if ordered and row.aborted > looked:
             kind, (count, first) = ordered[0]
@@ -391,12 +391,12 @@ def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
 
 
 def _end(row: JobRow) -> float | None:
-    """When a job ended: what was told while it ran is not told of its end, unless it still holds."""
+    """When a job ended: counts made while it ran are replaced then, unless they still hold."""
     return row.finished_at if row.state in FINAL_NAMES else None
 
 
 def _looked_through(services: Services, row: JobRow, text: str) -> Iterator[ShownPackage]:
-    """The first packages of a job that a query asks for."""
+    """The first packages of a job that match a query."""
     cursor, looked = None, 0
     while looked < FAILURES_LOOKED_AT:
         found = services.reading.packages_of(row, text, cursor=cursor, limit=1000)
@@ -408,12 +408,12 @@ def _looked_through(services: Services, row: JobRow, text: str) -> Iterator[Show
 
 
 def _kind(facts: PackageFacts) -> tuple[object, ...]:
-    """What makes two failures alike."""
+    """Failures with the same key count as alike."""
     last = facts.attempts.get(facts.attempt or 0)
     if facts.cause == "upstream" or last is None:
         return (facts.cause,)
     reason = last.reason or last.lost_reason
-    # What was stopped from outside ends as it can: at once, or only when it is killed. The cause is the same.
+    # A package stopped from outside may end at once or only when killed; the cause is the same.
     ended = (last.exit_status, last.signal) if reason not in _STOPPED else ()
     return (facts.cause, reason, last.exit_code, *ended)
 
@@ -423,7 +423,7 @@ def _with_words(services: Services, row: JobRow, package: ShownPackage) -> Failu
 
 
 def card_of(job: JobRow, package: ShownPackage) -> FailureCard:
-    """One package that failed, as its owner wants to read of it."""
+    """The card of one failed package, for its owner."""
     facts, dotted = package.facts, package.place.dotted
     if facts is None:
         return FailureCard(package=dotted, path=package.place.path(job.name), cause=job.cause or "")

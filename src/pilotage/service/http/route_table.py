@@ -1,7 +1,8 @@
-"""Every route there is, and how the one of a request is found.
+"""The table of all routes, and the lookup of a request's route.
 
-The table is data: what a route needs and who answers it stands in the route. The dispatcher finds routes here, the framework lays out those
-that it may have to answer, the OpenAPI document tells of them in this order, and the test of all scopes walks through them.
+The table is data: each route says what it needs and what answers it. The dispatcher looks routes up here, the framework
+registers those that it may have to answer, the OpenAPI document lists them in this order, and a test checks the scopes
+of all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ API_ROUTES: tuple[Route, ...] = (
     *SITE_ROUTES,
     *SURROUNDING_ROUTES,
 )
-"""The routes for users, which the OpenAPI document tells of."""
+"""The routes for users, which the OpenAPI document lists."""
 
 ROUTES: tuple[Route, ...] = (*AGENT_ROUTES, *API_ROUTES)
 """Every route."""
@@ -40,10 +41,10 @@ _PATH = ":path}"
 
 
 class RouteTable:
-    """Finds the route of a request: by its whole path, else by the parts of that, else by how it begins."""
+    """Finds the route of a request: by its whole path, else by its parts, else by its beginning."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        """Take the routes; those with fewer parameters, and with a longer beginning, are tried first."""
+        """Take the routes; those with fewer parameters and a longer prefix are tried first."""
         self._fixed: dict[tuple[str, str], Found] = {}
         self._by_parts: dict[tuple[str, int], list[tuple[list[str], Route]]] = {}
         self._by_prefix: list[tuple[str, str, Route]] = []
@@ -59,7 +60,7 @@ class RouteTable:
         self._by_prefix.sort(key=lambda each: len(each[0]), reverse=True)
 
     def find(self, method: str, path: str) -> Found | None:
-        """The route of a method and a path, and what the path says; None where there is none in just this form."""
+        """The route of a method and a path, and its path parameters; None if no route has exactly this form."""
         found = self._fixed.get((method, path))
         if found is not None:
             return found
@@ -75,7 +76,7 @@ class RouteTable:
 
 
 def _matched(template: list[str], parts: list[str]) -> dict[str, str] | None:
-    """What a path says, if it is of a template."""
+    """The parameters of a path that matches a template."""
     said: dict[str, str] = {}
     for wanted, part in zip(template, parts, strict=True):
         if wanted.startswith("{"):

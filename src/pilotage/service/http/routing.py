@@ -1,6 +1,7 @@
-"""A route: a method and a path, the scopes it needs, its handler, and what the OpenAPI document tells of it.
+"""A route: a method and a path, the scopes it needs, its handler, and its description in the OpenAPI document.
 
-A route knows no framework: the dispatcher calls its handler, and the framework lays the same route out where it is needed.
+Routes are independent of the framework: the dispatcher calls their handlers, and the framework registers the same
+routes.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ EVENT_STREAM = "text/event-stream"
 
 
 class Ask:
-    """A request whose sender is known and may ask for this."""
+    """An authenticated and authorized request."""
 
     __slots__ = ("_body_bytes_max", "_receive", "scope", "user")
 
     def __init__(self, scope: Any, receive: Receive, *, user: Principal, body_bytes_max: int) -> None:
-        """Take the request as the server gives it, who sends it, and how large its body may be."""
+        """Take the request from the server, its sender, and the largest body allowed."""
         self.scope = scope
         self.user = user
         self._receive = receive
         self._body_bytes_max = body_bytes_max
 
     def base_url(self) -> str:
-        """The URL of the service as the sender knows it, with a slash at its end."""
+        """The URL of the service as the sender knows it, with a trailing slash."""
         return f"{self.scope['scheme']}://{header_of(self.scope, b'host')}/"
 
     def header(self, name: str) -> str:
-        """A header; empty where it is not there."""
+        """A header; empty if it is missing."""
         return header_of(self.scope, name.lower().encode())
 
     def body(self) -> Awaitable[bytes]:
@@ -59,16 +60,16 @@ class Ask:
 
     @property
     def wants_stream(self) -> bool:
-        """Whether an answer is wanted that does not end."""
+        """Whether the client asks for a stream."""
         return EVENT_STREAM in self.header("accept")
 
 
 Book = Services
-"""The services, as a handler asks for them."""
+"""The services, as a handler's argument."""
 
 
 class Reply(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
-    """An answer that is more than a body: another status, headers, a text, or a stream."""
+    """An answer that is more than a body: with a status, headers, a text, or a stream."""
 
     body: Body | None = None
     status: int = 200
@@ -78,7 +79,7 @@ class Reply(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says besides its body; without a name of its own it has that of the argument."""
+    """A parameter of a request; without a name it has that of the argument."""
 
     place: Literal["path", "query", "header", "body"]
     description: str = ""
@@ -109,10 +110,10 @@ def in_body() -> Parameter:
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answers a method and a path, and what the OpenAPI document tells of it.
+    """What answers a method and a path, and its description in the OpenAPI document.
 
-    The method `*` is any. A path may end with `{name:path}`, which takes all that follows. `faults` are the statuses of errors, `answers` what else may be answered, in words. `body` names what describes the body
-    of a request that the handler reads by itself.
+    The method `*` matches any. A path may end with `{name:path}`, which matches the rest. `faults` are the statuses of
+    errors, `answers` the other possible answers. `body` names the schema of a body that the handler decodes itself.
     """
 
     method: Method
@@ -120,7 +121,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     operation_id: str
     needs: tuple[str, ...]
-    """The scopes that a token must have, each of them, before anything is looked up or read; none where it `is_open`."""
+    """The scopes that a token must have, all of them, before anything is read; none if the route `is_open`."""
     summary: str
     tags: list[str]
     faults: tuple[int, ...]
@@ -128,47 +129,47 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     answers: Mapping[int, tuple[type, str]] = {}
     body: str = ""
     body_bytes_max: int = 0
-    """How large a body may be; as large as a batch of events, where it is 0."""
+    """The largest body; 0: as large as a batch of events."""
     media_type: str = JSON
     is_open: bool = False
-    """Whether it is answered to whoever comes, without a token."""
+    """Whether it needs no token."""
     is_for_packages: bool = False
-    """Whether the token of a package opens it, too: it has no scope but its own."""
+    """Whether the token of a package, which has only its own scope, may be used as well."""
     answered_by: AnsweredBy = "dispatcher"
-    """`dispatcher`: at once if the request is plain, else by the framework. `framework`: always by the framework. `agents`:
-    at once, whatever its form, by what speaks with agents."""
+    """`dispatcher`: at once if the request is plain, else by the framework. `framework`: always by the framework.
+    `agents`: at once, whatever its form, by the exchange with agents."""
     stands_for: str = ""
-    """The path that is meant, where this is another name of it."""
+    """The path that this one is another name of."""
 
     def let_in(self, principal: Principal) -> None:
-        """Refuse who may not ask for this at all; raises `Forbidden`."""
+        """Raise `Forbidden` unless the principal may use this route."""
         if not (self.is_for_packages and principal.package is not None):
             require_scopes(principal, self.needs)
 
 
 def get(path: str, **told: Any) -> Callable[[Handler], Route]:
-    """Have a function answer who reads at a path; what is told of the route is as `Route` has it."""
+    """Make a function the GET handler of a path; keywords as in `Route`."""
     return lambda handler: Route(method="GET", path=path, handler=handler, **told)
 
 
 def post(path: str, *, status: int = 201, **told: Any) -> Callable[[Handler], Route]:
-    """Have a function answer who sends something to a path."""
+    """Make a function the POST handler of a path."""
     return lambda handler: Route(method="POST", path=path, handler=handler, status=status, **told)
 
 
 def change(path: str, **told: Any) -> Callable[[Handler], Route]:
-    """Have a function answer who changes what is at a path."""
+    """Make a function the PATCH handler of a path."""
     return lambda handler: Route(method="PATCH", path=path, handler=handler, answered_by="framework", **told)
 
 
 def end(path: str, **told: Any) -> Callable[[Handler], Route]:
-    """Have a function answer who wants what is at a path to be no more."""
+    """Make a function the DELETE handler of a path."""
     return lambda handler: Route(
         method="DELETE", path=path, handler=handler, status=204, answered_by="framework", **told
     )
 
 
-# The parameters that many routes share, each described once.
+# Parameters that many routes share, each described once.
 
 LIMIT_MAX = 10_000
 WAIT_SECONDS_MAX = 60.0
@@ -180,26 +181,26 @@ QueryText = Annotated[str, in_query("A query, such as `state=RUNNING and site=ly
 Limit = Annotated[
     int,
     in_query(
-        "Rows of a page at most, never more than the setting `query.page_rows_max`; 0 for its usual number.",
+        "The most rows of a page, never more than the setting `query.page_rows_max`; 0 for the default.",
         ge=0,
         le=LIMIT_MAX,
     ),
 ]
 CursorText = Annotated[
     str | None,
-    in_query("The `next` of the page before, with the same query; left out for the first."),
+    in_query("The `next` of the page before, with the same query; omitted for the first."),
 ]
-After = Annotated[int, in_query("Only events behind this position; 0 for all there are.", ge=0, le=COUNTER_MAX)]
-AfterStage = Annotated[int, in_query("Only stages behind this one.", name="after", ge=0, le=COUNTER_MAX)]
+After = Annotated[int, in_query("Only events after this position; 0 for all.", ge=0, le=COUNTER_MAX)]
+AfterStage = Annotated[int, in_query("Only stages after this one.", name="after", ge=0, le=COUNTER_MAX)]
 AfterName = Annotated[
     str,
-    in_query("The `next` of the page before: names behind this one.", name="after", max_length=256),
+    in_query("The `next` of the page before: names after this one.", name="after", max_length=256),
 ]
 WaitSeconds = Annotated[
     float,
-    in_query("Where there is nothing yet, wait up to this long for it: a long poll.", ge=0, le=WAIT_SECONDS_MAX),
+    in_query("Wait up to this long if there is nothing yet: a long poll.", ge=0, le=WAIT_SECONDS_MAX),
 ]
 LastEventId = Annotated[
     str | None,
-    in_header("Last-Event-ID", "Where a stream of server-sent events was broken off."),
+    in_header("Last-Event-ID", "Where a stream of server-sent events broke off."),
 ]

@@ -1,4 +1,4 @@
-"""What the handlers work with, put together once and given to every request."""
+"""The services that handlers work with, put together once and given to every request."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from pilotage.language import Expansion
 
 
-# Waiting for news of a job: woken by the commits of the writer, never by asking again and again.
+# Waiting for events of a job: the writer's commits wake the waiting requests; nothing polls.
 
 
 class Listener:
-    """One who waits for news of a job, on the event loop they listen from."""
+    """A request that waits for events of a job, on its event loop."""
 
     def __init__(self) -> None:
-        """Begin to listen on the running loop."""
+        """Wait on the running loop."""
         self.loop = asyncio.get_running_loop()
         self.heard = asyncio.Event()
 
     async def news(self, *, wait_seconds: float) -> bool:
-        """Wait until something may be new; False where the time is over."""
+        """Wait until something may be new; False on timeout."""
         try:
             await asyncio.wait_for(self.heard.wait(), wait_seconds)
         except TimeoutError:
@@ -57,17 +57,16 @@ class Listener:
 
 
 class Bell:
-    """Rung by the writer for the jobs of each commit; wakes those who listen for one of them."""
+    """Wakes the requests that wait for one of the jobs of a commit."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
         self._guard = threading.Lock()
         self._listeners: dict[str, set[Listener]] = {}
         self.stopped = False
 
     @contextmanager
     def listen(self, job: str) -> Iterator[Listener]:
-        """Listen for a job. Begin before you look: then nothing falls between looking and waiting."""
+        """Wait for a job. Begin before reading the book, so that no commit falls in between."""
         listener = Listener()
         with self._guard:
             self._listeners.setdefault(job, set()).add(listener)
@@ -81,8 +80,8 @@ class Bell:
                     del self._listeners[job]
 
     def ring(self, jobs: Iterable[str]) -> None:
-        """Wake who listens for one of these jobs; from any thread, after the commit."""
-        # Who is not here yet looks after the commit, and sees it.
+        """Wake the requests that wait for one of these jobs; from any thread, after the commit."""
+        # A request that begins to wait later reads the book after the commit.
         if not self._listeners:
             return
         with self._guard:
@@ -90,7 +89,7 @@ class Bell:
         _wake(woken)
 
     def stop(self) -> None:
-        """Wake everybody for good: the service stops."""
+        """Wake all requests for good: the service stops."""
         self.stopped = True
         with self._guard:
             woken = [listener for listeners in self._listeners.values() for listener in listeners]
@@ -102,7 +101,7 @@ def _wake(listeners: Iterable[Listener]) -> None:
         listener.loop.call_soon_threadsafe(listener.heard.set)
 
 
-# Answers that cost much, not made more often than they are worth.
+# Caching of expensive answers.
 
 REMEMBERED_MAX = 10_000
 PACE = 20
@@ -111,20 +110,20 @@ Told = TypeVar("Told")
 
 
 class Pace:
-    """Answers that cost much are given again for a while, which is a multiple of how long they took to make."""
+    """Caches expensive answers for a multiple of the time they took to make."""
 
     def __init__(self, *, seconds: Callable[[], float] = time.monotonic) -> None:
-        """Measure with a clock that only goes on."""
+        """Measure with a monotonic clock."""
         self._seconds = seconds
         self._known: OrderedDict[str, tuple[object, object, float, Any]] = OrderedDict()
 
     def paced(
         self, name: str, mark: object, make: Callable[[], Told], *, pace: int = PACE, phase: object = None
     ) -> Told:
-        """What was made before, if nothing changed since (`mark` is the same) or it is too soon to make it again.
+        """The cached answer, if nothing changed since (`mark` is the same) or it is too recent; else a new one.
 
-        It is too soon within `pace` times as long as it took, as long as it is the same `phase`: what was made in one is
-        told in another only if nothing changed.
+        An answer is recent for `pace` times as long as it took, within the same `phase`: in another one it is used only
+        if nothing changed.
         """
         now = self._seconds()
         known = self._known.get(name)
@@ -140,12 +139,10 @@ class Pace:
         return made
 
 
-# Of which jobs something durable was out of the ordinary: a package was tried again, found made before, or left
-# files behind.
+# Notes which jobs have unusual packages in durable events: retried, adopted, or with undeclared files.
 #
-# Most packages are tried once. How many of a job were not is seen only in the packages themselves, all of which
-# must be looked through to count them. So it is noted, as batches are joined, when one of these counts can have
-# changed; between two notes what was counted holds.
+# Most packages have one attempt. Counting the others means examining all packages of a job. So each batch notes whether
+# one of these counts may have changed; until the next note, an earlier count holds.
 
 DONE = frozenset({"DONE", "CLEARED"})
 _TOLD = frozenset({MADE_BEFORE, UNDECLARED})  # with a success
@@ -153,22 +150,21 @@ WAITING = frozenset({"SUBMITTED", "WAITING", "READY"})
 UNDER_WAY = frozenset({"SCHEDULED", "RUNNING"})
 
 Marks = tuple[int, int]
-"""Of the packages of a job that are done, and of those that are not: another number where a count can be another."""
+"""Change counters for the done and for the other packages of a job: a count holds while its counter stays."""
 
 
 class Unusual:
-    """Notes what is unusual in each transaction, and tells of it when it is durable."""
+    """Notes unusual changes in each transaction, and reports them when they are durable."""
 
     def __init__(self) -> None:
-        """Nothing was noted: what anybody counts from here on holds until something is."""
         self._guard = threading.Lock()
         self._last = 0
         self._marks: dict[str, Marks] = {}
-        self._unmarked: Marks = (0, 0)  # of jobs that are not remembered
+        self._unmarked: Marks = (0, 0)  # for jobs that are not remembered
         self._pending: dict[str, tuple[bool, bool]] = {}  # noted, and perhaps not durable yet
 
     def note(self, joined: Joined, _: Ledger) -> None:
-        """Look through what a batch changed; within its transaction. A short life is as usual as can be."""
+        """Examine the changes of a batch, within its transaction. Short-lived packages are never unusual."""
         for change in joined.longer():
             done, live = concerns(change)
             if done or live:
@@ -178,7 +174,7 @@ class Unusual:
                     self._pending[job] = (before[0] or done, before[1] or live)
 
     def committed(self, _: Iterable[str] = ()) -> None:
-        """Whatever was noted is durable, or will never be: who counts from here on counts anew."""
+        """All notes are durable, or were rolled back: new counts start here."""
         if not self._pending:
             return
         with self._guard:
@@ -192,19 +188,19 @@ class Unusual:
                 self._unmarked = (self._last, self._last)
 
     def marks(self, job: str) -> Marks | None:
-        """By what to know whether a count holds: to be asked before counting. None where a change may be on its way."""
+        """The change counters of a job, to be read before counting. None if a change may be in transit."""
         with self._guard:
             return None if job in self._pending else self._marks.get(job, self._unmarked)
 
 
 def concerns(change: Change) -> tuple[bool, bool]:
-    """Whether a change can be one of which are done and were tried again, adopted or untidy; and of how many are not done yet."""
+    """Whether a change can affect the counts of done packages (retried, adopted, untidy), and of the others."""
     package = change.package
     if package is None:
         return False, False
     facts, before = package.facts, change.state_before
     state, attempts = facts.state, len(facts.attempts)
-    # Attempts are never fewer than before; all else may have been otherwise.
+    # The number of attempts never decreases; everything else may have changed.
     done = before in DONE or (state in DONE and (attempts > 1 or facts.site == ADOPTED or facts.reason in _TOLD))
     live = (attempts > 0 and (state in WAITING or before in WAITING)) or (
         attempts > 1 and (state in UNDER_WAY or before in UNDER_WAY)
@@ -213,13 +209,13 @@ def concerns(change: Change) -> tuple[bool, bool]:
 
 
 READERS = 4
-"""Threads that ask the journal: each holds a connection, and two cores are kept busy by few."""
+"""Threads that query the journal: each holds a connection, and few keep two cores busy."""
 
 Answer = TypeVar("Answer")
 
 
 class MakeRunning(Protocol):
-    """Makes what runs jobs, over the journal and the one writer of it."""
+    """Makes the part that runs jobs, over the journal and its single writer."""
 
     def __call__(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
         """Put it together; nothing runs yet."""
@@ -227,7 +223,7 @@ class MakeRunning(Protocol):
 
 
 class Services:
-    """A journal with its writer and readers, who may use them, and the settings."""
+    """A journal with its writer and readers, access control, and the settings."""
 
     def __init__(
         self,
@@ -243,8 +239,8 @@ class Services:
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
-        Without notifications nobody can subscribe, and without `make_running` nothing is run: it is a book alone. The
-        disk of the state folder must have room.
+        Without notifications there are no subscriptions, and without `make_running` no jobs run: it serves a book
+        alone. The disk of the state folder is watched for space.
         """
         limits = Limits(event_bytes_max=settings.service.event_bytes_max, tag_bytes_max=settings.service.tag_bytes_max)
         self.journal = journal
@@ -286,31 +282,31 @@ class Services:
         return self._state_folder is not None and bool(no_room(self._state_folder))
 
     def trouble(self, *folders: str) -> str:
-        """What keeps anything from being written, the book or into folders; empty where nothing does."""
+        """What prevents writing, of the book or into folders; empty if nothing does."""
         places = [*([str(self._state_folder)] if self._state_folder is not None else []), *folders]
         full = next((told for each in places if each and (told := no_room(each))), "")
         return full or self.journal.trouble or self.writer.trouble
 
     def _laid_out(self, job: str) -> Expansion | None:
-        """The layout of a job that is being run here."""
+        """The expansion of a job that runs here."""
         return self.running.jobs.laid_out(job) if self.running is not None else None
 
     def _committed(self, jobs: Iterable[str]) -> None:
-        """Something new of these jobs is durable; first what is unusual, since who hears the bell may count."""
+        """Events of these jobs are durable; unusual ones are noted first, since a woken request may count."""
         self.unusual.committed()
         self.bell.ring(jobs)
 
     def marks(self, job: str) -> Marks | None:
-        """By what to know whether a count of what is unusual in a job holds; None where only a look at the job tells."""
+        """The change counters of a job; None if only the job itself tells."""
         return self.unusual.marks(job) if self.writer.alive else None
 
     def _seen_to(self, action: Action) -> None:
-        """A finished job was cleared, sealed or purged: whoever runs jobs may let go of it."""
+        """A finished job was cleared, sealed or purged: the runner may release it."""
         if self.running is not None:
             self.running.jobs.note_retained(action)
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Have a question about the book answered; what is told has happened: what was granted has its names."""
+        """Run a query on the book in a reader thread; the answer waits until granted files are published."""
         answer = await self.do(question, *arguments)
         await self.settled()
         return answer
@@ -320,17 +316,17 @@ class Services:
         return await asyncio.get_running_loop().run_in_executor(self._readers, deed, *arguments)
 
     async def settled(self) -> None:
-        """Wait until what the book says by now was let out; to be asked when it was read, and before it is told."""
+        """Wait until everything in the book has taken effect; to be awaited after reading, before answering."""
         if self.running is not None and (leaving := self.running.jobs.leaving) is not None:
             await asyncio.wrap_future(leaving)
 
     def _wait_settled(self) -> None:
-        """The same in a thread."""
+        """The same, in a thread."""
         if self.running is not None and (leaving := self.running.jobs.leaving) is not None:
             leaving.result()
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writer."""
         self.writer.start()
         self.housekeeping.start()
         if self.notifications is not None:
@@ -339,10 +335,10 @@ class Services:
             self.running.start()
 
     def stop(self) -> None:
-        """Let followers go, write what is queued, and end the threads; the journal stays open."""
+        """Wake waiting requests, write queued batches, and end the threads; the journal stays open."""
         self.bell.stop()
         if self.running is not None:
-            self.running.stop()  # while what it decided can still be written
+            self.running.stop()  # while its decisions can still be written
         self.housekeeping.stop()
         self.writer.stop()
         if self.notifications is not None:
@@ -351,21 +347,21 @@ class Services:
 
 
 def running_of(services: Services) -> Running:
-    """What runs jobs here; raises `BookOnly` where nothing does."""
+    """What runs jobs here; raises `BookOnly` if nothing does."""
     if services.running is None:
         raise BookOnly(
-            "this service keeps the book, and runs nothing", next_step="start it without --book-only: pilotage serve"
+            "this service serves its book and runs no jobs", next_step="start it without --book-only: pilotage serve"
         )
     return services.running
 
 
-# The life of services behind a server of requests: they start before the first of these, and end after the last.
+# The lifespan of services behind a server: they start before the first request, and end after the last.
 
 
 async def live(
     services: Services, receive: Receive, send: Any, *, meanwhile: AbstractContextManager[None] | None = None
 ) -> None:
-    """Start the services, and end them when nobody is served any more; `meanwhile` is entered in between."""
+    """Start the services, and end them after the last request; `meanwhile` is entered in between."""
     await receive()
     try:
         services.start()
@@ -375,6 +371,6 @@ async def live(
     with meanwhile or nullcontext():
         await send({"type": "lifespan.startup.complete"})
         await receive()
-    # In a thread of its own: what is being written wakes requests on this loop.
+    # In a thread of its own: writing wakes requests on this loop.
     await asyncio.to_thread(services.stop)
     await send({"type": "lifespan.shutdown.complete"})

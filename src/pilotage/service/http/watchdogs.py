@@ -1,7 +1,7 @@
-"""A service whose engine or writer has ended must not stay: it could only say that it does nothing, and keep its folder.
+"""Stops a service whose engine or writer has ended: it could do nothing but block its folder.
 
-It ends in good order, and by force where that takes too long: all that was acknowledged is in the book, and the next service
-goes on from it. Why it ended is in its log, and in a file of its folder until the next one answers.
+It shuts down in order, or by force if that takes too long: all acknowledged events are in the book, and the next
+service resumes from it. The reason is in its log, and in a file of its folder until the next service answers.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pilotage.service.http.backend import Running
 from pilotage.service.http.listener import Listener
 from pilotage.service.http.services import Services
 
-if TYPE_CHECKING:  # who keeps a book alone loads no engine
+if TYPE_CHECKING:  # a service of the book alone imports no engine
     from pilotage.engine.engine import Engine
     from pilotage.engine.state.jobs import JobState
 
-# A thread that watches something for as long as a service lives.
+# A thread that watches something while a service runs.
 
 Watch = Callable[[threading.Event], None]
-"""Looks again and again, and returns when the event is set, or when there is nothing more to look for."""
+"""Checks repeatedly; returns when the event is set, or when there is nothing left to check."""
 
 
 def watched(watch: Watch, *, name: str) -> Callable[[], None]:
-    """Watch from a thread of this name; what is returned ends the watching, and waits until it has ended."""
+    """Watch in a thread of this name; returns a function that stops the thread and waits for its end."""
     over = threading.Event()
     thread = threading.Thread(target=watch, args=(over,), name=name, daemon=True)
     thread.start()
@@ -51,23 +51,23 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 END_SECONDS = 40.0
-"""How long it may take to end in good order: longer than requests under way, and calls at sites, are waited for."""
+"""How long an orderly shutdown may take: longer than requests, and calls at sites, are waited for."""
 
 
 class ServiceBroken(PilotageError):
-    """The service ended by itself: what runs jobs, or writes the book, had ended. Start it again; its log says more."""
+    """The service stopped by itself because its engine or writer had ended. Start it again; its log says more."""
 
     exit_code = ExitCode.STOPPED
     retryable = True
 
 
 def broken_by(services: Services) -> str:
-    """Why a service that has been started does nothing any more; empty while all is well."""
+    """Why a running service can no longer work; empty while it can."""
     if services.running is not None and services.running.jobs.broken:
         return services.running.jobs.broken
     if why := services.writer.broken or services.journal.lost:
         return why
-    return "" if services.writer.alive else "what writes the book has ended"
+    return "" if services.writer.alive else "the writer of the book has ended"
 
 
 def end_when_broken(
@@ -79,41 +79,39 @@ def end_when_broken(
     look_seconds: float = LOOK_SECONDS,
     end_seconds: float = END_SECONDS,
 ) -> Callable[[], None]:
-    """Watch from a thread, and end the listener when there is a reason; what is returned ends the watching.
+    """Watch from a thread, and stop the listener when there is a reason; returns a function that ends the watching.
 
-    The reason is noted before anything else: whoever finds the service gone looks for it.
+    The reason is recorded first, for clients that find the service gone.
     """
 
     def watch(over: threading.Event) -> None:
         while not over.wait(look_seconds):
-            # While it starts, and once somebody else ends it, nothing needs to be alive.
+            # During the start, and once it is being stopped, nothing needs to be alive.
             if listener.started and not listener.should_exit and (reason := why()):
-                log.error("the service ends, since it can do nothing any more: %s", reason)
+                log.error("the service stops, because it can no longer work: %s", reason)
                 with suppress(OSError):  # a full disk may be the reason
                     note(reason)
                 listener.broken = reason
                 listener.should_exit = True
                 if not over.wait(end_seconds):
-                    log.error("it did not end in good order within %g s: it leaves", end_seconds)
+                    log.error("it did not stop in order within %g s: it exits", end_seconds)
                     leave(ExitCode.STOPPED)
                 return
 
     return watched(watch, name="broken")
 
 
-# A service whose state folder was deleted, or taken over by another service, must not live on: it ends, and its
-# agents.
+# Stops a service whose state folder was deleted, or taken over by another service, and its agents.
 #
-# Where only the file is gone that says where it answers, or the token of the local user, that is made once more.
-# Nothing of what it would write could be found again. It ends at once, without closing its book: that would remove
-# files by their names, which may be those of another service by now. What was acknowledged was durable, wherever it
-# is.
+# If only its announcement or the local user's token is missing, that file is written again. Otherwise nothing it writes
+# could be found again. It exits at once, without closing its book: closing would remove files by their names, which may
+# belong to another service by now. Acknowledged events were durable, wherever they are.
 
 DISPLACED_LOOK_SECONDS = 2.0
 LOOKS = 2
-"""So often in a row it must be gone: a network file system may be confused for a moment."""
+"""Checks in a row that must fail: a network file system may be inconsistent for a moment."""
 GRACE_SECONDS = 20.0
-"""How long agents may take to end what they run."""
+"""How long agents may take to end their work."""
 EXIT_STATUS = 1
 _PAUSE_SECONDS = 0.1
 
@@ -121,13 +119,11 @@ Dismiss = Callable[[str], None]
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """How a service knows that its state folder is still its own, and puts back what is missing there."""
+    """How a service knows that its state folder is still its own, and restores missing files there."""
 
-    files: Sequence[
-        Path
-    ] = ()  # with the folder itself: while all are there and the same, only the announcement is gone
-    announce: Callable[[], None] | None = None  # once more
-    look_after: Callable[[], None] = lambda: None  # at what else must be there; called with every look
+    files: Sequence[Path] = ()  # including the folder: while all are unchanged, only the announcement is missing
+    announce: Callable[[], None] | None = None  # again
+    look_after: Callable[[], None] = lambda: None  # restores other files; called with every check
 
 
 def end_when_displaced(
@@ -138,10 +134,10 @@ def end_when_displaced(
     leave: Callable[[int], object] = os._exit,
     look_seconds: float = DISPLACED_LOOK_SECONDS,
 ) -> Callable[[], None]:
-    """Watch from a thread whether a file stays the one that it is; what is returned ends the watching.
+    """Watch from a thread whether a file is replaced or removed; returns a function that ends the watching.
 
-    When it does not, agents are told to leave by `dismiss`, the processes that this one has started are ended, and it
-    leaves with an exit status; unless what was `kept` shows that only this file was removed: then it is written again.
+    If it is, `dismiss` tells agents to leave, child processes are ended, and this process exits with a status; unless
+    `kept` shows that only this file was removed: then it is written again.
     """
     kept = kept or Kept()
     own = [(each, _identity(each)) for each in (file.parent, *kept.files)]
@@ -161,11 +157,11 @@ def end_when_displaced(
                     kept.announce()
                     log.warning("%s was removed, and is written again", file)
                     ours, missed = _identity(file), 0
-            except (OSError, PilotageError) as fault:  # no room, most often: it is tried again
-                log.warning("what was removed from %s cannot be put back: %s", file.parent, fault)
+            except (OSError, PilotageError) as fault:  # most often no space: tried again
+                log.warning("missing files of %s cannot be restored: %s", file.parent, fault)
             if missed >= LOOKS:
                 break
-        log.error("%s was removed, or is another service's by now: this service ends, and its agents", file)
+        log.error("%s was removed, or another service took it over: this service stops, and its agents", file)
         dismiss("the state folder of its service is gone")
         end_children()
         leave(EXIT_STATUS)
@@ -179,12 +175,12 @@ def _identity(file: Path) -> tuple[int, int]:
 
 
 def _is_ours(file: Path, own: Sequence[tuple[Path, tuple[int, int]]]) -> bool:
-    """Whether a file is missing, and all that shows whose folder this is, is not."""
+    """Whether only this file is missing, and everything that identifies the folder is unchanged."""
     return not os.path.lexists(file) and not any(_is_another(each, ours) for each, ours in own)
 
 
 def _is_another(file: Path, ours: tuple[int, int]) -> bool:
-    """Whether a file is not the one that it was; one that cannot be looked at is taken for the same."""
+    """Whether a file was replaced; one that cannot be examined counts as unchanged."""
     try:
         found = file.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +191,7 @@ def _is_another(file: Path, ours: tuple[int, int]) -> bool:
 
 
 def end_children(*, grace_seconds: float = GRACE_SECONDS) -> None:
-    """End every process that this one has started: in good order, and by force those that do not heed."""
+    """End all child processes: with a signal, and by force those that ignore it."""
     until = time.monotonic() + grace_seconds
     told: set[int] = set()
     while left := _children():
@@ -215,7 +211,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _children() -> set[int]:
-    """The processes that this one has started and that live."""
+    """The living child processes."""
     own, found = os.getpid(), set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -226,14 +222,14 @@ def _children() -> set[int]:
     return found
 
 
-# A service that was started for a run ends by itself when there is nothing to run and nobody asks any more.
+# Stops a service that was started for a run when it has no jobs and gets no requests any more.
 
 IDLE_LOOKS = 10
-"""So often within its patience it looks whether there is anything to do."""
+"""Checks within the idle time."""
 
 
 def end_when_idle(listener: Listener, running: Running, *, idle_seconds: float) -> Callable[[], None]:
-    """Watch from a thread, and end the listener when its time has come; what is returned ends the watching."""
+    """Watch from a thread, and stop an idle listener; returns a function that ends the watching."""
 
     def watch(over: threading.Event) -> None:
         busy_at = time.monotonic()
@@ -242,11 +238,11 @@ def end_when_idle(listener: Listener, running: Running, *, idle_seconds: float) 
             try:
                 works = not listener.started or running.jobs.ask(has_work).result()
             except PilotageError:
-                return  # it is about to end anyway
+                return  # it is stopping anyway
             if works or running.asked.under_way:
                 busy_at = now
             if now - max(busy_at, running.asked.last_at) >= idle_seconds:
-                log.warning("nothing to do and nobody asks: the service ends")
+                log.warning("no jobs and no requests: the service stops")
                 listener.should_exit = True
                 return
 
@@ -254,7 +250,7 @@ def end_when_idle(listener: Listener, running: Running, *, idle_seconds: float) 
 
 
 def has_work(engine: Engine) -> bool:
-    """Whether anything is left to be done: also what is held, which somebody may release."""
+    """Whether anything is left to do, including held jobs, which may be released."""
     return any(_goes_on(job) for job in engine.state.jobs.by_id.values())
 
 
@@ -262,5 +258,5 @@ def _goes_on(job: JobState) -> bool:
     if job.cancelled or job.aborted:
         from pilotage.engine.state.jobs import PackageStatus
 
-        return job.counts[PackageStatus.LIVE] > 0  # its agents are still to be told
+        return job.counts[PackageStatus.LIVE] > 0  # its agents have not been told yet
     return job.unfinished > 0 or bool(job.late)

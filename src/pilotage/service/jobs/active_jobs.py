@@ -1,4 +1,4 @@
-"""The jobs that are worked on, as they are laid out: enough to say how each package is run. Had from the book when asked for."""
+"""The active jobs, expanded: enough to write the work order of each package. Loaded from the book on demand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NUMBERS_MAX = 8192
 
 
 class ActiveJob:
-    """One job, laid out."""
+    """One expanded job."""
 
     def __init__(
         self,
@@ -43,23 +43,23 @@ class ActiveJob:
         kept: str,
         tree: JobTree,
     ) -> None:
-        """Take what the definition and the lists give, where its outputs are staged, and where half of them are kept."""
+        """Take the job's expansion and plan, where its outputs are staged, and where partial ones are kept."""
         self.job = job
         self.expansion = expansion
         self.plan = plan
         self.origin = origin
         self.folder = origin.folder
         self.in_the_way: InTheWay = "set-aside" if origin.replace else "refuse"
-        self.has_earlier = False  # some of what it makes may have been made before it
-        self._numbers: dict[str, int] = {}  # of packages that were asked for lately
+        self.has_earlier = False  # some of its outputs may exist from earlier runs
+        self._numbers: dict[str, int] = {}  # of recently requested packages
         self._staged = staged
         self._kept = kept
-        self._asked: dict[AttemptRef, tuple[int, WorkFields, tuple[WorkInput, ...]]] = {}  # of attempts under way
-        self._keys: dict[AttemptRef, str] = {}  # of those of them whose key was asked for
-        self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs whose checksums are not known
+        self._asked: dict[AttemptRef, tuple[int, WorkFields, tuple[WorkInput, ...]]] = {}  # of running attempts
+        self._keys: dict[AttemptRef, str] = {}  # of those whose key was requested
+        self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs without known checksums
         self._tree = tree
         self._mark: Mark | None = None  # made for the first attempt
-        self._looked_at: JobPlan | None = None  # as it was when `_by_site` was found out
+        self._looked_at: JobPlan | None = None  # as it was when `_by_site` was computed
         self._by_site = False
 
     def number(self, package: str) -> int | None:
@@ -68,19 +68,19 @@ class ActiveJob:
         if found is None:
             place = parse_dotted(package)
             found = None if place is None else self.plan.number(place.stage, place.line, place.number)
-            if found is not None:  # and stays so, also where the job grows
+            if found is not None:  # and does not change when the job grows
                 if len(self._numbers) >= _NUMBERS_MAX:
                     self._numbers.clear()
                 self._numbers[package] = found
         return found
 
     def number_of(self, ref: AttemptRef) -> int | None:
-        """The number of the package of an attempt: of one that is under way it is remembered."""
+        """The number of an attempt's package; cached for running attempts."""
         asked = self._asked.get(ref)
         return asked[0] if asked is not None else self.number(ref.package)
 
     def work(self, assignment: Assignment, manifests: Manifests, *, site: Site | None = None) -> Work:
-        """How an attempt is run at a site; what it is asked for is remembered until it is over, the same for every site."""
+        """The work order of an attempt at a site; its key, the same for every site, is remembered until it ends."""
         number = self.number(assignment.ref.package)
         if number is None:
             raise PilotageError("the job has no such package", subject=str(assignment.ref))
@@ -126,14 +126,14 @@ class ActiveJob:
         return work
 
     def _is_started_by_site(self) -> bool:
-        """Whether it depends on the site how any of its packages is started; nearly always it does not."""
+        """Whether the command of any package depends on the site; it nearly never does."""
         plan = self.plan
         if self._looked_at is not plan:
             self._looked_at, self._by_site = plan, any(each.starts for each in plan.templates)
         return self._by_site
 
     def _with_scripts_of_now(self, work: Work) -> Work:
-        """The same with the scripts beside it as they are: they run in the folder, and not as they were captured."""
+        """The work order with the current contents of its scripts: they run in the folder, not as captured."""
 
         def of_now(script: WorkScript | None) -> WorkScript | None:
             if script is None or not script.files:
@@ -145,24 +145,24 @@ class ActiveJob:
         return msgspec.structs.replace(work, pre=of_now(work.pre), post=of_now(work.post))
 
     def asked_again(self, assignment: Assignment, manifests: Manifests) -> None:
-        """Work out what an attempt was asked for that a service has given out which is gone.
+        """Recompute the key of an attempt that an earlier service assigned.
 
-        Of inputs without a checksum nobody knows any more which files they were.
+        Inputs without a checksum are no longer known.
         """
         self.work(assignment, manifests)
         self._placed.pop(assignment.ref, None)
 
     def knows(self, ref: AttemptRef) -> bool:
-        """Whether it is remembered what an attempt was asked for."""
+        """Whether the key of an attempt is known."""
         return ref in self._asked
 
     def reads(self, ref: AttemptRef) -> tuple[str, ...]:
-        """The names of the files that an attempt reads, as far as it is remembered."""
+        """The files that an attempt reads, as far as known."""
         asked = self._asked.get(ref)
         return tuple(each.name for each in asked[2]) if asked is not None else ()
 
     def earlier_key(self, ref: AttemptRef) -> tuple[str, str] | None:
-        """The folder and the key under which an earlier run may have made what an attempt is asked for."""
+        """The folder and the key under which an earlier run may have made the outputs of an attempt."""
         asked = self._asked.get(ref) if self.has_earlier else None
         if asked is None or not is_complete(asked[1]):
             return None
@@ -170,7 +170,7 @@ class ActiveJob:
         return self.folder, key
 
     def made(self, ref: AttemptRef, manifest: Manifest) -> MadeWork:
-        """What a granted attempt made, for those who ask for the same later."""
+        """The result of a granted attempt, for reuse by later runs."""
         _, fields, _ = self._asked.pop(ref)
         placed = self._placed.pop(ref, {})
         return MadeWork(
@@ -184,22 +184,22 @@ class ActiveJob:
         )
 
     def forget(self, ref: AttemptRef) -> None:
-        """An attempt is over without a grant."""
+        """An attempt ended without a grant."""
         self._asked.pop(ref, None)
         self._keys.pop(ref, None)
         self._placed.pop(ref, None)
 
     def forget_package(self, package: str, *, attempts: int) -> None:
-        """Nothing more comes of the attempts of a package, so many as there were: another has won, or it was given up."""
+        """The attempts of a package are no longer needed: another was granted, or the package was given up."""
         for attempt in range(1, attempts + 1):
             self.forget(AttemptRef(self.job, package, attempt))
 
 
 class ActiveJobs:
-    """Every job that is worked on, by its id. Threads may ask at once."""
+    """All active jobs by id. Several threads may use it."""
 
     def __init__(self, journal: Journal, *, tree: JobTree, index: ResultsIndex) -> None:
-        """Have jobs from the book of a journal, their folders from a tree, and what was made before from an index."""
+        """Load jobs from a journal, their folders from a tree, and earlier results from an index."""
         self._journal = journal
         self._tree = tree
         self._index = index
@@ -209,7 +209,7 @@ class ActiveJobs:
         self.on_let_go: Callable[[str], None] = lambda _: None
 
     def bring(self, job: str, *, expansion: Expansion, plan: JobPlan, origin: Origin) -> ActiveJob:
-        """Take a job in that is about to be registered, or was recalled."""
+        """Add a job that is about to be registered, or was loaded."""
         staged = self._tree.staged_folder(origin.folder, job)
         kept = self._tree.kept_folder(job)
         at_work = ActiveJob(
@@ -221,7 +221,7 @@ class ActiveJobs:
         return at_work
 
     def get(self, job: str) -> ActiveJob | None:
-        """A job; recalled from the book where it is not here. None where the book has no definition of it."""
+        """A job, loaded from the book if necessary; None if the book has no definition of it."""
         found = self._jobs.get(job)
         if found is not None:
             return found
@@ -229,14 +229,14 @@ class ActiveJobs:
             return self._jobs.get(job) or self._recall(job)
 
     def laid_out(self, job: str) -> Expansion | None:
-        """The layout of a job that is here; no other is recalled for it."""
+        """The expansion of an active job; does not load any."""
         found = self._jobs.get(job)
         return found.expansion if found is not None else None
 
     def reused(self, work: list[Work], assignments: Sequence[Assignment]) -> list[Work]:
-        """The same work, with what an earlier run made of the very same inputs instead of how to make it again.
+        """The work orders, replaced by earlier results where the inputs are the same.
 
-        What depends on nothing that its job makes was looked for when that came in.
+        Packages without producers in their job were looked up when the job was submitted.
         """
         keys = {
             earlier: number
@@ -266,20 +266,20 @@ class ActiveJobs:
             found = recall(self._journal, row)
             return self.bring(job, expansion=found.expansion, plan=found.plan, origin=found.origin)
         except PilotageError as fault:
-            log.warning("job %s cannot be laid out again: %s", job, fault)
+            log.warning("job %s cannot be expanded again: %s", job, fault)
             return None
 
     def beside(self, folder: str, jobs: Collection[str]) -> list[tuple[str, Expansion]]:
-        """Which of some jobs are of a folder, laid out."""
+        """Those of the given jobs that use a folder, expanded."""
         found = ((job, self.get(job)) for job in sorted(jobs))
         return [(job, each.expansion) for job, each in found if each is not None and each.folder == folder]
 
     def were_concurrent(self, job: str, other: str) -> bool:
-        """Whether a job must not replace what another has made."""
+        """Whether a job must not replace another one's outputs."""
         return were_concurrent(self._journal, job, other)
 
     def release(self, job: str) -> None:
-        """A job is over, or was not taken: it is had from the book should anybody ask."""
+        """Drop a finished or rejected job; it is loaded from the book if needed again."""
         with self._guard:
             self._jobs.pop(job, None)
             for key in [key for key in self._offered if key[0] == job]:
@@ -287,16 +287,16 @@ class ActiveJobs:
         self.on_let_go(job)
 
     def offer_growth(self, job: str, stage: int, expanded: Expanded) -> None:
-        """A job with one more stage, which holds once the core has written so."""
+        """Keep the expansion with one more stage until the core has written it."""
         with self._guard:
             self._offered[job, stage] = expanded
 
     def take_growth(self, job: str, stage: int) -> None:
-        """The stage was written: the job is laid out with it from now on."""
+        """The stage was written: use the expansion that includes it."""
         with self._guard:
             expanded = self._offered.pop((job, stage), None)
             at_work = self._jobs.get(job)
             if at_work is not None and expanded is not None:
                 at_work.expansion, at_work.plan = expanded.expansion, expanded.plan
             elif at_work is None or any(late.stage == stage for late in at_work.expansion.late):
-                self._jobs.pop(job, None)  # recalled with everything when it is asked for
+                self._jobs.pop(job, None)  # loaded with all stages when it is next needed

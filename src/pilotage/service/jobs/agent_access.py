@@ -1,4 +1,4 @@
-"""What an agent may have and may bring: the files of what its site holds, and the logs of what it ran itself."""
+"""Which files an agent may read (those of attempts at its site), and which logs it may upload (those of its own)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from pilotage.service.works.manifests import Manifests
 
 
 class AgentAccess:
-    """Knows it from the jobs at work, and from the book where those do not say."""
+    """Decides from the active jobs, and from the book where those do not tell."""
 
     def __init__(self, journal: Journal, jobs: ActiveJobs, manifests: Manifests) -> None:
-        """Take what knows."""
         self._journal = journal
         self._jobs = jobs
         self._manifests = manifests
 
     def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
-        """The names of all files that the attempts read which the pilots of a site hold; in the engine's thread only."""
+        """The names of all files that attempts on the pilots of a site read; in the engine's thread only."""
         at_work, state = self._jobs.get(job), engine.state.jobs.by_id.get(job)
         names: set[str] = set()
         if at_work is None or state is None:
@@ -36,11 +35,11 @@ class AgentAccess:
                     if ref.job == job:
                         names.update(at_work.reads(ref) or self._asked_again(at_work, state, ref))
                         if ref not in pilot.assigned:
-                            at_work.forget(ref)  # nobody else asks for it
+                            at_work.forget(ref)  # no other request uses it
         return frozenset(names)
 
     def _asked_again(self, at_work: ActiveJob, state: JobState, ref: AttemptRef) -> tuple[str, ...]:
-        """What an attempt reads that a service gave out which is gone."""
+        """The files read by an attempt that an earlier service assigned."""
         number = at_work.number_of(ref)
         if at_work.knows(ref) or number is None:
             return ()
@@ -50,26 +49,26 @@ class AgentAccess:
         return at_work.reads(ref)
 
     def ran(self, exchange: Exchange, ref: AttemptRef) -> bool:
-        """Whether the book says that an agent ran an attempt, at the site that it speaks for."""
+        """Whether the book says that an agent ran an attempt, at its site."""
         place, row = parse_dotted(ref.package), self._journal.job(ref.job)
         package = self._journal.package(row, place) if row is not None and place is not None else None
         facts = package.facts.attempts.get(ref.attempt) if package is not None else None
         return facts is not None and (facts.pilot, facts.site) == (exchange.pilot, exchange.site)
 
 
-# Whose logs they are: an agent brings those of what it runs, and of nothing else.
+# Ownership of logs: an agent may upload only those of attempts that it runs or ran.
 
 log = logging.getLogger(__name__)
 
-_DOUBTFUL_MAX = 1000  # logs of one exchange that the book is asked about
+_DOUBTFUL_MAX = 1000  # logs of one exchange that are looked up in the book
 
 Ran = Callable[[Exchange, AttemptRef], bool]
 
 
 def own_logs(engine: Engine, says: AgentSays, *, ran: Ran) -> list[LogText]:
-    """The logs that are an agent's to bring: of what it holds or owes the end of, or `ran` by the book.
+    """The logs that an agent may upload: of attempts it holds or must still report, or `ran` according to the book.
 
-    The book is asked where a log comes again, or its pilot is known no more, which is rare.
+    The book is read only for a repeated log or an unknown pilot, which is rare.
     """
     exchange = says.exchange
     pilot = engine.state.pilots.by_name.get(exchange.pilot)
@@ -83,7 +82,7 @@ def own_logs(engine: Engine, says: AgentSays, *, ran: Ran) -> list[LogText]:
                 continue
         kept.append(text)
     if len(kept) < len(says.logs):
-        log.warning("%d logs of %.64s are of nothing it ran", len(says.logs) - len(kept), exchange.pilot)
+        log.warning("%d logs from %.64s are of attempts it did not run", len(says.logs) - len(kept), exchange.pilot)
     return kept
 
 
@@ -91,5 +90,5 @@ def _ran(exchange: Exchange, ref: AttemptRef, ran: Ran) -> bool:
     try:
         return ran(exchange, ref)
     except PilotageError as fault:
-        log.warning("nobody knows whose log it is that %.64s brings: %s", exchange.pilot, fault)
+        log.warning("the owner of a log from %.64s is unknown: %s", exchange.pilot, fault)
         return False

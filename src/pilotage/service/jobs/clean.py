@@ -1,9 +1,9 @@
-"""What earlier runs of a document made and it no longer makes: found, and removed.
+"""Finds and removes files of earlier runs that a document no longer makes.
 
-A file goes only if it is certain that nobody wants it: it has the content that a run of this document was granted, no other
-run made it since, the document as it is now does not make it, cannot make it and does not read it, under whatever name,
-and neither does a job that is not over, nor another document by its latest run or as it lies beside this one. What failed
-packages of a job read stays until the job is cleared, so that they can be retried.
+A file is removed only if it is certain to be unused: it has the content that a run of this document was granted, no
+other run made it since, the present document neither makes nor reads it and cannot make it, under whatever name, and
+neither does an unfinished job, nor another document by its latest run or as it is in the folder. Files that failed
+packages of a job read stay until the job is cleared, so that they can be retried.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ from pilotage.service.jobs.submission import expansion_of, recall
 from pilotage.service.works.capture import differing_of, output_column
 from pilotage.service.works.documents_beside import documents_beside
 
-# Which files a job makes and reads, by their names in its folder: also those whose names are not known before they
-# are made.
+# Which files a job makes and reads, by their names in its folder; including files whose names are not known in advance.
 
 _ALL_STAGES = 1  # of an index in which everything is of stage 0
 
 
 class FileUses:
-    """The files of one job. Where it is not certain whether it uses one, it does."""
+    """The files of one job. In doubt, it uses a file."""
 
     def __init__(self, expansion: Expansion, brought: Collection[str] = ()) -> None:
-        """Take the job as it is laid out, and the names of the files that it brought along."""
+        """Take the expansion of a job, and the names of the files that it brought along."""
         self._made: set[str] = set()
         self._made_like = PatternIndex()
         self._read: set[str] = {*brought}
@@ -58,7 +57,7 @@ class FileUses:
         for block in expansion.blocks:
             self._add_outputs(block)
             self._add_inputs(block)
-        for names in expansion.resolved.lists.values():  # what it was laid out over, whatever that is
+        for names in expansion.resolved.lists.values():  # the files of its lists, whatever they are
             self._read.update(names)
         for block in (*expansion.blocks, *expansion.late_blocks):
             for each in differing_of(block, expansion.definition):
@@ -75,11 +74,11 @@ class FileUses:
                 self._may_read([_written(source.files, expansion.definition)])
 
     def makes(self, name: str) -> bool:
-        """Whether it makes a file, under a name that is known."""
+        """Whether it makes a file of a known name."""
         return name in self._made
 
     def may_make(self, name: str) -> bool:
-        """Whether it may make a file, by a pattern, by a regular expression, or in a stage that is not laid out yet."""
+        """Whether it may make a file: by a pattern, by a regular expression, or in a stage that is not expanded yet."""
         return bool(self._made_like.makers_of(literal(name), before_stage=_ALL_STAGES))
 
     def reads(self, name: str) -> bool:
@@ -87,7 +86,7 @@ class FileUses:
         return name in self._read or bool(self._read_like.makers_of(literal(name), before_stage=_ALL_STAGES))
 
     def names_read(self) -> Collection[str]:
-        """The names under which it reads files, as far as they are known; some may be values of a list that are no files."""
+        """The known names of files that it reads; some may be list values that are not files."""
         return self._read
 
     def uses(self, name: str) -> bool:
@@ -109,7 +108,8 @@ class FileUses:
                 column = block.column(lists[0].name)
                 self._read.update(_listed(column, lists[0].attribute) if column is not None else ())
             elif is_pattern(literal_text(template)):
-                # What other stages make is theirs, and what was on disk is in the lists; but not what it takes by itself.
+                # Outputs of other stages are theirs, and files on disk are in the lists; but not those a binary fetches
+                # itself.
                 self._may_read(_patterns(block, template) if _comes_by_itself(given) else ())
             elif template.placeholders:
                 self._read.update(tidy_names(render_column(template, BlockColumns(block), block.count)))
@@ -117,7 +117,7 @@ class FileUses:
                 self._read.add(tidy_name(literal_text(template)))
 
     def _add_image(self, block: Block) -> None:
-        if block.package.container is not None:  # an image that is no file is the name of none, either
+        if block.package.container is not None:  # an image that is not a file has no file name, either
             template = block.bound(block.package.container.image)
             if template.placeholders:
                 self._may_read([tidy_name(general_pattern(template))])
@@ -128,12 +128,12 @@ class FileUses:
         self._made_like.add(((pattern, 0) for pattern in {*patterns}), stage=0)
 
     def _may_read(self, patterns: Collection[str] | Iterator[str]) -> None:
-        # What says nothing is the name of an item; where these come from is said by the iteration.
+        # A pattern without text is the name of an item; the iteration says where items come from.
         self._read_like.add(((pattern, 0) for pattern in {*patterns} if pattern.strip("*")), stage=0)
 
 
 def files_there(tree: JobTree, folder: str, names: Collection[str]) -> Iterator[StoredFile]:
-    """The files of some names, as far as they can be looked at: what cannot be is read by nobody."""
+    """The files of these names that can be examined; a file that cannot be is not read by anything."""
     try:
         yield from tree.look_up(folder, names).values()
     except StoreError:
@@ -143,18 +143,18 @@ def files_there(tree: JobTree, folder: str, names: Collection[str]) -> Iterator[
 
 
 def identity(file: StoredFile) -> tuple[int, int]:
-    """What a file is, under whatever name: a link leads to the same one."""
+    """The identity of a file under any name: a link has the same."""
     return file.inode, file.changed_ns
 
 
 def name_in(root: str, *, folder: str, name: str) -> str:
-    """What a file of a folder is called from another one, above or below that; empty where it is not in there."""
+    """The name of a file relative to another folder, above or below its own; empty if it is not inside."""
     path, beginning = f"{folder}/{name}", f"{root}/"
     return path[len(beginning) :] if path.startswith(beginning) else ""
 
 
 def _patterns(block: Block, template: Template) -> list[str]:
-    """A pattern with its gaps filled in, for every package of a block."""
+    """A pattern with its placeholders filled in, for every package of a block."""
     if not template.placeholders:
         return [tidy_name(literal_text(template))]
     return [tidy_name(render(template, block.values(position), quote=literal)) for position in range(block.count)]
@@ -170,34 +170,34 @@ def _comes_by_itself(given: InputFile) -> bool:
 
 
 def _not_listed(block: Block) -> Iterator[InputFile]:
-    """The inputs of a block without packages that are no patterns: what matched one of these is in the lists."""
+    """The inputs of a block without packages that are no patterns: matches of patterns are in the lists."""
     for _, given in block.inputs():
         if _comes_by_itself(given) or not is_pattern(literal_text(block.bound(given.name))):
             yield given
 
 
 def _sources(definition: Definition) -> Iterator[tuple[int, Source]]:
-    """Every list that the stages, counted from 1, and lines of a job draw on."""
+    """Every list that the stages (from 1) and lines of a job use."""
     for number, stage in enumerate(definition.stages, start=1):
         for iteration in (stage.each, *(line.each for line in stage.lines)):
             yield from ((number, source) for source in sources(iteration))
 
 
 def _written(text: str, definition: Definition) -> str:
-    """A name or pattern with the constants of a job filled in; another gap may be anything."""
+    """A name or pattern with the constants of a job filled in; other placeholders match anything."""
     template = bind(parse_template(text), definition.constants)
     return tidy_name(general_pattern(template) if template.placeholders else literal_text(template))
 
 
 Learn = Callable[[str], bool]
-"""Has the index learn from the book which files of a folder are ours."""
+"""Updates the index from the book with the files of a folder that pilotage made."""
 AtWork = Callable[[str], "tuple[Expansion, Collection[str]] | None"]
-"""A job that is worked on, as it is laid out, and the files that it brought along; None where it is not at hand."""
+"""The expansion of an active job, and the files that it brought along; None if it is not active."""
 
 _ROWS_AT_ONCE = 1000
 _NAMED_MAX = 5
 _USES = "makes or reads it"
-_NAMELESS = frozenset({"", "-"})  # documents that are no files: of Python, or read from standard input
+_NAMELESS = frozenset({"", "-"})  # documents that are not files: from Python, or from standard input
 
 
 def clean(
@@ -210,10 +210,10 @@ def clean(
     unfinished: Collection[str] = (),
     at_work: AtWork = lambda _: None,
 ) -> ObsoleteFiles:
-    """Find what a document no longer makes, and remove what is asked for of it. Nobody may submit a job meanwhile.
+    """Find the files that a document no longer makes, and remove those requested. No job may be submitted meanwhile.
 
-    `unfinished` are jobs that are not over besides those that are not by the book. Raises `DocumentError`, and `StoreError`
-    where files cannot be looked at; what cannot be removed is told.
+    `unfinished` are further unfinished jobs that the book does not show as such. Raises `DocumentError`, and
+    `StoreError` if files cannot be examined; files that cannot be removed are reported.
     """
     made = _made(index, request.submission.folder, learn)
     search = _Search(request, journal=journal, tree=tree, index=index, unfinished=unfinished, at_work=at_work)
@@ -229,7 +229,7 @@ def clean(
             if tree.remove(found.folder, file.name, sha256=file.sha256):
                 removed.append(file.name)
             else:
-                failed.append(NotRemoved(name=file.name, message="it was changed a moment ago"))
+                failed.append(NotRemoved(name=file.name, message="it has just been changed"))
         except StoreError as fault:
             failed.append(NotRemoved(name=file.name, message=fault.what))
     folders = tree.remove_empty(found.folder, removed)
@@ -237,18 +237,18 @@ def clean(
 
 
 def removal_notes(found: ObsoleteFiles, *, journal: Journal, clock: Clock) -> list[Event]:
-    """What the book is told of what was removed: one line for each job that made some of it, and is not put away."""
+    """Events that record removed files: one for each job that made some of them and is not sealed."""
     removed = {*found.removed}
     by_job: dict[str, list[str]] = {}
     for file in found.files:
         if file.name in removed:
             by_job.setdefault(file.job, []).append(file.name)
-    stream = f"clean-{secrets.token_hex(6)}"  # of its own: nobody else counts in it
+    stream = f"clean-{secrets.token_hex(6)}"  # a stream of its own
     notes: list[Event] = []
     for job, names in sorted(by_job.items()):
         row = journal.job(job)
         if row is None or row.place != "live":
-            continue  # an event would bring it back
+            continue  # an event would unseal it
         more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
         count = "1 file" if len(names) == 1 else f"{len(names):,} files"
         text = (
@@ -271,14 +271,14 @@ def removal_notes(found: ObsoleteFiles, *, journal: Journal, clock: Clock) -> li
 
 
 def _made(index: ResultsIndex, folder: str, learn: Learn) -> Iterator[tuple[str, dict[str, MadeFile]]]:
-    """The names under which something was made, each with what it was, by checksum."""
+    """The names of all outputs made, each with its contents by checksum."""
     learn(folder)
     for name, files in groupby(index.made_files(folder), key=lambda made: made.file.name):
         yield name, {made.file.sha256: made for made in files}
 
 
 class _User(NamedTuple):
-    """A job, or another document, whose files stay: in which folder, and which they are; None: nobody knows, so all."""
+    """A job, or another document, whose files stay: its folder, and the files it uses; None: unknown, so all."""
 
     folder: str
     uses: FileUses | RetryInputs | None
@@ -287,7 +287,7 @@ class _User(NamedTuple):
 
 
 class _Search:
-    """Looks through what was made in a folder."""
+    """Searches the outputs made in a folder."""
 
     def __init__(
         self,
@@ -316,13 +316,13 @@ class _Search:
             for job, origin in self._origins.items()
             if origin is not None and (job in unfinished or self._rows[job].state not in FINAL_NAMES)
         }
-        self._documents: dict[tuple[str, str], bool] = {}  # by folder and name: whether they are there
+        self._documents: dict[tuple[str, str], bool] = {}  # by folder and name: whether the document exists
         self._mine = self._runs_of_document()
         self._by_parameters: dict[tuple[tuple[str, str], ...], frozenset[str]] = {}
         self._links: dict[tuple[int, int], tuple[StaysFor, str]] | None = None
 
     def obsolete(self, made: Iterator[tuple[str, dict[str, MadeFile]]]) -> ObsoleteFiles:
-        """What can be removed, and what stays."""
+        """The files that can be removed, and those that stay."""
         wanted = {
             name: contents
             for name, contents in made
@@ -384,14 +384,14 @@ class _Search:
             return StayingFile(name=name, reason=reason, message=message)
 
         if self._tree.is_linked(self._folder, name):
-            return kept("link", "it is a link, or in a folder that is one")
+            return kept("link", "it is a link, or in a linked folder")
         sizes = {each.file.size_bytes for each in contents.values()}
         sha256 = self._tree.checksum(self._folder, name) if there.size_bytes in sizes else None
         made = contents.get(sha256 or "")
         if made is None or sha256 is None:
             return kept("changed", "it was changed since it was made")
         if made.job in self._unfinished:
-            return kept("unfinished-job", f"the job {made.job}, which is not over, made it")
+            return kept("unfinished-job", f"the unfinished job {made.job} made it")
         for user in users:
             inner = name_in(user.folder, folder=self._folder, name=name)
             if inner and (user.uses is None or user.uses.uses(inner)):
@@ -415,9 +415,9 @@ class _Search:
     # --- whose it is ---
 
     def _runs_of_document(self) -> set[str]:
-        """The runs of the document: from a file of its name, or of the same job's name where that file is gone.
+        """The runs of the document: from a file of its name, or of the same job name if that file is gone.
 
-        Of jobs that were purged only the name of the job is left: it tells, unless another document has it, too.
+        Of purged jobs only the job name is left: it decides, unless another document has the same.
         """
         submission, name = self._submission, self._definition.job
         found: set[str] = set()
@@ -445,21 +445,21 @@ class _Search:
         return same_name and origin.document not in _NAMELESS and not self._is_there(origin)
 
     def _is_there(self, origin: Origin) -> bool:
-        """Whether the document that a job was read from is still there, under that name."""
+        """Whether the document of a job still exists under its name."""
         key = (origin.folder, origin.document)
         if key not in self._documents:
             try:
                 self._documents[key] = bool(self._tree.look_up(origin.folder, [origin.document]))
-            except StoreError:  # nobody may look there: what is not known for certain is there
+            except StoreError:  # it cannot be examined: in doubt it exists
                 self._documents[key] = True
         return self._documents[key]
 
     # --- who else wants it ---
 
     def _users(self) -> list[_User]:
-        """The jobs that are not over, those that can be retried, and the other documents by their latest runs.
+        """The unfinished jobs, those that can be retried, and the latest runs of the other documents.
 
-        Of this folder and those around it, and of the same user wherever they are: links may lead from there to here.
+        In this folder and those around it, and of the same user anywhere: links may lead here.
         """
         found: list[_User] = []
         latest: dict[tuple[str, str], JobRow] = {}
@@ -470,7 +470,7 @@ class _Search:
             if row.owner != self._submission.owner and not _are_nested(origin.folder, self._folder):
                 continue
             if job in self._unfinished:
-                message = f"the job {job}, which is not over, {_USES}"
+                message = f"the unfinished job {job} {_USES}"
                 found.append(_User(origin.folder, self._uses_of(row), "unfinished-job", message))
                 continue
             if _can_be_retried(row) and (inputs := self._inputs_to_retry(row)) is not None:
@@ -509,7 +509,7 @@ class _Search:
         return FileUses(expansion, captured if origin is None else [*captured, origin.document])
 
     def _readers_by_link(self, users: Collection[_User]) -> Mapping[tuple[int, int], tuple[StaysFor, str]]:
-        """Who reads a file, by what the file is: another name may lead to it, through a link."""
+        """Which job reads a file, by the file's identity: another name may lead to it, through a link."""
         if self._links is None:
             own = _User(self._folder, self._now, "document", f"the document {_USES}")
             self._links = {}
@@ -517,13 +517,13 @@ class _Search:
                 names = user.uses.names_read() if user.uses is not None else ()
                 who = user.message.removesuffix(_USES)
                 for file in files_there(self._tree, user.folder, names):
-                    self._links[identity(file)] = (user.reason, f"{who}reads {file.name}, which leads to it")
+                    self._links[identity(file)] = (user.reason, f"{who}reads {file.name}, which is the same file")
         return self._links
 
     # --- parameters ---
 
     def _made_with_others(self, name: str, job: str) -> str:
-        """The parameters of a run, where they are others than now and the document makes a file of this name with them."""
+        """The parameters of a run that differ from the present ones, if the document makes this file with them."""
         now, chosen = self._definition.parameters, self._chosen(job)
         other = tuple(
             (each, value) for each, value in sorted(chosen.items()) if each in now and now[each].chosen != value
@@ -540,7 +540,7 @@ class _Search:
         return ", ".join(f"{each}={value}" for each, value in other)
 
     def _chosen(self, job: str) -> dict[str, str]:
-        """What the parameters of a job were."""
+        """The parameters of a job."""
         row = self._rows[job]
         content = self._journal.content(row.definition) if row.definition else None
         if content is None:
@@ -559,7 +559,7 @@ class _Parameters(msgspec.Struct, frozen=True):
 
 
 def _names_made(definition: Definition) -> frozenset[str]:
-    """Patterns of everything that a document makes, whatever it iterates over."""
+    """Patterns of all outputs of a document, whatever it iterates over."""
     return frozenset(name for stage in range(len(definition.stages)) for name in late_outputs(definition, stage))
 
 

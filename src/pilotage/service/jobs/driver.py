@@ -1,8 +1,8 @@
-"""The core of the service in real time: one thread takes in what came, steps, has it written, and only then lets it out.
+"""Drives the core in real time: one thread takes input, steps, writes the events, and only then lets the rest out.
 
-Steps may run ahead of what is durable; replies, answers and effects wait until everything before them is. Whoever asks
-gets a future. The thread dies of nothing but a fault of its own; then it says so, and nothing is answered any more: the
-book is whole, and a service that starts anew goes on from it.
+Steps may run ahead of what is durable; replies, answers and effects wait until all events before them are. Callers get
+a future. The thread ends only on a fault of its own; then it reports it and answers nothing more: the book is
+consistent, and a new service resumes from it.
 """
 
 from __future__ import annotations
@@ -36,101 +36,100 @@ log = logging.getLogger(__name__)
 Told = TypeVar("Told")
 
 AHEAD_MAX = 2
-"""Steps that may be on their way to the disk at once: what comes meanwhile is one step, and one commit."""
+"""Steps that may be on their way to disk at once: input that arrives meanwhile becomes one step, and one commit."""
 
-_AGAIN_SECONDS = 1.0  # until a write that there was no room for is tried again
+_AGAIN_SECONDS = 1.0  # before a write that found the disk full is tried again
 
 
 class Outside(Protocol):
-    """What happens once a step is durable. Every method is called in the thread of the driver, in order."""
+    """Acts on durable steps. Every method is called in the driver's thread, in order."""
 
     def begin(self, driver: Driver) -> Core:
-        """A core from what the book says; whatever was left half done outside is mended first."""
+        """Make a core from the book, after finishing what an earlier service left half done."""
         ...
 
     def heard(self, pilot: str) -> StreamRow | None:
-        """How far an agent was heard that the core does not know, by the book."""
+        """How far an agent's stream was received, from the book; for agents unknown to the core."""
         ...
 
     def ran(self, exchange: Exchange, ref: AttemptRef) -> bool:
-        """Whether an agent ran an attempt, by the book."""
+        """Whether an agent ran an attempt, according to the book."""
         ...
 
     def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
-        """The events of a step are durable: files are published, logs kept."""
+        """The events of a step are durable: publish files, store logs."""
         ...
 
     def reply(self, reply: ExchangeReply) -> bytes:
-        """What goes over the wire to an agent."""
+        """Encode a reply to an agent."""
         ...
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
-        """Do things in the world; must not wait for it."""
+        """Carry out effects; must not block."""
         ...
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """The driver has ended."""
         ...
 
 
 class _Stepped(msgspec.Struct):
-    """A step on its way to the disk; its turn to be written comes when everything before it is durable."""
+    """A step on its way to disk; it is written when all earlier ones are durable."""
 
     outbox: Outbox
     logs: Sequence[LogText]
-    receipt: Future[Receipt] | None = None  # once it was handed to the writer
+    receipt: Future[Receipt] | None = None  # once it was given to the writer
 
 
 class Driver:
-    """The thread, its door, and who waits for an answer."""
+    """The thread, its queue, and the callers waiting for an answer."""
 
     def __init__(self, *, writer: Writer, clock: Clock, outside: Outside) -> None:
-        """Nothing runs before `start`."""
         self._writer = writer
         self._clock = clock
         self._outside = outside
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._change = threading.Condition()
         self._inbox: list[Input] = []
-        self._spoke: dict[str, int] = {}  # by pilot: where its latest exchange is among what came
-        self._logs: dict[str, AgentSays] = {}  # the same of those that bring some
-        self._complaint = ""  # why the book could not be written, as it was last said
+        self._spoke: dict[str, int] = {}  # by pilot: the index of its latest exchange in the input
+        self._logs: dict[str, AgentSays] = {}  # the same for exchanges that bring logs
+        self._complaint = ""  # the last reported reason why the book could not be written
         self._questions: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
-        self._agents: dict[str, tuple[int, Future[bytes]]] = {}  # who waits, by pilot
+        self._agents: dict[str, tuple[int, Future[bytes]]] = {}  # waiting futures, by pilot
         self._askers: dict[int, Future[Accepted]] = {}  # by token
         self._token = 0
         self._ahead: deque[_Stepped] = deque()
-        self._leaving: Future[None] | None = None  # of the one step that the writer has, until it was let out
+        self._leaving: Future[None] | None = None  # of the step that the writer has, until it has taken effect
         self._again_at: float | None = None
         self._wake_at: float | None = 0.0
-        self._wake_by = 0.0  # the same by a clock that nobody sets: set back, the other may be hours away from it
+        self._wake_by = 0.0  # the same by a monotonic clock: the other may be set back by hours
         self._stopping = False
         self._over = False
         self._ready: Future[None] = Future()
         self.fault: BaseException | None = None
         self.yielding = ThreadYielding()  # of the thread
 
-    # --- the door: any thread ---
+    # --- for callers in any thread ---
 
     def start(self) -> None:
-        """Start from the book; returns when the core is there, or raises what kept it from it."""
+        """Start from the book; returns when the core exists, or raises what prevented it."""
         self._thread.start()
         self._ready.result()
 
     @property
     def alive(self) -> bool:
-        """Whether what is asked will be answered."""
+        """Whether requests will be answered."""
         return self._thread.is_alive() and not self._stopping
 
     @property
     def broken(self) -> str:
-        """What it died of; empty while it lives, and where it was stopped."""
+        """The error that ended it; empty while it runs, and if it was stopped."""
         if isinstance(self.fault, PilotageError):
             return str(self.fault)
         return "" if self.fault is None else f"{type(self.fault).__name__}: {self.fault}"
 
     def stop(self) -> None:
-        """Let what is on its way to the disk arrive, and end."""
+        """Wait for pending writes, and end."""
         with self._change:
             self._stopping = True
             self._change.notify()
@@ -138,14 +137,14 @@ class Driver:
             self._thread.join()
 
     def exchange(self, says: AgentSays) -> Future[bytes]:
-        """What an agent says; the answer is there when everything it rests on is durable."""
+        """Process an agent's exchange; answered when everything the answer depends on is durable."""
         future: Future[bytes] = Future()
         exchange = says.exchange
         with self._change:
             if self._refuses(future):
                 return future
             before = self._agents.get(exchange.pilot)
-            is_old = before is not None and before[0] > exchange.sequence  # late, or said again by somebody else
+            is_old = before is not None and before[0] > exchange.sequence  # late, or repeated by another process
             if not is_old:
                 self._agents[exchange.pilot] = (exchange.sequence, future)
             self._put(exchange)
@@ -154,11 +153,11 @@ class Driver:
             self._change.notify()
         if before is not None:
             passed = future if is_old else before[1]
-            fail(passed, Superseded("a later exchange of this agent has come", subject=exchange.pilot))
+            fail(passed, Superseded("a later exchange of this agent has arrived", subject=exchange.pilot))
         return future
 
     def _put(self, exchange: Exchange) -> None:
-        """Take an exchange in, in the place of one before it that nobody has looked at: what is not answered is said again."""
+        """Queue an exchange, in place of an earlier one not processed yet: an agent repeats what was not answered."""
         place = self._spoke.setdefault(exchange.pilot, len(self._inbox))
         if place == len(self._inbox):
             self._inbox.append(exchange)
@@ -166,19 +165,19 @@ class Driver:
             self._inbox[place] = exchange
 
     def operate(self, operation: AnyOperation, *, before: Sequence[Input] = ()) -> Future[Accepted]:
-        """Ask for an operation; fails with `OperationRefused`. What goes `before` it is taken in with the same step."""
+        """Request an operation; fails with `OperationRefused`. Input in `before` is processed in the same step."""
         return self._ask_core(lambda token: Asked(token=token, operation=operation), before=before)
 
     def submit(self, make: Callable[[int], Submit]) -> Future[Accepted]:
-        """Bring a job in; fails with `OperationRefused`. The token goes into the message."""
+        """Submit a job; fails with `OperationRefused`. The token goes into the message."""
         return self._ask_core(make)
 
     def tell(self, make: Callable[[int], Input]) -> Future[Accepted]:
-        """Bring in whatever else is answered; fails with `OperationRefused`. The token goes into the message."""
+        """Send any other message that has an answer; fails with `OperationRefused`. The token goes into the message."""
         return self._ask_core(make)
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
-        """Have a question answered between two steps; it must only look."""
+        """Run a query on the engine between two steps; it must not change anything."""
         future: Future[Told] = Future()
         with self._change:
             if not self._refuses(future):
@@ -187,7 +186,7 @@ class Driver:
         return future
 
     def receive(self, *messages: Input) -> None:
-        """Take in what a site reports, or a plan that has grown; what comes together is taken in with one step."""
+        """Queue reports of a site, or an expanded plan; messages given together are processed in one step."""
         with self._change:
             self._inbox += messages
             self._change.notify()
@@ -210,7 +209,7 @@ class Driver:
         return False
 
     def _not_running(self) -> NotRunning:
-        """Why nothing is done any more, for whoever asked: the reason and the cure, where there are some."""
+        """The error for a caller when the driver has stopped: the reason and the cure, if known."""
         if isinstance(self.fault, PilotageError):
             step = self.fault.next_step or "its log says more; start it again"
             return NotRunning(f"the service has stopped: {self.fault.what}", next_step=step)
@@ -218,13 +217,13 @@ class Driver:
 
     @property
     def leaving(self) -> Future[None] | None:
-        """When all that is durable now will have been let out; None where it has been. Look at the book first, then here."""
+        """Completes when everything durable now has taken effect; None if it has. Call it after reading the book."""
         return self._leaving
 
     # --- the thread ---
 
     def on_its_way(self, job: str) -> bool:
-        """Whether something of a job was decided and has not left yet; to be asked within a question only."""
+        """Whether decisions about a job have not taken effect yet; only within a query."""
         return any(one.event.job == job for stepped in self._ahead for one in stepped.outbox.events)
 
     def _run(self) -> None:
@@ -239,9 +238,7 @@ class Driver:
             while self._turn(core):
                 pass
         except BaseException as fault:
-            log.exception(
-                "the engine stops: what it did is in the book, and a service that starts anew goes on from it"
-            )
+            log.exception("the engine stops: its decisions are in the book, and a new service resumes from it")
             self.fault = fault
         finally:
             self._end()
@@ -275,20 +272,20 @@ class Driver:
         return len(self._ahead) < AHEAD_MAX and bool(self._inbox)
 
     def _arrived(self, stepped: _Stepped) -> bool:
-        """Whether there is something to do about a step: it is durable, or its write failed."""
+        """Whether a step needs attention: it is durable, or its write failed."""
         if self._again_at is not None:
             return False
         return not stepped.outbox.events or stepped.receipt is None or stepped.receipt.done()
 
     def _patience(self) -> float | None:
-        """How long nothing needs to be done by itself."""
+        """How long the thread may wait for input."""
         times = [] if self._again_at is None else [self._again_at - self._clock.now()]
         if self._wake_at is not None and len(self._ahead) < AHEAD_MAX:
             times.append(self._sleeps_for())
         return max(0.0, min(times)) if times else None
 
     def _sleeps_for(self) -> float:
-        """How many seconds there are until the core wants to be woken."""
+        """Seconds until the core wants to be woken."""
         assert self._wake_at is not None
         return min(self._wake_at - self._clock.now(), self._wake_by - time.monotonic())
 
@@ -309,7 +306,7 @@ class Driver:
         self._release(core)
 
     def _write(self, stepped: _Stepped) -> None:
-        """Hand the events of a step to the writer; where it takes nothing now, it is asked again."""
+        """Give the events of a step to the writer; try again later if it is busy."""
         outbox = stepped.outbox
         self._leaving = for_many()  # before anything of it can be read
         try:
@@ -325,10 +322,10 @@ class Driver:
             self._change.notify()
 
     def _release(self, core: Core) -> None:
-        """Have the first step written, and let out what is durable, one after the other.
+        """Write the first step, and let durable ones take effect, one after another.
 
-        No step is handed to the writer before the one before it is durable: a later decision must never be in the book
-        without what it rests on. A write that there was no room for is tried again, and everything waits for it.
+        A step is given to the writer only when the one before it is durable: a later decision must never be in the book
+        without the ones it depends on. A write that found the disk full is tried again, and everything waits for it.
         """
         if self._again_at is not None and self._clock.now() >= self._again_at:
             self._again_at = None
@@ -359,7 +356,7 @@ class Driver:
             self._has_left()
 
     def _has_left(self) -> None:
-        """What the writer had was let out, or is not in the book."""
+        """The step that the writer had has taken effect, or is not in the book."""
         leaving, self._leaving = self._leaving, None
         if leaving is not None:
             leaving.set_result(None)
@@ -371,7 +368,7 @@ class Driver:
         for reply in outbox.replies:
             waiting = self._agents.get(reply.pilot)
             if waiting is None or waiting[0] != reply.sequence:
-                continue  # nobody waits for it any more: the next exchange is answered in full
+                continue  # the caller has gone: the agent's next exchange gets a full answer
             with self._change:
                 if self._agents.get(reply.pilot) is waiting:
                     del self._agents[reply.pilot]
@@ -391,7 +388,7 @@ class Driver:
             future.set_result(told.outcome)
 
     def _end(self) -> None:
-        """Leave nobody waiting."""
+        """Fail all waiting callers."""
         with self._change:
             self._over = True
             waiting = [future for _, future in self._agents.values()]

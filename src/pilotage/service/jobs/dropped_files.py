@@ -1,7 +1,7 @@
-"""The files of a line that was dropped with them: removed where nobody else has or reads them, and noted in the book.
+"""Removes the files of a dropped line, unless another job has or reads them, and records it in the book.
 
-That they are to go is in the book before anything is touched (`RemovalOrdered`), and what became of them afterwards
-(`FilesRemoved`). So a service that dies in between leaves it to the next one.
+The order to remove is in the book before any file is touched (`RemovalOrdered`), and the outcome afterwards
+(`FilesRemoved`). So if a service dies in between, the next one finishes it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Told = TypeVar("Told")
 Ask = Callable[[Callable[[Engine], Told]], "Future[Told]"]
 
 TOLD_MAX = 1000
-"""So many names of removed and of kept files are told to who asked; the book has all of them."""
-_EVENT_BYTES = 64 * 1024  # of names in one event, or one name more
+"""Names of removed and kept files in an answer; the book has all of them."""
+_EVENT_BYTES = 64 * 1024  # of the names in one event, or one name more
 _EVENTS_AT_ONCE = 1000
 _OF_REMOVALS = parse("type = RemovalOrdered or type = FilesRemoved")
 _encode = msgspec.json.Encoder().encode
@@ -46,7 +46,7 @@ _removed = msgspec.json.Decoder(FilesRemoved).decode
 
 
 class Ordered(NamedTuple):
-    """An attempt whose files are to go, the epoch it was granted in, and who wants it."""
+    """An attempt whose files are to be removed, the epoch it was granted in, and who ordered it."""
 
     ref: AttemptRef
     epoch: int
@@ -54,14 +54,14 @@ class Ordered(NamedTuple):
 
 
 class GrantedOutputs(NamedTuple):
-    """A granted attempt of a line, and who reads what it made."""
+    """A granted attempt of a line, and the packages that read its outputs."""
 
     ref: AttemptRef
     readers: tuple[str, ...]
 
 
 class _Dealt(NamedTuple):
-    """What became of the files of one attempt."""
+    """The outcome for the files of one attempt."""
 
     removed: list[OutputFile]
     gone: list[str]
@@ -78,7 +78,7 @@ def packages_of_line(at_work: ActiveJob, stage: int, line: int) -> dict[str, boo
 
 
 def granted_in(job: str, packages: Collection[str], engine: Engine) -> list[GrantedOutputs]:
-    """What of some packages of a line is granted, and who reads it; to be asked within a question."""
+    """The granted attempts of some packages of a line, and their readers; only within a query."""
     state = engine.state.jobs.by_id.get(job)
     if state is None:
         return []
@@ -96,17 +96,17 @@ def granted_in(job: str, packages: Collection[str], engine: Engine) -> list[Gran
 
 
 def unfinished_removals(engine: Engine) -> dict[str, list[str]]:
-    """By job, the packages of which files may be left that were to be removed; to be asked within a question."""
+    """By job, the packages whose ordered removal may be unfinished; only within a query."""
     found: dict[str, list[str]] = {}
     for job in engine.state.jobs.by_id.values():
-        for number in job.epochs:  # who ordered it began a new epoch
+        for number in job.epochs:  # the order began a new epoch
             if (work := job.work.get(number)) is not None and work.dropped and not job.granted[number]:
                 found.setdefault(job.id, []).append(job.dotted(number))
     return found
 
 
 class Removals:
-    """Removes what was ordered to be; one thread uses it, which is not that of the engine."""
+    """Carries out ordered removals; for one thread, not the engine's."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Removals:
         index: ResultsIndex,
         ask: Ask[set[str]],
     ) -> None:
-        """Take the jobs and the book, the files, and how the engine is asked."""
+        """Take the jobs and the book, the files, and how to query the engine."""
         self._jobs = jobs
         self._journal = journal
         self._writer = writer
@@ -131,7 +131,7 @@ class Removals:
         self._ask = ask
 
     def finish(self, job: str, packages: Iterable[str]) -> LineFiles:
-        """Remove what was ordered and is not noted as done; returns when the book has what became of it."""
+        """Remove files that were ordered to be and not recorded as done; returns when the book has the outcome."""
         row, at_work = self._journal.job(job), self._jobs.get(job)
         if row is None or at_work is None:
             return LineFiles()
@@ -141,26 +141,26 @@ class Removals:
         for each in ordered:
             manifest = manifests.of(each.ref) or ()
             try:
-                self._tree.discard(at_work.folder, each.ref, len(manifest))  # it may never have got its names
+                self._tree.discard(at_work.folder, each.ref, len(manifest))  # it may never have been published
             except StoreError as fault:
-                log.warning("%s: %s", each.ref, fault)  # it takes room until the job is over, and nothing else
+                log.warning("%s: %s", each.ref, fault)  # it only takes space, until the job is over
             dealt = self._remove(at_work.folder, each.ref, manifest, others)
             self._note(each, dealt)
             total = _sum(total, dealt)
         return total
 
     def count(self, job: str, standing: Sequence[GrantedOutputs]) -> LineFiles:
-        """The files of granted attempts that are under their names, and stay there."""
+        """The published files of granted attempts that exist, and stay."""
         at_work, manifests, names = self._jobs.get(job), Manifests(self._journal), set[str]()
         for each in standing if at_work is not None else ():
             names.update(file.name for file in manifests.of(each.ref) or ())
         return LineFiles(kept=len(self._tree.look_up(at_work.folder, names)) if at_work is not None else 0)
 
     def kept_for_readers(self, total: LineFiles, standing: Sequence[GrantedOutputs]) -> LineFiles:
-        """The same with the files of attempts that somebody was reading."""
+        """Add the files of attempts that had readers."""
         manifests = Manifests(self._journal)
         for each in standing:
-            who = f"{each.readers[0]} reads it" if each.readers else "somebody was still reading it"
+            who = f"{each.readers[0]} reads it" if each.readers else "it was still being read"
             told = f"{who}: ask again when that is over"
             kept = [KeptFile(name=file.name, reason="read", message=told) for file in manifests.of(each.ref) or ()]
             total = _sum(total, _Dealt([], [], kept))
@@ -188,7 +188,7 @@ class Removals:
         dealt = _Dealt([], [], [])
         there = self._tree.look_up(folder, [file.name for file in manifest])
         if there:
-            self._tree.is_ours(folder, list(there.values()))  # the index learns from the book what it has lost
+            self._tree.is_ours(folder, list(there.values()))  # the index learns from the book what it lost
         for file in manifest:
             if file.name not in there:
                 dealt.gone.append(file.name)
@@ -196,7 +196,7 @@ class Removals:
             try:
                 kept = self._why_kept(folder, ref.job, file, others)
                 if kept is None and not self._tree.remove(folder, file.name, sha256=file.sha256):
-                    kept = _changed(file)  # a moment ago
+                    kept = _changed(file)  # it was, a moment ago
             except StoreError as fault:
                 kept = KeptFile(name=file.name, reason="not-removed", message=fault.what)
             if kept is None:
@@ -211,17 +211,17 @@ class Removals:
             return _changed(file)
         maker = self._index.maker(folder, name, sha256=file.sha256)
         if maker not in ("", job):
-            return KeptFile(name=name, reason="made", message=f"the job {maker} has made it since, or taken it over")
+            return KeptFile(name=name, reason="made", message=f"the job {maker} has made or adopted it since")
         there = self._tree.look_up(folder, [name]).get(name)
         for other in others:
-            told = f"the job {other.job}, which is not over,"
+            told = f"the unfinished job {other.job}"
             inner = name_in(other.folder, folder=folder, name=name)
             if inner and (other.uses.makes(inner) or other.uses.may_make(inner)):
-                return KeptFile(name=name, reason="made", message=f"{told} makes it, too")
+                return KeptFile(name=name, reason="made", message=f"{told} makes it as well")
             if inner and other.uses.reads(inner):
-                return KeptFile(name=name, reason="read", message=f"{told} takes it")
+                return KeptFile(name=name, reason="read", message=f"{told} reads it")
             if there is not None and identity(there) in other.files_read:
-                return KeptFile(name=name, reason="read", message=f"{told} takes it, through a link")
+                return KeptFile(name=name, reason="read", message=f"{told} reads it through a link")
         return None
 
     def _others(self, job: str) -> Iterator[_Other]:
@@ -237,7 +237,7 @@ class Removals:
     def _note(self, ordered: Ordered, dealt: _Dealt) -> None:
         row = self._journal.job(ordered.ref.job)
         assert row is not None
-        stream = f"files-{secrets.token_hex(6)}"  # of its own: nobody else counts in it
+        stream = f"files-{secrets.token_hex(6)}"  # a stream of its own
         events = []
         for n, data in enumerate(_in_events(ordered.by, dealt), 1):
             event = Event(
@@ -254,7 +254,7 @@ class Removals:
 
 
 class _Other(NamedTuple):
-    """Another job that is not over: its folder, what it makes and takes, and what the files are that it takes."""
+    """Another unfinished job: its folder, the files it uses, and the identities of those it reads."""
 
     job: str
     folder: str
@@ -263,11 +263,11 @@ class _Other(NamedTuple):
 
 
 def _changed(file: OutputFile) -> KeptFile:
-    return KeptFile(name=file.name, reason="changed", message="it is not as it was made: somebody has changed it since")
+    return KeptFile(name=file.name, reason="changed", message="it was changed since it was made")
 
 
 def _in_events(by: str, dealt: _Dealt) -> Iterator[FilesRemoved]:
-    """What became of files, in as many events as it takes; the last says that it is the last."""
+    """The outcome, in as many events as it takes; the last one says so."""
     told: dict[str, list[str | KeptFile]] = {}
     size_bytes = 0
     for kind, what in _each(dealt):

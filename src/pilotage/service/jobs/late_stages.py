@@ -1,6 +1,6 @@
-"""Late stages: laid out over what their producers made, in a thread of its own, one after the other.
+"""Expands late stages from the outputs of their producers, in one thread, one after another.
 
-The answer to a question that is out of date by then is ignored by the core, which asks again.
+The core ignores an answer that is out of date, and asks again.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ log = logging.getLogger(__name__)
 
 
 class Expanded(msgspec.Struct, frozen=True, kw_only=True):
-    """A job with one more stage, before the core has taken it."""
+    """A job with one more stage, before the core has accepted it."""
 
     expansion: Expansion
     plan: JobPlan
 
 
 class Growing(Protocol):
-    """Who has the expansions of jobs."""
+    """Holds the expansions of jobs."""
 
     def expansion(self, job: str) -> Expansion | None:
-        """A job as it is laid out now."""
+        """The present expansion of a job."""
         ...
 
     def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
-        """A job as it will be laid out, should the core take it."""
+        """Keep the new expansion of a job, for when the core accepts it."""
         ...
 
     def adopt(
         self, job: str, expansion: Expansion, *, granted: Mapping[int, Manifest], numbers: range
     ) -> Sequence[Found]:
-        """What of these packages need not be run."""
+        """Those of these packages that need not run."""
         ...
 
 
@@ -58,12 +58,12 @@ Ask = Callable[[Callable[[Engine], dict[int, int]]], "Future[dict[int, int]]"]
 
 
 class Expander:
-    """The thread."""
+    """The thread that expands."""
 
     def __init__(
         self, growing: Growing, journal: Journal, *, ask: Ask, tell: Callable[[Grown | GrowthFailed], None]
     ) -> None:
-        """Take who is asked for what was granted, and who is told."""
+        """Take how to query the grants, and where to send the answer."""
         self._growing = growing
         self._journal = journal
         self._manifests = Manifests(journal)
@@ -75,18 +75,18 @@ class Expander:
         self._stopping = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def want(self, effect: ExpandStage) -> None:
-        """Have a stage laid out; only the last question about it counts."""
+        """Queue a stage; only the last request for it counts."""
         with self._change:
             others = (each for each in self._wanted if (each.job, each.stage) != (effect.job, effect.stage))
             self._wanted = deque((*others, effect))
             self._change.notify()
 
     def stop(self) -> None:
-        """End after what is being laid out."""
+        """End after the present stage."""
         with self._change:
             self._stopping = True
             self._change.notify()
@@ -106,8 +106,8 @@ class Expander:
                 if not fault.retryable:
                     self._fail(effect, str(fault))
             except Exception:
-                log.exception("stage %d of %s cannot be laid out", effect.stage, effect.job)
-                self._fail(effect, "it could not be laid out; the log of the service says why")
+                log.exception("stage %d of %s cannot be expanded", effect.stage, effect.job)
+                self._fail(effect, "it could not be expanded; the log of the service says why")
 
     def _expand(self, effect: ExpandStage) -> None:
         known = self._growing.expansion(effect.job)
@@ -116,7 +116,7 @@ class Expander:
         expansion = known
         late = next((each for each in expansion.late if each.stage == effect.stage), None)
         if late is None or late.stages:
-            return  # it is laid out, or others come first: the core asks again
+            return  # already expanded, or others come first: the core asks again
         granted = self._ask(lambda engine: _granted(engine, effect.job, late.packages)).result()
         made = self._made(effect.job, expansion, granted)
         produced = {number: [file.name for file in manifest] for number, manifest in made.items()}
@@ -136,12 +136,12 @@ class Expander:
         )
 
     def _made(self, job: str, expansion: Expansion, granted: Mapping[int, int]) -> dict[int, Manifest]:
-        """What packages made, by the attempts that were granted."""
+        """The outputs of packages, from their granted attempts."""
         refs = {number: AttemptRef(job, expansion.id(number).dotted, attempt) for number, attempt in granted.items()}
         return {number: self._manifests.of(ref) or () for number, ref in refs.items()}
 
     def _adopted(self, job: str, grown: Expansion, numbers: range) -> list[Adopted]:
-        """What of a new stage was made by an earlier run."""
+        """The packages of a new stage that an earlier run made."""
         before = tuple(
             {other for number in numbers for other in grown.graph.predecessors(number).tolist()} - {*numbers}
         )

@@ -1,7 +1,8 @@
-"""Which names jobs of one folder have, while several of them are worked on: asked before what they made is granted.
+"""Decides which job may use an output name while several jobs run in one folder; asked before a result is granted.
 
-Names that are known before are compared when a job comes (`service/jobs/resubmission.py`). What a pattern makes is known when it is made: who
-comes second with another file of the same name is not granted it. So nothing counts as done that cannot get its names.
+Known names are compared at submission (`service/jobs/resubmission.py`). The names of a pattern are known only when the
+files exist: the second job with a different file of the same name is refused its grant. So only results that can be
+published count as done.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from pilotage.service.jobs.resubmission import origin_of, unfinished_jobs
 from pilotage.service.works.manifests import Manifest, Manifests
 
 NAMES_MAX = 100_000
-"""Names that were granted lately: those before them are published, and found in the folder."""
+"""Recently granted names; earlier ones are published, and found in the folder."""
 
 
 class Claims:
-    """The guard of an engine. It is asked in the engine's thread; jobs are told of from another one."""
+    """The output guard of an engine, asked in the engine's thread; another thread tells it of jobs."""
 
     def __init__(self, jobs: ActiveJobs, manifests: Manifests, tree: JobTree) -> None:
-        """Take the jobs, what attempts made, and where the files are."""
+        """Take the jobs, their manifests, and the tree of files."""
         self._jobs = jobs
         self._manifests = manifests
         self._tree = tree
-        self.contested: frozenset[str] = frozenset()  # the jobs of which another one may make the same
-        self._made: dict[AttemptRef, Manifest] = {}  # of attempts that wait for a grant
-        self._names: dict[tuple[str, str], tuple[str, str]] = {}  # by folder and name: whose it is, and its sha256
+        self.contested: frozenset[str] = frozenset()  # the jobs that compete with another one
+        self._made: dict[AttemptRef, Manifest] = {}  # of attempts waiting for a grant
+        self._names: dict[tuple[str, str], tuple[str, str]] = {}  # by folder and name: its job and sha256
         self._lock = threading.Lock()
         jobs.on_let_go = self.forget
 
     def watch(self, engine: Engine) -> None:
-        """Guard an engine that starts from the book, with the jobs that it has.
+        """Guard a restored engine and its jobs.
 
-        What was refused is asked about again, though the other job may be over by now.
+        Refused results are checked again, though the other job may be over by now.
         """
         unfinished = unfinished_jobs(engine)
         refused = (
@@ -64,8 +65,8 @@ class Claims:
         engine.state.output_guard = self
 
     def contest(self, job: str, expansion: Expansion, beside: Iterable[tuple[str, Expansion]]) -> None:
-        """A job comes beside others of its folder that are not over: from now on each of them is asked about."""
-        # Whatever else they make was compared when they came.
+        """A new job shares its folder with unfinished ones: from now on the results of each are checked."""
+        # All other outputs were compared at submission.
         unknown = _makes_unknown(expansion)
         concurrent = [other for other, its in beside if unknown or _makes_unknown(its)]
         if concurrent:
@@ -73,7 +74,7 @@ class Claims:
                 self.contested = self.contested | {job, *concurrent}
 
     def forget(self, job: str) -> None:
-        """A job is over: what it made is under its names, and asked about there."""
+        """A job is over: its outputs are published, and checked in the folder."""
         with self._lock:
             if job in self.contested:
                 self.contested = self.contested - {job}
@@ -85,7 +86,7 @@ class Claims:
         self._made[ref] = tuple(manifest)
 
     def refusal(self, ref: AttemptRef) -> str:
-        """Why an attempt cannot have its names; where it can, they are its job's from now on."""
+        """Why an attempt may not have its names; if it may, they belong to its job from now on."""
         at_work = self._jobs.get(ref.job)
         manifest = self._made.get(ref) or self._manifests.of(ref) or ()
         if at_work is None:
@@ -98,7 +99,7 @@ class Claims:
         for file in manifest:
             job, sha256 = self._names.get((folder, file.name), (ref.job, ""))
             if job != ref.job and sha256 != file.sha256 and self._jobs.were_concurrent(ref.job, job):
-                return f"{file.name}: the job {job}, which is not over, has made another file of this name"
+                return f"{file.name}: the unfinished job {job} has made another file of this name"
         try:
             concurrent = partial(self._jobs.were_concurrent, ref.job)
             self._tree.check(folder, manifest, is_rival=concurrent, in_the_way=at_work.in_the_way)
@@ -112,19 +113,19 @@ class Claims:
 
 
 def _waits(work: ActivePackage) -> bool:
-    """Whether a package has succeeded and is held: it was refused its grant."""
+    """Whether a package succeeded and is held because its grant was refused."""
     return work.held and bool(work.candidates)
 
 
 def _makes_unknown(expansion: Expansion) -> bool:
-    """Whether a job makes files whose names are not known before."""
+    """Whether a job makes files whose names are not known in advance."""
     return bool(expansion.late) or any(
         output.expression or block.makes_pattern(output) for block in expansion.blocks for _, output in block.outputs()
     )
 
 
-# Which files of a folder are ours by the book: the manifests of what was granted decide, whatever became of the
-# index.
+# Which files of a folder pilotage made, according to the book: the manifests of grants decide, even if the index is
+# lost.
 
 log = logging.getLogger(__name__)
 
@@ -143,25 +144,25 @@ _Attempt = tuple[int, int, int, int]  # stage, line, number, attempt
 
 
 class GrantedFiles:
-    """Tells the index what the book knows of the files of a folder; threads may ask at once.
+    """Updates the index from the book with the files of a folder; several threads may use it.
 
-    The book is read only where a file stands in the way that the index does not know, each of its events once.
+    The book is read only for a file in the way that the index does not know, and each event once.
     """
 
     def __init__(self, journal: Journal, index: ResultsIndex) -> None:
-        """Take the book, and the index that is to know as much."""
+        """Take the book, and the index to update."""
         self._journal = journal
         self._index = index
         self._lock = threading.Lock()
         self._beginnings = index.beginnings
-        self._folders: dict[str, str] = {}  # of jobs; empty: it was not run here
-        self._read_to: dict[str, int] = {}  # of jobs: the position of the last event that was read
-        self._ungranted: dict[str, dict[_Attempt, tuple[OutputFile, ...]]] = {}  # of jobs: what was told by then
+        self._folders: dict[str, str] = {}  # of jobs; empty: it did not run here
+        self._read_to: dict[str, int] = {}  # of jobs: the position of the last event read
+        self._ungranted: dict[str, dict[_Attempt, tuple[OutputFile, ...]]] = {}  # of jobs: the manifests read by then
 
     def learn(self, folder: str) -> bool:
-        """Have the index claim what was granted in a folder, as far as that was not done; whether there was any."""
+        """Add the granted files of a folder to the index, as far as missing; whether there were any."""
         with self._lock:
-            if self._beginnings != self._index.beginnings:  # what it was told is gone
+            if self._beginnings != self._index.beginnings:  # the index lost its entries
                 self._beginnings = self._index.beginnings
                 self._read_to.clear()
                 self._ungranted.clear()
@@ -170,9 +171,9 @@ class GrantedFiles:
                 try:
                     found += self._learn_of(row, folder)
                 except JournalError as fault:
-                    log.warning("which files of %s are those of %s is not known: %s", folder, row.job, fault)
+                    log.warning("the files of %s that job %s made are unknown: %s", folder, row.job, fault)
             if found:
-                log.info("%d files of %s are ours by the book, though the index did not know them all", found, folder)
+                log.info("%d files of %s were added to the index from the book", found, folder)
             return bool(found)
 
     def _jobs_of(self, folder: str) -> list[JobRow]:
@@ -192,7 +193,7 @@ class GrantedFiles:
             after = page.scanned_to if page.scanned_to is not None else after
 
     def _learn_of(self, row: JobRow, folder: str) -> int:
-        """Claim the files that a job was granted; how many they are."""
+        """Add the files that a job was granted; return how many."""
         found, after = 0, self._read_to.get(row.job, 0)
         made = self._ungranted.setdefault(row.job, {})
         while True:

@@ -1,7 +1,7 @@
-"""Packages in the words of their document: names, parameters and commands, found again by name, and what would keep a file.
+"""Describes packages in the words of their document: names, parameters, commands, and the line that would keep a file.
 
-All of it follows from the definition and the lists of a job. What is being run is laid out already; of any other job that is
-asked for, the layout is had from the book, and the last few are kept.
+All of it follows from the definition and the lists of a job. Running jobs are expanded already; the expansion of any
+other job is loaded from the book, and the last few are cached.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from pilotage.model.jobs.definition import OutputFile
 
 KEPT_MAX = 4
-"""Layouts of jobs that are not being run, and were asked for lately."""
+"""Cached expansions of jobs that do not run."""
 COMMAND_CHARACTERS_MAX = 400
 
 AtWork = Callable[[str], "Expansion | None"]
 
 
 class Wording:
-    """Says what packages are called. Any thread may ask."""
+    """Describes packages. Any thread may use it."""
 
     def __init__(self, journal: Journal, at_work: AtWork) -> None:
-        """Have jobs from a journal; `at_work` gives the layout of one that is being run."""
+        """Read jobs from a journal; `at_work` returns the expansion of a running one."""
         self._journal = journal
         self._at_work = at_work
         self._guard = threading.Lock()
         self._kept: OrderedDict[tuple[str, str, int], Expansion | None] = OrderedDict()
 
     def of(self, job: JobRow, place: PackageId) -> PackageWords | None:
-        """A package in words; None of a job that something else runs, and of what is not laid out."""
+        """The description of a package; None if another scheduler runs its job, or its stage is not expanded."""
         expansion = self.layout(job)
         number = _number(expansion, place) if expansion is not None else None
         return words_of(expansion, number) if expansion is not None and number is not None else None
 
     def find(self, job: JobRow, name: str) -> PackageId | None:
-        """The package that has a name in a job, or None."""
+        """The package of a given name in a job, or None."""
         expansion = self.layout(job)
         if expansion is None:
             return None
@@ -65,20 +65,20 @@ class Wording:
         return None
 
     def keeping(self, job: JobRow, place: PackageId, files: Sequence[str]) -> str:
-        """The `outputs` of a package's template with these files among them, as its document would say it."""
+        """The `outputs` of a package's template including these files, as its document would write it."""
         expansion = self.layout(job)
         number = _number(expansion, place) if expansion is not None else None
         return outputs_line(expansion, number, files) if expansion is not None and number is not None else ""
 
     def layout(self, job: JobRow) -> Expansion | None:
-        """A job laid out; None where the book has not what it is made of."""
+        """The expansion of a job; None if the book lacks its definition."""
         if job.definition is None or job.place == "purged":
             return None
         found = self._at_work(job.job)
         if found is not None:
             return found
         key = (job.job, job.lists, job.late)
-        with self._guard:  # two that ask for one job at once wait for one layout
+        with self._guard:  # two requests for one job wait for one expansion
             if key not in self._kept:
                 self._kept[key] = self._recalled(job)
             self._kept.move_to_end(key)
@@ -87,16 +87,16 @@ class Wording:
             return self._kept[key]
 
     def _recalled(self, job: JobRow) -> Expansion | None:
-        from pilotage.service.jobs.submission import recall  # which takes a while to import, and few ask for it
+        from pilotage.service.jobs.submission import recall  # importing it takes a while, and few requests need it
 
         try:
             return recall(self._journal, job).expansion
         except (PilotageError, ValueError):
-            return None  # it was tracked, and not run: it has no definition of ours
+            return None  # it was only tracked here: it has no definition
 
 
 def words_of(expansion: Expansion, number: int) -> PackageWords:
-    """A package of a layout in words."""
+    """The description of a package of an expansion."""
     block, position = expansion.locate(number)
     return PackageWords(
         name=block.package_name(position),
@@ -106,10 +106,10 @@ def words_of(expansion: Expansion, number: int) -> PackageWords:
 
 
 def outputs_line(expansion: Expansion, number: int, files: Sequence[str]) -> str:
-    """The `outputs` that would keep files of a package beside what its template declares.
+    """The `outputs` line that would keep files of a package besides the declared ones.
 
-    What its iterations give it is a placeholder there. A file that every package of the template would call the same gets
-    the tag of its package: under one name there can be only one.
+    Values of its iterations become placeholders. A file whose name would be the same for every package of the template
+    gets the tag of its package: two packages cannot make the same file.
     """
     block, position = expansion.locate(number)
     declared = [_declared(output) for binary in block.declared.binaries for output in binary.outputs]
@@ -119,7 +119,7 @@ def outputs_line(expansion: Expansion, number: int, files: Sequence[str]) -> str
 
 
 def _declared(output: OutputFile) -> str:
-    """An output as a document says it."""
+    """An output as a document writes it."""
     if output.name:
         return _quoted(output.name)
     expression = output.expression.replace("'", "''")
@@ -127,11 +127,11 @@ def _declared(output: OutputFile) -> str:
 
 
 def _template_of(file: str, values: Mapping[str, str], *, many: bool) -> str:
-    """A file name with placeholders where it has values of iterations, the longest first."""
+    """A file name with placeholders for the values of iterations, the longest first."""
     pieces: list[str] = [file]  # text and placeholders in turn
     for name, value in sorted(values.items(), key=lambda each: -len(each[1])):
         for text, attribute in ((value, ""), (value.rpartition("/")[2].partition(".")[0], ".stem")):
-            # `1` is no part of `run17`, but of `run-1.log`.
+            # `1` is not a part of `run17`, but of `run-1.log`.
             found = re.compile(rf"(?<![0-9A-Za-z]){re.escape(text)}(?![0-9A-Za-z])")
             if text and any(found.search(piece) for piece in pieces[::2]):
                 pieces = _parted(pieces, found, f"{{{name}{attribute}}}")
@@ -207,7 +207,7 @@ def _command(expansion: Expansion, number: int) -> str:
 
 
 def _joined(argv: Sequence[str]) -> str:
-    """The words of a command as a shell would take them; of very many the first."""
+    """A command quoted for a shell; only the beginning of a very long one."""
     length, words = 0, []
     for word in argv:
         words.append(shlex.quote(word))
@@ -217,7 +217,7 @@ def _joined(argv: Sequence[str]) -> str:
     return " ".join(words)
 
 
-# What jobs are run for, and what of that they have not made: a pattern of an output promises no name.
+# Targets of jobs, and which of them were not made: a pattern of an output does not promise a name.
 
 _lists = msgspec.json.Decoder(dict[str, str])
 _names = msgspec.json.Decoder(tuple[str, ...])
@@ -225,23 +225,23 @@ _ENDED = {"ABORTED": "failed", "CANCELLED": "was cancelled"}
 
 
 class Targets:
-    """The targets of jobs. Any thread may ask."""
+    """The targets of jobs. Any thread may use it."""
 
     def __init__(self, journal: Journal, wording: Wording) -> None:
-        """Have jobs from a journal, and how they are laid out from `wording`."""
+        """Read jobs from a journal, and their expansions through `wording`."""
         self._journal = journal
         self._wording = wording
         self._read = lru_cache(maxsize=1024)(self._read_content)
 
     def of(self, job: JobRow) -> tuple[str, ...]:
-        """The files that a job is run for, or patterns of them; none: everything that it makes."""
+        """The target files of a job, or patterns of them; none: all outputs."""
         if f'"{TARGETS}"' not in job.lists:  # most have none
             return ()
         sha256 = _lists.decode(job.lists).get(TARGETS)
         return self._read(sha256) if sha256 is not None else ()
 
     def unmade(self, job: JobRow) -> tuple[UnmadeTarget, ...]:
-        """Those of which a job that is over has made nothing, and why."""
+        """The targets of a finished job that were not made, and why."""
         expansion = self._wording.layout(job) if self.of(job) else None
         if expansion is None:
             return ()
@@ -264,7 +264,7 @@ class Targets:
         )
 
     def stages_left_out(self, job: JobRow) -> frozenset[int]:
-        """The stages of a job of which its targets need nothing."""
+        """The stages of a job that none of its targets needs."""
         expansion = self._wording.layout(job) if self.of(job) else None
         if expansion is None:
             return frozenset()
@@ -274,17 +274,17 @@ class Targets:
 
     def _why(self, job: JobRow, expansion: Expansion, unmade: Unmade) -> str:
         if len(unmade.packages) > 1:
-            return f"none of the {len(unmade.packages):,} packages that could have made it has"
+            return f"none of the {len(unmade.packages):,} packages that could make it did"
         if unmade.packages:
             (number,) = unmade.packages
             name = f"{expansion.id(number).dotted} ({expansion.name(number)})"
             facts = self._facts(job, expansion, number)
             how = _ENDED.get(facts.state if facts is not None else job.state)
-            return f"{name}, which could have made it, {how or 'has not'}"
+            return f"{name}, which could make it, {how or 'did not'}"
         stages = " and ".join(f"{stage} ({expansion.stage_names[stage - 1]})" for stage in unmade.stages)
         waits = {late.stage for late in expansion.late} & {*unmade.stages}
-        how = "was never laid out" if waits else "was laid out without it"
-        return f"stage {stages}, of which it could have come, {how}" if stages else ""
+        how = "was never expanded" if waits else "was expanded without it"
+        return f"stage {stages}, which could make it, {how}" if stages else ""
 
     def _facts(self, job: JobRow, expansion: Expansion, number: int) -> PackageFacts | None:
         row = self._journal.package(job, expansion.id(number))

@@ -1,4 +1,4 @@
-"""What a run would do, before anything is spent: what is there already, what would run and why, and what that takes."""
+"""Plans a run before anything is spent: what exists already, what would run and why, and what that takes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.submission import lay_out
 from pilotage.service.works.reuse import NEVER, Earlier, run_again_last
 
-FRESH = "everything is run anew"
-LAST = "runs last, after what is run anew"
+FRESH = "everything runs again"
+LAST = "runs last, after what runs again"
 
 
 Admission = Callable[[JobPlan], "Refused | tuple[str, ...]"]
-"""Why a job would not be taken; where it would, what is worth knowing of where it would run."""
+"""Why a job would be refused; or else what is worth knowing about where it would run."""
 
 
 def plan(
@@ -47,10 +47,9 @@ def plan(
     executors: Collection[str] = (),
     slots: int = 1,
 ) -> RunPlan:
-    """The plan of a submission; nothing is kept, and nothing changed. Raises as submitting it would.
+    """The plan of a submission; stores and changes nothing. Raises as submitting it would.
 
-    `executors` are the names and kinds of the sites there are. Where nothing would run no job is made of it, and nobody
-    can refuse that.
+    `executors` are the names and kinds of the existing sites. If nothing would run, there is no job to refuse.
     """
     laid_out = lay_out(submission, tree=tree, executors=executors)
     expansion, job = laid_out.expansion, laid_out.plan
@@ -62,7 +61,7 @@ def plan(
         expansion, job = grown, plan_of(grown)
     would_run, listed, reasons = found.would_run, found.listed, found.reasons
     notes = [
-        f"no site, nor kind of sites, is called {each!r}: what asks for it may run anywhere"
+        f"no site and no kind of site is named {each!r}: packages that ask for it may run anywhere"
         for each in laid_out.origin.unknown_executors
     ]
     if would_run.any() or expansion.late:
@@ -98,7 +97,7 @@ def plan(
 
 
 def _described(definition: Definition) -> dict[str, str]:
-    """What the software is that the packages of a job use, where its description says so."""
+    """The descriptions of the software that the packages of a job use, if they have one."""
     packages = (package for stage in definition.stages for line in stage.lines for package in line.packages)
     used = [find_software(definition, binary) for package in packages for binary in package.binaries if binary.software]
     return {each.id: each.description for each in used if each is not None and each.description}
@@ -125,7 +124,7 @@ def _admitted(said: Refused | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Examined(NamedTuple):
-    """Which packages would run, the first of them with what changed, how many for which kind of change, and what is there."""
+    """The packages that would run, the first of them with their change, counts by kind of change, existing results."""
 
     would_run: NDArray[np.bool_]
     listed: list[PlannedPackage]
@@ -134,7 +133,7 @@ class _Examined(NamedTuple):
 
 
 def _grown(expansion: Expansion, found: _Examined) -> Expansion | None:
-    """The expansion with one more late stage laid out: the first whose makers are all done. None: there is none."""
+    """The expansion with the first late stage whose producers are all done; None if there is none."""
     for late in expansion.late:
         if late.stages or any(package not in found.made for package in late.packages):
             continue
@@ -183,7 +182,7 @@ def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
 
 
 def _kind(why: str) -> str:
-    """A change without the names of files: `input`, `missing output`, `software`."""
+    """The kind of a change, without file names: `input`, `missing output`, `software`."""
     for kind in ("missing output", "changed output", "missing input", "waits for", "input", "software", "environment"):
         if why.startswith(f"{kind} "):
             return kind
@@ -193,7 +192,7 @@ def _kind(why: str) -> str:
 def _seconds(
     expansion: Expansion, job: JobPlan, means: dict[str, float]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """How long each package takes: as it took on average, else as the document estimates; and of which nothing is known."""
+    """The seconds of each package, from earlier runs or the document's estimate; and for which nothing is known."""
     seconds = np.zeros(expansion.count)
     unknown = np.ones(expansion.count, np.bool_)
     for template, block in zip(job.templates, expansion.blocks, strict=True):

@@ -1,7 +1,7 @@
-"""From a durable grant to files under their names: published in the order of the book, and again after a crash.
+"""Publishes the files of durable grants in the order of the book, and again after a crash.
 
-A grant stands whatever the disk says. What cannot be published holds its job, which says why; when somebody has mended
-it and releases the job, publishing goes on where it was.
+A grant stands whatever the disk says. A result that cannot be published holds its job, which says why; once the cause
+is removed and the job is released, publishing continues.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from pilotage.service.works.reuse import Completer, is_complete
 log = logging.getLogger(__name__)
 
 Hold = Callable[[str, str], None]
-"""Hold a job, with a message."""
+"""Holds a job, with a message."""
 WereConcurrent = Callable[[str, str], bool]
-"""Whether the first of two jobs must not replace what the second has made."""
+"""Whether the first of two jobs must not replace outputs of the second."""
 
 
 def hold_for(job: str, message: str) -> HoldResults:
-    """What the service asks for when something of a job cannot be published: also of one that is over, which waits for it."""
+    """The operation that holds a job whose results cannot be published; also a finished one, which waits for it."""
     return HoldResults(job=job, message=message)
 
 
 class Publisher:
-    """Publishes what was granted, and throws away what was not; one thread uses it."""
+    """Publishes granted results and discards others; for one thread."""
 
     def __init__(self, tree: JobTree, manifests: Manifests, *, hold: Hold, were_concurrent: WereConcurrent) -> None:
-        """Take the tree, what attempts made, how a job is held, and which jobs must leave each other's files alone."""
+        """Take the tree, the manifests, how to hold a job, and which jobs must not replace each other's files."""
         self._tree = tree
         self._manifests = manifests
         self._hold = hold
         self._were_concurrent = were_concurrent
-        self._waiting: dict[str, dict[AttemptRef, str]] = {}  # by job: what could not be published, and its folder
+        self._waiting: dict[str, dict[AttemptRef, str]] = {}  # by job: unpublished results, and their folder
         self._faults: dict[str, Unpublished] = {}  # by job: the last of them
 
     def publish(self, folder: str, ref: AttemptRef, *, in_the_way: InTheWay = "refuse") -> None:
-        """Publish what a granted attempt made; where that cannot be, its job is held until somebody releases it."""
+        """Publish the files of a granted attempt; if that fails, hold its job until it is released."""
         manifest = self._manifests.of(ref) or ()
         try:
             concurrent = partial(self._were_concurrent, ref.job)
@@ -63,25 +63,25 @@ class Publisher:
             self.postpone(folder, ref, fault)
 
     def postpone(self, folder: str, ref: AttemptRef, fault: StoreError) -> None:
-        """What an attempt made cannot be published now: its job is held until somebody releases it."""
+        """Hold the job of an attempt whose files cannot be published now, until it is released."""
         log.warning("%s: %s", ref, fault)
         self._waiting.setdefault(ref.job, {})[ref] = folder
-        told = f"what {ref.package} made cannot be published: {fault.subject}: {fault.what}"
+        told = f"the outputs of {ref.package} cannot be published: {fault.subject}: {fault.what}"
         self._faults[ref.job] = Unpublished(
             package=ref.package, attempt=ref.attempt, what=told, next_step=fault.next_step
         )
         self._hold(ref.job, told)
 
     def discard(self, folder: str, ref: AttemptRef) -> None:
-        """Throw away what an attempt staged that nobody wants."""
+        """Remove the staged files of an attempt whose result is not used."""
         manifest = self._manifests.of(ref)
         try:
             self._tree.discard(folder, ref, len(manifest or ()))
         except StoreError as fault:
-            log.warning("%s: %s", ref, fault)  # it takes room, and nothing else: the next start tries again
+            log.warning("%s: %s", ref, fault)  # they only take space: the next start tries again
 
     def forget(self, folder: str, job: str, package: str) -> None:
-        """What a package made counts no longer: what of it waits here never gets its names."""
+        """The result of a package no longer counts: its waiting files are never published."""
         waiting = self._waiting.get(job, {})
         for ref in [ref for ref in waiting if ref.package == package]:
             del waiting[ref]
@@ -90,20 +90,20 @@ class Publisher:
             self.take_waiting(job)
 
     def waiting(self, job: str) -> int:
-        """How many packages of a job are done and could not be published."""
+        """How many packages of a job are done but not published."""
         return len(self._waiting.get(job, ()))
 
     def fault(self, job: str) -> Unpublished | None:
-        """What of a job could not be published, and why: the last of it; None where all could."""
+        """The last result of a job that could not be published, and why; None if all could."""
         found = self._faults.get(job)
         return msgspec.structs.replace(found, count=self.waiting(job)) if found is not None else None
 
     def jobs(self) -> set[str]:
-        """The jobs of which something could not be published."""
+        """The jobs with results that could not be published."""
         return {*self._waiting}
 
     def holds_back(self, assignment: Assignment) -> bool:
-        """Whether an attempt would read files that wait here: something else may be under their names."""
+        """Whether an attempt would read files that wait here: other files may have their names."""
         if not self._waiting:
             return False
         job = assignment.ref.job
@@ -111,20 +111,19 @@ class Publisher:
         return any(AttemptRef(job, source.package, source.attempt) in waiting for source in assignment.inputs)
 
     def take_waiting(self, job: str) -> list[AttemptRef]:
-        """What waits of a job, now that it was released: it is tried again, and waits here no more."""
+        """Remove and return the waiting results of a released job, to be tried again."""
         self._faults.pop(job, None)
         return list(self._waiting.pop(job, {}))
 
 
-# What follows from durable events outside the book: files are published, work is remembered, what is over is let
-# go.
+# Acts on committed events: publishes files, records results for reuse, releases finished jobs.
 #
-# What was made is remembered as ours before it gets its name: a file that stands there without being known as ours
-# would be in the way of the next run.
+# A result is recorded as ours before it is published: a file that exists without being recorded would block the next
+# run.
 
 
 class CommitHandler:
-    """Follows the events of each step in the order of the book; one thread uses it."""
+    """Processes the events of each step in the order of the book; for one thread."""
 
     def __init__(
         self,
@@ -137,9 +136,9 @@ class CommitHandler:
         on_its_way: Callable[[str], bool] = lambda _: False,
         yielding: ThreadYielding | None = None,
     ) -> None:
-        """Take the jobs, their files, and how a job is held whose files cannot be published.
+        """Take the jobs, their files, and how to hold a job whose files cannot be published.
 
-        `on_its_way` says whether events of a job follow that the engine knows already: it runs ahead of what is durable.
+        `on_its_way` says whether the engine has decided events of a job that are not durable yet.
         """
         self._jobs = jobs
         self._manifests = manifests
@@ -147,29 +146,29 @@ class CommitHandler:
         self._index = index
         self._publisher = Publisher(tree, manifests, hold=hold, were_concurrent=jobs.were_concurrent)
         self._completer = Completer(tree, index)
-        # By job and activity: how many succeeded, and their seconds, as far as that was not noted yet.
+        # By job and activity: successes and their seconds that are not recorded yet.
         self._spent: dict[str, dict[str, list[float]]] = {}
         self._timed: dict[str, int] = {}  # by job: how many succeeded
         self._on_its_way = on_its_way
         self._yielding = yielding or ThreadYielding()
-        self._lingering: dict[str, None] = {}  # jobs that were over by the engine before all of it had come here
+        self._lingering: dict[str, None] = {}  # jobs that are over in the engine, with events still to come
 
     def stop(self) -> None:
-        """Work out nothing more; how long things took is noted."""
+        """Stop background work, and record durations."""
         for job in list(self._spent):
             self._note_times(job)
         self._completer.stop()
 
     def unpublished(self, job: str) -> int:
-        """How many packages of a job are done and could not be published."""
+        """How many packages of a job are done but not published."""
         return self._publisher.waiting(job)
 
     def fault(self, job: str) -> Unpublished | None:
-        """What of a job could not be published, and why; None where all could."""
+        """A result of a job that could not be published, and why; None if all could."""
         return self._publisher.fault(job)
 
     def unpublished_jobs(self) -> set[str]:
-        """The jobs of which something is done and could not be published."""
+        """The jobs with results that could not be published."""
         return self._publisher.jobs()
 
     def holds_back(self, assignment: Assignment) -> bool:
@@ -177,7 +176,7 @@ class CommitHandler:
         return self._publisher.holds_back(assignment)
 
     def follow(self, engine: Engine, events: Sequence[Checked]) -> None:
-        """Do what follows from the events of a step."""
+        """Act on the events of a step."""
         granted: list[AttemptRef] = []
         adopted: set[AttemptRef] = set()
         taken_over: dict[str, list[payloads.OutputFile]] = {}  # by job
@@ -207,7 +206,7 @@ class CommitHandler:
                 self._let_go(job)
 
     def recover(self, engine: Engine, job: str) -> int:
-        """Finish what a service that died had begun with the files of a job; how many packages got their files by it."""
+        """Finish publishing the files of a job after a crash; return how many packages were published."""
         at_work = self._jobs.get(job)
         if at_work is None:
             return 0
@@ -226,16 +225,16 @@ class CommitHandler:
         return len(granted)
 
     def _claim(self, taken_over: Mapping[str, Sequence[payloads.OutputFile]]) -> None:
-        """Files that an earlier job made are those of the job, too, that took them over: who was first must leave them."""
+        """Record adopted files as made by the adopting job as well: the earlier job must leave them alone."""
         for job, files in taken_over.items():
             if files and (at_work := self._jobs.get(job)) is not None:
                 try:
                     self._index.claim(at_work.folder, job, files)
                 except StoreError as fault:
-                    log.warning("that %s has taken over %d files is not remembered: %s", job, len(files), fault)
+                    log.warning("job %s adopted %d files, which could not be recorded: %s", job, len(files), fault)
 
     def _grant(self, engine: Engine, granted: Sequence[AttemptRef], *, known: Collection[AttemptRef] = ()) -> None:
-        """Remember what was made, then give it its name."""
+        """Record results, then publish them."""
         each = self._yielding.among(granted)
         made = [found for ref in each if ref not in known and (found := self._made(engine, ref)) is not None]
         try:
@@ -258,7 +257,7 @@ class CommitHandler:
         number = at_work.number_of(ref) if at_work is not None else None
         if at_work is None or state is None or number is None:
             return None
-        if not at_work.knows(ref):  # it was asked for by a service that is gone
+        if not at_work.knows(ref):  # an earlier service requested it
             inputs = tuple(
                 InputSource(state.dotted(each), state.granted[each])
                 for each in state.producers(number)
@@ -271,9 +270,9 @@ class CommitHandler:
         return made
 
     def _let_go(self, job: str) -> None:
-        """A job is over: what is kept for it beside the book is not needed any more."""
+        """A job is over: drop everything held for it outside the book."""
         if self._on_its_way(job):
-            self._lingering[job] = None  # the last of its files may not have their names yet
+            self._lingering[job] = None  # the last of its files may not be published yet
             return
         at_work = self._jobs.get(job)
         if at_work is not None and not self._publisher.waiting(job):
@@ -305,28 +304,28 @@ class CommitHandler:
             self._note_made(engine, at_work, ref, one.data.manifest)
 
     def _note_made(self, engine: Engine, at_work: ActiveJob, ref: AttemptRef, manifest: Manifest) -> int | None:
-        """Remember what an attempt made, unless it comes too late; the number of its package, where the engine knows it."""
+        """Record the manifest of an attempt, unless it comes too late; return the number of its package, if known."""
         self._manifests.note(ref, manifest)
         state, number = engine.state.jobs.by_id.get(ref.job), at_work.number_of(ref)
         if state is None or number is None:
             return None
-        if state.granted[number] != ref.attempt and state.is_final(number):  # too late, or another has won
+        if state.granted[number] != ref.attempt and state.is_final(number):  # too late, or another attempt was granted
             self._publisher.discard(at_work.folder, ref)
         return number
 
     def _note_time(self, job: str, activity: str, phases: Sequence[payloads.PhaseTimes]) -> None:
         seconds = [phase.seconds for phase in phases if phase.phase == "application"]
-        if seconds:  # what was adopted was not run, and says nothing about how long it takes
+        if seconds:  # an adopted package did not run, so its time says nothing
             spent = self._spent.setdefault(job, {})
             times = spent.setdefault(activity, [0.0, 0.0])
             times[0] += 1
             times[1] += sum(seconds)
             count = self._timed[job] = self._timed.get(job, 0) + 1
-            if not count & (count - 1):  # ever more seldom: a plan made meanwhile has something to go by
+            if not count & (count - 1):  # at growing intervals: plans made meanwhile have an estimate
                 self._note_times(job)
 
     def _note_times(self, job: str) -> None:
-        """Have it remembered how long packages of a job took."""
+        """Record how long packages of a job took."""
         spent, at_work = self._spent.pop(job, {}), self._jobs.get(job)
         if not spent or at_work is None:
             return
@@ -334,7 +333,7 @@ class CommitHandler:
         try:
             self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
         except StoreError as fault:
-            log.warning("how long %s took is not remembered: %s", job, fault)
+            log.warning("the durations of %s could not be recorded: %s", job, fault)
 
     def _on_expanded(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, payloads.StageExpanded)
@@ -384,6 +383,6 @@ def _ref(one: Checked) -> AttemptRef:
 
 
 def is_over(job: JobState) -> bool:
-    """Whether nothing of a job will be run unless somebody asks for it."""
+    """Whether nothing more of a job will run unless requested."""
     ended = job.cancelled or job.aborted
     return (not job.unfinished and not job.late) or (ended and not any(work.attempts for work in job.work.values()))

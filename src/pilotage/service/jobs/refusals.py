@@ -1,4 +1,4 @@
-"""What this version cannot do for a job, refused by name before anything is spent; a field is never ignored."""
+"""Rejects a job that asks for something not supported yet, and names it; no field is ever ignored."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import NotOurs, StoreError
 from pilotage.service.works.capture import wanted_column
 
-_KEPT = "so far every file is kept: leave it out, and remove what is not needed any more by hand"
-_STORES = "so far every file is in the folder of the document"
+_KEPT = "every file is kept so far: leave it out, and remove unneeded files yourself"
+_STORES = "all files are in the folder of the document so far"
 
 
 def refusals(definition: Definition, *, file: str) -> list[Problem]:
-    """The fields of a definition that cannot be honoured yet, each with where it stands in words."""
+    """The fields of a definition that are not supported yet, each with its place in words."""
     found = []
     for number, stage in enumerate(definition.stages, start=1):
         where = f"stage {stage.name!r}" if stage.name else f"stage {number}"
         for line in stage.lines:
             if line.early_start:
-                message = f"{where}: this version does not know how to honour early_start"
-                hint = "leave it out: a line starts when its inputs are completely there"
+                message = f"{where}: early_start is not supported yet"
+                hint = "leave it out: a line starts when its inputs are complete"
                 found.append(Problem(file=file, code="not-supported", message=message, hint=hint))
             for package in line.packages:
                 for field, why in (*_of_package(package), *_of_settings(definition, package)):
-                    message = f"{where}: this version does not know how to honour {field}"
+                    message = f"{where}: {field} is not supported yet"
                     found.append(Problem(file=file, code="not-supported", message=message, hint=why))
     return list(dict.fromkeys(found))
 
 
 def endings_refused(plan: JobPlan, *, file: str) -> list[Problem]:
-    """What cannot be the end of a job: what others wait for cannot run last, and a success ends only what is known."""
+    """Final packages that others wait for, and `abort_on: 0` in a job whose packages are not all known."""
     found = []
     final = np.array([each.final for each in plan.templates], np.bool_)[plan.template_of]
     for producer in np.flatnonzero(final).tolist():
@@ -51,16 +51,16 @@ def endings_refused(plan: JobPlan, *, file: str) -> list[Problem]:
             message = (
                 f"{name} has the role `final`, and {f'stage {late}' if late is not None else 'others'} wait for it"
             )
-            hint = "what others need cannot run last: give it the role `work`"
+            hint = "a package that others need cannot run last: give it the role `work`"
             found.append(Problem(file=file, code="not-supported", message=message, hint=hint))
     if plan.late and any(each.abort_on is not None and each.abort_on.exit_code == 0 for each in plan.templates):
-        message = "this version does not know how to honour abort_on: 0 in a job with stages that are not known yet"
+        message = "abort_on: 0 is not supported yet in a job with late stages"
         found.append(Problem(file=file, code="not-supported", message=message, hint="end with another exit code"))
     return found
 
 
 def _feeds_others(plan: JobPlan, producer: int, final: NDArray[np.bool_]) -> bool:
-    """Whether a package that does not run last waits for one that does."""
+    """Whether a package that is not final waits for one that is."""
     for segment in plan.graph.segments:
         rows = segment.predecessors
         start, end = segment.successors.span(producer)
@@ -79,9 +79,9 @@ def _of_package(package: Package) -> Iterator[tuple[str, str]]:
             "its launcher starts the ranks: let that start the container, as in `mpirun apptainer exec IMAGE PROGRAM`",
         )
     if package.subjob:
-        yield f"subjob: {package.subjob}", "run that document by itself first, and take its files as inputs"
+        yield f"subjob: {package.subjob}", "run that document separately first, and use its files as inputs"
     if package.role in ("service", "provisioner"):
-        yield f"role: {package.role}", "start it beside the job, by hand"
+        yield f"role: {package.role}", "start it next to the job yourself"
     if package.role == "final" and package.abort_on is not None:
         yield "abort_on of a package that runs last", "nothing is left that it could end"
     if package.scripts.hold is not None:
@@ -91,15 +91,15 @@ def _of_package(package: Package) -> Iterator[tuple[str, str]]:
 
 
 _SETTINGS = {
-    "account": "a site's entry says which account is charged: give a cluster an entry for each, and name it by `executor`",
-    "interval_seconds": "agents report as the setting `engine.interval_seconds` has it, for all packages alike",
-    "queue": "a site's entry says into which queue it goes: give a cluster an entry for each, and name it by `executor`",
+    "account": "a site's entry sets the account: give a cluster one entry per account, and choose it by `executor`",
+    "interval_seconds": "the setting `engine.interval_seconds` is the interval of all reports",
+    "queue": "a site's entry sets the queue: give a cluster one entry per queue, and choose it by `executor`",
 }
 _KNOWN_AT_THE_SITE = frozenset({"keep_failed"})
 
 
 def _of_settings(definition: Definition, package: Package) -> Iterator[tuple[str, str]]:
-    """Settings that nobody heeds for one package, and those that would depend on the site, which is chosen by them."""
+    """Settings without effect for a single package, and those that depend on the site, which they help to choose."""
     levels = [definition.environment, package.environment, *(each.environment for each in package.binaries)]
     said = {name for level in levels for name in level.setting}
     for binary in package.binaries:
@@ -111,7 +111,7 @@ def _of_settings(definition: Definition, package: Package) -> Iterator[tuple[str
             elif name not in said and name not in _KNOWN_AT_THE_SITE:
                 yield (
                     f"the setting {name} of the software {binary.software!r}, which differs by infrastructure",
-                    "set it for the release, or for the package: what it takes is known before its site is",
+                    "set it for the release, or for the package: demands must be known before the site is chosen",
                 )
     yield from ((f"the setting {name} of a package", why) for name, why in _SETTINGS.items() if name in said)
 
@@ -148,12 +148,11 @@ def _of_output(output: OutputFile) -> Iterator[tuple[str, str]]:
         yield from _of_disposition(disposition, f"output {name!r}")
 
 
-# Whether the results of a job can be put where they belong: asked before anything is spent, as far as it can be
-# known.
+# Whether the results of a job can be written; checked before anything is spent, as far as possible.
 
 
 def refuse_unwritable(expansion: Expansion, folder: str) -> None:
-    """Raise `StoreError` where a folder that an output belongs into takes no files of this user, `NotOurs` where it is a file."""
+    """Raise `StoreError` if this user cannot write to a folder of an output, and `NotOurs` if it is a file."""
     wanted = {""} if any(True for block in expansion.blocks for _ in block.outputs()) else set()
     for block in expansion.blocks:
         for _, output in block.outputs():
@@ -161,7 +160,7 @@ def refuse_unwritable(expansion: Expansion, folder: str) -> None:
                 wanted |= {name.rpartition("/")[0] for name in wanted_column(expansion, block, output) if "/" in name}
     for file in sorted({blocking for each in wanted if (blocking := _in_the_way(Path(folder), each)) is not None}):
         raise NotOurs(
-            "a file is where results need a folder",
+            "a file has the name of a folder for results",
             subject=str(file),
             next_step="move it away, or give the outputs another folder",
         )
@@ -170,12 +169,12 @@ def refuse_unwritable(expansion: Expansion, folder: str) -> None:
             raise StoreError(
                 f"results cannot be written here: {_why(parent)}",
                 subject=str(parent),
-                next_step="let this user write there, or run a copy of the document in a folder of your own",
+                next_step="make it writable for this user, or run a copy of the document in a folder of your own",
             )
 
 
 def _in_the_way(folder: Path, name: str) -> Path | None:
-    """What is no folder, and stands where one of a name is to be."""
+    """A file that has the name of a folder to be made."""
     path = folder
     for part in Path(name).parts:
         path /= part
@@ -185,7 +184,7 @@ def _in_the_way(folder: Path, name: str) -> Path | None:
 
 
 def _nearest(folder: Path, name: str) -> Path:
-    """The folder of a name, or the nearest above it that is there: the rest is made when it is needed."""
+    """The folder of a name, or the nearest existing one above: the rest is made when needed."""
     path = folder / name
     while path != folder and not path.is_dir():
         path = path.parent

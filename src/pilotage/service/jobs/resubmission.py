@@ -1,4 +1,4 @@
-"""The same document again: the job that is not over goes on, and one of another content takes the place of the earlier."""
+"""Submitting a document again: an unfinished job with the same content resumes, a different one is superseded."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JobTree, Journal, NotOurs
 from pilotage.service.jobs.submission import Prepared, plain_outputs
 
-ANEW, REPLACED = "to start everything anew", "to replace files that are not ours"
-FOR_ALL, FOR_SOME, FOR_OTHERS = "for all of its files", "for some of its files alone", "for other files of it"
-"""How a document is run again whose earlier job is not over."""
+ANEW, REPLACED = "to run everything again", "to replace files that pilotage did not make"
+FOR_ALL, FOR_SOME, FOR_OTHERS = "for all of its files", "for some of its files only", "for other files of it"
+"""How a document runs again whose earlier job is unfinished."""
 
 _lists = msgspec.json.Decoder(dict[str, str])
 _origin = msgspec.json.Decoder(Origin)
@@ -43,18 +43,18 @@ Told = TypeVar("Told")
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not over of the same document: the job that is the same in everything, and those that are not."""
+    """Unfinished jobs of the same document: the one that is the same in everything, and the others."""
 
     same: str = ""
-    others: dict[str, str] = {}  # and how each is run again
+    others: dict[str, str] = {}  # with how each runs again
 
 
 def earlier_runs(
     journal: Journal, submission: Submission, prepared: Prepared, *, unpublished: Collection[str] = ()
 ) -> Earlier:
-    """The unfinished jobs of the document of a submission, its owner's alone.
+    """The owner's unfinished jobs of a submission's document.
 
-    Of those `unpublished` something is done and has no name yet: the same job goes on with that, also where all is done.
+    The `unpublished` ones have unpublished results: the same job resumes with them, even if everything else is done.
     """
     same, others = "", {}
     for row in journal.live_jobs():
@@ -64,11 +64,11 @@ def earlier_runs(
         if row.name != prepared.registered.name or row.owner != prepared.registered.owner:
             continue
         if row.cancelled_at is not None or row.aborted_at is not None:
-            continue  # it is on its way out
+            continue  # it is being retired
         origin = origin_of(journal, row)
         if origin is None or (origin.folder, origin.document) != (submission.folder, submission.document):
             continue
-        anew = submission.fresh or prepared.in_the_way  # what is to be replaced may have been granted to it
+        anew = submission.fresh or prepared.in_the_way  # files to be replaced may have been granted to it
         if not same and not anew and is_same(row, prepared, origin):
             same = row.job
         elif not is_over:
@@ -93,7 +93,7 @@ def unfinished_besides(journal: Journal, submission: Submission, *, owner: str) 
 
 
 def _how(journal: Journal, row: JobRow, submission: Submission, prepared: Prepared, origin: Origin) -> str:
-    """How the document of an earlier job is run again."""
+    """How the document of an earlier job runs again."""
     if submission.fresh:
         return ANEW
     if prepared.in_the_way:
@@ -105,7 +105,7 @@ def _how(journal: Journal, row: JobRow, submission: Submission, prepared: Prepar
 
 
 def _is_same_but_for_targets(journal: Journal, row: JobRow, prepared: Prepared, origin: Origin) -> bool:
-    """Whether a job of an origin was submitted with the same definition, lists and files, for whichever targets."""
+    """Whether a job was submitted with the same definition, lists and files, for whatever targets."""
     if row.definition != prepared.registered.definition or origin.format != prepared.origin.format:
         return False
     before = _read(journal, row, RESOLVED, _resolved)
@@ -115,7 +115,7 @@ def _is_same_but_for_targets(journal: Journal, row: JobRow, prepared: Prepared, 
     now = prepared.expansion.resolved.lists
     if any(now.get(name, names) != names for name, names in before.lists.items() if name != TARGETS):
         return False
-    # What is left out brings nothing along.
+    # Packages that are left out bring no files along.
     return all(captured.get(name, file) == file for name, file in prepared.origin.captured.items())
 
 
@@ -126,34 +126,34 @@ def _read(journal: Journal, row: JobRow, name: str, decoder: msgspec.json.Decode
 
 
 def is_same(row: JobRow, prepared: Prepared, origin: Origin) -> bool:
-    """Whether a job of an origin was submitted with the same definition, lists and files, however it was to begin."""
+    """Whether a job was submitted with the same definition, lists and files, fresh or not."""
     if row.definition != prepared.registered.definition or origin.format != prepared.origin.format:
         return False
     lists = _lists.decode(row.lists)
-    # A job that has grown has more lists than it was submitted with. Its origin also says whether it was to begin anew.
+    # A job that has grown has more lists than at submission. Its origin also says whether it ran everything again.
     wanted = prepared.registered.lists.items()
     return all(lists.get(name) == sha256 for name, sha256 in wanted if name != ORIGIN)
 
 
 def origin_of(journal: Journal, row: JobRow) -> Origin | None:
-    """Where a job comes from; None of one that is not run here."""
+    """Where a job comes from; None for a job that does not run here."""
     return _read(journal, row, ORIGIN, _origin)
 
 
 def superseded_by(job: str, *, how: str) -> str:
-    """What is said of a job whose document was run again, in one of the ways above."""
-    return f"{SUPERSEDED} {job}: its document was run again {how}"
+    """The message for a job whose document was submitted again."""
+    return f"{SUPERSEDED} {job}: its document was submitted again {how}"
 
 
-# Two jobs of one folder must not make the same file: whoever came last would take the place of the other's results.
+# Two jobs in one folder must not make the same file: the later one would replace the results of the other.
 
 _SHOWN_MAX = 5
 
 
 def refuse_contested_outputs(expansion: Expansion, folder: str, others: Iterable[tuple[str, Expansion]]) -> None:
-    """Refuse a job that makes a name which an unfinished job of the same folder makes, too; raises `NotOurs`.
+    """Raise `NotOurs` for an output name that an unfinished job of the same folder makes as well.
 
-    Only plain names are compared: what a pattern will make is not known, and is found out when it is published.
+    Only plain names are compared; conflicts of patterns are found when files are published.
     """
     made: set[str] | None = None
     for job, other in others:
@@ -163,22 +163,22 @@ def refuse_contested_outputs(expansion: Expansion, folder: str, others: Iterable
         if both:
             more = f" and {len(both) - _SHOWN_MAX} more" if len(both) > _SHOWN_MAX else ""
             raise NotOurs(
-                f"the job {job} is not over and makes the same: {', '.join(both[:_SHOWN_MAX])}{more}",
+                f"the unfinished job {job} makes the same files: {', '.join(both[:_SHOWN_MAX])}{more}",
                 subject=folder,
-                next_step=f"wait for its end, or kill it: pilotage kill {job}",
+                next_step=f"wait until it ends, or kill it: pilotage kill {job}",
             )
 
 
 def unfinished_jobs(engine: Engine) -> set[str]:
-    """The jobs of which something will still be made."""
+    """The jobs that will still make something."""
     jobs = engine.state.jobs.by_id.values()
     return {job.id for job in jobs if (job.unfinished or job.late) and not (job.cancelled or job.aborted)}
 
 
 def were_concurrent(journal: Journal, job: str, other: str) -> bool:
-    """Whether a job must not replace what another has made: both were unfinished at once.
+    """Whether a job must not replace outputs of another: both were unfinished at once.
 
-    What was over before may be replaced, and so may what an earlier run of the same document made.
+    Outputs of a job that was over before may be replaced, and so may those of an earlier run of the same document.
     """
     row, before = journal.job(job), journal.job(other)
     if job == other or row is None or before is None:
@@ -192,7 +192,7 @@ def were_concurrent(journal: Journal, job: str, other: str) -> bool:
     return mine is None or its is None or mine.document != its.document
 
 
-# What a job that goes on has made, needs, and does not find any more: whoever made it runs again.
+# Outputs of a resumed job that it needs and that are gone: their packages run again.
 
 _FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 
@@ -205,7 +205,7 @@ class PackageStatuses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def statuses_of(job: str, engine: Engine) -> PackageStatuses:
-    """How far the packages of a job are; to be asked within a question."""
+    """How far the packages of a job are; only within a query."""
     state = engine.state.jobs.by_id.get(job)
     if state is None:
         return PackageStatuses(unfinished=(), granted=frozenset())
@@ -216,9 +216,9 @@ def statuses_of(job: str, engine: Engine) -> PackageStatuses:
 
 
 def lost(expansion: Expansion, statuses: PackageStatuses, *, folder: str, tree: JobTree) -> list[str]:
-    """The packages, dotted, of which a file is gone that something needs which is not over or must run again.
+    """The packages, dotted, that lost a file needed by one that is unfinished or must run again.
 
-    Whoever others of them read from comes first. What nobody needs any more may be gone.
+    Producers come before their consumers. Files that are not needed any more may be gone.
     """
     found: list[str] = []
     looked_at: set[int] = set()
@@ -239,7 +239,7 @@ def _without_their_files(expansion: Expansion, makers: Iterable[int], *, folder:
 
 
 def _named_outputs(expansion: Expansion, number: int) -> list[str]:
-    """The files that a package must have made, as far as their names are known before."""
+    """The files that a package must have made, as far as their names are known in advance."""
     block = expansion.block(number)
     if block.package.done:
         return []

@@ -1,7 +1,7 @@
-"""The service that runs jobs: the core among its journal, sites, files and agents.
+"""The service that runs jobs: the core with its journal, sites, files and agents.
 
-The driver calls it in one thread; whoever asks from outside gets a future. What is kept here of a job follows from the
-book and can be had again at any time.
+The driver calls it in one thread; other callers get a future. Everything it holds about a job follows from the book and
+can be loaded again.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ log = logging.getLogger(__name__)
 
 Told = TypeVar("Told")
 _encode = msgspec.json.Encoder().encode
-_NOBODY = 0  # the token of an operation that the service asks for itself
+_NOBODY = 0  # the token of operations that the service itself requests
 
 
 class Runner:
-    """Everything that runs, behind a few methods; any thread may call them."""
+    """Runs jobs, behind a few methods that any thread may call."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Runner:
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
-        `accesses` has a way to each of the sites, by name, but for the `agent_sites`, which have agents of their own.
-        `package_token` makes what an attempt shows when it speaks of itself.
+        `accesses` has an access to each site by name, except for the `agent_sites`, which have site agents.
+        `package_token` makes the token of a running attempt.
         """
         self._journal = journal
         self._writer = writer
@@ -144,27 +144,27 @@ class Runner:
             index=index,
             ask=driver.ask,
         )
-        self._removing: frozenset[str] = frozenset()  # jobs of which files are being removed
+        self._removing: frozenset[str] = frozenset()  # jobs whose files are being removed
         access = AgentAccess(journal, self._jobs, self._manifests)
         self.reads, self.ran = access.reads, access.ran
         self._core: Core | None = None
-        self.look_at_sites: Callable[[], None] | None = None  # whether there are others by now
+        self.look_at_sites: Callable[[], None] | None = None  # whether the set of sites changed
 
-    # --- the door ---
+    # --- for callers in any thread ---
 
     def start(self) -> None:
-        """Go on from the book; returns when agents and users are answered."""
-        self._driver.receive(*map(not_yet, self._workers.names))  # before anything is decided
+        """Resume from the book; returns when agents and users are answered."""
+        self._driver.receive(*map(not_yet, self._workers.names))  # before the first decision
         self._driver.start()
         if wanted := self._driver.ask(unfinished_removals).result():
             self._removing = frozenset(wanted)
             self._submitter.submit(self._finish_removals, wanted)
         self._expander.start()
         self._workers.start()
-        self._driver.receive(sites_changed(self._sites))  # the book learns what they are, and which are gone
+        self._driver.receive(sites_changed(self._sites))  # the book records the sites, and which are gone
 
     def stop(self) -> None:
-        """End in good order; what runs at the sites goes on."""
+        """Shut down in order; what runs at the sites continues."""
         self._shutdown.down(patience_seconds=0.0)
         self._workers.stop()
         self._submitter.shutdown(wait=True, cancel_futures=True)
@@ -177,34 +177,34 @@ class Runner:
 
     @property
     def alive(self) -> bool:
-        """Whether what is asked will be answered."""
+        """Whether requests will be answered."""
         return self._driver.alive
 
     @property
     def broken(self) -> str:
-        """Why nothing is run any more, though nobody has stopped it; empty while all is well."""
+        """Why no jobs run any more, though it was not stopped; empty while it works."""
         return self._driver.broken
 
     @property
     def left_behind(self) -> Sequence[str]:
-        """What could not be taken out of the queues of sites when it was stopped, in words."""
+        """The batch jobs that could not be cancelled at sites when it stopped, in words."""
         return self._workers.behind
 
     @property
     def sites(self) -> Sequence[Site]:
-        """Where it runs things."""
+        """The sites it uses."""
         return self._sites
 
     def exchange(self, says: AgentSays) -> Future[bytes]:
-        """What an agent says; the answer, for the wire, once everything it rests on is durable."""
+        """Process an agent's exchange; the encoded answer, once everything it depends on is durable."""
         return self._driver.exchange(says)
 
     def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
-        """What the agent of a site says; the answer for the wire, which may be long in coming. Raises `UnknownSite`."""
+        """Process a site agent's exchange; the encoded answer, which may take long. Raises `UnknownSite`."""
         return self._workers.exchange(says)
 
     def said_of_site(self, site: str) -> str:
-        """What a site said last that kept things from being done there; nothing where all is well."""
+        """The last error of a site that delays work there; empty if there is none."""
         return self._workers.said(site)
 
     def change_sites(
@@ -215,12 +215,12 @@ class Runner:
         renewed: Collection[str] = (),
         formers: Mapping[str, Way] | None = None,
     ) -> None:
-        """These are the sites from now on, and new or other ways to some; those that are gone are left by `release_sites`.
+        """Set the sites, with new accesses to some; `release_sites` drops those that are gone.
 
-        What was started before is drained at those that are `renewed`; `formers` are ways to the batch systems of some of
-        these as they were before.
+        Earlier pilots of `renewed` sites are drained; `formers` are accesses to the former batch systems of some of
+        them.
         """
-        new = ways.keys() - self._workers.names  # what is told of these is for who knows them
+        new = ways.keys() - self._workers.names  # reports about these go to the workers that know them
         for name in ways.keys() - new:
             self._workers.put(name, ways[name], former=(formers or {}).get(name))
         self._sites = sites
@@ -229,7 +229,7 @@ class Runner:
             self._workers.put(name, ways[name])
 
     def release_sites(self) -> None:
-        """Nobody acts any longer at sites that are gone, and with them all that was started there."""
+        """Stop the workers of sites that are gone, once nothing is left there."""
         self._workers.release_formers()
         left = {*self._workers.names} - {site.name for site in self._sites}
         for name in left:
@@ -237,49 +237,51 @@ class Runner:
                 self._workers.remove(name)
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
-        """Have something done with a site; fails with `OperationRefused`."""
+        """Request an operation on a site; fails with `OperationRefused`."""
         return self._driver.tell(asked_of_site(deed, site, message=message))
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
-        """Ask for an operation; fails with `OperationRefused`."""
+        """Request an operation; fails with `OperationRefused`."""
         if isinstance(operation, Restart):
             return self._submitter.submit(self._restart, operation)
-        if isinstance(operation, Restore) and operation.job in self._removing:  # or what it makes anew would go, too
+        if (
+            isinstance(operation, Restore) and operation.job in self._removing
+        ):  # so that none of its new files is removed
             return self._submitter.submit(lambda: self._driver.operate(operation).result())
         return self._driver.operate(operation)
 
     def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
-        """Drop a line, and remove its files where that is wanted; fails with `OperationRefused`."""
+        """Drop a line, and remove its files if requested; fails with `OperationRefused`."""
         if not operation.remove_files:
             return self._driver.operate(operation)
         return self._submitter.submit(self._drop, operation, by)
 
     def files_left(self, operation: Drop) -> LineFiles:
-        """How many files of a line that was dropped are under their names."""
+        """How many published files of a dropped line exist."""
         at_work = self._jobs.get(operation.job)
         line = packages_of_line(at_work, operation.stage, operation.line) if at_work is not None else ()
         granted = self._driver.ask(partial(granted_in, operation.job, [*line])).result()
         return self._removals.count(operation.job, granted)
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
-        """Have a question about the engine answered; it must only look."""
+        """Run a query on the engine; it must not change anything."""
         return self._driver.ask(question)
 
     @property
     def leaving(self) -> Future[None] | None:
-        """When what is durable now will have led to files under their names; None where it has."""
+        """Completes when the files of all grants durable now are published; None if they are."""
         return self._driver.leaving
 
     def unpublished(self, job: str) -> int:
-        """How many grants of a job have not led to files under their names; to be asked within a question only."""
+        """How many grants of a job have no published files; only within an engine query."""
         return self._commit_handler.unpublished(job) + int(self._driver.on_its_way(job))
 
     def publishing_fault(self, job: str) -> Unpublished | None:
-        """What of a job has not got its names, and why; to be asked within a question only."""
+        """A result of a job that could not be published, and why; only within an engine query."""
         return self._commit_handler.fault(job)
 
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
-        """Take a job in; fails with `DocumentError` or `OperationRefused`."""
+        """Submit a job; fails with `DocumentError` or `OperationRefused`."""
         return self._submitter.submit(self._submit, submission)
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
@@ -287,11 +289,11 @@ class Runner:
         return self._submitter.submit(self._clear, job, by)
 
     def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
-        """Find what a document no longer makes, and remove what is asked for of it; no job comes in meanwhile."""
+        """Find the files that a document no longer makes, and remove those requested; no job is submitted meanwhile."""
         return self._submitter.submit(self._clean, request)
 
     def note_retained(self, action: Action) -> None:
-        """The book has cleared, sealed or purged a finished job: the engine need not know it any longer."""
+        """The book has cleared, sealed or purged a finished job: the engine may release it."""
         self._driver.receive(PutAway(job=action.job))
         if action.deed == "purge":
             self.logs.forget(action.job)
@@ -325,7 +327,7 @@ class Runner:
         return found
 
     def _restart(self, operation: Restart) -> Accepted:
-        """Restart something; a job that the engine has let go of comes back in the same step."""
+        """Restart something; a job that the engine released is loaded in the same step."""
         if not self._driver.ask(lambda engine: operation.job in engine.state.jobs.by_id).result():
             found = snapshot_of(self._journal, self._jobs, operation.job)
             if found is not None:
@@ -334,7 +336,7 @@ class Runner:
         return self._driver.operate(operation).result()
 
     def _drop(self, operation: Drop, by: str) -> Accepted:
-        """Drop a line, have it noted that its files are to go, and remove them."""
+        """Drop a line, record the order to remove its files, and remove them."""
         job, at_work = operation.job, self._jobs.get(operation.job)
         line = packages_of_line(at_work, operation.stage, operation.line) if at_work is not None else {}
         fileless = tuple(package for package, makes in line.items() if not makes)
@@ -350,16 +352,16 @@ class Runner:
         return msgspec.structs.replace(accepted, files=self._removals.kept_for_readers(done, read))
 
     def _finish_removals(self, wanted: Mapping[str, Sequence[str]]) -> None:
-        """Remove what a service that died had been told to."""
+        """Finish removals that an earlier service had been ordered to do."""
         try:
             for job, packages in wanted.items():
                 self._removals.finish(job, packages)
         except Exception:
-            log.exception("files of dropped lines are left that were to be removed: the next start tries again")
+            log.exception("files of dropped lines could not be removed: the next start tries again")
         finally:
             self._removing = frozenset()
 
-    # --- submission: its own thread ---
+    # --- submission, in a thread of its own ---
 
     def _prepared(self, submission: Submission) -> Prepared:
         return prepare(
@@ -374,7 +376,7 @@ class Runner:
     def _submit(self, submission: Submission) -> SubmissionAnswer:
         prepared = self._prepared(submission)
         if prepared.origin.unknown_executors and self.look_at_sites is not None:
-            self.look_at_sites()  # a site that was added a moment ago is known
+            self.look_at_sites()  # so that a site added a moment ago is known
             prepared = self._prepared(submission)
         unpublished = self._driver.ask(lambda _: self._commit_handler.unpublished_jobs()).result()
         earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
@@ -409,33 +411,33 @@ class Runner:
         )
 
     def _go_on(self, job: str, prepared: Prepared) -> SubmissionAnswer:
-        """The same is being run already, or was stopped in the middle: it goes on."""
+        """Resume the same job, which runs already or was stopped."""
         remade = self._remake(job)
         with suppress(OperationRefused):  # it is not held
             self._driver.operate(Release(job=job)).result()
         return SubmissionAnswer(job=job, packages=prepared.expansion.wanted, resumed=True, remade=remade)
 
     def _remake(self, job: str) -> int:
-        """Run again what a job has made that is gone, and that the rest of it needs; how many packages."""
+        """Run again the packages of a job whose outputs are gone and needed; return how many."""
         at_work = self._jobs.get(job)
         if at_work is None:
             return 0
         statuses = self._driver.ask(partial(statuses_of, job)).result()
-        staged = {package for package, _ in self.tree.staged(at_work.folder, job)}  # made, and not under its names yet
+        staged = {package for package, _ in self.tree.staged(at_work.folder, job)}  # done, but not published yet
         count = 0
         for package in lost(at_work.expansion, statuses, folder=at_work.folder, tree=self.tree):
             if package in staged:
                 continue
-            with suppress(OperationRefused):  # somebody reads what it made: so that is there for who does
-                told = "what it made is gone, and needed"
+            with suppress(OperationRefused):  # a running package reads the outputs, so they exist for it
+                told = "its outputs are gone, and needed"
                 self._driver.operate(Restart(job=job, package=package, message=told)).result()
                 count += 1
         return count
 
-    # --- for the driver: its thread ---
+    # --- for the driver, in its thread ---
 
     def begin(self, driver: Driver) -> Core:
-        """A core from the book; granted files that were not published yet are published first."""
+        """Make a core from the book, after publishing granted files that were not published yet."""
         core = start_from(
             self._journal,
             self._jobs,
@@ -449,28 +451,26 @@ class Runner:
         mended = sum([self._commit_handler.recover(core.engine, job) for job in core.engine.state.jobs.by_id])
         if core.engine.state.jobs.by_id:
             unfinished = len(unfinished_jobs(core.engine))
-            told = (
-                "goes on from its book: %d jobs, %d of them not over; %d packages got their files now that were granted"
-            )
+            told = "resumed from the book: %d jobs, %d of them unfinished; published the files of %d granted packages"
             log.info(told, len(core.engine.state.jobs.by_id), unfinished, mended)
         return core
 
     def heard(self, pilot: str) -> StreamRow | None:
-        """How far an agent was heard, by the book."""
+        """How far an agent's stream was received, from the book."""
         return self._journal.stream("agent", pilot)
 
     def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
-        """The events of a step are durable: what was granted is published before anybody hears of it."""
+        """The events of a step are durable: publish granted results before anyone is told of them."""
         assert self._core is not None
         self._commit_handler.follow(self._core.engine, outbox.events)
         if logs:
             try:
                 self.logs.put(logs)
-            except Exception:  # whatever it is, nothing is decided by a log
+            except Exception:  # whatever the fault: logs decide nothing
                 log.exception("%d logs are lost", len(logs))
 
     def reply(self, reply: ExchangeReply) -> bytes:
-        """What goes over the wire to an agent: the reply, with how to run what it is given."""
+        """Encode a reply to an agent, with the work orders of its new attempts."""
         early = [each for each in reply.assignments if self._commit_handler.holds_back(each)]
         if early:
             reply = self._without(reply, early)
@@ -481,9 +481,9 @@ class Runner:
         return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
 
     def _without(self, reply: ExchangeReply, early: Sequence[Assignment]) -> ExchangeReply:
-        """A reply without attempts that came before their inputs have names: they have not failed, and others follow."""
+        """The reply without attempts whose inputs are not published yet: they did not fail, and come later."""
         for each in early:
-            told = "what it reads is not under its names yet"
+            told = "its inputs are not published yet"
             again = Reschedule(job=each.ref.job, package=each.ref.package, message=told)
             self._driver.receive(Asked(token=_NOBODY, operation=again))
         return msgspec.structs.replace(
@@ -491,7 +491,7 @@ class Runner:
         )
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
-        """Hand each to the thread that does such things; all of a site at once, so that it can join them."""
+        """Hand effects to the threads that carry them out; all of a site together, so that it can combine them."""
         at_sites: dict[str, list[AtSite]] = {}
         for effect in effects:
             if isinstance(effect, ExpandStage):
@@ -502,23 +502,23 @@ class Runner:
             self._workers.want(site, wanted)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """The driver has ended."""
 
     def _site_of(self, pilot: str) -> Site | None:
-        """Where a pilot is: how software is started depends on it."""
+        """The site of a pilot, which determines how software is started."""
         found = self._core.engine.state.pilots.by_name.get(pilot) if self._core is not None else None
         return found.site.site if found is not None else None
 
     def _work(self, assignment: Assignment, site: Site | None) -> Work:
         at_work = self._jobs.get(assignment.ref.job)
         if at_work is None:
-            return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is gone")
+            return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is missing")
         try:
             return at_work.work(assignment, self._manifests, site=site)
         except PilotageError as fault:
             refused = str(fault)
         except Exception as fault:
-            log.exception("%s cannot be written out", assignment.ref)
+            log.exception("the work order of %s cannot be written", assignment.ref)
             refused = f"{type(fault).__name__}: {fault}"
         return Work(path="", name="", index=0, folder=at_work.folder, staged="", refused=refused)
 
@@ -526,23 +526,23 @@ class Runner:
         self._driver.receive(Asked(token=_NOBODY, operation=hold_for(job, message)))
 
     def laid_out(self, job: str) -> Expansion | None:
-        """The layout of a job that is being run; None of any other."""
+        """The expansion of a job that runs here; None for any other."""
         return self._jobs.laid_out(job)
 
     # --- for the expander ---
 
     def expansion(self, job: str) -> Expansion | None:
-        """A job as it is laid out now."""
+        """The present expansion of a job."""
         return at_work.expansion if (at_work := self._jobs.get(job)) is not None else None
 
     def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
-        """A job as it will be laid out, should the core take it."""
+        """Keep the new expansion of a job, for when the core accepts it."""
         self._jobs.offer_growth(job, stage, expanded)
 
     def adopt(
         self, job: str, expansion: Expansion, *, granted: Mapping[int, Manifest], numbers: range
     ) -> Sequence[Found]:
-        """What of a stage that was laid out just now need not be run."""
+        """The packages of a new stage that need not run."""
         if (at_work := self._jobs.get(job)) is None or at_work.origin.fresh:
             return ()
         return adopt(expansion, at_work.origin, tree=self.tree, index=self._index, granted=granted, numbers=numbers)

@@ -1,4 +1,4 @@
-"""Can anything of a job still move? Asked of the engine: where nothing can, somebody must be told, and what to do."""
+"""Tells whether a job can still make progress, and if not, why, and what to do; asked of the engine."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from pilotage.service.sites.status import next_try_at
 
 _MOVING = (PackageStatus.DELAYED, PackageStatus.RESERVED, PackageStatus.LIVE)
 _NAMED_MAX = 3
-_MOVING_WHEN_HELD = (PackageStatus.LIVE,)  # what waits for its time begins nothing then
+_MOVING_WHEN_HELD = (PackageStatus.LIVE,)  # package states in which a timer alone starts nothing
 
 
 class JobStall(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job stands in the engine: `stuck` says why nothing can move, `trouble` what keeps things from moving now."""
+    """The progress of a job in the engine: `stuck` says why it cannot continue, `trouble` what delays it."""
 
-    slots: int = 0  # that live pilots offer
-    running: dict[int, int] | None = (
-        None  # by stage: packages that have a slot; None: nobody knows better than the book
-    )
+    slots: int = 0  # of live pilots
+    running: dict[int, int] | None = None  # by stage: packages that occupy a slot; None: the book knows no less
     stuck: str = ""
     next_step: str = ""
     trouble: str = ""
-    troubled_site: str = ""  # where no pilot can start, if that is the trouble
-    result: int | None = None  # the exit code of a job that a package has ended
+    troubled_site: str = ""  # the site where pilots cannot start, if that is the trouble
+    result: int | None = None  # the exit code of a job that a package ended
 
 
 def stall_of(engine: Engine, job: str) -> JobStall:
-    """How a job stands; of one that the engine does not have, nothing is said but the slots there are."""
+    """The progress of a job; only the slots for a job that the engine does not know."""
     slots = sum(pilot.capacity.cores_hundredths // 100 for pilot in engine.state.pilots.by_name.values())
     known = engine.state.jobs.by_id.get(job)
     if known is None or not known.accepted or known.cancelled or known.aborted:
@@ -55,7 +53,7 @@ def stall_of(engine: Engine, job: str) -> JobStall:
 
 
 def _running(engine: Engine, job: JobState) -> dict[int, int] | None:
-    """How many packages of each stage have a slot of a pilot, which runs in order as many as fit; the others wait there."""
+    """How many packages of each stage occupy a slot; a pilot runs as many as fit, in order, and the others wait."""
     waiting: set[int] = set()
     running: set[int] = set()
     for pilot in engine.state.pilots.by_name.values():
@@ -64,7 +62,7 @@ def _running(engine: Engine, job: JobState) -> dict[int, int] | None:
             if attempt.ref.job == job.id:
                 (running if position < slots else waiting).add(attempt.number)
     if len(waiting | running) != job.counts[PackageStatus.LIVE]:
-        return None  # some are at a batch system, or with somebody who was not heard of for a while
+        return None  # some are at a batch system, or on a pilot that has been silent
     return dict(Counter(job.named(number)[1][0] for number in running))
 
 
@@ -80,21 +78,21 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
         nowhere = not engine.state.sites.by_name or all(engine.state.placement.is_impossible(queue) for queue in ready)
         return _nowhere(engine, job) if nowhere else ("", "")
     if job.acting:
-        return "", ""  # an attempt that nobody waits for may still act: it is over one day
+        return "", ""  # an abandoned attempt may still run: it will end
     if any(not late.pending for late in job.late.values()):
-        return "", ""  # a stage is being laid out
+        return "", ""  # a stage is being expanded
     if job.counts[PackageStatus.HELD]:
         number = job.status.index(PackageStatus.HELD)
         held = job.counts[PackageStatus.HELD]
         if why := job.work[number].refused:
             cure = f"move that file away if both are wanted, or remove it, then: pilotage release {job.id}"
-            return f"what {job.dotted(number)} made cannot be published: {why}", f"{cure}/{job.dotted(number)}"
+            return f"the outputs of {job.dotted(number)} cannot be published: {why}", f"{cure}/{job.dotted(number)}"
         what = f"{job.dotted(number)} is held" if held == 1 else f"{held} packages are held, {job.dotted(number)} first"
-        return f"{what}, and everything else waits for that", f"pilotage release {job.id}/{job.dotted(number)}"
+        return f"{what}, and everything else waits for it", f"pilotage release {job.id}/{job.dotted(number)}"
     if job.counts[PackageStatus.BLOCKED]:
         number = job.status.index(PackageStatus.BLOCKED)
         reasons = explain(engine.state, job, number).reasons
-        why = reasons[0].message if reasons else "nobody knows for what"
+        why = reasons[0].message if reasons else "the reason is unknown"
         return f"{job.dotted(number)} waits: {why}", f"pilotage explain {job.id}/{job.dotted(number)}"
     return "", ""
 
@@ -110,7 +108,7 @@ def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
 
 
 def _waits_again(engine: Engine, job: JobState) -> str:
-    """Why the next attempts of what failed wait, whatever else runs meanwhile."""
+    """Why the next attempts of failed packages wait, whatever else runs meanwhile."""
     waiting = job.counts[PackageStatus.DELAYED]
     if not waiting:
         return ""
@@ -119,11 +117,11 @@ def _waits_again(engine: Engine, job: JobState) -> str:
         (each.message for each in explain(engine.state, job, number).reasons if each.code == "waits-for-time"), ""
     )
     what = job.dotted(number) if waiting == 1 else f"{waiting} packages, {job.dotted(number)} first,"
-    return f"{what} is tried later: {why}" if waiting == 1 else f"{what} are tried later: {why}"
+    return f"{what} will be retried later: {why}"
 
 
 def _last_failure(job: JobState) -> str:
-    """What the first package said that failed and waits, in words; empty where none did."""
+    """The last error of the first failed package that waits; empty if there is none."""
     number = min((number for number, work in job.work.items() if work.failures), default=None)
     if number is None:
         return ""
@@ -133,9 +131,9 @@ def _last_failure(job: JobState) -> str:
 
 
 def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
-    """The site that keeps pilots from starting, and how: where the job waits for it, or where none lives, before any other.
+    """The site where pilots cannot start, and why; first a site that the job waits for, or one without live pilots.
 
-    Sites that could run nothing of what waits are nothing to the job, whatever their trouble.
+    Sites that could run none of the waiting packages do not matter to the job.
     """
     reserved = {queue for each in engine.state.queues.at.values() for queue in each.reserved if queue.job is job}
     waiting = [queue for queue in job.classes.values() if queue.ready or queue in reserved]
@@ -153,7 +151,7 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
         if (died := _dead_starts(site)) and (waiting or site.name in needed):
             return site.name, f"no pilot could start at {site.name}: {died}{_tried_again(engine, [site])}"
         if waiting and (sleep := site.place.sleep) is not None and sleep.reason == "probe-failed":
-            told = f"no pilot came up at {site.name} when it was probed: {sleep.message}"
+            told = f"no pilot started at {site.name} when it was probed: {sleep.message}"
             return "", f"{told}; next: pilotage site test {site.name}"
         if site.name in needed and site.asleep and _waits_for(engine, job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
@@ -161,23 +159,23 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
 
 
 def _dead_starts(site: SiteState) -> str:
-    """How many pilots did not come to speak there, in words; empty where none, or where somebody put the site to sleep."""
+    """How many pilots died there before contacting the service; empty if none, or if an operator hibernated the site."""
     count, sleep = site.dead_starts, site.place.sleep
     if sleep is not None and sleep.reason == "by-hand":
         return ""
-    if not count:  # not counted over a restart
-        return "its pilots died before they spoke" if sleep is not None and sleep.reason == "dead-starts" else ""
-    return f"{count} died before {'it' if count == 1 else 'they'} spoke"
+    if not count:  # the count does not survive a restart
+        return "its pilots died before contacting us" if sleep is not None and sleep.reason == "dead-starts" else ""
+    return f"{count} died before contacting us"
 
 
 def _is_unheard(job: JobState, site: SiteState) -> bool:
-    """Whether something of a job has a batch job of its own that does not begin, or is not heard."""
+    """Whether a job has a batch job that does not start, or does not contact the service."""
     found = (site.bound.get(each.key) for each in silent_batch_jobs(site))
     return any(attempt is not None and attempt.ref.job == job.id for attempt in found)
 
 
 def _all_asleep(engine: Engine, waiting: list[QueueClass]) -> str:
-    """What is told where all sites sleep that could run something which waits; empty where one of them does not."""
+    """The message if all sites that could run a waiting package hibernate; else empty."""
     for queue in waiting:
         able = engine.state.placement.possible_sites(queue) if queue.ready else []
         told = [
@@ -190,18 +188,18 @@ def _all_asleep(engine: Engine, waiting: list[QueueClass]) -> str:
             more = f" and {len(told) - _NAMED_MAX} more" if len(told) > _NAMED_MAX else ""
             listed = ", ".join(told[:_NAMED_MAX])
             again = _tried_again(engine, able)
-            return f"all sites that could run it sleep: {listed}{more}{again}; next: pilotage site wake {names}"
+            return f"all sites that could run it hibernate: {listed}{more}{again}; next: pilotage site wake {names}"
     return ""
 
 
 def _tried_again(engine: Engine, sites: list[SiteState]) -> str:
-    """When the next pilot is tried at the first of some sites for which a time is set, in words; empty where there is none."""
+    """When the next pilot is tried at the first of some sites that has a time set; empty if none has."""
     times = [at for site in sites if (at := next_try_at(engine, site)) is not None]
     return f"; the next one is tried at {moment(min(times))}" if times else ""
 
 
 def _waits_for(engine: Engine, job: JobState, site: SiteState) -> bool:
-    """Whether something of a job is reserved for a site, or may run nowhere else."""
+    """Whether a job has a reservation at a site, or packages that can run only there."""
     if any(queue.job is job for queue in engine.state.queues.at[site].reserved):
         return True
     return any(queue.ready and queue.asked.executor == site.name for queue in job.classes.values())

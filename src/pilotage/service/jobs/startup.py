@@ -1,4 +1,4 @@
-"""A core from the book: every job that is not over for good, as it is laid out, with what was decided about it."""
+"""Restores the core from the book: every unfinished job, expanded, with all decisions about it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start_from(
     codec: Codec,
     now: float,
 ) -> Core:
-    """The core that the book describes. A job without a definition is somebody else's, who only keeps book on it here."""
+    """The core restored from the book. Jobs without a definition belong to another scheduler and are only recorded."""
     snapshots = []
     for row in journal.live_jobs():
         at_work = jobs.get(row.job)
@@ -53,15 +53,15 @@ def start_from(
         next_n=next_number(decided),
         position=journal.position(),
     )
-    live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they speak
+    live = {row.pilot for row in pilots if row.ended_at is None}  # others when their agents connect
     streams = [row for row in journal.streams("agent") if row.stream in live]
     return start_core(snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=streams)
 
 
 def fill_stream_gaps(journal: Journal, streams: Sequence[StreamRow]) -> None:
-    """Count all numbers below the highest of the stream of decisions as heard: none of them is given to a decision any more.
+    """Mark all numbers below the highest of the decision stream as received: none is used again.
 
-    Jobs that were loaded leave holes there, and a stream with holes costs more with every batch.
+    Loaded jobs leave gaps in it, and a stream with gaps makes every batch more expensive.
     """
     for row in streams:
         if row.stream == ENGINE_STREAM and (missing := (last := highest_of(row)) - size(heard_by(row))):
@@ -70,7 +70,7 @@ def fill_stream_gaps(journal: Journal, streams: Sequence[StreamRow]) -> None:
 
 
 def snapshot_of(journal: Journal, jobs: ActiveJobs, job: str) -> tuple[JobSnapshot, frozenset[str]] | None:
-    """A job that the engine has let go of, as the book has it, and the pilots that are known to be over."""
+    """A job that the engine has released, as stored in the book, and the pilots known to have ended."""
     row, at_work = journal.job(job), jobs.get(job)
     if row is None or at_work is None:
         return None
@@ -94,37 +94,36 @@ def _pilots(journal: Journal) -> list[PilotRow]:
     return found
 
 
-# The end of a service in good order: what the engine has to say last is said while somebody can still carry it out.
+# Shutdown: the engine's last decisions are carried out while agents are still answered.
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 WITHDRAW_SECONDS = 8.0
-"""How long the agents of sites are waited for, which are to hear what must leave their queues: about as long as they wait."""
+"""How long to wait for site agents, which must fetch cancellations: about as long as they wait between exchanges."""
 
 
 def stop_requesting_pilots(driver: Driver) -> None:
-    """Have it written down how sites stand, and pilots withdrawn that have not come; a book that hangs is not awaited."""
+    """Record the status of sites, and cancel queued pilots; does not wait for a book that hangs."""
     if not driver.alive:
         return
     try:
         driver.tell(lambda token: Stopping(token=token)).result(STOP_SECONDS)
-        driver.ask(lambda _: None).result(STOP_SECONDS)  # by then all sites have been told what to do
+        driver.ask(lambda _: None).result(STOP_SECONDS)  # by then all sites have their orders
     except (NotRunning, TimeoutError):
-        log.warning("the engine does not answer: pilots that have not come are not withdrawn")
+        log.warning("the engine did not answer; queued pilot jobs were not cancelled")
 
 
 class Shutdown:
-    """The first part of an end, while agents are still answered; it is done once, whoever asks for it."""
+    """The first part of a shutdown, while agents are still answered; done once, whoever calls it."""
 
     def __init__(self, driver: Driver, workers: SiteWorkers) -> None:
-        """Take what is to end."""
         self._driver = driver
         self._workers = workers
         self._begun = False
 
     def down(self, *, patience_seconds: float = WITHDRAW_SECONDS) -> None:
-        """Have pilots withdrawn that have not come, and wait until the agents of sites have heard of it, but not for long."""
+        """Cancel queued pilots, and wait a short time until site agents have fetched the cancellations."""
         if self._begun:
             return
         self._begun = True

@@ -1,7 +1,7 @@
-"""From a submission to a job that can be registered, and back from the book to the job of a service that starts.
+"""Prepares a submission for registration, and loads the jobs of a starting service from the book.
 
-Everything that a job is made of is kept by its content: its canonical definition, the lists that were read, where it
-came from, and the files that it brought along. With these it is laid out again, the same for ever.
+Everything that defines a job is stored by content: its canonical definition, its resolved lists, its origin, and the
+files it brought along. From these it is always expanded in the same way.
 """
 
 from __future__ import annotations
@@ -89,21 +89,21 @@ _expanded = msgspec.json.Decoder(StageExpanded)
 
 
 class SubmissionError(PilotageError):
-    """A job was not taken, for a reason that is not in its document."""
+    """A job was rejected for a reason outside its document."""
 
 
 class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission that was checked, and its packages."""
+    """A checked submission and its packages."""
 
     definition: Definition
     expansion: Expansion
     plan: JobPlan
     origin: Origin
-    in_the_way: tuple[str, ...] = ()  # outputs under whose names something lies that is not ours
+    in_the_way: tuple[str, ...] = ()  # outputs whose names are taken by files that pilotage did not make
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that can be registered: `Submit(job=…, registered=…, plan=…, adopted=…)`."""
+    """A job ready to be registered: `Submit(job=…, registered=…, plan=…, adopted=…)`."""
 
     job: str
     registered: JobRegistered
@@ -111,11 +111,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     expansion: Expansion
     origin: Origin
     adopted: tuple[Adopted, ...] = ()
-    in_the_way: tuple[str, ...] = ()  # outputs under whose names something lies that is not ours
+    in_the_way: tuple[str, ...] = ()  # outputs whose names are taken by files that pilotage did not make
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as the book has it: everything that a service needs to go on with it."""
+    """A job loaded from the book: everything a service needs to continue it."""
 
     definition: Definition
     lists: ResolvedLists
@@ -134,15 +134,15 @@ def prepare(
     executors: Collection[str] = (),
     suffix: Callable[[], str] | None = None,
 ) -> Prepared:
-    """Check a submission, keep its definition and lists, and say what of it was made before.
+    """Check a submission, store its definition and lists, and find earlier results of it.
 
-    Raises `DocumentError` for faults of the document and fields that this version cannot honour, `NotOurs` where a file
-    is in the way, `StoreError` where results cannot be written, and `SubmissionError` for the rest. `executors` are the
-    names and kinds of the sites there are; `suffix` makes ids different.
+    Raises `DocumentError` for faults of the document and unsupported fields, `NotOurs` if a file is in the way,
+    `StoreError` if results cannot be written, and `SubmissionError` for the rest. `executors` are the names and kinds
+    of the sites; `suffix` makes ids different.
     """
     owner = owner or submission.owner
     if not owner:
-        raise SubmissionError("nobody owns the job", next_step="say who submits it")
+        raise SubmissionError("the job has no owner", next_step="name its owner")
     laid_out = lay_out(submission, tree=tree, executors=executors)
     job = _job_id(submission, laid_out.definition, journal, suffix or _suffix)
     origin, expansion = laid_out.origin, laid_out.expansion
@@ -172,7 +172,7 @@ def prepare(
 
 
 def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.Submit:
-    """What brings a job that was prepared to the core; `taken` says that the book has one of its id."""
+    """The message that registers a prepared job with the core; `taken` says that the book has its id already."""
     adopted = [
         messages.Adopted(package=each.number, manifest=each.manifest, message=each.message) for each in prepared.adopted
     ]
@@ -188,22 +188,22 @@ def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.S
 
 
 def unmade(prepared: Prepared) -> tuple[str, ...]:
-    """The targets of a job that nothing of what is there already has made."""
+    """The targets of a job that no existing result covers."""
     made = {each.number: [file.name for file in each.manifest] for each in prepared.adopted}
     return tuple(each.target for each in unmade_targets(prepared.expansion, lambda number: made.get(number, ())))
 
 
 def expansion_of(submission: Submission) -> Expansion:
-    """What a submission describes, laid out; nothing is looked at, and nothing kept. Raises `DocumentError`."""
+    """The expansion of a submission; reads and stores nothing. Raises `DocumentError`."""
     file = submission.document or "the document"
     return _expanded_from(_read(submission.definition, file), submission.lists, file)
 
 
 def lay_out(submission: Submission, *, tree: JobTree, executors: Collection[str] = ()) -> LaidOut:
-    """Check a submission and lay its packages out; nothing is kept. Raises as `prepare` does.
+    """Check a submission and expand it; stores nothing. Raises as `prepare` does.
 
-    What asks for an executor that is none of `executors` runs by default, as GASW has it; where there is no site at all,
-    nobody can say what it meant.
+    Packages that ask for an executor not among `executors` run by default, as in GASW; without any site, none is
+    unknown.
     """
     file = submission.document or "the document"
     definition = _read(submission.definition, file)
@@ -213,12 +213,12 @@ def lay_out(submission: Submission, *, tree: JobTree, executors: Collection[str]
     folder = Path(submission.folder)
     if not folder.is_absolute() or not folder.is_dir():
         raise SubmissionError(
-            "the folder of the document is no folder here",
+            "the folder of the document does not exist here",
             subject=submission.folder[:200],
             expected="an absolute path to a folder that this service sees",
         )
     if submission.lists.growth:
-        raise SubmissionError("the lists are those of a job that ran", subject=definition.job)
+        raise SubmissionError("the lists belong to a job that ran", subject=definition.job)
     unknown = _unknown_executors(definition, executors) if executors else ()
     expansion = _expanded_from(_by_default(definition, unknown), submission.lists, file)
     origin = Origin(
@@ -240,7 +240,7 @@ def lay_out(submission: Submission, *, tree: JobTree, executors: Collection[str]
 
 
 def recall(journal: Journal, row: JobRow) -> Recalled:
-    """The job of a row, with every late stage that was laid out. Raises `SubmissionError` where the book lacks something."""
+    """The job of a row, with every expanded late stage. Raises `SubmissionError` if the book lacks something."""
     names = _names.decode(row.lists)
     definition = _read(msgspec.json.decode(_content(journal, row, row.definition)), row.job)
     lists = _resolved.decode(_content(journal, row, names.get(RESOLVED)))
@@ -249,9 +249,9 @@ def recall(journal: Journal, row: JobRow) -> Recalled:
     asked = _by_default(definition, origin.unknown_executors)
     expansion = _expanded_from(asked, lists, row.job)
     plan = _plan_of(expansion, origin)
-    grown = len(expansion.late) - row.late  # stages that were late and are laid out by now
+    grown = len(expansion.late) - row.late  # late stages that are expanded by now
     for event in _growth(journal, row) if grown > 0 else ():
-        if event.lists:  # else it came along with another, whose lists make it known
+        if event.lists:  # otherwise it became known with another stage, whose lists include it
             more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
             lists = lists.with_growth(event.stage, more)
             expansion = _expanded_from(asked, lists, row.job)
@@ -263,16 +263,16 @@ def recall(journal: Journal, row: JobRow) -> Recalled:
 
 
 def _plan_of(expansion: Expansion, origin: Origin) -> JobPlan:
-    """The plan of a job, with what was said when it was submitted."""
+    """The plan of a job, with the options of its submission."""
     return msgspec.structs.replace(plan_of(expansion), failures_max=origin.max_failures)
 
 
 def grow(
     journal: Journal, expansion: Expansion, *, stage: int, produced: Mapping[int, Sequence[str]]
 ) -> tuple[Expansion, JobPlan, list[StageExpanded]]:
-    """Lay out a late stage over what its producers made, and keep its lists; raises `DocumentError` where it cannot be.
+    """Expand a late stage from the outputs of its producers, and store its lists; raises `DocumentError`.
 
-    What is told of it comes first, then of later stages whose lists became known with it: these follow from its own.
+    Its own event comes first, then those of later stages whose lists became known with it.
     """
     report = Report(expansion.definition.job)
     grown = grow_expansion(expansion, stage, produced, report)
@@ -290,7 +290,7 @@ def grow(
 
 
 def _read(document: dict[str, Any], file: str) -> Definition:
-    """A definition from its canonical form; its faults are told as those of any document."""
+    """Decode a canonical definition; its faults are reported like those of any document."""
     report = Report(file)
     try:
         tree = tree_of(document)
@@ -308,7 +308,7 @@ def _unknown_executors(definition: Definition, executors: Collection[str]) -> tu
 
 
 def _by_default(definition: Definition, unknown: Collection[str]) -> Definition:
-    """A definition in which whatever asks for one of these executors asks for none."""
+    """The definition without the unknown executors."""
     if not unknown:
         return definition
     replace = msgspec.structs.replace
@@ -331,7 +331,7 @@ def _expanded_from(definition: Definition, lists: ResolvedLists, file: str) -> E
 
 
 def plain_outputs(expansion: Expansion) -> Iterator[str]:
-    """The names of every file that a job makes and that is known before it is made."""
+    """The known names of all outputs of a job."""
     for block in expansion.blocks:
         for _, output in block.outputs():
             if not block.makes_pattern(output) and not block.package.done:
@@ -339,7 +339,7 @@ def plain_outputs(expansion: Expansion) -> Iterator[str]:
 
 
 def _not_ours(expansion: Expansion, folder: str, tree: JobTree) -> tuple[str, ...]:
-    """The outputs of a job under whose names files lie that somebody else made, or changed."""
+    """The outputs of a job whose names are taken by files that pilotage did not make, or that were changed."""
     foreign: list[str] = []
     for block in expansion.blocks:
         for _, output in block.outputs():
@@ -352,7 +352,7 @@ def _not_ours(expansion: Expansion, folder: str, tree: JobTree) -> tuple[str, ..
 
 
 def _in_the_way(names: Sequence[str], folder: str) -> NotOurs:
-    """Why a job is refused whose outputs would have to take the place of files that are not ours, and the ways out."""
+    """The error for outputs that would replace files which pilotage did not make, and the ways out."""
     more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     one = len(names) == 1
     what = "an output exists already that" if one else f"{len(names)} outputs exist already that"
@@ -368,7 +368,7 @@ def _in_the_way(names: Sequence[str], folder: str) -> NotOurs:
 
 
 def _kept(journal: Journal, lists: ResolvedLists, origin: Origin) -> dict[str, str]:
-    """The contents of a job by what they are; the files that it brought along are among them, so that they stay with it."""
+    """The contents of a job, by role; including the files it brought along, so that they are kept with it."""
     kept = {
         RESOLVED: journal.put_content(_encode(lists)),
         CAPTURED: journal.put_content(_encode(origin.captured)),
@@ -388,20 +388,20 @@ def _job_id(submission: Submission, definition: Definition, journal: Journal, su
         return f"{name}-{suffix()}"
     if JOB_ID.fullmatch(given) is None:
         raise SubmissionError(
-            "this cannot be the id of a job",
+            "this is not a valid job id",
             subject=given[:80],
             expected="at most 64 letters, digits, `_`, `.` or `-`, beginning with a letter or a digit",
         )
     row = journal.job(given)
     if row is not None and (row.state in FINAL_NAMES or row.place != "live"):
         raise SubmissionError(
-            "a job of this id has been run", subject=given, next_step="leave the id out, or give another one"
+            "a job of this id exists already", subject=given, next_step="leave the id out, or choose another one"
         )
     return given
 
 
 def _suffix() -> str:
-    """Six letters or digits by chance."""
+    """Six random letters or digits."""
     return base64.b32encode(secrets.token_bytes(4)).decode().lower()[:6]
 
 
@@ -409,15 +409,15 @@ def _content(journal: Journal, row: JobRow, sha256: str | None) -> bytes:
     found = journal.content(sha256) if sha256 else None
     if found is None:
         raise SubmissionError(
-            "the book does not have everything that the job is made of",
+            "the book lacks a part of the job's definition",
             subject=row.job,
-            next_step="it cannot go on; submit its document again",
+            next_step="it cannot continue; submit its document again",
         )
     return found
 
 
 def _growth(journal: Journal, row: JobRow) -> list[StageExpanded]:
-    """How late stages were laid out, in that order; of a stage that was laid out twice the later lists hold."""
+    """How late stages were expanded, in order; if a stage was expanded twice, the later lists count."""
     found: dict[int, StageExpanded] = {}
     after = 0
     while True:

@@ -1,3 +1,3 @@
-"""Writes the book, the only one to do so; retains, purges and rebuilds it."""
+"""Writes the book, as its only writer; retains, purges and rebuilds it."""
 
 __all__ = ["rebuild", "retention", "writer"]

@@ -1,7 +1,7 @@
-"""Whether the rows of a book are what its events say, and making them so again.
+"""Checks whether the rows of a book follow from its events, and corrects them.
 
-Everything is folded anew from the events alone into a scratch journal, which is thrown away afterwards. What remains of
-purged jobs and of dropped parked events cannot be folded: streams that heard them, and nodes they described, stand.
+All events are folded again into a temporary journal. Events of purged jobs and dropped parked events cannot be folded:
+streams that received them, and nodes they described, are left as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pilotage.model.jobs.layout import PackageId
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import FoundEvent, Journal, JournalError
 
-# A book folded anew from its events alone, into a scratch journal: what every row should be.
+# Folds a book again from its events alone, into a temporary journal: what every row should be.
 
 EVENTS_AT_ONCE = 5_000
 ROWS_AT_ONCE = 1_000
@@ -45,15 +45,15 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Refolded:
-    """The scratch journal, and where each of its events stands in the book it came from."""
+    """The temporary journal, and the position in the book of each of its events."""
 
     def __init__(self, journal: Journal, scratch: Journal) -> None:
-        """Join every event of a journal again, the live ones in one go and each sealed job by itself."""
+        """Fold every event of a journal again, the live ones together and each sealed job by itself."""
         self.scratch = scratch
         self.events = 0
-        self._firsts: list[int] = []  # of each run: its first position in the scratch journal …
+        self._firsts: list[int] = []  # of each run: its first position in the temporary journal …
         self._originals: list[int] = []  # … and in the book
-        self._runs: list[tuple[int, int]] = []  # both, in the order of the book, once somebody asks for it
+        self._runs: list[tuple[int, int]] = []  # both, in the order of the book, made on demand
         self._take(live_events(journal))
         for job in all_jobs(journal):
             if job.place == "sealed":
@@ -78,8 +78,8 @@ class Refolded:
             replay.add(event, received=row.received, skewed=bool(row.skewed))
         except NotReplayed as fault:
             raise JournalError(
-                f"the event at position {row.position} cannot be joined again: {fault}",
-                next_step="bring the book back from a copy",
+                f"the event at position {row.position} cannot be folded again: {fault}",
+                next_step="restore the book from a backup",
             ) from fault
         self.events += 1
         if not self._firsts or row.position != self.position(self.events - 1) + 1:
@@ -87,19 +87,19 @@ class Refolded:
             self._originals.append(row.position)
 
     def position(self, position: int) -> int:
-        """The position in the book of what stands at a position in the scratch journal."""
+        """The position in the book of a position in the temporary journal."""
         run = bisect.bisect_right(self._firsts, position) - 1
         return self._originals[run] + position - self._firsts[run]
 
     def _position_here(self, position: int) -> int:
-        """The other way round."""
+        """The reverse."""
         if len(self._runs) != len(self._firsts):
             self._runs = sorted(zip(self._originals, self._firsts, strict=True))
         original, first = self._runs[bisect.bisect_right(self._runs, position, key=lambda run: run[0]) - 1]
         return first + position - original
 
     def job(self, stored: JobRow) -> JobRow:
-        """What the row of a job should be; where it is kept, and under which number, the events do not say."""
+        """What the row of a job should be; its storage and number do not follow from events."""
         found = self.scratch.job(stored.job)
         if found is None:
             raise JournalError("no event says that this job exists", subject=f"job {stored.job}")
@@ -112,7 +112,7 @@ class Refolded:
             yield msgspec.structs.replace(row, job_id=stored.job_id, facts=self._facts(row.facts))
 
     def put_keys_back(self, row: PackageRow) -> None:
-        """Have a row say its keys too, as one does that was written when none were left out."""
+        """Write all keys into a row, as in rows written before keys could be omitted."""
         positions = [self._position_here(position) for position in row.facts.positions]
         # The attempts are the same ones.
         here = msgspec.structs.replace(row, facts=msgspec.structs.replace(row.facts, positions=positions))
@@ -133,11 +133,11 @@ def _finish(replay: Replay) -> None:
     try:
         replay.finish()
     except NotReplayed as fault:
-        raise JournalError(f"the events cannot be joined again: {fault}") from fault
+        raise JournalError(f"the events cannot be folded again: {fault}") from fault
 
 
 def live_events(journal: Journal) -> Iterator[FoundEvent]:
-    """Every event of the live book, by position alone: nothing that was derived from them is asked."""
+    """Every event of the live book, by position only: uses no derived rows."""
     query = parse("position>0", target=Target.EVENTS)
     after, more = 0, True
     while more:
@@ -160,7 +160,7 @@ def job_events(journal: Journal, job: JobRow) -> Iterator[FoundEvent]:
 
 
 def all_jobs(journal: Journal) -> Iterator[JobRow]:
-    """Every job, in the order of ids."""
+    """Every job, by id."""
     after: str | None = None
     more = True
     while more:
@@ -193,12 +193,12 @@ def all_rows(journal: Journal, row: type[AnyRow]) -> list[AnyRow]:
 
 
 SHOWN_MAX = 20
-"""Differences that a verdict tells in full; the others are counted."""
+"""Differences that a report lists; further ones are only counted."""
 Both = TypeVar("Both")
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One row that is not what the events say."""
+    """One row that does not follow from the events."""
 
     table: str
     key: str
@@ -206,7 +206,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, kw_only=True):
-    """What a check found; nothing, in a sound book."""
+    """The result of a check; empty for a consistent book."""
 
     events: int = 0
     counts: dict[str, int] = {}
@@ -214,7 +214,7 @@ class Verdict(msgspec.Struct, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Whether every row is what the events say."""
+        """Whether every row follows from the events."""
         return not self.counts
 
     def note(self, difference: Difference) -> None:
@@ -225,20 +225,20 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 def check(journal: Journal, scratch: Journal) -> Verdict:
-    """Fold the book anew into an empty scratch journal, and compare every row."""
+    """Fold the book again into an empty journal, and compare every row."""
     return _Comparison(journal, scratch).run(mend=False)
 
 
 def rebuild(journal: Journal, scratch: Journal) -> Verdict:
-    """The same, and put right what differs, job by job, each in one transaction; what was found is returned.
+    """The same, and correct differences, job by job, each in one transaction; returns what was found.
 
-    A job whose row is lost cannot be brought back: only its number is in the events. Check again to see what is left.
+    A job whose row is lost cannot be restored: events have only its number. Check again to see what is left.
     """
     return _Comparison(journal, scratch).run(mend=True)
 
 
 class _Comparison:
-    """One pass over a book beside its fold."""
+    """One pass over a book and its fold."""
 
     def __init__(self, journal: Journal, scratch: Journal) -> None:
         self._journal = journal
@@ -273,7 +273,7 @@ class _Comparison:
         packages = map(_comparable, all_packages(self._journal, job))
         self._side_by_side("packages", job, packages, map(_comparable, self._refolded.packages(job)), _package_key)
         for place in self._journal.mislabelled(job):
-            self._note("packages", f"{job.job} {place.dotted}", "differs in state or site, beside its facts")
+            self._note("packages", f"{job.job} {place.dotted}", "its state or site contradicts its facts")
         self._side_by_side("tags", job, self._tags_of(self._journal, job), self._tags(job), _tag_key)
 
     def _mend_job(self, job: JobRow) -> None:
@@ -305,7 +305,7 @@ class _Comparison:
     def _side_by_side(
         self, table: str, job: JobRow, stored: Iterable[Both], right: Iterable[Both], key: Callable[[Both], Any]
     ) -> None:
-        """Compare two sequences that are in the order of their key, without holding either."""
+        """Compare two sequences sorted by key, without holding either in memory."""
         ours, theirs = iter(stored), iter(right)
         one, other = next(ours, None), next(theirs, None)
         while one is not None or other is not None:
@@ -322,7 +322,7 @@ class _Comparison:
 
     def _compare(self, table: str, key: str, stored: Any, right: Any) -> None:
         if isinstance(stored, PackageRow):
-            # What statistics have counted depends on when they did, not on the events alone.
+            # Statistics depend on when they were counted, not on the events alone.
             right.facts.counted_with = stored.facts.counted_with
             if are_left_out(right.facts) and not are_left_out(stored.facts):
                 self._refolded.put_keys_back(right)
@@ -359,7 +359,7 @@ class _Comparison:
         kept = {(row.source, row.stream): heard_by(row) for row in all_rows(self._scratch, StreamRow)}
         right = {name: united([*kept.get(name, []), *ranges_of(waiting.get(name, []))]) for name in heard}
         if self._forgotten:
-            # Which events were forgotten is not known, only how many: what was heard of them stands.
+            # Only the number of deleted events is known, not which ones: their streams are left as they are.
             self._count_heard(heard, right)
             right = {name: united([*ranges, *heard[name]]) for name, ranges in right.items()}
         mended = []
@@ -375,7 +375,7 @@ class _Comparison:
         counted = sum(size(ranges) for ranges in heard.values())
         expected = sum(size(ranges) for ranges in kept.values()) + self._forgotten
         if counted != expected:
-            self._note("streams", "all", f"have heard {counted:,} events; {expected:,} are kept or were forgotten")
+            self._note("streams", "all", f"have received {counted:,} events; {expected:,} are stored or were deleted")
 
     def _put(self, row: type[Row], rows: list[Any]) -> None:
         with self._journal.transaction() as ledger:
@@ -384,7 +384,7 @@ class _Comparison:
 
 
 def _later(stored: Any, right: Any) -> Any:
-    """Of a node that a forgotten event may have described, the row that was described last."""
+    """The later of two rows of a node that a deleted event may have described."""
     if stored is None:
         return right
     of_stored, of_right = (keys_of(row).get(Register.DESCRIBED) for row in (stored, right))
@@ -397,7 +397,7 @@ def _later(stored: Any, right: Any) -> Any:
 
 def _unlike(heard: list[Range], right: list[Range]) -> str:
     missing = next((first for first, _ in right if not contains(heard, first)), None)
-    return f"has not heard {missing}, which is kept" if missing is not None else "has heard what is not kept"
+    return f"has not received {missing}, which is stored" if missing is not None else "has received unknown events"
 
 
 def _differing(stored: Any, right: Any, *, prefix: str = "") -> Iterator[str]:
@@ -412,7 +412,7 @@ def _differing(stored: Any, right: Any, *, prefix: str = "") -> Iterator[str]:
 
 
 def _comparable(row: PackageRow) -> PackageRow:
-    """A package without what statistics took when they counted it, which depends on when that was."""
+    """A package row without the time at which statistics counted it."""
     return msgspec.structs.replace(row, facts=msgspec.structs.replace(row.facts, counted_with=None))
 
 

@@ -1,6 +1,6 @@
-"""What a service does by itself now and then: seal, clear and purge finished jobs as the settings say.
+"""Seals, clears and purges finished jobs regularly, as the settings say.
 
-If it has grown meanwhile, it asks for large pages, too.
+When the process has grown meanwhile, it also requests huge pages.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from pilotage.service.errors import OperationRefused
 from pilotage.service.journal.writer import Batch, Writer
 from pilotage.service.process import PROCESS
 
-# How long a finished job is kept: sealed some time after its end, CLEARED when its time is over, and purged some
-# days later.
+# How long a finished job is kept: sealed some time after its end, CLEARED when its retention ends, and purged some days
+# later.
 #
-# `plan` says what would be done, `apply` does it. Both look at every job once; neither reads its packages.
+# `plan` says what would be done, `apply` does it. Both read every job row once, and no packages.
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +44,14 @@ _ROWS_AT_ONCE = 1000
 
 Deed = Literal["clear", "seal", "purge"]
 Keep = Callable[[Sequence[Event]], Receipt]
-"""Takes events into the book."""
+"""Stores events in the book."""
 
 Identity = Callable[[], tuple[str, int]]
 """The service's own stream, and its next number."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is due for a job, since when, and why."""
+    """One action that is due for a job, since when, and why."""
 
     deed: Deed
     job: str
@@ -60,28 +60,28 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is due: for jobs, and how many events waited too long for a job that never came."""
+    """The actions due for jobs, and how many parked events have expired."""
 
     actions: list[Action]
     parked: int
 
 
 class Retention:
-    """Does with finished jobs what the settings say."""
+    """Applies the retention settings to finished jobs."""
 
     def __init__(self, journal: Journal, *, settings: RetentionSettings, keep: Keep, identity: Identity) -> None:
-        """Take the journal, and how the service says something itself."""
+        """Take the journal, and how the service logs its own events."""
         self._journal = journal
         self._keep = keep
         self._identity = identity
         self._cleared_after_seconds = settings.cleared_after_days * DAY_SECONDS
         self._parked_seconds = max(settings.parked_days, PARKED_DAYS_MIN) * DAY_SECONDS
         self._purged_after_seconds = settings.purged_after_days * DAY_SECONDS
-        # A job is left alone for a while after its last event: a late one would bring it back at once.
+        # A job is left alone for a while after its last event: a late one would unseal it at once.
         self._sealed_after_seconds = settings.sealed_after_seconds
 
     def plan(self, now: float) -> Plan:
-        """What is due at a time."""
+        """The actions due at a time."""
         actions: list[Action] = []
         after: str | None = None
         more = True
@@ -98,9 +98,9 @@ class Retention:
         if row.place == "purged" or row.state not in FINAL_NAMES:
             return None
         since = row.entered_at if row.entered_at is not None else row.updated_at
-        # A job that was cancelled stays CANCELLED when it is cleared.
+        # A cancelled job stays CANCELLED when it is cleared.
         since = row.cleared_at if row.cleared_at is not None else since
-        # Clocks of events may be wrong by years: nothing is due before the time has passed on the clock of the service.
+        # Clocks of events may be wrong by years: nothing is due before the time has passed on the service's clock.
         since = max(min(since, now), row.heard_at)
         if row.state == State.CLEARED.value or row.cleared_at is not None:
             if now - since >= self._purged_after_seconds:
@@ -112,12 +112,12 @@ class Retention:
         return None
 
     def apply(self, now: float, *, enough: Callable[[], bool] = lambda: False) -> Plan:
-        """Do what is due until it is enough, and say what was done; what cannot be done now is left for the next time."""
+        """Carry out due actions until `enough`, and return those done; failed ones are left for the next time."""
         plan = self.plan(now)
         done = [action for action in plan.actions if not enough() and self._do(action, now)]
         dropped = self._journal.drop_parked(before=now - self._parked_seconds) if plan.parked else 0
         if dropped:
-            log.warning("%d events were dropped: they waited for jobs that nobody registered", dropped)
+            log.warning("%d events were dropped: their jobs were never registered", dropped)
         return Plan(actions=done, parked=dropped)
 
     def _do(self, action: Action, now: float) -> bool:
@@ -133,7 +133,7 @@ class Retention:
             log.warning("job %s was not %s: %s", action.job, _DONE[action.deed], fault)
             return False
         except Exception:
-            # Whatever is wrong with one job, the others are seen to.
+            # Whatever is wrong with one job, the others are processed.
             log.exception("job %s was not %s", action.job, _DONE[action.deed])
             return False
         log.info("job %s was %s: %s", action.job, _DONE[action.deed], action.why)
@@ -159,7 +159,7 @@ class Retention:
         if receipt.refused:
             raise JournalError(f"it could not be cleared: {receipt.refused[0].message}", subject=f"job {job}")
         if row.place == "sealed":
-            self._journal.seal(job)  # the event brought it back
+            self._journal.seal(job)  # the event unsealed it
 
 
 _DONE: dict[Deed, str] = {"clear": "cleared", "seal": "sealed", "purge": "purged"}
@@ -171,7 +171,7 @@ def _action(deed: Deed, row: JobRow, since: float, seconds: float, what: str) ->
 
 
 class Housekeeping:
-    """A thread that applies retention, through the one writer like everybody else."""
+    """A thread that applies retention, through the single writer."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class Housekeeping:
         stream: str,
         done: Callable[[Action], None] | None = None,
     ) -> None:
-        """Nothing runs before `start`. `stream` must be new: its events count from one. `done` is told of every deed."""
+        """Nothing runs before `start`. `stream` must be new: events are numbered from one. `done` is called per action."""
         self._done = done
         self._every_seconds = settings.every_seconds
         self._writer = writer
@@ -202,12 +202,12 @@ class Housekeeping:
         return self._writer.submit(Batch(checked, refused, own=True)).result()
 
     def start(self) -> None:
-        """Begin, unless the settings say never."""
+        """Start, unless the settings say never."""
         if self._every_seconds > 0:
             self._thread.start()
 
     def stop(self) -> None:
-        """End after the job that is being seen to."""
+        """End after the present job."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -221,24 +221,24 @@ class Housekeeping:
                     for action in applied.actions:
                         self._done(action)
             except PilotageError as fault:
-                log.warning("finished jobs were not seen to, and will be next time: %s", fault)
+                log.warning("retention could not be applied, and is tried again next time: %s", fault)
             except Exception:
-                log.exception("finished jobs were not seen to, and will be next time")
+                log.exception("retention could not be applied, and is tried again next time")
 
 
-# A finished job is cleared: its owner has the outputs, or their time is over. The engine has no part in it.
+# Clearing a finished job: its owner has the outputs, or their retention is over. The engine is not involved.
 
 
 def clear_job(job: str, by: ClearedBy, *, journal: Journal, writer: Writer, codec: Codec, clock: Clock) -> Accepted:
-    """Record it; returns when that is durable. Done again, it changes nothing. Raises `OperationRefused`."""
+    """Record durably that a job is cleared. Doing it again changes nothing. Raises `OperationRefused`."""
     row = journal.job(job)
     if row is None or row.state not in FINAL_NAMES:
-        told = "no such job is here" if row is None else f"the job {job} is not over: {row.state}"
+        told = "there is no such job" if row is None else f"the job {job} is not over: {row.state}"
         code: RefusedCode = "unknown-job" if row is None else "job-unfinished"
         raise OperationRefused(Refused(code=code, message=told, subject=job, next_step="wait for its end, or kill it"))
     if row.cleared_at is not None:
         return Accepted(operation=0, events=0)
-    # A stream of its own: nobody else counts in it.
+    # a stream of its own
     event = Event(
         source="service",
         stream=f"clear-{secrets.token_hex(6)}",

@@ -1,4 +1,4 @@
-"""The keeper: checks batches, joins them with the book, and acknowledges what is durable."""
+"""Writes the book: checks batches of events, folds them, and acknowledges what is durable."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from pilotage.ports import Clock, Journal, JournalError, JournalFull, JournalLos
 from pilotage.service.process import ThreadYielding
 
 Afterwards = Callable[[Joined, Ledger], None]
-"""What else happens in the transaction of a batch, such as noting whom to tell."""
+"""A further action in the transaction of a batch, such as queueing notices."""
 
 
 class OwnRefused(JournalError):
-    """The book refuses what this service itself has decided: another one wrote it, or the book is not what it was.
+    """The book refuses a decision of this service: another service wrote it, or the book was replaced.
 
-    Nothing of it was kept. The service stops; start it again, and it goes on from what the book says.
+    Nothing of the batch was stored. The service stops; started again, it resumes from the book.
     """
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The well-formed events of one request, and what was refused of it already."""
+    """The well-formed events of one request, and the refusals of the others."""
 
     checked: Sequence[Checked]
     refused: Sequence[Refusal] = ()
-    skewed: Collection[tuple[str, str]] = ()  # (source, stream): who sent these has a clock that is proven wrong
-    own: bool = False  # it has what this service decided or did: all of it is kept, or the service must not go on
+    skewed: Collection[tuple[str, str]] = ()  # (source, stream) of senders whose clock is proven wrong
+    own: bool = False  # decisions of this service: all of them are stored, or the service must stop
 
 
 class Keeper:
-    """Takes batches of events into a journal, one at a time. Threads take turns outside."""
+    """Stores batches of events in a journal, one at a time. The caller serializes threads."""
 
     def __init__(
         self,
@@ -52,7 +52,6 @@ class Keeper:
         within: Sequence[Afterwards] = (),
         skew_seconds: float = SKEW_SECONDS,
     ) -> None:
-        """Keep the book of a journal."""
         self._journal = journal
         self._clock = clock
         self.codec = codec if codec is not None else Codec()
@@ -61,24 +60,24 @@ class Keeper:
         self._yielding = ThreadYielding()
 
     def take(self, events: Sequence[Event]) -> Receipt:
-        """Take events in that never were text."""
+        """Store events given as objects."""
         checked, refused = self.codec.check_all(events)
         return self.keep(checked, refused)
 
     def take_batch(self, body: bytes) -> Receipt:
-        """Take a batch in as it came over the wire."""
+        """Store a batch as received over the wire."""
         checked, refused, _ = self.codec.read_batch(body)
         return self.keep(checked, refused)
 
     def keep(self, checked: Sequence[Checked], refused: Sequence[Refusal] = ()) -> Receipt:
-        """Keep well-formed events; when this returns, whatever is not refused is durable."""
+        """Store well-formed events; when this returns, all that is not refused is durable."""
         [receipt] = self.keep_together([Batch(checked, refused)])
         return receipt
 
     def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
-        """Keep batches in one transaction, each with a receipt of its own. All are kept, or none.
+        """Store batches in one transaction, each with its own receipt. All are stored, or none.
 
-        Raises `OwnRefused` where the book refuses something that the service itself has decided.
+        Raises `OwnRefused` if the book refuses a decision of this service.
         """
         while True:
             try:
@@ -90,7 +89,7 @@ class Keeper:
                     except SealedLost as lost:
                         if any(batch.own and _is_about(batch, job) for batch in batches):
                             raise
-                        # One job whose file is lost must not keep everybody else's events out.
+                        # A job whose file is lost must not block everyone else's events.
                         batches = [_without(batch, job, str(lost)) for batch in batches]
             else:
                 return [_with_refused(receipt, batch.refused) for receipt, batch in zip(receipts, batches, strict=True)]
@@ -121,8 +120,8 @@ class Keeper:
 
 def _own_refused(batch: Batch, refused: Sequence[Refusal]) -> OwnRefused:
     return OwnRefused(
-        f"the book refuses {len(refused)} of {len(batch.checked)} events of this service itself: {refused[0].message}",
-        next_step="see that no other service writes this book, and start this one again: it goes on from what the book says",
+        f"the book refuses {len(refused)} of {len(batch.checked)} events of this service: {refused[0].message}",
+        next_step="make sure no other service writes this book, and start this one again: it resumes from the book",
     )
 
 
@@ -131,10 +130,10 @@ def _is_about(batch: Batch, job: str) -> bool:
 
 
 def _without(batch: Batch, job: str, why: str) -> Batch:
-    """A batch in which the events of a job are refused."""
+    """The batch with the events of a job refused."""
     gone = [one for one in batch.checked if one.event.job == job]
     refused = [
-        Refusal(index=one.index, code="purged", message=f"nothing more can be kept of it: {why}") for one in gone
+        Refusal(index=one.index, code="purged", message=f"no more events of it can be stored: {why}") for one in gone
     ]
     left = [one for one in batch.checked if one.event.job != job]
     return Batch(left, [*batch.refused, *refused], batch.skewed, batch.own)
@@ -147,11 +146,10 @@ def _with_refused(receipt: Receipt, refused: Sequence[Refusal]) -> Receipt:
     return msgspec.structs.replace(receipt, refused=everything)
 
 
-# The one writer: batches of many requests go into the book together, in one durable transaction, and each is
-# answered.
+# The single writer: stores the batches of many requests in one durable transaction, and answers each.
 #
-# A commit to disk costs as much for one event as for thousands. Whatever was queued while the last one was on its
-# way is joined in the next; nobody is answered before it is durable.
+# A commit to disk costs as much for one event as for thousands. Batches that arrive during a commit are written
+# together in the next one; each request is answered when its batch is durable.
 
 log = logging.getLogger(__name__)
 
@@ -159,17 +157,17 @@ GROUP_EVENTS = 5000
 QUEUE_EVENTS_MAX = 100_000
 
 Committed = Callable[[Iterable[str]], None]
-"""Told, in the writer's thread, of which jobs something new is durable; a job may be named more than once."""
+"""Called in the writer's thread with the jobs of each commit; a job may be named more than once."""
 
 
 class WriterBusy(PilotageError):
-    """More events wait to be written than may wait. Nothing of the batch was kept; try again in a moment."""
+    """Too many events wait to be written. Nothing of the batch was stored; try again in a moment."""
 
     retryable = True
 
 
 class WriterStopped(PilotageError):
-    """The service is stopping. Nothing of the batch was kept; try again when it is back."""
+    """The service is stopping. Nothing of the batch was stored; try again when it is back."""
 
     retryable = True
 
@@ -180,7 +178,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class Writer:
-    """One thread that writes what others submit."""
+    """One thread that writes submitted batches."""
 
     def __init__(
         self,
@@ -190,7 +188,7 @@ class Writer:
         group_events: int = GROUP_EVENTS,
         queue_events_max: int = QUEUE_EVENTS_MAX,
     ) -> None:
-        """Take the keeper, and who is told of commits; nothing runs before `start`."""
+        """Take what stores batches, and a function to call after commits; nothing runs before `start`."""
         self._committer = keeper
         self._committed = committed
         self._group_events = group_events
@@ -201,20 +199,20 @@ class Writer:
         self._queued_events = 0
         self._stopped = False
         self.broken = ""
-        """Why nothing may be written any more: the book is another's by now, or refused what we decided. Empty while all is well."""
-        self.trouble = ""  # why the last write failed, in words; empty where it did not
+        """Why nothing may be written any more: another writer took over, or the book refused a decision. Else empty."""
+        self.trouble = ""  # why the last write failed; empty if it did not
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether what is submitted will be written."""
+        """Whether submitted batches will be written."""
         return self._thread.is_alive() and not self._stopped
 
     def submit(self, batch: Batch) -> Future[Receipt]:
-        """Queue a batch; the future has its receipt once it is durable, or the error that kept it out."""
+        """Queue a batch; the future has its receipt once it is durable, or the error."""
         events = len(batch.checked)
         request = _Request(batch, Future())
         with self._change:
@@ -232,7 +230,7 @@ class Writer:
         return request.answer
 
     def stop(self) -> None:
-        """Take nothing more, write what is queued, and end."""
+        """Accept no more batches, write the queued ones, and end."""
         with self._change:
             self._stopped = True
             self._change.notify()
@@ -241,13 +239,13 @@ class Writer:
 
     def _run(self) -> None:
         while group := self._next_group():
-            # From here on nobody can take a request back; who did so before is not written.
+            # From here on a request cannot be cancelled; requests cancelled before are not written.
             wanted = [request for request in group if request.answer.set_running_or_notify_cancel()]
             if wanted:
                 self._write(wanted)
 
     def _next_group(self) -> list[_Request]:
-        """Wait for what to write next; empty when nothing more will come."""
+        """Wait for batches to write; empty when no more will come."""
         group: list[_Request] = []
         events = 0
         with self._change:
@@ -265,20 +263,20 @@ class Writer:
         except JournalError as fault:
             self.trouble = f"the book cannot be written: {_words(fault)}"
             if len(group) > 1 and not isinstance(fault, JournalFull):
-                # It may be about one job of one batch: the others must not wait for that.
+                # The fault may concern one job of one batch: the others must not wait for it.
                 for request in group:
                     self._write([request])
                 return
             if isinstance(fault, OwnRefused | JournalLost):
-                self.broken = str(fault)  # before anybody hears of it
+                self.broken = str(fault)  # before any caller is answered
             for request in group:
                 request.answer.set_exception(fault)
         except Exception as fault:
-            log.exception("a group of %d batches could not be joined", len(group))
+            log.exception("a group of %d batches could not be written together", len(group))
             if len(group) == 1:
                 group[0].answer.set_exception(fault)
                 return
-            # One of them breaks the join: the others must not fail with it.
+            # One of them cannot be folded: the others must not fail with it.
             for request in group:
                 self._write([request])
         else:
@@ -293,14 +291,14 @@ class Writer:
         try:
             self._committed(_jobs(group))
         except Exception:
-            # What was committed stands and is acknowledged; whoever is not told now asks again later.
-            log.exception("nobody was told of %d batches", len(group))
+            # The commit stands and is acknowledged; a request that is not woken now asks again later.
+            log.exception("waiting requests were not woken after %d batches", len(group))
 
 
 def _words(fault: JournalError) -> str:
-    """Why a write failed, in words that anybody may hear: the log has the others."""
+    """Why a write failed, in words for any client: the log has the details."""
     if isinstance(fault, JournalFull):
-        return "there is no room left"
+        return "the disk is full"
     if isinstance(fault, JournalUnavailable):
         return "it does not answer"
     return "it cannot be used as it is, and the log of the service says why"

@@ -1,3 +1,3 @@
-"""Keeps subscriptions, and delivers the notices they ask for."""
+"""Stores subscriptions, and delivers their notices."""
 
 __all__ = ["notifications", "subscriptions"]

@@ -1,7 +1,7 @@
-"""Deliveries: everything that is to be sent, each receiver in its own turn, so that one that fails holds up no other.
+"""Delivers notices and mails, each receiver in its own turn, so that a failing one does not delay the others.
 
-A thread asks the sources of deliveries and gives what is due to a few workers; never two at once to one receiver. When to try again
-is kept in the journal: a restart goes on where the last one stopped.
+A thread collects due deliveries from their sources and gives them to a few workers; never two at once to one receiver.
+The time of the next try is in the journal, so a restart continues where the last service stopped.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ log = logging.getLogger(__name__)
 WORKERS = 8
 TURN_NOTICES = 100
 TURN_SECONDS = 10.0
-"""A turn ends after so many notices or so long, whichever is first: others have theirs, and a stop waits no longer."""
+"""A turn ends after so many notices or seconds, so that others get theirs and a stop is quick."""
 
 LOOK_SECONDS_MAX = 60.0
 TROUBLE_SECONDS = 5.0
-"""How long something is left alone that failed for a reason of ours, such as a journal that does not answer."""
+"""How long to wait after a failure of our own, such as a journal that does not answer."""
 
 _SWEEP = "sweep"
 
 
 class DueDelivery(msgspec.Struct, frozen=True):
-    """Something to do, not before a time; of one key only one is under way."""
+    """A delivery, not before a time; only one per key is in progress."""
 
     key: str
     at: float
@@ -44,10 +44,10 @@ class DueDelivery(msgspec.Struct, frozen=True):
 
 
 class DeliverySource(Protocol):
-    """Has deliveries that are due, now or later."""
+    """A source of deliveries."""
 
     def due_deliveries(self) -> Iterable[DueDelivery]:
-        """What is to be done, now or later."""
+        """Deliveries, due now or later."""
         ...
 
     def on_news(self, woken: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class DeliverySource(Protocol):
 
 
 class SubscriptionDeliveries:
-    """Sends the notices of subscriptions that have an address, in order, and ends those whose time is over."""
+    """Sends the notices of subscriptions with an address, in order, and ends expired ones."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class SubscriptionDeliveries:
         base_url: str,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Deliver for subscriptions; `base_url` is where the service is, `chance` spreads what is tried again."""
+        """Deliver for subscriptions; `base_url` is the service's URL, `chance` randomizes retry times."""
         self._subscriptions = subscriptions
         self._clock = clock
         self._base_url = base_url
         self._chance = chance
         self.settle: Callable[[], None] = lambda: None
-        """Waits until that has happened which the notices tell."""
+        """Waits until the changes in the notices have taken effect."""
 
     def on_news(self, woken: Callable[[], None]) -> None:
         """Call `woken` when there are new notices, or an address changed."""
         self._subscriptions.on_news(lambda _: woken())
 
     def due_deliveries(self) -> Iterable[DueDelivery]:
-        """A turn for each subscription that waits, and an end for those whose time is over."""
+        """A turn for each waiting subscription, and an end for expired ones."""
         over = self._subscriptions.next_expiry()
         if over is not None:
             yield DueDelivery(_SWEEP, over, self._subscriptions.sweep)
@@ -106,7 +106,7 @@ class SubscriptionDeliveries:
         self._subscriptions.told(row, through=through, fault=str(fault), next_at=now + wait)
 
     def _send(self, row: SubscriptionRow, queued: Sequence[NoticeRow]) -> tuple[Number | None, NotDelivered | None]:
-        """Send as much as one turn allows: up to which number it was taken, and what stopped it."""
+        """Send as much as one turn allows; returns the last number delivered, and the error that stopped it."""
         notifier = self._subscriptions.notifiers.get(row.transport)
         if notifier is None:
             return None, NotDelivered(f"this service has no transport {row.transport} any more")
@@ -126,10 +126,9 @@ class SubscriptionDeliveries:
 
 
 class Deliveries:
-    """Makes the deliveries of some sources: in a thread with workers, or, for tests and tools, all that is due at once."""
+    """Carries out the deliveries of some sources: in a thread with workers, or, for tests, all due ones at once."""
 
     def __init__(self, sources: Sequence[DeliverySource], *, clock: Clock, workers: int = WORKERS) -> None:
-        """Take the sources; nothing runs before `start`."""
         self._sources = tuple(sources)
         self._clock = clock
         self._change = threading.Condition()
@@ -141,13 +140,13 @@ class Deliveries:
         self._thread = threading.Thread(target=self._run, name="deliveries", daemon=True)
 
     def start(self) -> None:
-        """Begin to deliver, with what waited from before."""
+        """Start delivering, including what waited before the start."""
         for source in self._sources:
             source.on_news(self.wake)
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing more, and wait for what is under way."""
+        """Start nothing more, and wait for deliveries in progress."""
         with self._change:
             self._stopped = True
             self._change.notify_all()
@@ -161,7 +160,7 @@ class Deliveries:
             self._change.notify_all()
 
     def next_at(self) -> float | None:
-        """When the next delivery is due that is not under way."""
+        """When the next delivery is due that is not in progress."""
         _, later = self._due()
         return later
 
@@ -184,7 +183,7 @@ class Deliveries:
                     )
 
     def _due(self) -> tuple[list[DueDelivery], float | None]:
-        """What is due and not under way, and when the next after that is."""
+        """The due deliveries that are not in progress, and when the next one is due."""
         now = self._clock.now()
         with self._change:
             busy = set(self._busy)
@@ -210,7 +209,7 @@ class Deliveries:
         except JournalError as fault:
             log.warning("a delivery waits for the journal: %s", fault)
         except Exception:
-            log.exception("a delivery failed in a way that nobody foresaw")
+            log.exception("a delivery failed unexpectedly")
         with self._change:
             self._busy.discard(delivery.key)
             self._troubled.pop(delivery.key, None)

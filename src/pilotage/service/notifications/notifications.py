@@ -26,22 +26,22 @@ from pilotage.service.journal.writer import Afterwards
 from pilotage.service.notifications.deliveries import Deliveries, DueDelivery, SubscriptionDeliveries
 from pilotage.service.notifications.subscriptions import Subscriptions
 
-# Digests: owners and operators are told of failures without having asked, at most one mail in a while to each.
+# Digests: mails about failures to owners and operators, without a subscription, limited in frequency for each
+# recipient.
 #
-# Failures are counted in the transaction of the events that told of them. A letter is written in a transaction too,
-# and stays as it is until the mail server took it: after a restart the same letter, with the same id, is sent
-# again.
+# Failures are counted in the transaction of their events. A mail is composed in a transaction, too, and stays as it is
+# until the mail server takes it: after a restart the same mail, with the same id, is sent again.
 
 log = logging.getLogger(__name__)
 
 Recipient = tuple[str, str]
-"""An audience, and the owner where it is the researcher."""
+"""An audience, and the owner if that is the researcher."""
 
 _KEY = TABLE_BY_ROW[FailureRow].key
 
 
 class Digests:
-    """Counts failures in the transactions of batches, and mails what is new. Any thread may use it."""
+    """Counts failures in the transactions of batches, and mails new ones. Any thread may use it."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Digests:
         address_of: Callable[[str], str | None],
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Mail through a mailer; without one nothing is counted. `address_of` knows the mail address of an owner."""
+        """Send through a mailer; without one nothing is counted. `address_of` returns the mail address of an owner."""
         self._journal = journal
         self._clock = clock
         self._settings = settings
@@ -75,17 +75,17 @@ class Digests:
                 self._take_up(ledger)
 
     def addresses(self, recipient: Recipient) -> tuple[str, ...]:
-        """Where the mail of a recipient goes; nowhere, where nobody said."""
+        """The mail addresses of a recipient; may be empty."""
         audience, owner = recipient
         if audience == Audience.RESEARCHER.value:
             address = self._address_of(owner)
             return (address,) if address else ()
         return tuple(self._operators[Audience(audience)])
 
-    # --- for the keeper ---
+    # --- for the writer ---
 
     def note(self, joined: Joined, ledger: Ledger) -> None:
-        """Count the failures of a batch, and note which jobs ended, in its transaction."""
+        """Count the failures of a batch, and note ended jobs, in its transaction."""
         if self._mailer is None:
             return
         changes = joined.changes
@@ -122,11 +122,11 @@ class Digests:
             reached[Audience.RESEARCHER] = job.owner
         elif job.owner not in self._unreachable:
             self._unreachable.add(job.owner)
-            log.warning("no mail address is known for %s: nobody is told of failures", plain(job.owner))
+            log.warning("no mail address is known for %s: failures are not mailed", plain(job.owner))
         return reached
 
     def _end(self, job: JobRow, ledger: Ledger) -> set[Recipient]:
-        """Note the end of a job that had failures; one without is nothing to be told of unasked."""
+        """Note the end of a job that had failures; others need no mail."""
         found = ledger.find_rows(FailureRow, having={"job": job.job, "audience": Audience.RESEARCHER.value})
         owners = {row.owner for row in found if row.kind != digests.END}
         if owners:
@@ -140,7 +140,7 @@ class Digests:
         self._woken.append(woken)
 
     def due_deliveries(self) -> Iterable[DueDelivery]:
-        """A mail for each recipient that has something to hear."""
+        """A mail for each recipient with news."""
         with self._guard:
             due = list(self._due.items())
         return [DueDelivery("/".join(recipient), at, partial(self._mail, recipient)) for recipient, at in due]
@@ -156,8 +156,8 @@ class Digests:
                 raise DeliveryRefused("no mail address is known any more")
             self._mailer.send(letter)
         except DeliveryRefused as fault:
-            # It would be refused again and again, and hold up what comes after it.
-            log.error("a digest to %s is given up: %s", mail.recipient, fault)
+            # It would be refused again and again, and delay later mails.
+            log.error("a digest to %s was given up: %s", mail.recipient, fault)
             mail = msgspec.structs.replace(mail, sent_at=now, fault=plain(str(fault)))
         except NotDelivered as fault:
             attempts = mail.attempts + 1
@@ -171,7 +171,7 @@ class Digests:
         self._set_due(recipient, mail.next_at if mail.sent_at is None else now + self._settings.digest_seconds)
 
     def _next_mail(self, recipient: Recipient) -> MailRow | None:
-        """The letter that is under way, or else a new one where there is news and the last one was long enough ago."""
+        """The mail in progress, or a new one if there is news and the last one was long enough ago."""
         audience, owner = recipient
         name, now = "/".join(recipient), self._clock.now()
         with self._journal.transaction() as ledger:
@@ -183,7 +183,7 @@ class Digests:
                 return None
             rows = ledger.find_rows(FailureRow, having={"audience": audience, "owner": owner})
             if not digests.is_new(rows):
-                # Still within the transaction: whatever a batch adds, it adds after this.
+                # Still within the transaction: batches add theirs after it.
                 with self._guard:
                     self._due.pop(recipient, None)
                 return None
@@ -206,10 +206,10 @@ class Digests:
             ledger.remove_rows(FailureRow, having={column: getattr(row, column) for column in _KEY})
         return mail
 
-    # --- within ---
+    # --- private ---
 
     def _take_up(self, ledger: Ledger) -> None:
-        """What waited when the service stopped."""
+        """Load what waited when the service stopped."""
         for row in ledger.find_rows(FailureRow, having={}):
             if row.count > row.told:
                 self._due[row.audience, row.owner] = 0.0
@@ -236,19 +236,19 @@ def _letter_id(mail: MailRow) -> str:
 
 
 THREADS = 2
-"""Of those who ask about subscriptions: they wait for the one writer, and must not keep readers waiting with them."""
+"""Threads for requests about subscriptions: they wait for the single writer, and must not block readers."""
 
 
 class MakeNotifications(Protocol):
-    """What makes the notifications of a service, once its journal is open and its address is known."""
+    """Makes the notifications of a service, once its journal is open and its address is known."""
 
     def __call__(self, journal: Journal, *, base_url: str) -> Notifications:
-        """Take up what the journal has."""
+        """Load the state from the journal."""
         ...
 
 
 class Notifications:
-    """What notes in the transactions of batches whom to tell, and what tells them."""
+    """Queues notices in the transactions of batches, and delivers them."""
 
     def __init__(
         self,
@@ -261,10 +261,10 @@ class Notifications:
         mailer: Mailer | None,
         address_of: Callable[[str], str | None],
     ) -> None:
-        """Take up what the journal has; nothing is sent before `start`.
+        """Load the state from the journal; nothing is sent before `start`.
 
-        `notifiers` are the transports that subscriptions may use beside `poll`; `mailer` sends digests, and without one
-        there are none; `address_of` knows the mail address of an owner.
+        `notifiers` are the transports besides `poll`; `mailer` sends digests, and without one there are none;
+        `address_of` returns the mail address of an owner.
         """
         self.base_url = base_url
         self.subscriptions = Subscriptions(journal, clock=clock, settings=settings, notifiers=notifiers)
@@ -277,23 +277,23 @@ class Notifications:
 
     @property
     def within(self) -> tuple[Afterwards, ...]:
-        """What belongs into the transaction of each batch."""
+        """Actions for the transaction of each batch."""
         return self.subscriptions.note, self.digests.note
 
     def settle_by(self, settle: Callable[[], None]) -> None:
-        """Take what waits until that has happened which the book says; it is called before anything is sent."""
+        """Set the function that waits until the book's changes have taken effect; called before anything is sent."""
         self._agenda.settle = settle
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start delivering."""
         self.deliveries.start()
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way is waited for."""
+        """Start nothing more, and wait for deliveries in progress."""
         self.deliveries.stop()
         self.threads.shutdown(wait=True)
 
 
 def bell_name(subscription: str) -> str:
-    """What the bell is rung for when a subscription has news: no job is called so."""
+    """The name under which a subscription's waiting requests are woken; no job has such a name."""
     return f"/subscriptions/{subscription}"

@@ -1,8 +1,8 @@
-"""Subscriptions: made, listed, refreshed, rebound and dropped by their owners, and what each is still to be told.
+"""Subscriptions: created, listed, refreshed, rebound and dropped by their owners, with their queued notices.
 
-What a batch moves becomes notices in the transaction of the batch, so that a notice is exactly as durable as the events
-that caused it. Who reads notices reads them in a transaction of the same writer: they are woken while the batch is still
-under way, and see it when it is committed.
+The changes of a batch become notices in the batch's transaction, so a notice is exactly as durable as the events that
+caused it. Notices are read in a transaction of the same writer: a reader is woken while the batch is being written, and
+sees it when it is committed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 POLL = "poll"
 MAIL = "mail"
 SUBSCRIPTIONS_MAX = 100
-"""Of one owner: every batch is held against each of them."""
+"""Per owner: every batch is matched against each of them."""
 
 SECRET_MIN, SECRET_MAX = 16, 256
 
@@ -41,11 +41,11 @@ _WATCHED_KEY = TABLE_BY_ROW[WatchedRow].key
 
 
 class UnknownSubscription(PilotageError):
-    """There is no such subscription of yours, or its time is over: then subscribe again."""
+    """There is no such subscription of yours, or it has expired: then subscribe again."""
 
 
 class TooManySubscriptions(PilotageError):
-    """One owner may have only so many: drop one, or ask one question for several."""
+    """An owner has too many subscriptions: drop one, or widen the query of another."""
 
 
 class NotPolled(PilotageError):
@@ -53,7 +53,7 @@ class NotPolled(PilotageError):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants to be told, and how."""
+    """A request to subscribe: what to be notified of, and how."""
 
     query: str = ""
     target: str = "packages"
@@ -66,7 +66,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(msgspec.Struct):
-    """A subscription, ready to be held against batches; `waiting` where there may be notices to send."""
+    """A subscription, ready to be matched against batches; `waiting` if there may be notices to send."""
 
     row: SubscriptionRow
     live: Live
@@ -74,7 +74,7 @@ class _Known(msgspec.Struct):
 
 
 class Subscriptions:
-    """The subscriptions of a journal. Any thread may use it; `note` belongs into the transaction of each batch."""
+    """The subscriptions of a journal. Any thread may use it; `note` belongs to the transaction of each batch."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Subscriptions:
         settings: NotificationSettings,
         notifiers: Mapping[str, Notifier],
     ) -> None:
-        """Take up what there is; `notifiers` are the transports beside `poll`, by name."""
+        """Load the subscriptions; `notifiers` are the transports besides `poll`, by name."""
         self._journal = journal
         self._clock = clock
         self._settings = settings
@@ -93,14 +93,14 @@ class Subscriptions:
         self._known: dict[str, _Known] = {}
         self._matching = Matching(())
         self._stale = True
-        self._written = 0  # counts what was written of subscriptions
+        self._written = 0  # counts changes to subscriptions
         self._listeners: tuple[Callable[[str], None], ...] = ()
         self._refresh_known()
 
     # --- for their owners ---
 
     def create(self, principal: Principal, asked: Asked) -> SubscriptionRow:
-        """Subscribe; the row has the secret that webhooks are signed with."""
+        """Subscribe; the row has the secret that signs webhooks."""
         require_scope(principal, READ)
         self._check_binding(asked.transport, asked.address, asked.secret)
         what = wanted(target=asked.target, query=asked.query, states=asked.states, attributes=asked.attributes)
@@ -122,7 +122,7 @@ class Subscriptions:
         with self._transaction() as ledger:
             if sum(known.row.owner == principal.user for known in self._live_ones()) >= SUBSCRIPTIONS_MAX:
                 raise TooManySubscriptions(
-                    f"{principal.user} has {SUBSCRIPTIONS_MAX} subscriptions, which is all one may have",
+                    f"{principal.user} has {SUBSCRIPTIONS_MAX} subscriptions, which is the limit",
                     next_step="drop one, or widen the query of another",
                 )
             self._put(ledger, row)
@@ -146,18 +146,18 @@ class Subscriptions:
                 return known.row
         mine = [row.subscription for row in self.of(principal)]
         raise UnknownSubscription(
-            "there is no such subscription, or its time is over",
+            "there is no such subscription, or it has expired",
             subject=f"subscription {plain(subscription, length_max=64)}",
             next_step=did_you_mean(subscription[:64], mine) if mine else "subscribe again: POST /v1/subscriptions",
         )
 
     def drop(self, principal: Principal, subscription: str) -> None:
-        """End a subscription, with everything it was still to be told."""
+        """End a subscription and discard its queued notices."""
         with self._transaction() as ledger:
             self._remove(ledger, self.get(principal, subscription))
 
     def refresh(self, principal: Principal, subscription: str, *, validity_seconds: float | None) -> SubscriptionRow:
-        """Let it live for another while from now on."""
+        """Set a new end of validity, counted from now."""
         with self._transaction() as ledger:
             row = self.get(principal, subscription)
             until = self._clock.now() + self._validity(validity_seconds)
@@ -168,7 +168,7 @@ class Subscriptions:
     def rebind(
         self, principal: Principal, subscription: str, *, transport: str, address: str, secret: str = ""
     ) -> SubscriptionRow:
-        """Send what is queued, and all that follows, elsewhere; at once, whatever failed before."""
+        """Send queued and future notices elsewhere; at once, whatever failed before."""
         self._check_binding(transport, address, secret)
         with self._transaction() as ledger:
             row = self.get(principal, subscription)
@@ -188,14 +188,14 @@ class Subscriptions:
         return row
 
     def notices(self, principal: Principal, subscription: str, *, after: Number, limit: int) -> list[NoticeRow]:
-        """What a poller is still to be told behind a number."""
+        """The queued notices of a polled subscription after a number."""
         with self._transaction() as ledger:
             self._polled(principal, subscription)
             key = (subscription, *after)
             return ledger.find_rows(NoticeRow, having={"subscription": subscription}, after=key, limit=limit)
 
     def acknowledge(self, principal: Principal, subscription: str, *, through: Number) -> None:
-        """Forget what a poller has, up to a number and with it."""
+        """Discard the notices that a client has, up to and including a number."""
         with self._transaction() as ledger:
             self._polled(principal, subscription)
             key = (subscription, *through)
@@ -211,17 +211,17 @@ class Subscriptions:
             )
 
     def on_news(self, woken: Callable[[str], None]) -> None:
-        """Call `woken`, in any thread, with each subscription that may have something new.
+        """Call `woken`, in any thread, with each subscription that may have news.
 
-        That may be before the batch is committed: who then looks waits for the commit, since only one may write.
+        That may be before the batch is committed: a reader then waits for the commit, since there is one writer.
         """
         with self._guard:
             self._listeners = (*self._listeners, woken)
 
-    # --- for the keeper ---
+    # --- for the writer ---
 
     def note(self, joined: Joined, ledger: Ledger) -> None:
-        """Note whom to tell of a batch, in its transaction. Where nobody subscribed, nothing is even looked at."""
+        """Queue the notices of a batch, in its transaction. Without subscriptions the batch is not even examined."""
         if self._stale:
             self._load(ledger)
         with self._guard:
@@ -241,17 +241,17 @@ class Subscriptions:
     # --- for the deliveries ---
 
     def waiting(self) -> list[SubscriptionRow]:
-        """Subscriptions with an address that may have something to be told."""
+        """Subscriptions with an address that may have notices to send."""
         with self._guard:
             return [known.row for known in self._live_ones() if known.waiting and known.row.transport != POLL]
 
     def next_expiry(self) -> float | None:
-        """When the next subscription ends."""
+        """When the next subscription expires."""
         with self._guard:
             return min((known.row.expires_at for known in self._known.values()), default=None)
 
     def turn(self, subscription: str, *, limit: int) -> tuple[SubscriptionRow, list[NoticeRow]] | None:
-        """What is next to be sent for a subscription, or None."""
+        """The next notices to send for a subscription, or None."""
         with self._transaction() as ledger:
             known = self._known.get(subscription)
             if known is None or known.row.transport == POLL or known.row.expires_at <= self._clock.now():
@@ -263,13 +263,13 @@ class Subscriptions:
             return known.row, found
 
     def told(self, sent: SubscriptionRow, *, through: Number | None, fault: str, next_at: float) -> None:
-        """What became of a turn: sent up to a number, then perhaps a fault, and when to go on."""
+        """Record the outcome of a turn: delivered up to a number, perhaps a fault, and when to continue."""
         with self._transaction() as ledger:
             if through is not None:
                 key = (sent.subscription, *through)
                 ledger.remove_rows(NoticeRow, having={"subscription": sent.subscription}, through=key)
             known = self._known.get(sent.subscription)
-            # After a rebind, what happened at the old address says nothing about the new one.
+            # After a rebind, a failure at the old address says nothing about the new one.
             if known is None or known.row.binding != sent.binding:
                 return
             before = 0 if through is not None else known.row.attempts
@@ -280,17 +280,17 @@ class Subscriptions:
                 self._put(ledger, row)
 
     def sweep(self) -> None:
-        """End every subscription whose time is over."""
+        """End expired subscriptions."""
         now = self._clock.now()
         with self._transaction() as ledger:
             for row in [known.row for known in self._known.values() if known.row.expires_at <= now]:
                 self._expire(ledger, row)
 
-    # --- within ---
+    # --- private ---
 
     @contextmanager
     def _transaction(self) -> Iterator[Ledger]:
-        """A transaction; where it is undone, what is known is read again by the next one."""
+        """A transaction; if it is rolled back, the next one loads the subscriptions again."""
         written = self._written
         try:
             with self._journal.transaction() as ledger:
@@ -320,7 +320,7 @@ class Subscriptions:
         with self._guard:
             before = self._known.get(row.subscription)
             self._known[row.subscription] = _known(row)
-            # A turn that failed changes nothing about what is wanted.
+            # A failed turn does not change what the subscription matches.
             if before is None or (before.row.expires_at, before.row.principal) != (row.expires_at, row.principal):
                 self._matching = Matching(known.live for known in self._known.values())
 
@@ -336,7 +336,7 @@ class Subscriptions:
     def _expire(self, ledger: Ledger, row: SubscriptionRow) -> None:
         queued = len(ledger.find_rows(NoticeRow, having={"subscription": row.subscription}, limit=1000))
         many = "1000 or more" if queued == 1000 else str(queued)
-        log.info("subscription %s of %s is over; notices nobody took: %s", row.subscription, row.owner, many)
+        log.info("subscription %s of %s has expired; undelivered notices: %s", row.subscription, row.owner, many)
         self._remove(ledger, row)
 
     def _live_ones(self) -> list[_Known]:
@@ -355,7 +355,7 @@ class Subscriptions:
     def _validity(self, asked: float | None) -> float:
         settings = self._settings
         if asked is not None and not asked > 0:
-            raise SubscriptionError("`validity_seconds` must be more than nothing", got=str(asked))
+            raise SubscriptionError("`validity_seconds` must be positive", got=str(asked))
         return min(asked if asked is not None else settings.validity_seconds, settings.validity_seconds_max)
 
     def _check_binding(self, transport: str, address: str, secret: str) -> None:
@@ -367,7 +367,7 @@ class Subscriptions:
                 next_step="mail needs a mail server: the setting notifications.smtp_host" if transport == MAIL else "",
             )
         if transport == POLL and address:
-            raise SubscriptionError("a subscription that is polled has no address")
+            raise SubscriptionError("a polled subscription has no address")
         if secret and not (SECRET_MIN <= len(secret) <= SECRET_MAX and secret.isprintable()):
             raise SubscriptionError(
                 "this secret cannot be used", expected=f"{SECRET_MIN} to {SECRET_MAX} printable characters"

@@ -1,7 +1,7 @@
-"""A site whose own agent submits there: what the engine wants is kept for it until it says what came of it.
+"""The worker of a site with a site agent: keeps orders of the engine until the agent reports their outcome.
 
-The agent asks, and is answered when there is something to do, or after an interval. It may be gone for as long as it likes:
-what it was told it is told again, by the same keys. When it was not heard for a while the site counts as silent, which says
+The agent polls, and is answered when there is something to do, or after an interval. It may be absent for any time:
+orders are repeated under the same keys. An agent not heard for a while makes the site count as silent, which says
 nothing about its pilots.
 """
 
@@ -33,10 +33,10 @@ SILENT_SECONDS = 45.0
 EFFECTS_MAX = 1000
 REPORTS_MAX = 10_000
 LOOK_SECONDS = 0.2
-STARTED_ANEW = "it is started anew, as the entry of its site says now"
-"""Why an agent is to leave that was started as an earlier entry said."""
+STARTED_ANEW = "it is restarted, because the entry of its site has changed"
+"""Why an agent must leave that was started from an earlier entry."""
 NOT_YET = "it has not answered yet"
-"""What is told of a site before anything was heard of it."""
+"""The message about a site before its first report."""
 
 Report = Callable[[AnyReport], None]
 Expected = Callable[[], Collection[str]]
@@ -44,30 +44,30 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TendsAgent(Protocol):
-    """Who sees that the agent of a site runs and has a way to us."""
+    """Keeps the agent of a site running and connected."""
 
     def start(self, *, heard_at: Callable[[], float], complain: Callable[[str], None]) -> None:
-        """Begin; `heard_at` tells when the agent was last heard, by the clock that only goes on."""
+        """Start; `heard_at` returns when the agent was last heard, by a monotonic clock."""
         ...
 
     def stop(self) -> None:
-        """End; the agent goes on."""
+        """Stop; the agent keeps running."""
         ...
 
     def is_as_started(self, mark: str) -> bool:
-        """Whether an agent that was started with a mark is as one would be that is started now."""
+        """Whether an agent started with a mark is the same as one started now."""
         ...
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a service deals with the agent of a site."""
+    """How the service treats the agent of a site."""
 
     entry: SiteEntry
     prefix: str = "pilotage"
     interval_seconds: float = INTERVAL_SECONDS
     silent_seconds: float = SILENT_SECONDS
     make_token: Callable[[], str] | None = None  # for the pilots there
-    outpost: TendsAgent | None = None  # where its user does not see to it
+    outpost: TendsAgent | None = None  # if its user does not keep it running
     clock: Callable[[], float] = time.monotonic
 
 
@@ -92,9 +92,10 @@ class AgentSite:
         unheard: Expected = tuple,
         told: SiteSeen | None = None,
     ) -> None:
-        """Take who is told of what the agent reports, and who knows what should be there; nothing runs before `start`.
+        """Take where reports go, and what knows which keys should be at the site; nothing runs before `start`.
 
-        `unheard` tells which of that has not spoken; `told` is what was last reported of the site by who acted there before.
+        `unheard` returns the keys that have not contacted the service; `told` is the last report of the site's former
+        worker.
         """
         self._settings = settings
         self._site = settings.entry.name
@@ -106,26 +107,26 @@ class AgentSite:
         self._change = threading.Condition()
         self._wanted: dict[tuple[str, bool], tuple[int, SiteEffect]] = {}  # by key, and whether it is a cancellation
         self._number = 0
-        self._given, self._heard = 0, 0  # up to which number the agent was told, and said that it heard
+        self._given, self._heard = 0, 0  # the last number sent to the agent, and the last one it acknowledged
         self._waiting: _Waiting | None = None
         self._heard_at = settings.clock()
-        self._last_at = float("-inf")  # when it last spoke
+        self._last_at = float("-inf")  # when it was last heard
         self._answers = told.answers if told is not None else None
-        self._message = told.message if told is not None else ""  # what was said last of why things wait
-        self._told = True  # whether the batch system answers, by the agent's last word
-        self._missed = told is not None and told.message == NOT_YET  # there was no word from it, or none for too long
+        self._message = told.message if told is not None else ""  # the last message about what delays work
+        self._told = True  # whether the batch system answers, as the agent last reported
+        self._missed = told is not None and told.message == NOT_YET  # the agent has not been heard, or not for too long
         self._token, self._token_until, self._token_made_at = "", 0.0, 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"site {self._site}", daemon=True)
 
     def start(self) -> None:
-        """Begin to wait for the agent."""
+        """Start waiting for the agent."""
         self._thread.start()
         if self._settings.outpost is not None:
             self._settings.outpost.start(heard_at=lambda: self._last_at, complain=self._complain)
 
     def stop(self) -> None:
-        """End; the agent asks again until a service is back."""
+        """Stop; the agent polls until a service is back."""
         if self._settings.outpost is not None:
             self._settings.outpost.stop()
         with self._change:
@@ -135,7 +136,7 @@ class AgentSite:
             self._thread.join()
 
     def want(self, *effects: SiteEffect) -> None:
-        """Have things done; what is wanted already stays in its place."""
+        """Queue orders; one that is queued already keeps its place."""
         with self._change:
             for effect in effects:
                 key = (effect.key, isinstance(effect, CancelSubmitted))
@@ -145,12 +146,12 @@ class AgentSite:
                     self._change.notify_all()
 
     def left(self) -> list[SiteEffect]:
-        """What is wanted, and of which nothing was heard yet."""
+        """The orders without an outcome."""
         with self._change:
             return [effect for _, effect in self._wanted.values()]
 
     def withdraw(self, *, patience_seconds: float) -> None:
-        """Wait until the agent has heard all that is to be ended there, unless it is not heard itself, but not for long."""
+        """Wait a short time until the agent has fetched all cancellations, unless it is silent."""
         clock, silent_seconds = self._settings.clock, 2.0 * self._settings.interval_seconds
         until = clock() + patience_seconds
         with self._change:
@@ -161,13 +162,13 @@ class AgentSite:
 
     @property
     def behind(self) -> str:
-        """What is to be ended at the site and its agent was not told of, in words; empty where there is nothing."""
+        """The batch jobs whose cancellation the agent has not fetched, in words; empty if there are none."""
         with self._change:
             count = self._to_end(self._given)
-        return behind(self._site, count, "its agent did not ask in time") if count else ""
+        return behind(self._site, count, "its agent did not poll in time") if count else ""
 
     def _to_end(self, number: int) -> int:
-        """How many are to be ended there that are wanted under a higher number; not what was never asked for there."""
+        """How many cancellations have a higher number; not counting those of jobs that were never submitted."""
         return sum(
             wanted > number
             and isinstance(effect, CancelSubmitted)
@@ -176,11 +177,11 @@ class AgentSite:
         )
 
     def exchange(self, says: SiteSays) -> Future[bytes]:
-        """What the agent says; the answer, for the wire, when there is something to do or its interval is over."""
+        """Process the agent's exchange; the encoded answer, when there is something to do or its interval is over."""
         answer: Future[bytes] = Future()
         for report in says.reports[:REPORTS_MAX]:
             self._hear(report)
-        if self._missed:  # it is back, and does not know that it was missed
+        if self._missed:  # it is back after being silent
             self._missed = False
             self._seen(answers=self._told)
         with self._change:
@@ -196,11 +197,11 @@ class AgentSite:
             self._waiting = _Waiting(says, answer, due_at)
             self._change.notify_all()
         if before is not None:
-            fail(before.answer, Superseded("a later exchange of this site's agent has come", subject=self._site))
+            fail(before.answer, Superseded("a later exchange of this site's agent has arrived", subject=self._site))
         return answer
 
     def _complain(self, message: str) -> None:
-        """There is no way to the agent, which may have none to us either."""
+        """The agent cannot be reached, and may not reach us either."""
         with self._change:
             silent = self._settings.clock() - self._last_at >= self._settings.interval_seconds
         if silent:
@@ -209,7 +210,7 @@ class AgentSite:
 
     def _hear(self, report: AnyReport) -> None:
         if report.site != self._site:
-            return  # an agent speaks for its own site alone
+            return  # an agent reports for its own site only
         if isinstance(report, SiteSeen):
             self._told, self._missed = report.answers, False
             self._seen(answers=report.answers, message=report.message)
@@ -239,7 +240,7 @@ class AgentSite:
         while True:
             with self._change:
                 if not self._is_due():
-                    self._change.wait(self._patience())  # less where somebody comes meanwhile: it is asked anew
+                    self._change.wait(self._patience())  # or less, if an exchange arrives meanwhile: computed anew
                 if self._stopping:
                     break
                 waiting = self._waiting if self._is_due() else None
@@ -252,7 +253,7 @@ class AgentSite:
                 self._missed = True
                 self._seen(
                     answers=False,
-                    message=f"the agent of the site was not heard for {self._settings.silent_seconds:g} s",
+                    message=f"the site agent was not heard for {self._settings.silent_seconds:g} s",
                 )
         if self._waiting is not None:
             fail(self._waiting.answer, _stopping())
@@ -264,36 +265,36 @@ class AgentSite:
         if waiting is None:
             return False
         heard = waiting.says.heard if waiting.says.service == self._id else 0
-        first = islice(self._wanted.values(), EFFECTS_MAX)  # it is told no more at once, and the numbers rise
+        first = islice(self._wanted.values(), EFFECTS_MAX)  # it is not sent more at once, and the numbers rise
         return any(number > heard for number, _ in first) or self._settings.clock() >= waiting.due_at
 
     def _patience(self) -> float | None:
-        """How long nothing needs to be done by itself; None: until somebody comes."""
+        """How long the thread may wait; None: until an exchange arrives."""
         now = self._settings.clock()
         if self._waiting is not None:
             return max(0.0, self._waiting.due_at - now)
         if self._missed and self._message != NOT_YET:
-            return None  # that is told already, and whoever is missed says so when it is back
+            return None  # the silence is reported already, and ends with an exchange
         return max(0.1, self._heard_at + self._settings.silent_seconds - now)
 
     def _answer(self, waiting: _Waiting) -> None:
         if not waiting.answer.set_running_or_notify_cancel():
             return
         try:
-            # What it reported is applied before what is asked here: both go through the engine in order.
+            # What it reported is processed before this query: both go through the engine in order.
             expected, unheard = tuple(self._expected()), tuple(self._unheard())
-            # What nobody waits for: an earlier process was to have it ended, or could not.
+            # Batch jobs that the engine does not know: an earlier process should have cancelled them.
             self.want(
                 *(CancelSubmitted(site=self._site, key=key) for key in self._unknown_jobs.overdue(waiting.says.there))
             )
             told = self._hears(waiting.says, expected, unheard)
-        except Exception as fault:  # whoever asked is told
+        except Exception as fault:  # the caller gets the error
             log.exception("site %s", self._site)
             waiting.answer.set_exception(fault if isinstance(fault, PilotageError) else _stopping())
         else:
             waiting.answer.set_result(_encode(told))
             if told.leave:
-                self._last_at = float("-inf")  # so that the next one is started without waiting for its silence
+                self._last_at = float("-inf")  # so that the next agent starts without waiting for this one's silence
             self._given = max(self._given, told.number)
         with self._change:
             self._heard_at = self._settings.clock()
@@ -322,7 +323,7 @@ class AgentSite:
         return outpost is None or outpost.is_as_started(says.started_as)
 
     def _pilot_token(self, until: float) -> str:
-        """A token for the pilots, where theirs ends before the one that they could have."""
+        """A new token for the pilots, if theirs expires before the one they could get."""
         make = self._settings.make_token
         if make is None:
             return ""
@@ -332,10 +333,10 @@ class AgentSite:
             try:
                 self._token, self._token_made_at = make(), now
             except PilotageError as fault:
-                log.warning("site %s: no token for its pilots, which show that of its agent: %s", self._site, fault)
+                log.warning("site %s: no token for its pilots, which use that of its agent: %s", self._site, fault)
                 return ""
             self._token_until = ends_at(self._token) or 0.0
-        # Those whose token has half of its life before it keep it: the file is not written for nothing.
+        # A token that is valid for half of its life or more is kept, to avoid writing the file.
         return self._token if until < now + (self._token_until - self._token_made_at) / 2.0 else ""
 
 

@@ -1,7 +1,8 @@
-"""The sites of a running service, as their file says: looked at every few seconds, and changed when it does.
+"""Watches the file of sites every few seconds, and changes the sites of the running service.
 
-A file that cannot be read changes nothing: the sites stay as they were, and what is wrong is said in the log, and to
-whoever asks for the sites. What may be over in a moment, such as a full disk, is tried again at each look. At a site that is gone nothing new is started; its pilots are told to leave.
+A file that cannot be read changes nothing: the sites stay as they were, and the fault is in the log and in the list of
+sites. A fault that may pass, such as a full disk, is retried at each check. A site that is gone starts nothing new, and
+its pilots are told to leave.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ LOOK_SECONDS = 3.0
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """A site, what was written of it, and what makes a way to it."""
+    """A site, its entry, and what makes an access to it."""
 
     site: Site
-    entry: SiteEntry | None = None  # None: this computer, as it is
+    entry: SiteEntry | None = None  # None: this computer, without an entry
     make: Callable[[], Way]
 
     def is_as(self, other: Placed | None) -> bool:
-        """Whether the way that was made for another will do."""
+        """Whether the access made for another still fits."""
         return other is not None and (self.site, self.entry) == (other.site, other.entry)
 
     def starts_others(self, before: Placed | None) -> bool:
-        """Whether pilots that are started now are other than those of before."""
+        """Whether pilots started now differ from earlier ones."""
         if before is None or before.entry is None or self.entry is None:
             return False
         return starts_others(before.entry, self.entry)
 
     def leaves(self, before: Placed | None) -> bool:
-        """Whether what was submitted before is at a batch system that nobody looks at any more.
+        """Whether earlier batch jobs are at a batch system that the new entry no longer names.
 
-        A site's own agent is left out: it knows what it submitted where.
+        A site agent does not count: it knows where it submitted.
         """
         if before is None or before.entry is None or self.entry is None:
             return False
@@ -57,24 +58,24 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadsSites(Protocol):
-    """Who knows the file of sites."""
+    """Reads the file of sites."""
 
     @property
     def file(self) -> str:
-        """Its path, whether it is there or not."""
+        """Its path, whether it exists or not."""
         ...
 
     def changed(self) -> Sequence[Placed] | None:
-        """All sites, where anything has changed since they were last told.
+        """All sites, if anything changed since the last call; else None.
 
-        Raises `DocumentError` for a fault of the file, once for each change of it; all else that is raised is as if
-        nobody had asked.
+        Raises `DocumentError` for a fault of the file, once per change; after any other error, the next call tries
+        again.
         """
         ...
 
 
 class ChangesSites(Protocol):
-    """Who runs jobs at the sites."""
+    """Runs jobs at the sites."""
 
     def change_sites(
         self,
@@ -84,38 +85,38 @@ class ChangesSites(Protocol):
         renewed: Collection[str] = (),
         formers: Mapping[str, Way] | None = None,
     ) -> None:
-        """These are the sites from now on; what was started before is drained at those that are `renewed`.
+        """Set the sites; earlier pilots of `renewed` sites are drained.
 
-        `formers` are ways to the batch systems of some of these as they were before.
+        `formers` are accesses to the former batch systems of some of them.
         """
         ...
 
     def release_sites(self) -> None:
-        """Nobody acts any longer at sites that are gone, and with them all that was started there."""
+        """Stop the workers of sites that are gone, once nothing is left there."""
         ...
 
 
 class CannotReach(PilotageError):
-    """The way to a site cannot be made, as its entry or this computer is now."""
+    """The access to a site cannot be made from its entry, or on this computer."""
 
 
 def ways_to(placed: Iterable[Placed]) -> dict[str, Way]:
-    """A way to each site, by name; where one cannot be made, those before it are let go of. Raises `PilotageError`."""
+    """An access to each site, by name; if one cannot be made, the others are closed. Raises `PilotageError`."""
     ways: dict[str, Way] = {}
     with contextlib.ExitStack() as undone:
         for each in placed:
             try:
                 way = ways[each.site.name] = each.make()
             except (OSError, ValueError) as fault:
-                raise CannotReach(f"the way to it cannot be made: {fault}", subject=f"site {each.site.name}") from fault
-            if not isinstance(way, AgentSettings):  # through which nothing is opened yet
+                raise CannotReach(f"it cannot be accessed: {fault}", subject=f"site {each.site.name}") from fault
+            if not isinstance(way, AgentSettings):  # nothing is opened yet
                 undone.callback(way.close)
         undone.pop_all()
     return ways
 
 
 class SitesFileWatcher:
-    """A thread that looks at the file, and changes the sites."""
+    """A thread that watches the file, and changes the sites."""
 
     def __init__(
         self,
@@ -126,12 +127,12 @@ class SitesFileWatcher:
         look_seconds: float = LOOK_SECONDS,
         besides: Callable[[], None] | None = None,
     ) -> None:
-        """Take the sites as they are now; nothing runs before `start`. `besides` is done at each look, too."""
+        """Take the present sites; nothing runs before `start`. `besides` is called at each check, too."""
         self._reader = reader
         self._runner = runner
         self._placed = {each.site.name: each for each in placed}
-        self._pending: Sequence[Placed] | None = None  # what was read, and is not yet so
-        self._is_faulty = False  # the file itself, as it was last read
+        self._pending: Sequence[Placed] | None = None  # read, but not applied yet
+        self._is_faulty = False  # the content of the file when last read
         self._fault = ""
         self._look_seconds = look_seconds
         self._besides = besides
@@ -140,23 +141,23 @@ class SitesFileWatcher:
         self._thread = threading.Thread(target=self._run, name="sites", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start watching."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the sites stay as they are."""
+        """Stop; the sites stay as they are."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     @property
     def known(self) -> KeptSites:
-        """The sites as they are kept."""
+        """The configured sites."""
         entries = {name: each.entry for name, each in self._placed.items()}
         return KeptSites(file=self._reader.file, entries=entries, fault=self._fault)
 
     def look(self) -> None:
-        """Look once, and do what follows from it; any thread may, one after the other."""
+        """Check once and apply changes; any thread may call it, one at a time."""
         with self._looking:
             self._look()
 
@@ -177,7 +178,7 @@ class SitesFileWatcher:
             self._besides()
 
     def _follow(self) -> None:
-        """Do what the file says; what could not be done is still to do at the next look, unless the file says another thing."""
+        """Apply the file; what fails is tried again at the next check, unless the file changes."""
         try:
             found = self._reader.changed()
         except DocumentError:
@@ -192,7 +193,7 @@ class SitesFileWatcher:
             self._fault = ""
 
     def _complain(self, fault: str) -> bool:
-        """Say what is wrong, in the log once; whether it is new."""
+        """Report a fault, to the log only once; whether it is new."""
         is_new, self._fault = fault != self._fault, fault
         if is_new:
             log.warning("the sites stay as they were: %s", fault)
@@ -222,20 +223,20 @@ class SitesFileWatcher:
                 self.look()
             except NotRunning:
                 return
-            except Exception:  # one surprise must not end the looking for ever
-                log.exception("the sites could not be looked at")
+            except Exception:  # an unexpected error must not end the watching
+                log.exception("the file of sites could not be checked")
 
 
-# What the engine is told of sites by people: each kind of message in one place.
+# Messages to the engine about sites, each kind in one place.
 
 
 def sites_changed(sites: Sequence[Site], *, rewritten: Iterable[str] = (), renewed: Iterable[str] = ()) -> Input:
-    """What tells the core that these are the sites from now on, of which something is said anew, and which start others."""
+    """The message that sets the sites: which were `rewritten`, and which are `renewed`."""
     return SitesChanged(sites=tuple(sites), rewritten=tuple(rewritten), renewed=tuple(renewed))
 
 
 def asked_of_site(deed: SiteDeed, site: str, *, message: str = "") -> Callable[[int], Input]:
-    """What makes, of a token, the message that asks for something at a site."""
+    """A function that makes, from a token, the message of a site operation."""
     operation: AnySiteOperation
     match deed:
         case "hibernate":

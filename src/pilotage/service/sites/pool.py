@@ -1,7 +1,7 @@
-"""Who acts at each site: a thread that submits there, or what keeps things for the agent of the site.
+"""The workers of all sites: a thread that submits there, or one that keeps orders for the site agent.
 
-Sites come and go while a service runs; another way to a site takes the place of the one before. Batch systems keep what was
-started, and it is known by its keys; what was wanted and is not done goes on to the next: nothing is lost by that.
+Sites come and go while a service runs; a new access to a site replaces the earlier one. Batch systems keep batch jobs,
+which are known by their keys, and pending orders pass on to the new worker: nothing is lost.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pilotage.service.sites.worker import STOP_SECONDS, AtSite, SiteWorker, Star
 log = logging.getLogger(__name__)
 
 LOOKS_MAX, HANGING_MAX = 16, 128
-"""So many looks at sites begin at once: each may be a command, or an ssh. And so many hang, of sites that did not answer before."""
+"""Site checks that may start at once, each a command or an ssh; and those that may hang, at sites that did not answer."""
 
 Way = SiteAccess | AgentSettings
-"""How things get to a site: the service itself submits there, or the agent of the site does."""
+"""How to reach a site: directly, or through its site agent."""
 
 
 class _Former(NamedTuple):
-    """Who acts at the batch system that the entry of a site named before, and what was submitted there."""
+    """The worker of a site's former batch system, and the keys submitted there."""
 
     worker: SiteWorker
     keys: frozenset[str]
@@ -53,25 +53,25 @@ class SiteWorkers:
         unknown: Callable[[str, Collection[str]], Collection[str]] = lambda _, __: (),
         unheard: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
-        """Take a way to each site, who is told of what is seen, and who knows what should be there; nothing runs yet.
+        """Take an access to each site, where reports go, and what knows the keys expected at a site; nothing runs yet.
 
-        `unknown` tells which of some keys nobody knows: what has these is ended. `unheard` tells what should be at a site
-        and has not spoken.
+        `unknown` returns those of some keys that the engine does not know: their batch jobs are cancelled. `unheard`
+        returns the keys that should be at a site and have not contacted the service.
         """
         self._tell = report
-        self._seen: dict[str, SiteSeen] = {}  # what was last told of each, whoever acted there
+        self._seen: dict[str, SiteSeen] = {}  # the last report of each site, by whichever worker
         self._expected = expected
         self._unknown = unknown
         self._unheard = unheard
         self._guard = threading.Lock()
         self._running = False
         self._limiter = StartLimiter(LOOKS_MAX, hanging_max=HANGING_MAX)
-        self.behind: list[str] = []  # what could not be ended at sites when all this ended, in words
+        self.behind: list[str] = []  # batch jobs that could not be cancelled when the workers stopped, in words
         self._formers: dict[str, tuple[_Former, ...]] = {}
         self._workers = {name: self._made(name, way) for name, way in ways.items()}
 
     def start(self) -> None:
-        """Begin at all of them."""
+        """Start all workers."""
         with self._guard:
             self._running = True
             for name, worker in self._workers.items():
@@ -79,7 +79,7 @@ class SiteWorkers:
                 worker.start()
 
     def withdraw(self, *, patience_seconds: float) -> None:
-        """Wait until the agents of sites have heard what is to be ended there; all of them together not for long."""
+        """Wait a short time until all site agents have fetched their cancellations."""
         until = time.monotonic() + patience_seconds
         with self._guard:
             agents = [worker for worker in self._workers.values() if isinstance(worker, AgentSite)]
@@ -87,7 +87,7 @@ class SiteWorkers:
             worker.withdraw(patience_seconds=until - time.monotonic())
 
     def stop(self) -> None:
-        """End; what runs at the sites goes on."""
+        """Stop; what runs at the sites continues."""
         with self._guard:
             self._running = False
             formers = [each.worker for some in self._formers.values() for each in some]
@@ -95,7 +95,7 @@ class SiteWorkers:
         for worker in workers:
             if isinstance(worker, SiteWorker):
                 worker.leave()
-        until = time.monotonic() + STOP_SECONDS  # of all of them together
+        until = time.monotonic() + STOP_SECONDS  # for all of them together
         for worker in workers:
             if isinstance(worker, SiteWorker):
                 worker.stop(patience_seconds=max(0.0, until - time.monotonic()))
@@ -107,22 +107,22 @@ class SiteWorkers:
 
     @property
     def names(self) -> list[str]:
-        """The sites at which somebody acts."""
+        """The sites that have a worker."""
         with self._guard:
             return list(self._workers)
 
     def put(self, name: str, way: Way, *, former: Way | None = None) -> None:
-        """Go to a site in this way from now on; what was wanted and is not done is wanted of it.
+        """Reach a site through this access from now on; pending orders pass to it.
 
-        With a way to the batch system of before, what was submitted there is looked at and ended there.
+        With an access to the former batch system, the batch jobs there are watched and cancelled there.
         """
         with self._guard:
             before = self._workers.get(name)
         if before is not None:
-            before.stop()  # before the other begins: two at one site would both submit
-            self._tell(SiteNoticed(site=name))  # what is there is looked at anew
+            before.stop()  # before the other starts: two at one site would both submit
+            self._tell(SiteNoticed(site=name))  # the new worker lists what is there
         else:
-            self._seen.pop(name, None)  # what was told of one that is back may be long ago
+            self._seen.pop(name, None)  # the last report of a site that is back may be old
         left = before.left() if before is not None else []
         if former is not None and not isinstance(former, AgentSettings):
             left = self._keep_former(name, former, left)
@@ -136,7 +136,7 @@ class SiteWorkers:
                 worker.start()
 
     def _keep_former(self, name: str, way: SiteAccess, left: Sequence[SiteEffect]) -> list[SiteEffect]:
-        """Have somebody see to what was submitted to another batch system; what is left to do besides."""
+        """Start a worker for batch jobs at the former batch system; returns the remaining orders."""
         keys = frozenset({*self._expected(name), *(each.key for each in left if isinstance(each, CancelSubmitted))})
         keys -= self._elsewhere(name)
         if not keys:
@@ -159,16 +159,16 @@ class SiteWorkers:
         return [each for each in left if each not in there]
 
     def _report_of_former(self, report: AnyReport) -> None:
-        """What ended at a batch system of before; whether that one answers says nothing of the site."""
+        """Report ends at a former batch system; whether it answers says nothing about the site."""
         if isinstance(report, Gone):
             self._tell(report)
 
     def _elsewhere(self, name: str) -> frozenset[str]:
-        """The keys of what was submitted to batch systems that the entry of a site named before."""
+        """The keys submitted to former batch systems of a site."""
         return frozenset().union(*(each.keys for each in self._formers.get(name, ())))
 
     def release_formers(self) -> None:
-        """Nobody acts any longer at batch systems of before at which nothing is left."""
+        """Stop workers of former batch systems where nothing is left."""
         with self._guard:
             formers = [(name, each) for name, some in self._formers.items() for each in some]
         for name, each in formers:
@@ -179,7 +179,7 @@ class SiteWorkers:
                 each.worker.stop()
 
     def remove(self, name: str) -> None:
-        """Do nothing more at a site."""
+        """Stop the worker of a site."""
         with self._guard:
             worker = self._workers.pop(name, None)
             formers = self._formers.pop(name, ())
@@ -189,26 +189,26 @@ class SiteWorkers:
             each.worker.stop()
 
     def owes(self, name: str) -> bool:
-        """Whether something is to be ended at a site that is not known to have ended."""
+        """Whether cancellations at a site are not known to have taken effect."""
         with self._guard:
             workers = [self._workers.get(name), *(each.worker for each in self._formers.get(name, ()))]
         left = [effect for worker in workers if worker is not None for effect in worker.left()]
         return any(isinstance(effect, CancelSubmitted) for effect in left)
 
     def exchange(self, says: SiteSays) -> Future[bytes]:
-        """What the agent of a site says; the answer for the wire, which may be long in coming. Raises `UnknownSite`."""
+        """Process a site agent's exchange; the encoded answer, which may take long. Raises `UnknownSite`."""
         with self._guard:
             worker = self._workers.get(says.site)
         if not isinstance(worker, AgentSite):
             raise UnknownSite(
-                "no site of this name has an agent of its own",
+                "no site of this name has a site agent",
                 subject=f"site {says.site[:64]}",
                 next_step="its entry in sites.yaml says `started_by: agent`",
             )
         return worker.exchange(says)
 
     def said(self, name: str) -> str:
-        """What a site said last that kept things from being done there; nothing where all is well."""
+        """The last error of a site that delays work there; empty if there is none."""
         seen = self._seen.get(name)
         return seen.message if seen is not None else ""
 
@@ -218,8 +218,8 @@ class SiteWorkers:
         self._tell(report)
 
     def want(self, site: str, effects: Sequence[AtSite]) -> None:
-        """Have things done at a site, in order; nobody does them where nobody acts."""
-        with self._guard:  # until it is handed over: another may take the place of who has it
+        """Queue orders for a site; they are dropped if the site has no worker."""
+        with self._guard:  # until they are queued: a new worker may replace this one
             worker = self._workers.get(site)
             for former in self._formers.get(site, ()):
                 there = [each for each in effects if isinstance(each, CancelSubmitted) and each.key in former.keys]
@@ -229,7 +229,7 @@ class SiteWorkers:
                 worker.want(*effects)
 
     def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
-        # What was submitted to another batch system before is not missed at this one.
+        # Batch jobs at a former batch system are not missed at this one.
         def expected() -> Collection[str]:
             elsewhere = self._elsewhere(name)
             return [key for key in self._expected(name) if key not in elsewhere]
@@ -251,24 +251,24 @@ class SiteWorkers:
 
 
 def not_yet(site: str) -> SiteSeen:
-    """Nothing was heard of a site so far: until it answers, what could wait there had better go elsewhere."""
+    """The report before a site has answered: packages should rather go elsewhere."""
     return SiteSeen(site=site, answers=False, message=NOT_YET)
 
 
 def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:
-    """The sites at which the service itself submits, and those whose own agents do."""
+    """The sites that the service reaches directly, and those with site agents."""
     agents = {name: way for name, way in ways.items() if isinstance(way, AgentSettings)}
     return {name: way for name, way in ways.items() if not isinstance(way, AgentSettings)}, agents
 
 
 def has_something(site: str, engine: Engine) -> bool:
-    """Whether anything was started at a site that is not known to be over."""
+    """Whether a site has something that is not known to have ended."""
     state = engine.state.sites.by_name.get(site)
     return state is not None and bool(state.requests or state.pilots or state.bound)
 
 
 def expected_at(site: str, engine: Engine) -> list[str]:
-    """What a site said that it took, and that is not over: pilots, and attempts with a batch job of their own."""
+    """The keys that a site accepted and that have not ended: pilots, and attempts with batch jobs of their own."""
     state = engine.state.sites.by_name.get(site)
     if state is None:
         return []
@@ -277,36 +277,36 @@ def expected_at(site: str, engine: Engine) -> list[str]:
 
 
 def unheard_at(site: str, engine: Engine) -> list[str]:
-    """Those of the same that have not spoken."""
+    """Those of them that have not contacted the service."""
     state = engine.state.sites.by_name.get(site)
     return [key for key in expected_at(site, engine) if not has_spoken(state, key)] if state is not None else []
 
 
-# Probes that a service starts by itself: so many at once, and none at a site more often than it may.
+# Automatic probes: so many at once, and not too often at one site.
 #
-# What a probe costs is one pilot that ends at once. So the cost is bounded twice: by how many are under way, and by
-# how often one site is asked.
+# A probe costs one pilot that ends at once. So the cost is limited twice: by the number in progress, and by the
+# interval for each site.
 
 
 def sites_to_probe(engine: Engine) -> list[str]:
-    """The sites of which a probe may tell something: not those that somebody put to sleep, nor the computer that we are on."""
+    """The sites worth probing: not those hibernated by an operator, nor this computer."""
     sites = [each for each in engine.state.sites.by_name.values() if not each.removed and each.site.kind != "local"]
     return [each.name for each in sites if each.place.sleep is None or each.place.sleep.reason != "by-hand"]
 
 
 def probes_under_way(engine: Engine) -> list[str]:
-    """The sites that are being probed."""
+    """The sites being probed."""
     sites = engine.state.sites.by_name.values()
     return [site.name for site in sites if any(is_probe(key, site=site.name) for key in site.requests)]
 
 
 class Prober:
-    """Has sites probed, the one that was asked longest ago first."""
+    """Probes sites, the longest unprobed first."""
 
     def __init__(
         self, probe: Callable[[str], None], *, at_once: int, every_seconds: float, clock: Callable[[], float]
     ) -> None:
-        """Take what has a site probed, which raises where it is refused."""
+        """Take the function that probes a site, and raises if that is refused."""
         self._probe = probe
         self._at_once = at_once
         self._every_seconds = every_seconds
@@ -314,7 +314,7 @@ class Prober:
         self._begun_at: dict[str, float] = {}
 
     def look(self, sites: Collection[str], *, under_way: Collection[str]) -> list[str]:
-        """Have probed what is due, and may be; their names."""
+        """Probe the sites that are due; returns their names."""
         if not self._at_once:
             return []
         now = self._clock()

@@ -1,4 +1,4 @@
-"""How a site stands, asked of the engine: its pilots, its slots, what it is worth, and why nothing is started there."""
+"""The status of a site, from the engine: its pilots, slots and score, and why nothing is started there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CANDIDATE, SILENT, LEAVING = "candidate", "silent", "leaving"
 
 
 def status_of_site(engine: Engine, name: str) -> SiteStand | None:
-    """How a site stands; None where the engine does not know it."""
+    """The status of a site; None if the engine does not know it."""
     site = engine.state.sites.by_name.get(name)
     if site is None or (site.removed and not site.requests and not site.pilots):
         return None
@@ -44,7 +44,7 @@ def status_of_site(engine: Engine, name: str) -> SiteStand | None:
 
 
 def next_try_at(engine: Engine, site: SiteState) -> float | None:
-    """When a pilot is tried again at a site that is left alone, at the earliest, by the clock; None where no time is set for it."""
+    """The earliest time of the next pilot at a site in back-off; None if no time is set."""
     if site.removed or site.site.mode != "pilots" or not site.answers:
         return None
     times = (
@@ -54,22 +54,22 @@ def next_try_at(engine: Engine, site: SiteState) -> float | None:
     )
     sleep = site.place.sleep
     if sleep is not None:
-        if sleep.reason != "dead-starts":  # what else wakes it is a matter of the other sites
+        if sleep.reason != "dead-starts":  # what else wakes it depends on the other sites
             return None
         times.append(wakes_at(sleep, site.place.times, site.place.settings, alone=False))
     return max(times, default=None)
 
 
 def _learned(engine: Engine, name: str) -> dict[str, Any]:
-    """What the choice of sites has learned of one; nothing where it does not know it."""
+    """What the site selection has learned about a site; empty if it does not know it."""
     try:
         users = engine.state.selection.place(name).description.users
-        asked = Asked(owner=users[0]) if users else Asked()  # what it is to those it is for
+        asked = Asked(owner=users[0]) if users else Asked()  # its score for the users it is reserved for
         why = engine.state.selection.explain(name, now=engine.state.clock.wall_time, asked=asked)
         learned_state = engine.state.selection.learned_state(name)
     except KeyError:
         return {}
-    whose = SiteReason(stage="filter", code="own-sites", message=f"it runs packages of {', '.join(users)} alone")
+    whose = SiteReason(stage="filter", code="own-sites", message=f"it runs packages of {', '.join(users)} only")
     reasons = [whose] if users else []
     reasons += [msgspec.convert(msgspec.to_builtins(each), SiteReason) for each in why.stages if each.stage != "filter"]
     waits = sorted(learned_state.waits)
@@ -83,30 +83,31 @@ def _learned(engine: Engine, name: str) -> dict[str, Any]:
 
 
 def _closed(engine: Engine, site: SiteState) -> str:
-    """Why nothing is submitted there, in short: what the stages of the choice say of it is told beside it."""
+    """Why nothing is submitted there, in short; the stages of the site selection give details."""
     if not site.answers:
         return "it does not answer"
     sleep = site.place.sleep
     if sleep is not None and sleep.reason == "dead-starts":
-        count = site.dead_starts  # not counted over a restart
-        return "it sleeps after a dead start" if count == 1 else f"it sleeps after {count or 'some'} dead starts"
+        count = site.dead_starts  # the count does not survive a restart
+        starts = "a dead start" if count == 1 else f"{count or 'some'} dead starts"
+        return f"it hibernates after {starts}"
     if sleep is not None:
         return f"it hibernates ({sleep.reason}): {sleep.message}"
     if site.dead_starts and engine.state.clock.now < site.quiet_until:
-        dead = site.dead_starts
-        told = "1 pilot died there before it spoke" if dead == 1 else f"{dead} pilots died there before they spoke"
-        return f"{told}: nothing more is submitted for {site.quiet_until - engine.state.clock.now:.0f} s"
+        pilots = "1 pilot" if site.dead_starts == 1 else f"{site.dead_starts} pilots"
+        seconds = site.quiet_until - engine.state.clock.now
+        return f"{pilots} died there before contacting us: nothing more is submitted for {seconds:.0f} s"
     return ""
 
 
 def _pilots(site: SiteState, closed: str) -> list[SiteReason]:
-    """Whether pilots are asked for there, and why not."""
+    """Whether pilots are requested there, and if not, why."""
     if site.site.mode != "pilots":
         return [SiteReason(stage="pilots", code="bound", message="each package is a batch job of its own")]
     if closed:
         return [SiteReason(stage="pilots", code="closed", message=closed, passes=False)]
     live, most = len(site.pilots), site.site.pilots_max
     lives = "1 pilot lives" if live == 1 else f"{live} pilots live"
-    full = ": no further one is asked for" if live + site.expected >= most else ""
+    full = ": no more are requested" if live + site.expected >= most else ""
     message = f"{lives} and {site.expected} on the way, of at most {most}{full}"
     return [SiteReason(stage="pilots", code="wanted", message=message)]

@@ -1,7 +1,7 @@
-"""One site at work: what the engine wants done there is done in a thread of its own, and what is seen there is reported.
+"""Acts at one site in a thread of its own: carries out the engine's orders, and reports what it sees there.
 
-A batch system that hangs holds up nobody else. Submissions and cancellations may come twice: they are known by their keys.
-A site that takes no more now is asked again later, after longer and longer pauses: what is wanted there waits here.
+A batch system that hangs delays no other site. Orders may be repeated, since they are known by their keys. A site that
+accepts no more jobs is asked again after growing pauses, and its orders wait here.
 """
 
 from __future__ import annotations
@@ -27,49 +27,47 @@ from pilotage.model.exchange.reports import (
 )
 from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
 
-# What kind of trouble a site is in that does not answer, as far as its own words tell: the score of the site
-# follows from it.
+# The kind of trouble of a site that does not answer, from its own message; it determines the site's score.
 
 _WORDS: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
-    # ssh and the batch systems pass on what the kernel says; the second of each is Slurm's own.
+    # ssh and the batch systems repeat the kernel's messages; the second alternative of each is Slurm's own.
     ("connection-refused", re.compile(r"connection refused|connect failure", re.IGNORECASE)),
     ("connection-timed-out", re.compile(r"timed out|no answer within", re.IGNORECASE)),
 )
 
 
 def trouble_of(message: str) -> Trouble | None:
-    """The trouble that a message tells of; None where it is another, or nobody can say."""
+    """The kind of trouble in a message; None if it is another, or unknown."""
     return next((trouble for trouble, words in _WORDS if words.search(message)), None)
 
 
-# What is at a site under our name and nobody waits for: it was to be ended, and whoever was to do it did not come
-# to it.
+# Batch jobs with our key that the engine does not know: an earlier process should have cancelled them.
 
 STRAY_SECONDS = 60.0
-"""What nobody knows for so long is ended: what has just come to its end is still there for a moment."""
+"""How long a batch job must be unknown before it is cancelled: one that just ended stays listed for a moment."""
 
 Unknown = Callable[[Collection[str]], Collection[str]]
-"""Those of some keys that nobody knows."""
+"""Returns those of some keys that the engine does not know."""
 
 
 class UnknownBatchJobs:
-    """Remembers since when nobody has known what is there; one thread at a time may use it."""
+    """Remembers since when each batch job has been unknown; one thread at a time."""
 
     def __init__(self, unknown: Unknown, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take who knows what should be there."""
+        """Take the function that knows the engine's keys."""
         self._unknown = unknown
         self._clock = clock
         self._since: dict[str, float] = {}
 
     def overdue(self, keys: Collection[str]) -> list[str]:
-        """Those of what is there now that are to be ended."""
+        """Those of the listed keys that must be cancelled."""
         now = self._clock()
         self._since = {key: self._since.get(key, now) for key in (self._unknown(keys) if keys else ())}
         return [key for key, since in self._since.items() if now >= since + STRAY_SECONDS]
 
 
 def unknown_at(site: str, keys: Collection[str], engine: Engine) -> list[str]:
-    """Those of some keys under which nothing is wanted at a site, and nothing is known to be at work there."""
+    """Those of some keys that the engine neither wants nor knows to be active at a site."""
     state = engine.state.sites.by_name.get(site)
     if state is None:
         return []
@@ -78,21 +76,20 @@ def unknown_at(site: str, keys: Collection[str], engine: Engine) -> list[str]:
 
 
 def none_unknown(_: Collection[str]) -> Collection[str]:
-    """Where nobody can tell, everything counts as known."""
+    """Treats every key as known."""
     return ()
 
 
-# Turns among many: so few begin something at a time that what it costs this computer is bounded.
+# Limits how many site checks start at once, to bound their cost on this computer.
 #
-# What takes long costs next to nothing more here, it only waits for somebody else: it does not count for longer
-# than a moment. So those that hang hold up nobody of whom it is known that they do not; and of the others so many
-# that files and processes suffice.
+# A slow check costs little, it mostly waits: it counts only for a moment. So checks that hang do not delay sites known
+# to be quick, and their number is limited by files and processes.
 
 COUNTED_SECONDS = 1.0
 
 
 class StartLimiter:
-    """So many turns at a time; any thread may ask for one. Nobody waits here: who gets none asks again."""
+    """Gives out a limited number of turns; any thread may ask. It never blocks: a caller without a turn asks again."""
 
     def __init__(
         self,
@@ -102,17 +99,17 @@ class StartLimiter:
         counted_seconds: float = COUNTED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take how many there are, how many more are given when these take long, and how long one counts."""
+        """Take the number of turns, how many more to give while these take long, and how long a turn counts."""
         self._most = most
         self._hanging_max = hanging_max
         self._counted_seconds = counted_seconds
         self._clock = clock
         self._guard = threading.Lock()
-        self._taken: dict[int, float] = {}  # when each was, the latest last
+        self._taken: dict[int, float] = {}  # when each began, the latest last
         self._last = 0
 
     def take(self, *, is_known: bool) -> int | None:
-        """A turn, to be given back; None where there is none now. One who `is_known` to take no time is not kept by many that do."""
+        """Take a turn, to be given back; None if none is free. Slow ones do not delay a caller that `is_known` as quick."""
         with self._guard:
             now, counted = self._clock(), 0
             for since in reversed(self._taken.values()):
@@ -126,7 +123,7 @@ class StartLimiter:
             return self._last
 
     def give_back(self, turn: int) -> None:
-        """It is over."""
+        """End a turn."""
         with self._guard:
             del self._taken[turn]
 
@@ -136,25 +133,25 @@ log = logging.getLogger(__name__)
 Submission = SubmitPilot | SubmitAttempt
 AtSite = Submission | CancelSubmitted
 Name = tuple[str, bool]
-"""The key of something that is wanted, and whether it is to end."""
+"""The key of an order, and whether it is a cancellation."""
 Report = Callable[[AnyReport], None]
 Expected = Callable[[], Collection[str]]
-"""The keys of everything that the site once said it took, and that is not known to be over."""
+"""Returns the keys that the site accepted and that are not known to have ended."""
 
 UNREACHABLE_SECONDS_MAX = 60.0
 STOP_SECONDS = 2.0
 REST_LOOKS = 6
-"""Where nothing of ours is, a site is looked at so many times as seldom."""
+"""A site without any of our batch jobs is checked this many times less often."""
 TURN_SECONDS, DOUBTFUL_TURN_SECONDS = 0.2, 1.0
-"""How soon a site asks again for its turn to be looked at, and one that is not known to answer: there may be hundreds of those."""
+"""How soon a site asks again for its turn, and one that is not known to answer: there may be hundreds of those."""
 BUSY_SECONDS, BUSY_SECONDS_MAX = 5.0, 300.0
 TOGETHER_MAX = 100
-"""Pilots that are asked for at once, or things that are cancelled."""
+"""The most pilots submitted, or batch jobs cancelled, by one call."""
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,14})", re.DOTALL)
 
 
 class SiteWorker:
-    """A thread that acts at one site and looks around there from time to time."""
+    """A thread that acts at one site and lists its batch jobs regularly."""
 
     def __init__(
         self,
@@ -170,11 +167,11 @@ class SiteWorker:
         busy_seconds: float = BUSY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take who is told of what is seen, and who knows what should be; nothing runs before `start`.
+        """Take where reports go, and what knows which keys should be there; nothing runs before `start`.
 
-        Who looks around takes one of the `limiter`, where they are counted. The `clock` tells how long submissions take, and
-        since when what is there is `unknown`. `unheard` tells which of what is expected has not spoken. `told` is what was
-        last reported of the site by who acted there before: where that was bad, the first look that succeeds takes it back.
+        Each check takes a turn of the `limiter`, if there is one. The `clock` measures submissions, and since when a
+        key is `unknown`. `unheard` returns the expected keys that have not contacted the service. `told` is the last
+        report of the site's former worker: if it was bad, the first successful check revokes it.
         """
         self._clock = clock
         self._site = site
@@ -183,50 +180,50 @@ class SiteWorker:
         self._expected = expected
         self._limiter = limiter
         self._unheard = unheard
-        self._heard: set[str] = set()  # of what is there, all that has spoken
+        self._heard: set[str] = set()  # listed keys that have contacted the service
         self._noticed: tuple[Noticed, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"site {site}", daemon=True)
         self._change = threading.Condition()
         self._wanted: dict[Name, AtSite] = {}
-        self._later: dict[str, Submission] = {}  # what the site had no room for, by key
+        self._later: dict[str, Submission] = {}  # orders that the site had no room for, by key
         self._later_at = 0.0
         self._busy_seconds = self._first_busy_seconds = busy_seconds
         self._stopping = False
-        self._answers: bool | None = None  # whether the site did, when it was last asked
-        self._full = False  # whether that was told
+        self._answers: bool | None = None  # whether the site answered the last call
+        self._full = False  # whether that was reported
         self._is_stale = told is not None and (not told.answers or bool(told.message))
         self._look_at = 0.0
-        self._rests = False  # nothing of ours was there, and nothing should be
+        self._rests = False  # the site has none of our batch jobs, and should have none
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
-        self.behind = ""  # what could not be ended there when this ended, in words
+        self.behind = ""  # batch jobs that could not be cancelled when this ended, in words
         self._unknown_jobs = UnknownBatchJobs(unknown, clock=clock)
 
     def start(self) -> None:
-        """Begin; the first thing is a look around."""
+        """Start; the first action is a listing."""
         self._thread.start()
 
     def want(self, *effects: AtSite) -> None:
-        """Have things done, in order; what is wanted already stays in its place, however often it is asked for again."""
+        """Queue orders; one that is queued already keeps its place, however often it is repeated."""
         with self._change:
             for effect in effects:
                 self._wanted.setdefault(_name(effect), effect)
             self._change.notify()
 
     def left(self) -> list[AtSite]:
-        """What is wanted and not done; what was told to end and has not is to be told again."""
+        """The pending orders; cancellations without effect so far must be repeated."""
         with self._change:
             left = [*self._later.values(), *self._wanted.values()]
             return [*left, *(CancelSubmitted(site=self._site, key=key) for key in self._cancelled.copy())]
 
     def leave(self) -> None:
-        """Begin to end; nobody waits for it yet."""
+        """Begin to stop, without waiting."""
         with self._change:
             self._stopping = True
             self._change.notify()
 
     def stop(self, *, patience_seconds: float = STOP_SECONDS) -> None:
-        """End; what runs at the site goes on. A call that is not answered soon is broken off."""
+        """Stop; what runs at the site continues. A call that is not answered soon is interrupted."""
         self.leave()
         if self._thread.ident is not None:
             self._thread.join(patience_seconds)
@@ -241,13 +238,13 @@ class SiteWorker:
                 if looked:
                     self._take_back()
                     self._look_at = time.monotonic() + self._access.look_seconds * (REST_LOOKS if self._rests else 1)
-                if looked or self._answers:  # what is wanted does not wait for a turn where the site is known to answer
+                if looked or self._answers:  # orders do not wait for a turn if the site is known to answer
                     self._work()
                     self._seen(answers=True)
                     self._pause_seconds = self._access.look_seconds
             except SiteUnreachable as fault:
                 self._failed(str(fault))
-            except Exception as fault:  # one surprise must not end the work of a site for ever
+            except Exception as fault:  # an unexpected error must not end the worker
                 log.exception("site %s", self._site)
                 self._failed(f"{type(fault).__name__}: {fault}")
             with self._change:
@@ -255,16 +252,16 @@ class SiteWorker:
         self._cancel_last()
 
     def _cancel_last(self) -> None:
-        """Nothing more is submitted, but what is to be cancelled should not come when nobody is there."""
+        """Submit nothing more, but cancel what must not start after the service is gone."""
         wanted = [*self._later.values(), *self._wanted.values()]
         keys = [effect.key for effect in wanted if isinstance(effect, CancelSubmitted)]
-        # What still waits here was never submitted, as far as this process knows: nothing of it stays in the queue.
+        # Orders that still wait here were never submitted, as far as this process knows, so nothing of them is queued.
         never_submitted = {effect.key for effect in wanted if not isinstance(effect, CancelSubmitted)}
         left = len({*keys} - never_submitted)
         why = "" if self._answers else "the site does not answer"
         if keys and not why:
             try:
-                self._access.cancel(*keys)  # also what waits: an earlier process may have submitted it
+                self._access.cancel(*keys)  # including waiting orders: an earlier process may have submitted them
             except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
                 why = str(fault) or type(fault).__name__
         if left and why:
@@ -272,7 +269,7 @@ class SiteWorker:
 
     def _failed(self, message: str) -> None:
         if self._stopping:
-            return  # it was broken off
+            return  # it was interrupted
         self._seen(answers=False, message=message)
         self._pause_seconds = min(2 * self._pause_seconds, UNREACHABLE_SECONDS_MAX)
         self._look_at = time.monotonic() + self._pause_seconds
@@ -283,7 +280,7 @@ class SiteWorker:
     def _wanted_now(self) -> bool:
         return self._stopping or (bool(self._wanted) and bool(self._answers))
 
-    # --- what is wanted ---
+    # --- orders ---
 
     def _work(self) -> None:
         if self._later and time.monotonic() >= self._later_at:
@@ -300,7 +297,7 @@ class SiteWorker:
                     del self._wanted[_name(effect)]
 
     def _together(self) -> list[AtSite]:
-        """What is next, with what follows it and can be done by the same call."""
+        """The next order, with those after it that the same call can carry out."""
         with self._change:
             wanted = list(islice(self._wanted.values(), TOGETHER_MAX))
         found = wanted[:1]
@@ -315,17 +312,17 @@ class SiteWorker:
         if not submissions:
             self._cancel([effect.key for effect in together])
         elif self._later:
-            # Room is not made by asking again for what waits already, nor may others overtake it.
+            # Asking again does not make room for orders that wait, nor may others overtake them.
             self._later.update((effect.key, effect) for effect in submissions)
         else:
             self._submit(submissions)
 
     def _cancel(self, keys: Sequence[str]) -> None:
         waiting = [key for key in keys if self._later.pop(key, None) is not None]
-        self._access.cancel(*keys)  # also what waits: an earlier process may have submitted it
+        self._access.cancel(*keys)  # including waiting orders: an earlier process may have submitted them
         self._cancelled.update(keys)
         if waiting:
-            self._look_at = 0.0  # so that its end is told now
+            self._look_at = 0.0  # so that its end is reported now
 
     def _submit(self, submissions: Sequence[Submission]) -> None:
         begun = self._clock()
@@ -343,12 +340,12 @@ class SiteWorker:
             self._put_off(submissions, str(busy))
             return
         self._busy_seconds = self._first_busy_seconds
-        # What one call did for many took each of them only its part of it.
+        # The time of one call for many orders is divided among them.
         seconds = (self._clock() - begun) / max(1, len(native_ids))
         for effect, native_id in zip(submissions, native_ids, strict=False):
             self._report(Submitted(site=self._site, key=effect.key, native_id=native_id, seconds=seconds))
         if len(native_ids) < len(submissions):
-            self._submit(submissions[len(native_ids) :])  # and hear why
+            self._submit(submissions[len(native_ids) :])  # and learn why
         elif self._full:
             self._full = False
             self._report(SiteSeen(site=self._site, answers=True))
@@ -367,10 +364,10 @@ class SiteWorker:
             self._full = True
             self._report(SiteSeen(site=self._site, answers=True, message=message))
 
-    # --- what is seen ---
+    # --- listings ---
 
     def _look_if_allowed(self) -> bool:
-        """Look when few others do; whether it was so."""
+        """List if few others do; whether it did."""
         if self._limiter is None:
             self._look()
             return True
@@ -385,8 +382,8 @@ class SiteWorker:
         return True
 
     def _look(self) -> None:
-        """Report what has ended, and what the engine believes to be there and is not."""
-        expected = self._expected()  # before the listing: what comes in between is not missed in it
+        """Report what has ended, and what the engine expects there but is missing."""
+        expected = self._expected()  # before the listing: keys added in between are not missed
         listed = self._access.listing(expected)
         for key, seen in listed.items():
             if seen.ended:
@@ -396,7 +393,7 @@ class SiteWorker:
                 self._report(Gone(site=self._site, key=key, reason="vanished"))
         for key in [key for key in self._cancelled if key not in listed or listed[key].ended]:
             self._cancelled.discard(key)
-            if key not in listed:  # what is told to end and is not there has ended, whoever knew of it
+            if key not in listed:  # a cancelled key that is not listed has ended
                 self._report(Gone(site=self._site, key=key, reason="cancelled"))
         self._rests = not (expected or listed or self._cancelled)
         there = {key for key, seen in listed.items() if not seen.ended}
@@ -404,7 +401,7 @@ class SiteWorker:
         self._cancel_unknown_jobs(there.difference(expected, self._cancelled))
 
     def _notice(self, there: set[str]) -> None:
-        """Report what does not begin, or runs and does not speak; who has spoken once is not asked for again."""
+        """Report batch jobs that do not start, or run without contacting the service; never those heard once."""
         self._heard.intersection_update(there)
         unheard = set(self._unheard()).intersection(there) if there - self._heard else set()
         self._heard.update(there - unheard)
@@ -415,14 +412,14 @@ class SiteWorker:
                 self._report(SiteNoticed(site=self._site, things=noticed))
 
     def _cancel_unknown_jobs(self, there: Collection[str]) -> None:
-        """End what is there and nobody waits for: an earlier process was to do it, or could not."""
+        """Cancel batch jobs that the engine does not know: an earlier process should have done it."""
         unknown_jobs = self._unknown_jobs.overdue(there)
         if unknown_jobs:
-            log.warning("site %s: nobody waits for %s: it is ended", self._site, ", ".join(sorted(unknown_jobs)[:10]))
+            log.warning("site %s: cancelled unknown jobs: %s", self._site, ", ".join(sorted(unknown_jobs)[:10]))
             self.want(*(CancelSubmitted(site=self._site, key=key) for key in unknown_jobs))
 
     def _take_back(self) -> None:
-        """The site answers in this way, whatever was said of it in another."""
+        """The site answers through this access, whatever was reported before."""
         if self._is_stale:
             self._is_stale, self._answers = False, True
             self._report(SiteSeen(site=self._site, answers=True))
@@ -440,7 +437,7 @@ def _name(effect: AtSite) -> Name:
 
 
 def _goes_with(before: AtSite, effect: AtSite) -> bool:
-    """Whether one call can do both: cancellations, and pilots whose keys follow each other."""
+    """Whether one call can carry out both: cancellations, and pilots whose keys follow each other."""
     if isinstance(before, CancelSubmitted):
         return isinstance(effect, CancelSubmitted)
     if not isinstance(before, SubmitPilot) or not isinstance(effect, SubmitPilot):
@@ -452,6 +449,6 @@ def _goes_with(before: AtSite, effect: AtSite) -> bool:
 
 
 def behind(site: str, count: int, why: str) -> str:
-    """What is told of that which could not be taken out of the queue of a site."""
+    """The message about batch jobs that could not be cancelled at a site."""
     things = "1 batch job is" if count == 1 else f"{count} batch jobs are"
-    return f"site {site}: {things} not withdrawn: {why}; the next service ends what is left"
+    return f"site {site}: {things} not cancelled: {why}; the next service cancels what is left"

@@ -1,8 +1,7 @@
-"""What a job brings along: the executables, scripts and small inputs that its document names, stored once by content.
+"""Captures the files that a job brings along: executables, scripts and small inputs, stored once by content.
 
-This runs where the document is, before anything is sent. Only words that are the same for every package of a template
-are looked at, and of those that differ the program or script itself, by the few different values that it has: a million
-packages cost no more than one.
+This runs where the document is, before submission. It examines only words that are the same for every package of a
+template; for a program or script that varies, only its few different values: a million packages cost no more than one.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from pilotage.model.jobs.definition import Binary, Definition, OutputFile
 from pilotage.model.jobs.submission import Captured
 
 INPUT_BYTES_MAX = 64 * 2**10
-"""An input larger than this is not captured: it is read where it is."""
+"""A larger input is not captured: it is read in place."""
 INPUTS_MAX = 1000
 INPUTS_BYTES_MAX = 16 * 2**20
-"""So many inputs, and so many bytes of them in all, are captured; the others are read where they are."""
+"""The most inputs, and the most bytes of them, to capture; the others are read in place."""
 PROGRAM_BYTES_MAX = 16 * 2**20
-"""A program or script larger than this is known by its checksum, and brought from its folder."""
+"""A larger program or script is identified by its checksum, and read from its folder."""
 SCRIPTS_MAX = 1000
 SCRIPTS_BYTES_MAX = 64 * 2**20
-"""Of a program or script that differs between packages so many values are looked at, and so many bytes captured in all."""
+"""The most values of a varying program or script to examine, and the most bytes of them to capture."""
 
 _INTERPRETER = re.compile(r"(?:ba|da|k|z)?(sh|python|perl|ruby|Rscript|node)[0-9.]*\Z")
-_TEXTS = {  # by interpreter: options after which no file follows, but a text or the name of a module
+_TEXTS = {  # by interpreter: options followed by a text or a module name, not by a file
     "sh": frozenset("c"),
     "python": frozenset("cm"),
     "perl": frozenset("eE"),
@@ -56,10 +55,8 @@ _TEXTS = {  # by interpreter: options after which no file follows, but a text or
     "Rscript": frozenset("e"),
     "node": frozenset("ep"),
 }
-_GAP = "\0"  # stands for what differs between packages: no word with it can be the name of a file
-_LOOKED_AT_MAX = (
-    100_000  # inputs of one template that are looked for; beyond it they are too many to be captured anyway
-)
+_GAP = "\0"  # stands for a part that varies: no word that contains it can be a file name
+_LOOKED_AT_MAX = 100_000  # inputs of one template to look for; beyond it they are too many to be captured anyway
 
 
 class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +67,14 @@ class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Files(Protocol):
-    """The document's folder, as far as files to be captured are concerned."""
+    """The document's folder, for capturing files."""
 
     def find(self, name: str) -> FoundFile | None:
-        """A regular file by its name in the tree; None where there is none, or it leads out of the folder."""
+        """A regular file by its name in the tree; None if there is none, or it leads out of the folder."""
         ...
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The content of a file, piece by piece."""
+        """The content of a file, in pieces."""
         ...
 
 
@@ -85,11 +82,10 @@ class DiskFiles:
     """The document's folder on disk."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Look below this folder."""
         self._folder = Path(folder)
 
     def find(self, name: str) -> FoundFile | None:
-        """A regular file, also through a link, which is read as what it leads to."""
+        """A regular file; a link is read as the file it leads to."""
         try:
             found = (self._folder / name).stat()
         except (OSError, ValueError):
@@ -106,11 +102,11 @@ class DiskFiles:
 
 
 Keep = Callable[[bytes], str]
-"""Stores bytes by their sha256, which it gives back."""
+"""Stores bytes and returns their sha256."""
 
 
 def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Captured]:
-    """Store what a job brings along, through `keep`, and say what it is, by name."""
+    """Store the files that a job brings along, with `keep`; returns their descriptions by name."""
     made = NamesMade(expansion)
     found: dict[str, Captured] = {}
     for name in dict.fromkeys(name for block in _blocks(expansion) for name in _named(block, expansion.definition)):
@@ -138,13 +134,13 @@ def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Capture
 
 
 def _blocks(expansion: Expansion) -> Iterator[Block]:
-    """Every template of a job; those of late stages have no packages yet, but name what they bring along."""
+    """Every template of a job; late stages have no packages yet, but name files."""
     yield from expansion.blocks
     yield from expansion.late_blocks
 
 
 def words_of(block: Block, definition: Definition) -> list[str]:
-    """The names that the commands of a block speak of, the same for all its packages, as they would be in the tree."""
+    """The file names in the commands of a block that are the same for all its packages, relative to the tree."""
     names: dict[str, None] = {}
     for word in _words(block, definition):
         for part in (word, word.partition("=")[2]):  # `--config=settings.ini` names a file, too
@@ -154,9 +150,9 @@ def words_of(block: Block, definition: Definition) -> list[str]:
 
 
 def script_file(words: Sequence[str]) -> str:
-    """The file that a script beside a package is: its program, or what it has an interpreter read; empty where none is told.
+    """The file of a script: its program, or what its interpreter reads; empty if there is none.
 
-    Its other words are no matter: it runs in the document's folder, and may well write into what they name.
+    Its other words do not matter: it runs in the document's folder, and may write to the files they name.
     """
     position = _script_position(words)
     found = words[position] if position is not None else ""
@@ -164,7 +160,7 @@ def script_file(words: Sequence[str]) -> str:
 
 
 def _script_position(words: Sequence[str]) -> int | None:
-    """Which word of a command is its program, or the file that it has an interpreter read."""
+    """The index of a command's program, or of the file that its interpreter reads."""
     program = _INTERPRETER.match(words[0].rpartition("/")[2]) if words else None
     if program is None:
         return 0 if words else None
@@ -174,14 +170,14 @@ def _script_position(words: Sequence[str]) -> int | None:
 
 
 class Differing(NamedTuple):
-    """A program or script that differs between the packages of a block: its name by the value of the variable that tells it."""
+    """A program or script that varies between the packages of a block: its names, by the values of one variable."""
 
     variable: str
     names: dict[str, str]
 
 
 def differing_of(block: Block, definition: Definition) -> list[Differing]:
-    """The programs and scripts of a block that one variable tells apart, and that have few enough values."""
+    """The programs and scripts of a block that vary with one variable of few values."""
     found: list[Differing] = []
     for words in _word_lists(block, definition):
         templates = [block.bound(text) for text in words]
@@ -199,7 +195,7 @@ def differing_of(block: Block, definition: Definition) -> list[Differing]:
                 if len(values) == SCRIPTS_MAX:
                     values.clear()
                     break
-                assert isinstance(value, str)  # no column of lists
+                assert isinstance(value, str)  # a column of lists does not count
                 values[value] = _written(template, value)
         named = {value: tidy_name(name) for value, name in values.items() if _may_be_a_name(name)}
         if named:
@@ -213,7 +209,7 @@ def _differing(block: Block, definition: Definition) -> Iterator[str]:
 
 
 def _word_lists(block: Block, definition: Definition) -> Iterator[tuple[str, ...]]:
-    """The commands of a block as words; those of a shell are no words before they are run."""
+    """The commands of a block as words; a shell command has none before it runs."""
     package = block.package
     if package.startup_script:
         yield (package.startup_script, *package.startup_parameters)
@@ -233,7 +229,7 @@ def _may_be_a_name(word: str) -> bool:
 
 
 def _named(block: Block, definition: Definition) -> Iterator[str]:
-    """The names of everything that the commands of a block speak of, and of the scripts beside them."""
+    """All file names in the commands of a block and the scripts beside them."""
     yield from words_of(block, definition)
     scripts = block.package.scripts
     for script in (scripts.pre, scripts.post):
@@ -256,7 +252,7 @@ def _words(block: Block, definition: Definition) -> Iterator[str]:
 def _commands(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """The command of a binary, or every one of its software: arguments, shell script, invoking script.
 
-    Which of several is started depends on the site: the files of all of them are brought along.
+    The site determines which of several is started, so the files of all of them are captured.
     """
     yield binary.run, binary.shell, binary.invoking_script
     software = find_software(definition, binary) if binary.software else None
@@ -281,18 +277,18 @@ def _constant(template: Template) -> str:
 
 
 def shell_words(text: str) -> list[str]:
-    """The words of a shell script, as far as they can be told without running it."""
+    """The words of a shell script, as far as they are known without running it."""
     scanner = shlex.shlex(text, posix=True, punctuation_chars=True)
     scanner.whitespace_split = True
     scanner.commenters = ""
     try:
         return list(scanner)
-    except ValueError:  # an open quote: the shell will say so
+    except ValueError:  # an open quote: the shell will report it
         return text.split()
 
 
 def input_names(expansion: Expansion) -> Iterator[str]:
-    """The names of inputs, template by template; of lists and patterns those that were found at submission."""
+    """The names of inputs by template; for lists and patterns, those found at submission."""
     for block in _blocks(expansion):
         for _, given in block.inputs():
             template = block.bound(given.name)
@@ -308,10 +304,10 @@ def input_names(expansion: Expansion) -> Iterator[str]:
 
 
 class NamesMade:
-    """What the job itself makes: never captured, even where an earlier run left it."""
+    """The outputs of the job itself: never captured, even if an earlier run left them."""
 
     def __init__(self, expansion: Expansion) -> None:
-        """Take the names of a job as it is laid out."""
+        """Take the names from the expansion of a job."""
         outputs = [(block, output) for block in _blocks(expansion) for _, output in block.outputs()]
         self._outputs = [
             (tidy_name(general_pattern(block.output_template(output))), block, output) for block, output in outputs
@@ -319,7 +315,7 @@ class NamesMade:
         self._names: dict[int, frozenset[str]] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Whether some package makes it; names are written out only for outputs that may be it."""
+        """Whether some package makes it; names are computed only for outputs that may match."""
         for position, (pattern, block, output) in enumerate(self._outputs):
             if matches(pattern, name):
                 if block.makes_pattern(output):
@@ -332,7 +328,7 @@ class NamesMade:
 
 
 def output_column(block: Block, output: OutputFile) -> list[str]:
-    """The names that all packages of a block make of one output, which is no pattern."""
+    """The names of one output of all packages of a block; not for patterns."""
     template = block.output_template(output)
     if not template.placeholders:
         return [tidy_name(literal_text(template))]
@@ -340,7 +336,7 @@ def output_column(block: Block, output: OutputFile) -> list[str]:
 
 
 def wanted_column(expansion: Expansion, block: Block, output: OutputFile) -> list[str]:
-    """The same, without the names of packages that are left out."""
+    """The same, without packages that are left out."""
     names, left_out = output_column(block, output), expansion.left_out
     if not left_out:
         return names

@@ -1,4 +1,4 @@
-"""What attempts made: the manifests of those that are over, remembered for a while and otherwise read from the book."""
+"""Manifests of ended attempts, cached for a while and otherwise read from the book."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pilotage.ports import Journal
 Manifest = tuple[OutputFile, ...]
 
 REMEMBERED_FILES = 100_000
-"""Files of manifests that are kept in memory: consumers come soon after their producers."""
+"""Files of cached manifests: consumers come soon after their producers."""
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -27,17 +27,16 @@ _decode = msgspec.json.Decoder(_Made).decode
 
 
 class Manifests:
-    """The manifest of any attempt that staged its outputs; one thread asks at a time."""
+    """The manifest of any attempt that staged its outputs; one thread at a time."""
 
     def __init__(self, journal: Journal, *, remembered_files: int = REMEMBERED_FILES) -> None:
-        """Read from a journal what is not remembered."""
         self._journal = journal
         self._files_max = remembered_files
         self._known: OrderedDict[AttemptRef, Manifest] = OrderedDict()
         self._files = 0
 
     def note(self, ref: AttemptRef, manifest: Manifest) -> None:
-        """Remember what an attempt has just told."""
+        """Cache the manifest that an attempt just reported."""
         old = self._known.pop(ref, None)
         if old is not None:
             self._files -= len(old) + 1
@@ -48,7 +47,7 @@ class Manifests:
             self._files -= len(gone) + 1
 
     def of(self, ref: AttemptRef) -> Manifest | None:
-        """What an attempt made; None where it told of nothing."""
+        """The manifest of an attempt; None if it reported none."""
         known = self._known.get(ref)
         if known is None:
             known = self._read(ref)

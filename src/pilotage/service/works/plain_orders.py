@@ -1,7 +1,7 @@
-"""The quick way to write out packages that are nothing but commands with named files: most of a large job.
+"""A fast path for the work orders of packages that only run commands on named files: most of a large job.
 
-It gives the same as the language does for any package, in a third of the time: what differs between the packages of a
-block is filled in, everything else is made once.
+It gives the same result as the language does for any package, in a third of the time: it fills in the parts that differ
+between the packages of a block, and makes everything else once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pilotage.model.exchange.exchange import WorkBinary, WorkOutput
 from pilotage.model.jobs.definition import Binary, Definition, Environment, Scripts
 
 _NO_STREAMS = ("", "", "")
-_BETWEEN = "\0"  # texts; where one holds it, each is filled by itself
+_BETWEEN = "\0"  # separates texts; if one contains it, each is filled in by itself
 
 
 class PlainWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What differs between the packages of a plain block."""
+    """The parts that differ between the packages of a plain block."""
 
     name: str
     inputs: tuple[str, ...]
@@ -32,9 +32,9 @@ class PlainWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Texts:
-    """Texts whose gaps are filled in one go, each with one value as it is: nothing of a name is cut off, and nothing is a list.
+    """Texts whose placeholders are filled in together, each with one value as it is: neither cut off nor a list.
 
-    Equal ones are filled once: most words of a command are names of its files.
+    Equal ones are filled in once: most words of a command are file names.
     """
 
     __slots__ = ("_form", "_forms", "_names")
@@ -42,21 +42,21 @@ class _Texts:
     def __init__(self) -> None:
         self._forms: dict[tuple[str, tuple[str, ...]], int] = {}
         self._form = ""  # of all of them
-        self._names: tuple[str, ...] = ()  # of its gaps
+        self._names: tuple[str, ...] = ()  # of its placeholders
 
     def add(self, template: Template) -> int:
-        """Take a text in; which of the filled ones it will be."""
+        """Add a text; returns its index among the filled ones."""
         form = "".join(part.replace("%", "%%") if isinstance(part, str) else "%s" for part in template.parts)
         names = tuple(gap.name for gap in template.placeholders)
         return self._forms.setdefault((form, names), len(self._forms))
 
     def join(self) -> None:
-        """All are there."""
+        """All texts have been added."""
         self._form = _BETWEEN.join(form for form, _ in self._forms)
         self._names = tuple(name for _, names in self._forms for name in names)
 
     def fill(self, values: Values) -> list[str]:
-        """All of them, in the order in which they came."""
+        """All filled texts, in the order they were added."""
         filled = (self._form % tuple([values[name] for name in self._names])).split(_BETWEEN)
         if len(filled) == len(self._forms):
             return filled
@@ -86,7 +86,7 @@ class PlainBlock:
     )
 
     def __init__(self, block: Block, definition: Definition, binary: Binary) -> None:
-        """Work out what all packages share."""
+        """Compute what all packages share."""
         self._block = block
         self._definition = definition
         self._binary = binary
@@ -108,11 +108,11 @@ class PlainBlock:
         self._columns = tuple((name, each) for name, each in block.items.columns.items() if name in gaps)
         self._line_columns = tuple((name, each) for name, each in block.line_items.columns.items() if name in gaps)
         self._needs_places = not gaps.isdisjoint(("tag", "package"))
-        # Where nothing is to be filled in, all packages are given one and the same.
+        # Without placeholders, all packages share one object.
         self._same = self._fill(0) if not gaps else None
 
     def _taken_in(self, template: Template) -> int | Template:
-        """Which of the filled texts a name is, or what it is written out from by itself."""
+        """The index of a name among the filled texts, or its template if it is filled in by itself."""
         if any(gap.attribute for gap in template.placeholders):
             return template
         return self._texts.add(template)
@@ -164,18 +164,18 @@ class PlainBlock:
 
 
 def _names(wanted: Sequence[int | Template], texts: Sequence[str], values: Values) -> tuple[str, ...]:
-    """Names of files, each in its one spelling."""
+    """Names of files, each in its normal form."""
     names = [texts[each] if isinstance(each, int) else render(each, values) for each in wanted]
     return tuple([tidy_name(name) if "/" in name else name for name in names])
 
 
 def keeps_failed(environment: Environment) -> bool:
-    """Whether the scratch folder of a failed attempt is kept, as the document has it."""
+    """Whether the document keeps the scratch folder of a failed attempt."""
     return environment.setting.get("keep_failed") == "true"
 
 
 def plain_block(block: Block, definition: Definition) -> PlainBlock | None:
-    """The quick way for a block, or None where it asks for more than a command with named files."""
+    """The fast path for a block; None if it needs more than a command with named files."""
     package = block.package
     if package.startup_script or package.container or package.progress or package.failure_patterns or package.name:
         return None
@@ -196,7 +196,7 @@ def plain_block(block: Block, definition: Definition) -> PlainBlock | None:
 
 
 def _plain_words(binary: Binary, block: Block) -> list[Template] | None:
-    """The words of a command that is written out as it stands, word by word; None where there is more to it."""
+    """The words of a command that is used word by word; None if it is more complicated."""
     if binary.shell or binary.invoking_script or binary.arguments:
         return None
     words = [parse_template(text) for text in binary.run]
@@ -210,7 +210,7 @@ _LISTS = ("inputs", "outputs", "arguments")
 
 
 def _gaps(binary: Binary) -> set[str]:
-    """The names of everything that is filled in somewhere."""
+    """The names of all placeholders."""
     streams = (binary.stdin, binary.stdout, binary.stderr)
     texts = [*binary.run, binary.invoking_script, *binary.arguments, *_file_names(binary), *streams]
     gaps = [gap for text in texts for gap in parse_template(text).placeholders]

@@ -1,7 +1,7 @@
-"""What need not be run: packages that were asked for in the same way before, and whose files are still in place.
+"""Finds packages that need not run: an earlier run had the same inputs and command, and its outputs are unchanged.
 
-Packages are looked at so that each follows those whose files it takes: the inputs of a package are known when all of
-these were adopted, and with them its key.
+Packages are examined after their producers: the inputs of a package, and with them its key, are known when all its
+producers are adopted.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from pilotage.model.jobs.submission import Origin
 from pilotage.ports import JobTree, MadeWork, ResultsIndex, StoreError, WorkFields
 from pilotage.service.works.work_orders import compose_every_way
 
-# What a package was asked for, as a key: equal keys make equal files, so that nothing is run twice for nothing.
+# The key of a package: equal keys give equal outputs, so valid results are reused.
 #
-# The key is made of fields, and each field is kept with it: of a package that must run, the field that changed is
+# The key is computed from fields, and each field is stored with it: for a package that must run, the changed field is
 # named.
 
 Checksum = Callable[[str], str | None]
-"""The sha256 of a file by its name in the job's tree; None where there is none."""
+"""Returns the sha256 of a file by its name in the job's tree; None if there is none."""
 
 INPUTS_MAX = 1000
-"""Inputs beyond so many are told together: a changed one of them is not named."""
+"""More inputs than this are one field: a changed one is not named."""
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _DIGITS = 32
-_NAMED_DIGITS = 8  # of a program that is only to be named
-_NAMED_MAX = 5  # of variables that changed
+_NAMED_DIGITS = 8  # of a program, only to name it
+_NAMED_MAX = 5  # variables to name
 
 
 def fields_of(work: Work, *others: Work) -> WorkFields:
-    """What a work asks for, field by field; an input whose checksum is not known yet has an empty one.
+    """The fields of a work order; an input whose checksum is unknown has an empty one.
 
-    A package whose software is started in another way at another site is all of these works: it asks for the same
-    wherever it runs, and what one site made is not made again at another.
+    If the command of a package depends on the site, its key covers all variants: it is the same at every site, and one
+    site's result is not made again at another.
     """
     if others:
         return _together([_fields_of(each) for each in (work, *others)])
@@ -75,7 +75,7 @@ def _together(ways: Sequence[WorkFields]) -> WorkFields:
 
 
 def _digests_together(ways: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The digests of variables by name; what tells that one changed in any of the ways."""
+    """The digests of variables by name, which change if one changes in any variant."""
     found: dict[str, list[str]] = {}
     for at, each in enumerate(ways):
         for name, digest in each.items():
@@ -105,7 +105,7 @@ def _fields_of(work: Work) -> WorkFields:
         software=_digest((work.software, container, programs)) if known else _NONE,
         environment=_digest(environment) if len(environment) != 1 or environment[0] else _USUAL,
         variables=_variables(environment) if any(environment) else {},
-        # What makes no file is asked for as often as it is written: two equal commands are two.
+        # A package without outputs runs as often as it is written: two equal commands are two.
         outputs=_digest([_outputs(each) for each in work.binaries] if makes else work.path),
         inputs=_joined(inputs),
         programs=known,
@@ -113,7 +113,7 @@ def _fields_of(work: Work) -> WorkFields:
 
 
 def completed(fields: WorkFields, checksum: Checksum) -> WorkFields | None:
-    """The fields with the checksums of inputs that were not known; None where an input is not there."""
+    """The fields with the missing checksums of inputs; None if an input does not exist."""
     if all(fields.inputs.values()):
         return fields
     inputs: dict[str, str] = {}
@@ -126,19 +126,19 @@ def completed(fields: WorkFields, checksum: Checksum) -> WorkFields | None:
 
 
 def key_of(fields: WorkFields) -> str:
-    """The key of what was asked for."""
+    """The key of some fields."""
     if fields.programs or fields.variables:
         fields = msgspec.structs.replace(fields, programs={}, variables={})
     return hashlib.sha256(_canonical(fields)).hexdigest()
 
 
 def is_complete(fields: WorkFields) -> bool:
-    """Whether the checksum of every input is known: only then the key means something."""
+    """Whether the checksum of every input is known: only then is the key meaningful."""
     return all(fields.inputs.values())
 
 
 def changed(before: WorkFields, now: WorkFields) -> str:
-    """The first field that is not as it was: `argv`, `software a.sh`, `environment A`, `input a.dat`, `outputs`."""
+    """The first field that changed: `argv`, `software a.sh`, `environment A`, `input a.dat`, `outputs`."""
     if before.argv != now.argv:
         return "argv"
     if before.software != now.software:
@@ -155,7 +155,7 @@ def changed(before: WorkFields, now: WorkFields) -> str:
 
 
 def _changed_programs(before: dict[str, str], now: dict[str, str]) -> str:
-    """The names of what changed of the software; where it is not known what was there before, of all there is."""
+    """The names of the changed programs; of all, if the earlier ones are unknown."""
     if not before:
         return " or ".join(now)
     other = [name for name, digest in now.items() if before.get(name) != digest]
@@ -163,17 +163,17 @@ def _changed_programs(before: dict[str, str], now: dict[str, str]) -> str:
 
 
 def _variables(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The variables of all binaries, each with what tells whether it changed in any of them."""
+    """The variables of all binaries, each with a digest that changes if any of its values does."""
     values: dict[str, list[str]] = {}
     for at, environment in enumerate(environments):
         for name, value in environment.items():
             values.setdefault(name, []).append(f"{at}={value}")
-    # Only to be named: whether anything changed at all is said by the sha256 of all of them.
+    # Only to name them: the sha256 of all variables says whether anything changed.
     return {name: f"{crc32(chr(0).join(each).encode('utf-8', 'surrogateescape')):08x}" for name, each in values.items()}
 
 
 def _changed_variables(before: WorkFields, now: WorkFields) -> str:
-    """The variables that are new, gone or of another value; nothing where it was not kept what they were."""
+    """The variables that are new, gone or changed; empty if the earlier ones are unknown."""
     if not before.variables and before.environment != _USUAL:
         return ""
     names = sorted({*before.variables, *now.variables})
@@ -183,7 +183,7 @@ def _changed_variables(before: WorkFields, now: WorkFields) -> str:
 
 
 def _joined(inputs: dict[str, str]) -> dict[str, str]:
-    """Inputs as they are kept: very many are one entry, as soon as all of them are known."""
+    """The inputs as stored: very many become one field, once all checksums are known."""
     if len(inputs) <= INPUTS_MAX or not all(inputs.values()):
         return inputs
     return {f"(one of {len(inputs):,})": _digest(inputs)}
@@ -210,12 +210,12 @@ _USUAL = _digest([{}])
 
 NEVER = "never made"
 
-_TOGETHER = 1000  # so many are looked for at once
+_TOGETHER = 1000  # looked up together
 _FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 
 
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):
-    """A package whose outputs are there already: what they are, and which attempt made them once."""
+    """A package with existing outputs: its manifest, and the attempt that made them."""
 
     number: int
     package: str  # dotted
@@ -225,7 +225,7 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out about a package: it is adopted, or what changed since it was last made."""
+    """The result for a package: adopted, or what changed since it was last made."""
 
     number: int
     adopted: Adopted | None = None
@@ -249,9 +249,9 @@ def adopt(
     granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
     numbers: Collection[int] | None = None,
 ) -> list[Adopted]:
-    """The packages that need not be run. Where nothing was made in the folder before, nothing is looked at.
+    """The packages that need not run. If the folder has no earlier results, nothing is examined.
 
-    For a job that has grown, `numbers` are the new packages, and `granted` has the manifests of those before them.
+    For a job that has grown, `numbers` are the new packages, and `granted` has the manifests of the earlier ones.
     """
     said_done = any(block.package.done for block in expansion.blocks)
     if not said_done and not index.knows(origin.folder):
@@ -266,7 +266,7 @@ def adopt(
 
 
 def run_again_last(expansion: Expansion, adopted: Collection[int]) -> set[int]:
-    """What runs last, of which nothing is adopted where anything else has to run."""
+    """The final packages; none of them is adopted if anything else has to run."""
     last = {number for block in expansion.blocks if block.package.role == "final" for number in block.packages()}
     last -= expansion.left_out
     if not last or (not expansion.late and len(last.union(adopted)) == expansion.wanted):
@@ -275,17 +275,17 @@ def run_again_last(expansion: Expansion, adopted: Collection[int]) -> set[int]:
 
 
 def may_be_there(expansion: Expansion, origin: Origin, index: ResultsIndex) -> bool:
-    """Whether anything that a job is to make can have been made before."""
+    """Whether any output of a job can exist from an earlier run."""
     if origin.fresh or not index.knows(origin.folder):
         return False
     return len(_surely_new(expansion, origin, index)) < len(expansion.blocks) or bool(expansion.late)
 
 
 def _surely_new(expansion: Expansion, origin: Origin, index: ResultsIndex) -> frozenset[int]:
-    """The blocks, by their `id`, of which nothing can have been made before.
+    """The blocks, by their `id`, that cannot have earlier results.
 
-    What makes no file has the name of its document in its key: it is looked for only where that document was run. What
-    makes some is looked for only where any was made.
+    The key of a package without outputs contains the name of its document: it is looked up only if that document ran
+    before. Packages with outputs are looked up only if any file was made.
     """
     ran = index.knows(origin.folder, document=expansion.definition.job)
     made = index.knows_files(origin.folder)
@@ -302,7 +302,7 @@ def _makes_files(block: Block) -> bool:
 
 
 def _may_make_none(block: Block) -> bool:
-    """Whether a package of a block may be done without a file: it has none to make, an expression, or a script, decides."""
+    """Whether a package of a block may end without a file: it has no outputs, or an expression or a script decides."""
     package = block.package
     if package.noop or package.scripts.pre or package.scripts.post or not _makes_files(block):
         return True
@@ -310,14 +310,14 @@ def _may_make_none(block: Block) -> bool:
 
 
 def said_to_be_done(expansion: Expansion) -> list[Adopted]:
-    """The packages that the document says were done before; also a fresh run does not run them."""
+    """The packages that the document declares as done before; a fresh run does not run them either."""
     blocks = [block for block in expansion.blocks if block.package.done]
     numbers = (number for block in blocks for number in block.packages())
     return [_done(expansion, number) for number in numbers if number not in expansion.left_out]
 
 
 class Earlier:
-    """Looks at packages one after the other, and at many of them with one question."""
+    """Examines packages in order, looking up many with one query."""
 
     def __init__(
         self,
@@ -329,7 +329,7 @@ class Earlier:
         granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
         explain: bool = False,
     ) -> None:
-        """With `explain`, it is said of what is not adopted why, and the field that changed is looked for."""
+        """With `explain`, also say why a package is not adopted, and which field changed."""
         self._expansion = expansion
         self._origin = origin
         self._tree = tree
@@ -340,9 +340,9 @@ class Earlier:
         self._behind_late = {id(expansion.blocks[position]) for position in expansion.late_waits}
 
     def verdicts(self, numbers: Collection[int] | None = None, *, without: Collection[int] = ()) -> Iterator[Verdict]:
-        """What is found out about every package, or about some; each follows those whose files it takes.
+        """The result for every package, or for some; producers come before their consumers.
 
-        Nothing is said of packages that are left out, nor of those of blocks that are left out by their `id`.
+        Packages and blocks (by `id`) that are left out have none.
         """
         order, left_out = self._expansion.graph.order(), self._expansion.left_out
         for number in order.tolist() if order is not None else ():
@@ -363,7 +363,7 @@ class Earlier:
                 waits = f"waits for {self._expansion.id(missing).dotted}" if self._explain else ""
                 yield Verdict(number=number, changed=waits)
             elif id(block) in self._behind_late:
-                yield Verdict(number=number, changed="waits for a stage that is not laid out yet")
+                yield Verdict(number=number, changed="waits for a stage that is not expanded yet")
             else:
                 yield from self._ask(number, producers)
             if len(self._waiting) >= _TOGETHER:
@@ -371,7 +371,7 @@ class Earlier:
         yield from self._settle()
 
     def _ask(self, number: int, producers: list[int]) -> Iterator[Verdict]:
-        """Work out the key of a package; it is looked for together with others."""
+        """Compute the key of a package; it is looked up together with others."""
         expansion = self._expansion
         inputs = tuple(InputSource(expansion.id(producer).dotted, 1) for producer in producers)
         assignment = Assignment(ref=AttemptRef("", expansion.id(number).dotted, 1), inputs=inputs)
@@ -390,7 +390,7 @@ class Earlier:
         self._waiting[number] = _Asked(number, fields, key_of(fields))
 
     def _settle(self) -> Iterator[Verdict]:
-        """Look for everything that waits."""
+        """Look up all waiting packages."""
         waiting, self._waiting = list(self._waiting.values()), {}
         if not waiting:
             return
@@ -418,7 +418,7 @@ class Earlier:
                 yield Verdict(number=asked.number, changed=why)
 
     def _latest(self, waiting: list[_Asked], found: Mapping[str, MadeWork]) -> dict[str, WorkFields]:
-        """What was asked for in the run before, of those that are not found."""
+        """The fields of the latest run, for packages without a result."""
         if not self._explain:
             return {}
         places = [self._expansion.id(asked.number).dotted for asked in waiting if asked.key not in found]
@@ -428,7 +428,7 @@ class Earlier:
         return self._tree.checksum(self._origin.folder, name)
 
     def _producers(self, number: int) -> list[int]:
-        """The packages whose files one takes."""
+        """The producers of a package."""
         found: list[int] = []
         for segment in self._expansion.graph.segments:
             start, end = segment.predecessors.span(number)
@@ -438,12 +438,12 @@ class Earlier:
 
 
 def made_before(maker: AttemptRef) -> str:
-    """What is said of a package that need not be run."""
+    """The message for a package that need not run."""
     return f"made before, by attempt {maker.attempt} of {maker.job}/{maker.package}"
 
 
 def out_of_place(found: Collection[MadeWork], folder: str, *, tree: JobTree, index: ResultsIndex) -> dict[str, str]:
-    """What is wrong with the files of what was made, by key."""
+    """The faults of the output files of earlier results, by key."""
     there = tree.look_up(folder, {file.name for made in found for file in made.manifest})
     seen = index.seen(folder, list(there))
     faults: dict[str, str] = {}
@@ -469,24 +469,22 @@ def _done(expansion: Expansion, number: int) -> Adopted:
         package=place,
         manifest=(),
         maker=AttemptRef(expansion.definition.job, place, 1),
-        message="the document says that it was done before",
+        message="the document declares it as done before",
     )
 
 
-# Checksums of large inputs, worked out behind the back of those who run the job: their packages can be adopted,
-# too.
+# Computes checksums of large inputs in the background, so that their packages can be reused, too.
 
 log = logging.getLogger(__name__)
 
 WAITING_MAX = 100_000
-"""So many packages may wait for the checksums of their inputs; of more, the earliest run again next time."""
+"""The most packages that may wait for checksums; beyond it the earliest run again next time."""
 
 
 class Completer:
-    """A thread that completes what was made with the checksums of its inputs, and has the index keep it."""
+    """A thread that completes results with the checksums of their inputs, and records them in the index."""
 
     def __init__(self, tree: JobTree, index: ResultsIndex, *, waiting_max: int = WAITING_MAX) -> None:
-        """Nothing runs before the first is to be completed."""
         self._tree = tree
         self._index = index
         self._waiting: deque[MadeWork] = deque(maxlen=waiting_max)
@@ -496,7 +494,7 @@ class Completer:
         self._thread = threading.Thread(target=self._run, name="completer", daemon=True)
 
     def complete(self, made: Iterable[MadeWork]) -> None:
-        """Complete these and keep them, some time soon."""
+        """Complete and record these results, some time soon."""
         with self._change:
             self._waiting.extend(made)
             if self._thread.ident is None and self._waiting:
@@ -504,12 +502,12 @@ class Completer:
             self._change.notify_all()
 
     def settle(self) -> None:
-        """Wait until nothing waits."""
+        """Wait until nothing is pending."""
         with self._change:
             self._change.wait_for(lambda: self._stopping or not (self._waiting or self._busy))
 
     def stop(self) -> None:
-        """End after the one that is being worked on; the rest is not remembered."""
+        """End after the present one; the others are not recorded."""
         with self._change:
             self._stopping = True
             self._change.notify_all()
@@ -517,7 +515,7 @@ class Completer:
             self._thread.join()
 
     def _completed(self, made: MadeWork) -> WorkFields | None:
-        """The fields with every checksum; None where an input is not the file any more that the package was given."""
+        """The fields with every checksum; None if an input is no longer the file that the package read."""
         names = [name for name, sha256 in made.fields.inputs.items() if not sha256]
         if not self._is_as_placed(made, names):
             return None
@@ -543,4 +541,4 @@ class Completer:
                 if fields is not None:
                     self._index.keep([msgspec.structs.replace(made, key=key_of(fields), fields=fields)])
             except StoreError as fault:
-                log.warning("%s is not remembered for later runs: %s", made.ref, fault)
+                log.warning("%s was not recorded for later runs: %s", made.ref, fault)

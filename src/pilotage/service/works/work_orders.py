@@ -1,7 +1,7 @@
-"""How an attempt is run, written out from its package for the agent that has the assignment.
+"""Writes the work order of an attempt: how its agent runs the package.
 
-What is the same for all packages of a block is worked out once for it. Inputs come with the checksums of the granted
-attempts that made them; what was captured at submission comes by its content.
+What all packages of a block have in common is computed once. Inputs come with the checksums of the granted attempts
+that made them; files captured at submission are referred to by content.
 """
 
 from __future__ import annotations
@@ -45,23 +45,22 @@ _AWAITED = int(EdgeKind.AWAITED)
 
 
 class BlockWork:
-    """What the works of all packages of a block have in common."""
+    """What the work orders of a block's packages have in common."""
 
     __slots__ = ("brought", "differing", "plain", "takes_files")
 
     def __init__(self, block: Block, expansion: Expansion, origin: Origin) -> None:
-        """Work it out once."""
         captured = origin.captured
         names = [name for name in words_of(block, expansion.definition) if name in captured]
         self.brought = {name: _brought(name, captured[name]) for name in names}
         self.differing = list(_differing(block, expansion, captured)) if captured else []
         self.takes_files = bool(block.inputs())
-        # For one package, the quick way takes longer to prepare than the long way to go.
+        # For one package, preparing the fast path takes longer than the normal one.
         self.plain: PlainBlock | None = plain_block(block, expansion.definition) if block.count > 1 else None
 
 
 class _JobWorks:
-    """The blocks of one expansion, as far as they were asked for; an expansion belongs to one job."""
+    """The blocks of one expansion, on demand; an expansion belongs to one job."""
 
     __slots__ = ("_blocks", "origin")
 
@@ -102,12 +101,12 @@ def compose(
     site: Site | None = None,
     way: int | None = None,
 ) -> Work:
-    """The work of an assignment: `number` is its package in the expansion, `staged` where its outputs are put.
+    """The work order of an assignment: `number` is its package in the expansion, `staged` the folder for its outputs.
 
-    `manifest_of` gives the granted manifest of a package by its number; `granted` are the numbers of the packages that
-    the assignment names as its inputs, in order, where they are known. `kept` is a folder for what finished binaries
-    made, or empty; `mark` is by what an agent knows its folders. `site` is where it runs, by which it is chosen how its
-    software is started; `way` is one of these ways instead.
+    `manifest_of` returns the granted manifest of a package by its number; `granted` are the numbers of the packages
+    that the assignment names as inputs, in order, if known. `kept` is a folder for outputs of finished binaries, or
+    empty; `mark` lets an agent recognize its folders. `site` determines how software is started; `way` overrides that
+    choice.
     """
     block, position = expansion.locate(number)
     common = _works_of(expansion, origin).of(block, expansion)
@@ -154,7 +153,7 @@ def compose_every_way(
     manifest_of: ManifestOf,
     granted: Sequence[int] | None = None,
 ) -> list[Work]:
-    """The work of an assignment in every way that a site may have it started; nearly always there is one."""
+    """The work orders of an assignment for every way that a site may start it; nearly always one."""
     count = ways_count(expansion, number)
     return [
         compose(
@@ -166,7 +165,7 @@ def compose_every_way(
 
 
 def ways_count(expansion: Expansion, number: int) -> int:
-    """In how many ways a package may be started, by the site that it comes to."""
+    """In how many ways a package may be started, depending on its site."""
     package = expansion.block(number).package
     named = [each for each in package.binaries if each.software]
     return max((len(ways_of(expansion.definition, package, each)) for each in named), default=1) or 1
@@ -181,7 +180,7 @@ def concrete(
     manifest_of: ManifestOf,
     choose: Choose | None = None,
 ) -> ConcretePackage:
-    """A package written out over what was granted: a pattern stands for the files that are there."""
+    """A package filled in from granted outputs: patterns become the matching files."""
     block = expansion.block(number)
 
     def matching(pattern: str, binary: int) -> tuple[str, ...]:
@@ -196,7 +195,7 @@ def concrete(
 
 
 def made_by(expansion: Expansion, maker: int, manifest_of: ManifestOf) -> list[str]:
-    """The names that a granted package made; of one that was done before, those that it declares."""
+    """The output names of a granted package; for one done before, the declared ones."""
     manifest = manifest_of(maker) or ()
     names = [file.name for file in manifest]
     if not names:
@@ -207,7 +206,7 @@ def made_by(expansion: Expansion, maker: int, manifest_of: ManifestOf) -> list[s
 
 
 def _granted(expansion: Expansion, assignment: Assignment) -> list[int]:
-    """The numbers of the packages whose granted files an attempt may take, in order."""
+    """The numbers of the packages whose granted files an attempt may read, in order."""
     found: set[int] = set()
     for source in assignment.inputs:
         place = parse_dotted(source.package)
@@ -219,7 +218,7 @@ def _granted(expansion: Expansion, assignment: Assignment) -> list[int]:
 
 
 def _left_out(expansion: Expansion, number: int, granted: Collection[int]) -> Collection[str]:
-    """The names that dropped packages would have made; nearly always there are none."""
+    """The output names of dropped packages; nearly always none."""
     segments = expansion.graph.segments
     total = 0
     for segment in segments:
@@ -248,7 +247,7 @@ def _inputs(
     granted: Collection[int],
     manifest_of: ManifestOf,
 ) -> tuple[WorkInput, ...]:
-    """What must be there before the start: programs and scripts, and the inputs that the package does not make itself."""
+    """The files needed before the start: programs and scripts, and inputs that the package does not make itself."""
     found = dict(common.brought)
     made: Mapping[str, OutputFile] | None = None
     for name in names:
@@ -272,7 +271,7 @@ def _inputs(
 def _differing(
     block: Block, expansion: Expansion, captured: Mapping[str, Captured]
 ) -> Iterator[tuple[Column, dict[str | tuple[str, ...], WorkInput]]]:
-    """The programs and scripts that differ between the packages of a block, by the values that tell them."""
+    """The programs and scripts that vary between the packages of a block, by the values of their variable."""
     for each in differing_of(block, expansion.definition):
         brought: dict[str | tuple[str, ...], WorkInput] = {
             value: _brought(name, captured[name]) for value, name in each.names.items() if name in captured
@@ -298,7 +297,7 @@ def _path(job: str, dotted: str) -> str:
 
 
 def _staged_names(package: ConcretePackage) -> Iterator[str]:
-    """The names that must be brought: not what a binary fetches itself, nor what an earlier one makes."""
+    """The names of files to be staged: not those a binary fetches itself, nor those an earlier one makes."""
     made: set[str] = set()
     for binary in package.binaries:
         for given in binary.inputs:
@@ -311,7 +310,7 @@ def _staged_names(package: ConcretePackage) -> Iterator[str]:
 
 
 def _open_inside(package: ConcretePackage, block: Block) -> tuple[str, ...]:
-    """The patterns of what earlier binaries of a package make: what matches is not brought from outside."""
+    """The output patterns of earlier binaries of a package: matching files are not staged."""
     earlier = package.binaries[:-1]
     return tuple(o.name for binary in earlier for o in binary.outputs if block.makes_pattern(o.declared))
 
@@ -362,7 +361,7 @@ def _work(
 
 
 def _binaries(package: ConcretePackage, block: Block, values: Values) -> tuple[WorkBinary, ...]:
-    several = len(package.binaries) > 1  # the only one goes by the name of its package
+    several = len(package.binaries) > 1  # the only one has the name of its package
     return tuple(
         _binary(binary, block, values, name=binary.declared.name if several else "") for binary in package.binaries
     )

@@ -1,3 +1,3 @@
-"""Defines the routes of HTTP, by subject."""
+"""Defines the HTTP routes, by subject."""
 
 __all__ = ["agents", "events", "jobs", "operations", "outputs", "sites", "subscriptions", "system"]

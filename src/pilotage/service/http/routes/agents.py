@@ -1,4 +1,4 @@
-"""What agents ask for, under `/agent/`: answered by the service's exchange with them, which every attempt goes through."""
+"""The routes of agents, under `/agent/`: answered by `agent_exchange.py`, through which every attempt passes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ EXCHANGE_BYTES_MAX = 64 * 2**20
 
 
 def _exchange(agents: AgentExchange, request: Ask) -> Awaitable[Reply[bytes]]:
-    """Take what an agent says, and answer what it should do."""
+    """Process an agent's message, and answer what it should do."""
     return agents.exchange(request)
 
 
 def _exchange_with_site(agents: AgentExchange, request: Ask) -> Awaitable[Reply[bytes]]:
-    """Take what the agent of a site says, and answer what it should submit and withdraw."""
+    """Process a site agent's message, and answer what it should submit and cancel."""
     return agents.exchange_with_site(request)
 
 
 def _content(agents: AgentExchange, request: Ask, sha256: str) -> Awaitable[Reply[bytes]]:
-    """Bytes that a job brought along."""
+    """Content that a job brought along."""
     return agents.content(request, sha256)
 
 
@@ -39,12 +39,12 @@ def _file(agents: AgentExchange, request: Ask, job: str) -> Awaitable[Reply[byte
 
 
 def _stage(agents: AgentExchange, request: Ask, place: str) -> Awaitable[Reply[None]]:
-    """Take a piece of an output."""
+    """Receive a piece of an output."""
     return agents.stage(request, place)
 
 
 def _nothing(agents: AgentExchange, request: Ask, place: str) -> Awaitable[Reply[Any]]:  # noqa: ARG001
-    """Say that there is nothing."""
+    """Answer that there is no such path."""
     return agents.nothing(request)
 
 
@@ -63,12 +63,12 @@ def _route(method: Any, path: str, handler: Any, summary: str, **told: Any) -> R
 
 
 AGENT_ROUTES = (
-    _route("POST", "exchange", _exchange, "Say what an agent holds, and hear what it should do"),
+    _route("POST", "exchange", _exchange, "Report what an agent holds, and get what it should do"),
     _route("POST", "site", _exchange_with_site, "The same for the agent of a site", needs=(SITE_AGENT,)),
-    # What packages say of themselves, through a relay, which lets nothing pass but what is for agents.
+    # Events of packages, through a relay, which only forwards the paths of agents.
     msgspec.structs.replace(log_events, path=f"{PREFIX}events", answered_by="agents", stands_for=log_events.path),
-    _route("GET", "content/{sha256:path}", _content, "Bytes that a job brought along", media_type=OCTETS),
+    _route("GET", "content/{sha256:path}", _content, "Content that a job brought along", media_type=OCTETS),
     _route("GET", "files/{job:path}", _file, "A file of a job's folder", media_type=OCTETS),
     _route("PUT", "staged/{place:path}", _stage, "A piece of an output; its size has no bound", status=204),
-    _route("*", "{place:path}", _nothing, "What is not there"),
+    _route("*", "{place:path}", _nothing, "Any other path"),
 )

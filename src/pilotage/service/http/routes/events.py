@@ -43,15 +43,15 @@ from pilotage.service.http.services import Services
 from pilotage.service.journal.writer import Batch
 from pilotage.service.tokens import why_ended
 
-# What the sender of a batch says of its clock, in the headers of the request.
+# The sender's statement about its clock, in the headers of a batch.
 
 __all__ = ["TIME_FIELD", "is_skewed"]
 
 
 def is_skewed(header: Callable[[str], str], *, received: float, tolerance_seconds: float) -> bool:
-    """Whether the clock of a sender is wrong by its own word; who does not say is believed.
+    """Whether the clock of a sender is wrong by its own statement; without one it counts as right.
 
-    Raises `ClockDoubted` where that cannot be told before the sender has heard our time, and says that it has not.
+    Raises `ClockDoubted` if the sender says that it has not seen our time yet: then its clock cannot be judged.
     """
     time, service_time = _time(header(TIME_FIELD)), _time(header(SERVICE_TIME_FIELD))
     if time is None:
@@ -71,11 +71,11 @@ def _time(text: str) -> float | None:
     return found if found is not None and 0.0 <= found < TIME_MAX else None
 
 
-# Whether the token of a package is still good: as long as its attempt is not over, by what the book says.
+# Whether the token of a package is still valid: until its attempt is over, according to the book.
 
 
 def refuse_ended(services: Services, ref: AttemptRef) -> None:
-    """Raise `Unauthenticated` where the attempt that a token speaks for is over, or never was."""
+    """Raise `Unauthenticated` if the attempt of a token is over, or never existed."""
     job = services.journal.job(ref.job)
     attempt = None
     if job is not None:
@@ -94,7 +94,7 @@ def refuse_ended(services: Services, ref: AttemptRef) -> None:
 log = logging.getLogger(__name__)
 
 STILL_HERE_SECONDS = 15.0
-"""A stream says that it is still there when nothing else is to say, so that nobody in between closes it."""
+"""A stream sends a keep-alive when there is nothing else to send, so that no proxy closes it."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -105,7 +105,7 @@ class _AnyBatch(msgspec.Struct):
 
 _any_batch = msgspec.json.Decoder(_AnyBatch)
 
-_REFUSED = "Some events were refused, each by its index; every other event of the batch is kept."
+_REFUSED = "Some events were refused, each by its index; every other event of the batch is stored."
 
 
 @post(
@@ -121,7 +121,7 @@ _REFUSED = "Some events were refused, each by its index; every other event of th
     answers={409: (Receipt, _REFUSED), 422: (Receipt, _REFUSED)},
 )
 async def log_events(request: Ask, services: Book) -> Reply[Receipt]:
-    """Keep events. Everything that is not named in `refused` is durable when the answer comes; repeats are welcome."""
+    """Store events. Every event not named in `refused` is durable when the answer comes; repeats are welcome."""
     if request.user.package is not None:
         await services.do(refuse_ended, services, request.user.package)
     now = services.clock.now()
@@ -138,7 +138,7 @@ async def log_events(request: Ask, services: Book) -> Reply[Receipt]:
 async def _read(request: Ask, services: Services, body: bytes) -> Batch:
     events_max = services.settings.service.batch_events_max
     try:
-        # A batch has no more events than commas, and few have so many: only those are counted before they are read.
+        # A batch has fewer events than commas, and few have that many: only those are counted before they are decoded.
         if body.count(b",") >= events_max:
             _check_count(body, events_max)
         checked, refused, count = services.codec.read_batch(body, count_max=events_max)
@@ -170,7 +170,7 @@ def _check_count(body: bytes, events_max: int) -> None:
     try:
         count = len(_any_batch.decode(body).events)
     except RecursionError:
-        return  # one of them is nested too deeply: they are counted as each is cut out by itself
+        return  # an event is nested too deeply: count them by splitting
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         raise MalformedBatch(f"the body is not a batch of events: {fault}") from None
     if count > events_max:
@@ -179,7 +179,7 @@ def _check_count(body: bytes, events_max: int) -> None:
 
 def _too_many(count: int, events_max: int) -> BatchTooLarge:
     return BatchTooLarge(
-        "the batch is too large: nothing of it was kept",
+        "the batch is too large: nothing of it was stored",
         expected=f"at most {events_max:,} events",
         got=f"{count:,}",
         next_step="send smaller batches",
@@ -203,7 +203,7 @@ def _status(receipt: Receipt) -> int:
 async def find_events(
     request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
 ) -> EventsPage:
-    """Events that a query asks for, in the order of their positions."""
+    """Events that match a query, by position."""
 
     def answer() -> EventsPage:
         found = services.reading.events(request.user, text, cursor=cursor, limit=limit)
@@ -215,7 +215,7 @@ async def find_events(
 _FOLLOWED = {
     200: (
         EventsAfter,
-        "Events behind the position; with `Accept: text/event-stream`, a stream of them that does not end.",
+        "Events after the position; with `Accept: text/event-stream`, a stream of them that does not end.",
     )
 }
 
@@ -239,7 +239,7 @@ async def job_events(
     wait_seconds: WaitSeconds = 0.0,
     last_event_id: LastEventId = None,
 ) -> Reply[EventsAfter]:
-    """The events of a job behind a position; waits for them where asked to, or streams them as they are committed."""
+    """The events of a job after a position; waits for them on request, or streams them as they are committed."""
     following = _Following(request, services, job, None, text=text, limit=limit)
     return await following.answer(after=after, wait_seconds=wait_seconds, last_event_id=last_event_id)
 
@@ -264,13 +264,13 @@ async def package_events(
     wait_seconds: WaitSeconds = 0.0,
     last_event_id: LastEventId = None,
 ) -> Reply[EventsAfter]:
-    """The events of a package and its attempts behind a position; waits or streams like those of the job."""
+    """The events of a package and its attempts after a position; waits or streams like those of the job."""
     following = _Following(request, services, job, package_place(package), text=text, limit=limit)
     return await following.answer(after=after, wait_seconds=wait_seconds, last_event_id=last_event_id)
 
 
 class _Following:
-    """One who asks for the events of a job or a package, now or as they come."""
+    """A client that follows the events of a job or a package."""
 
     def __init__(
         self, request: Ask, services: Services, job: str, place: PackageId | None, *, text: str, limit: int
@@ -285,7 +285,7 @@ class _Following:
     async def answer(self, *, after: int, wait_seconds: float, last_event_id: str | None) -> Reply[EventsAfter]:
         streams = self._request.wants_stream
         if streams or self._place is not None:
-            # Looked up before a stream begins: what does not exist is a 404, not a stream that breaks off.
+            # Looked up before a stream begins: an unknown job is a 404, not a broken stream.
             await self._services.ask(self._check_existence)
         if streams:
             start = max(after, _position(last_event_id))
@@ -326,7 +326,7 @@ class _Following:
                 try:
                     page = await self._services.ask(self._look, after)
                 except PilotageError as fault:
-                    # The status is sent long since; who follows learns the rest when asking again.
+                    # The status was sent long ago; the client learns the reason when it asks again.
                     log.info("the stream of job %s ends: %s", self._job, fault)
                     return
                 for found in page.items:

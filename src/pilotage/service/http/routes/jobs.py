@@ -60,16 +60,16 @@ from pilotage.service.http.services import Services
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
-IfNoneMatch = Annotated[str | None, in_header("If-None-Match", "The ETag of an answer that the client still has.")]
+IfNoneMatch = Annotated[str | None, in_header("If-None-Match", "The ETag of an answer that the client has.")]
 Named = Annotated[str | None, in_query("Only the package of this name.", name="name", max_length=4096)]
 WithWords = Annotated[
-    int, in_query("1 to have the name, the parameters and the command of each package told.", name="words", ge=0, le=1)
+    int, in_query("1 to include the name, the parameters and the command of each package.", name="words", ge=0, le=1)
 ]
 WithBinaries = Annotated[
-    int, in_query("1 to have the record of each binary of each package told.", name="binaries", ge=0, le=1)
+    int, in_query("1 to include the record of each binary of each package.", name="binaries", ge=0, le=1)
 ]
 JOBS_IN_WORDS_MAX = 20
-"""Of so many jobs on one page packages are told in words: each may have to be laid out for it."""
+"""Jobs on one page whose packages are described: each may have to be expanded for it."""
 OfJob = Annotated[str | None, in_query("Only packages of this job.", name="job")]
 
 
@@ -84,7 +84,7 @@ OfJob = Annotated[str | None, in_query("Only packages of this job.", name="job")
 async def find_jobs(
     request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
 ) -> JobsPage:
-    """Jobs that a query asks for, in the order of their ids; those that one may not read are left out."""
+    """Jobs that match a query, by id; those that you may not read are left out."""
     base_url = request.base_url()
 
     def answer() -> JobsPage:
@@ -104,11 +104,11 @@ async def find_jobs(
     faults=(400, 401, 403, 404, 410, 503),
 )
 async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfNoneMatch = None) -> Reply[JobView]:
-    """A job as it stands. The ETag changes with every commit of the book: what is unchanged is answered by 304."""
+    """A job as it is now. The ETag changes with every commit of the book; an unchanged job is answered by 304."""
     base_url = request.base_url()
 
     def answer() -> Reply[JobView]:
-        # The position is read first: should the job change in between, the answer is newer than its tag says.
+        # The position is read first: if the job changes in between, the answer is newer than its tag says.
         position = services.reading.position(request.user)
         row = services.reading.job(request.user, job)
         tag = f'"{position}-{row.place}"'
@@ -177,7 +177,7 @@ async def packages_of_job(
     words: WithWords = 0,
     binaries: WithBinaries = 0,
 ) -> PackagesPage:
-    """Packages in the order of their places, with those of which nothing was heard yet."""
+    """Packages by place, including those without events."""
     base_url = request.base_url()
 
     def answer() -> PackagesPage:
@@ -203,7 +203,7 @@ async def packages_of_job(
     faults=(400, 401, 403, 404, 410, 503),
 )
 async def one_package(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageDetail:
-    """A package and every attempt at it, with phases and manifests."""
+    """A package with all its attempts, their phases and manifests."""
     base_url = request.base_url()
 
     def answer() -> PackageDetail:
@@ -216,7 +216,7 @@ async def one_package(request: Ask, services: Book, job: JobPath, package: Packa
 def _views(
     services: Services, found: Sequence[ShownPackage], *, words: int, binaries: int, base_url: str
 ) -> list[PackageView]:
-    """Packages as they are answered; in words, and with their binaries, where these are asked for."""
+    """The views of packages, with descriptions and binaries on request."""
     jobs = dict.fromkeys(each.job.job for each in found) if words else {}
     spoken = set(list(jobs)[:JOBS_IN_WORDS_MAX])
     return [
@@ -264,10 +264,10 @@ async def find_packages(
     words: WithWords = 0,
     binaries: WithBinaries = 0,
 ) -> PackagesPage:
-    """Packages that a query asks for, which must be narrow enough.
+    """Packages that match a query, which must be narrow enough.
 
-    With a clause `job=ID` all of that job; else those of which something was heard, of jobs that are not sealed:
-    `sealed_jobs` says how many were left out.
+    With a clause `job=ID`, all of that job; else those with events, of jobs that are not sealed: `sealed_jobs` says how
+    many were left out.
     """
     base_url = request.base_url()
 
@@ -291,7 +291,7 @@ async def find_packages(
     faults=(400, 401, 403, 422, 503),
 )
 async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> CountView:
-    """How many jobs a query asks for; of one's own, unless the token is good for everybody's."""
+    """Count the jobs that match a query; only your own, unless the token is valid for everyone's."""
     return CountView(count=await services.ask(services.reading.count_jobs, request.user, text))
 
 
@@ -304,7 +304,7 @@ async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> Coun
     faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def count_packages(request: Ask, services: Book, text: QueryText = "", of_job: OfJob = None) -> PackageCount:
-    """How many packages a query asks for: all of a job, or of one's own jobs those that something was heard of."""
+    """Count the packages that match a query: all of a job, or those with events of your own jobs."""
 
     def answer() -> PackageCount:
         row = services.reading.job(request.user, of_job) if of_job is not None else None
@@ -321,7 +321,7 @@ JOB_ROUTES = (
 )  # fmt: skip
 
 
-# How far a job is, over HTTP.
+# The progress of a job, over HTTP.
 
 
 @get(
@@ -333,19 +333,18 @@ JOB_ROUTES = (
     faults=(400, 401, 403, 404, 410, 503),
 )
 async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
-    """Counts for each stage, failures by their cause, and, where nothing can move any more, why."""
+    """Counts for each stage, failures by their cause, and, if nothing can move any more, why."""
     return await how_far(services, request.user, job)
 
 
 PROGRESS_ROUTES = (progress,)
 
 
-# Why a package is where it is, over HTTP: reasons from the engine, and of what it does not run, what the book
-# tells.
+# Why a package is in its state, over HTTP: reasons from the engine, or from the book for jobs that it does not run.
 
 _OVER: dict[str, tuple[WhyCode, str]] = {
     "DONE": ("done", "its outputs are there"),
-    "CLEARED": ("done", "its outputs were handed over, or their time was over"),
+    "CLEARED": ("done", "its outputs were handed over, or their retention time is over"),
     "ABORTED": ("aborted", "it was given up"),
     "CANCELLED": ("cancelled", "it was cancelled on request"),
 }
@@ -355,12 +354,12 @@ _OVER: dict[str, tuple[WhyCode, str]] = {
     "/v1/jobs/{job:str}/packages/{package:str}/explain",
     operation_id="explain",
     needs=(READ,),
-    summary="Why a package is where it is",
+    summary="Why a package is in its state",
     tags=["running"],
     faults=(400, 401, 403, 404, 410, 503),
 )
 async def explain(request: Ask, services: Book, job: JobPath, package: PackagePath) -> Explanation:
-    """Every reason, the one that matters most first; of a job that is run elsewhere, what the book tells."""
+    """Every reason, the most important first; for a job that runs elsewhere, from the book only."""
     place = package_place(package)
 
     def look() -> ShownPackage:
@@ -384,7 +383,7 @@ async def explain(request: Ask, services: Book, job: JobPath, package: PackagePa
 
 
 def _in_words(services: Services, found: ShownPackage, told: Explanation) -> Explanation:
-    """The same with what the package is called, and the binaries of its last attempt that ended."""
+    """Add the name of the package, and the binaries of its last ended attempt."""
     told = msgspec.structs.replace(told, words=services.wording.of(found.job, found.place))
     attempts = found.facts.attempts if found.facts is not None else {}
     last = max((number for number, attempt in attempts.items() if attempt.finished_position is not None), default=None)
@@ -399,7 +398,7 @@ def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> E
     facts = found.facts if found.facts is not None else unheard(found.job, found.activity)
     reasons: list[Why] = []
     if facts.state == "DONE" and place.dotted in left_unpublished(services, found.job):
-        message, step = "it is done, and what it made is not under its names", tried_by(found.job.job)
+        message, step = "it is done, but its outputs are not published", tried_by(found.job.job)
         reasons.append(Why(code="done", message=message, since=facts.entered_at, next_step=step))
     elif facts.state in _OVER:
         code, message = _OVER[facts.state]
@@ -408,7 +407,7 @@ def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> E
         message += f"; it ran at {facts.site}" if code == "done" and facts.site else ""
         reasons.append(Why(code=code, message=message, subject=facts.upstream or "", since=facts.entered_at))
     else:
-        message = "no engine of this service runs it: whoever logs its events knows more"
+        message = "this service does not run it: ask the scheduler that logs its events"
         reasons.append(Why(code="elsewhere", message=message, since=facts.entered_at))
     for number, attempt in sorted(facts.attempts.items()):
         if attempt.finished_at is not None and attempt.exit_code != "SUCCESS":

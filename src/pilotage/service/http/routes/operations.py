@@ -44,14 +44,14 @@ from pilotage.service.http.submissions import (
 )
 from pilotage.service.journal.retention import Action
 
-# Jobs that are run here, over HTTP: submitted with what they bring along, planned, cleared and purged; and what
-# their documents no longer make.
+# Jobs that run here, over HTTP: submit, plan, clear and purge them, and clean up files that their documents no longer
+# make.
 
 OnceKey = Annotated[
     str | None,
     in_header(
         "Idempotency-Key",
-        "A text of the client's own: a request that is repeated with it is done once.",
+        "An idempotency key: a request repeated with the same key is carried out once.",
         max_length=ONCE_KEY_LENGTH_MAX,
     ),
 ]
@@ -68,7 +68,7 @@ OnceKey = Annotated[
     body_bytes_max=SUBMISSION_BYTES_MAX,
 )
 async def submit_job(request: Ask, services: Book, key: OnceKey = None) -> SubmissionAnswer:
-    """Have a job run. It is in the book when the answer comes; what it needs was sent to `/v1/content` before."""
+    """Submit a job. It is in the book when the answer comes; its files were sent to `/v1/content` before."""
     return await submit(services, request.user, await request.body(), key=key)
 
 
@@ -78,13 +78,13 @@ async def submit_job(request: Ask, services: Book, key: OnceKey = None) -> Submi
     operation_id="plan_job",
     needs=(SUBMIT,),
     body="submission",
-    summary="What running a job would come to",
+    summary="What running a job would do",
     tags=["running"],
     faults=(400, 401, 403, 409, 413, 422, 503),
     body_bytes_max=SUBMISSION_BYTES_MAX,
 )
 async def plan_job(request: Ask, services: Book) -> RunPlan:
-    """What would run, what is there already, and why; nothing is kept and nothing is spent."""
+    """Which packages would run, which results exist, and why; stores nothing and runs nothing."""
     running = running_of(services)
     submission = await read_submission(services, request.user, await request.body())
     return await services.do(running.plan, submission)
@@ -96,13 +96,13 @@ async def plan_job(request: Ask, services: Book) -> RunPlan:
     operation_id="clean",
     needs=(SUBMIT, OPERATE),
     body="clean",
-    summary="Remove what earlier runs of a document made and it no longer makes",
+    summary="Remove files of earlier runs that a document no longer makes",
     tags=["running"],
     faults=(400, 401, 403, 409, 413, 422, 503),
     body_bytes_max=SUBMISSION_BYTES_MAX,
 )
 async def clean(request: Ask, services: Book) -> ObsoleteFiles:
-    """What can be removed, and what stays and why; removed is what the request names, as far as it is still the same."""
+    """The files that can be removed, and those that stay and why; those the request names are removed if unchanged."""
     running = running_of(services)
     wanted = await read_clean_request(services, request.user, await request.body())
     return await asyncio.wrap_future(running.jobs.clean(wanted))
@@ -113,13 +113,13 @@ async def clean(request: Ask, services: Book) -> ObsoleteFiles:
     operation_id="put_content",
     needs=(SUBMIT,),
     body="content",
-    summary="Keep bytes that a job brings along",
+    summary="Store a file that a job brings along",
     tags=["running"],
     faults=(400, 401, 403, 409, 413, 503, 507),
     body_bytes_max=CONTENT_BYTES_MAX,
 )
 async def put_content(request: Ask, services: Book) -> ContentView:
-    """Keep bytes by their sha256; the same ones are kept once."""
+    """Store bytes under their sha256; the same bytes are stored once."""
     return await keep_content(services, await request.body())
 
 
@@ -128,12 +128,12 @@ async def put_content(request: Ask, services: Book) -> ContentView:
     status=200,
     operation_id="clear_job",
     needs=(OPERATE,),
-    summary="Say that the outputs of a job were taken over",
+    summary="Record that the outputs of a job were handed over",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def clear_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
-    """Record that its owner has the outputs; done again, it changes nothing."""
+    """Record that the owner has the outputs; doing it again changes nothing."""
     running = running_of(services)
     row = await services.ask(services.reading.job_to_change, request.user, job, "modify")
     if row.cleared_at is None:
@@ -146,22 +146,22 @@ async def clear_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
     status=200,
     operation_id="purge_job",
     needs=(OPERATE,),
-    summary="Forget a job that is cleared",
+    summary="Delete a cleared job from the book",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def purge_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
-    """Forget everything of a job but that it was purged. Its files stay; it must be cleared, and nothing of it under way."""
+    """Delete everything about a job except its row. Its files stay; it must be cleared, and nothing of it running."""
     running = running_of(services)
     row = await services.ask(services.reading.job_to_change, request.user, job, "modify")
     if row.cleared_at is None:
-        raise _not_over(job, "it is not cleared", "take over its outputs first: pilotage outputs")
+        raise _not_over(job, "it is not cleared", "fetch its outputs first: pilotage outputs")
     now = services.clock.now()
-    running.jobs.note_retained(Action(deed="clear", job=job, since=now, why="it is to be purged"))
+    running.jobs.note_retained(Action(deed="clear", job=job, since=now, why="it is being purged"))
     if await asyncio.wrap_future(running.jobs.ask(lambda engine: job in engine.state.jobs.by_id)):
-        raise _not_over(job, "something of it is under way", "ask again when that has ended")
+        raise _not_over(job, "something of it still runs", "ask again when that has ended")
     await services.do(lambda: services.journal.purge(job, at=now))
-    running.jobs.note_retained(Action(deed="purge", job=job, since=now, why="somebody asked for it"))
+    running.jobs.note_retained(Action(deed="purge", job=job, since=now, why="on request"))
     return ClearedView(job=job)
 
 
@@ -174,7 +174,7 @@ RUNNING_ROUTES = (submit_job, plan_job, clean, put_content, clear_job, purge_job
 
 PAGE_ROWS = 1000
 TOLD_MAX = 100
-"""So many of those that an operation was refused for are told one by one."""
+"""Refused packages or jobs that an answer lists one by one."""
 
 KINDS: dict[str, type[AnyOperation]] = {
     "kill": Kill, "hold": Hold, "release": Release, "drop": Drop, "restore": Restore, "restart": Restart,
@@ -186,7 +186,7 @@ _WITH_MESSAGE = ("kill", "hold", "restart", "reschedule")
 
 
 def right_for(operation: AnyOperation | str) -> Right:
-    """Which right on a job an operation needs."""
+    """The right on a job that an operation needs."""
     return "cancel" if operation == "kill" or isinstance(operation, Kill) else "modify"
 
 
@@ -201,7 +201,7 @@ def right_for(operation: AnyOperation | str) -> Right:
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def operate(request: Ask, services: Book, job: JobPath, key: OnceKey = None) -> Accepted:
-    """Do something with a job, a package or a line. It is in the book when the answer comes; `events` says how much."""
+    """Apply an operation to a job, a package or a line. It is in the book when the answer comes, as `events` events."""
     running = running_of(services)
     operation = _operation(await request.body(), job)
     await services.ask(services.reading.job_to_change, request.user, job, right_for(operation))
@@ -212,7 +212,7 @@ async def operate(request: Ask, services: Book, job: JobPath, key: OnceKey = Non
 
 
 async def _drop(request: Ask, services: Services, running: Running, operation: Drop) -> Accepted:
-    """Drop a line; the answer says what became of its files, or how many stay."""
+    """Drop a line; the answer says which of its files were removed, or how many stay."""
     accepted = await asyncio.wrap_future(running.jobs.drop(operation, by=request.user.user))
     if operation.remove_files:
         return accepted
@@ -231,7 +231,7 @@ def _operation(body: bytes, job: str) -> AnyOperation:
             raise Malformed("no such field", subject=unknown[0][:64], expected=", ".join(kind.__struct_fields__[1:]))
         operation: AnyOperation = msgspec.convert(fields, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise Malformed(f"the body is no operation: {fault}") from None
+        raise Malformed(f"the body is not an operation: {fault}") from None
     if isinstance(operation, Drop | Restore) and (operation.stage < 1 or operation.line < 1):
         raise Malformed("there is no such line", expected="stage and line, each from 1")
     if isinstance(operation, Kill) and (operation.stage, operation.line) != (0, 0):
@@ -250,17 +250,17 @@ def _check_line(operation: Kill) -> None:
     operation_id="operate_on",
     needs=(READ, OPERATE),
     body="operation on many",
-    summary="Do something with everything that a query finds",
+    summary="Apply an operation to everything that a query finds",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 422, 503),
 )
 async def operate_on(request: Ask, services: Book, key: OnceKey = None) -> OperatedOn:
-    """One operation on every package or job that a query finds; what is refused for one holds up no other."""
+    """Apply one operation to every package or job that a query finds; a refusal for one does not stop the others."""
     running = running_of(services)
     try:
         wanted = msgspec.json.decode(await request.body(), type=OperationOn)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise Malformed(f"the body is no operation with a query: {fault}") from None
+        raise Malformed(f"the body is not an operation with a query: {fault}") from None
     _check(wanted)
     return await running.once(request.user, key, lambda: _on_all(request, services, running, wanted))
 
@@ -272,16 +272,16 @@ def _check(wanted: OperationOn) -> None:
         raise Malformed("no such target", subject=wanted.target[:64], expected="packages or jobs")
     if wanted.target == "jobs" and wanted.operation not in _OF_JOBS:
         raise Malformed(
-            "this is done with packages, not with jobs", subject=wanted.operation, expected=", ".join(_OF_JOBS)
+            "this operation applies to packages, not to jobs", subject=wanted.operation, expected=", ".join(_OF_JOBS)
         )
     if not wanted.where.strip():
-        raise Malformed("the query is empty", subject="where", next_step="write `all` where everything is meant")
+        raise Malformed("the query is empty", subject="where", next_step="write `all` to mean everything")
 
 
 async def _on_all(request: Ask, services: Services, running: Running, wanted: OperationOn) -> OperatedOn:
     found = done = refused = 0
     told: list[NotDone] = []
-    seen: set[tuple[str, int, int]] = set()  # lines that were asked for already
+    seen: set[tuple[str, int, int]] = set()  # lines that were requested already
     async for page in _pages(request, services, wanted):
         asked: list[tuple[str, AnyOperation | None]] = []
         for row, package in page:
@@ -311,14 +311,14 @@ async def _on_all(request: Ask, services: Services, running: Running, wanted: Op
 
 def _not_done(subject: str, fault: OperationRefused | None) -> NotDone:
     if fault is None:
-        return NotDone(subject=subject, code="forbidden", message="you have no right to do this; ask its owner")
+        return NotDone(subject=subject, code="forbidden", message="you may not do this; ask its owner")
     return NotDone(subject=subject, code=fault.code.replace("-", "_"), message=fault.what)
 
 
 def _one(
     wanted: OperationOn, job: JobRow, package: ShownPackage | None, seen: set[tuple[str, int, int]]
 ) -> tuple[AnyOperation | None, str]:
-    """The operation on one thing that was found, and what that thing is called; None where it was asked for already."""
+    """The operation for one match, and the name of that match; None if it was requested already."""
     fields: dict[str, Any] = {"job": job.job}
     subject = job.job
     if package is not None and wanted.operation in _OF_LINES:
@@ -340,7 +340,7 @@ def _one(
 async def _pages(
     request: Ask, services: Services, wanted: OperationOn
 ) -> AsyncIterator[list[tuple[JobRow, ShownPackage | None]]]:
-    """What the query finds, page by page: in the order of keys, so that what changes meanwhile is met once."""
+    """The matches of a query, page by page in key order, so that each is seen once even if it changes meanwhile."""
     reading, user = services.reading, request.user
     cursor: str | None = None
     while True:

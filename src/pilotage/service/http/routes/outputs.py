@@ -1,4 +1,4 @@
-"""What jobs left behind, over HTTP: logs, GASW's output object of a package, and the files of a job's results."""
+"""Results of jobs over HTTP: logs, GASW's output object of a package, and the output files of a job."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ StreamPath = Annotated[
 OfAttempt = Annotated[int | None, in_query("Only of this attempt.", name="attempt", ge=1)]
 STREAMS = ("stdout", "stderr")
 STANDARD = {f"standard-{stream}": (f"pre-{stream}", stream, f"post-{stream}") for stream in STREAMS}
-"""What was written by everything that was run for an attempt, in its order: the scripts and the application."""
+"""The output of everything an attempt ran, in order: scripts and application."""
 
 
 class LogView(View, frozen=True, kw_only=True):
-    """What the programs of an attempt wrote to one stream; in the middle `dropped_bytes` are missing."""
+    """What an attempt printed to one stream; `dropped_bytes` are missing in the middle."""
 
     attempt: int
     stream: str
@@ -80,12 +80,12 @@ def _found(services: Services, request: Ask, job: str, package: str) -> tuple[Jo
     "/v1/jobs/{job:str}/packages/{package:str}/logs",
     operation_id="logs",
     needs=(READ,),
-    summary="What the programs of a package wrote",
+    summary="The logs of a package",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def logs(request: Ask, services: Book, job: JobPath, package: PackagePath, attempt: OfAttempt = None) -> LogsView:
-    """Standard output and error of every attempt; of one that goes on, as far as it was told."""
+    """Standard output and error of every attempt; for a running one, as far as received."""
     running = running_of(services)
 
     def answer() -> LogsView:
@@ -119,7 +119,7 @@ def _view(log: LogText) -> LogView:
 async def one_log(
     request: Ask, services: Book, job: JobPath, package: PackagePath, attempt: AttemptPath, stream: StreamPath
 ) -> Reply[str]:
-    """What was written to one stream of one attempt; a line says where something is missing."""
+    """One stream of one attempt; a line says where bytes are missing."""
     running = running_of(services)
 
     def answer() -> str:
@@ -148,12 +148,12 @@ def text_of(log: LogText) -> str:
     "/v1/jobs/{job:str}/packages/{package:str}/outputs",
     operation_id="package_outputs",
     needs=(READ,),
-    summary="What a package left behind",
+    summary="The output object of a package",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def package_outputs(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageOutput:
-    """GASW's output object: exit code and message, standard output and error, and the outputs that were granted."""
+    """GASW's output object: exit code and message, standard output and error, and the granted outputs."""
     running = running_of(services)
 
     def answer() -> PackageOutput:
@@ -193,7 +193,7 @@ def _output(
 
 
 def _together(base: str, name: str, kept: Mapping[str, LogText]) -> LogPlace | None:
-    """Where several logs are read as one; where only the application wrote, that is its log."""
+    """Where several logs are read as one; if only the application printed, its log."""
     there = [each for each in STANDARD[name] if each in kept]
     if len(there) == 1 and there[0] in STREAMS:
         name = there[0]
@@ -228,14 +228,14 @@ def _manifest(services: Services, job: JobRow, place: PackageId, attempt: Attemp
     "/v1/jobs/{job:str}/outputs",
     operation_id="job_outputs",
     needs=(READ,),
-    summary="The files of a job's results",
+    summary="The output files of a job",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def job_outputs(
     request: Ask, services: Book, job: JobPath, cursor: CursorText = None, limit: Limit = 0
 ) -> OutputsPage:
-    """What the granted attempts made, each file with its size and sha256; as many packages at once as `limit` says."""
+    """The outputs of the granted attempts, each file with its size and sha256; `limit` packages per page."""
     running = running_of(services)
 
     def answer() -> OutputsPage:

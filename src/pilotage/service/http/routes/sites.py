@@ -1,4 +1,4 @@
-"""Sites over HTTP: how each stands, why, and what an operator asks of it."""
+"""Sites over HTTP: the status of each, the reasons for it, and operations on it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ PILOTS_LOOKED_AT = 1000
 PILOTS_SHOWN = 20
 WORDS_LINES = 5
 GONE = "gone"
-"""The status of a site that the book knows and the service does not, or no more."""
+"""The status of a site that the book knows but the service does not."""
 
 SitePath = Annotated[str, in_path("The name of the site.")]
 
 
 class SiteView(View, frozen=True, kw_only=True):
-    """A place that runs attempts, and how it stands: `says` is what keeps things waiting there, in its own words.
+    """A site and its status: `says` is the site's own message about what delays work there.
 
-    `unheard` tells of what does not begin there, or runs and does not speak.
+    `unheard` tells of batch jobs that do not start, or run without contacting the service.
     """
 
     site: str
@@ -62,7 +62,7 @@ class SiteView(View, frozen=True, kw_only=True):
 
 
 class SitesView(View, frozen=True, kw_only=True):
-    """All sites, the file in which they are written down, and what is wrong with it."""
+    """All sites, the file that configures them, and its fault."""
 
     sites: list[SiteView]
     file: str
@@ -70,7 +70,7 @@ class SitesView(View, frozen=True, kw_only=True):
 
 
 class SiteDetail(View, frozen=True, kw_only=True):
-    """A site, what is written of it, why it is or is not chosen, its latest pilots, and which of them are not heard."""
+    """A site, its entry, why it is or is not chosen, its latest pilots, and those that do not contact us."""
 
     site: SiteView
     entry: dict[str, Any] | None
@@ -80,7 +80,7 @@ class SiteDetail(View, frozen=True, kw_only=True):
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What the parts of a service know of a site."""
+    """Everything the service knows of a site."""
 
     name: str
     row: SiteRow | None
@@ -88,12 +88,12 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     kept: KeptSites
     said: str
     pilots: list[PilotRow]
-    runs: bool  # then a site that the engine does not know is gone, whatever was last written of it
+    runs: bool  # then a site unknown to the engine is gone, whatever the book says
 
 
 @get("/v1/sites", operation_id="sites", needs=(READ,), summary="Sites", tags=["sites"], faults=(401, 403, 503))
 async def sites(request: Ask, services: Book) -> SitesView:
-    """Every site and how it stands; those that the service knows first."""
+    """All sites and their status; those that the service knows first."""
     known = await _known(request, services, None)
     kept = _kept(services)
     return SitesView(sites=[_view(each) for each in known], file=kept.file, fault=kept.fault)
@@ -108,7 +108,7 @@ async def sites(request: Ask, services: Book) -> SitesView:
     faults=(400, 401, 403, 404, 503),
 )
 async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
-    """A site, what is written of it, why it is or is not chosen, and its latest pilots."""
+    """A site, its entry, why it is or is not chosen, and its latest pilots."""
     known = (await _known(request, services, site))[0]
     entry = known.kept.entries.get(site)
     shown = sorted(known.pilots, key=lambda row: row.updated_at, reverse=True)[:PILOTS_SHOWN]
@@ -126,12 +126,12 @@ async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
     status=200,
     operation_id="hibernate_site",
     needs=(SITES,),
-    summary="Choose a site no more",
+    summary="Hibernate a site",
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
 )
 async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
-    """Give a site nothing more until somebody wakes it; what runs there goes on. The body may have a `message`."""
+    """Send nothing more to a site until it is woken; running packages continue. The body may have a `message`."""
     return await _operated(request, services, site, "hibernate", key)
 
 
@@ -140,7 +140,7 @@ async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey =
     status=200,
     operation_id="wake_site",
     needs=(SITES,),
-    summary="Give a site a new chance",
+    summary="Wake a site",
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
 )
@@ -154,12 +154,12 @@ async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None
     status=200,
     operation_id="probe_site",
     needs=(SITES,),
-    summary="Try whether a pilot comes up",
+    summary="Probe a site",
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
 )
 async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
-    """Start one pilot there that ends at once; whether it came is an event, `SiteProbed`."""
+    """Start one pilot that ends at once; whether it started is recorded as an event, `SiteProbed`."""
     return await _operated(request, services, site, "probe", key)
 
 
@@ -168,14 +168,14 @@ async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = Non
     status=200,
     operation_id="try_site",
     needs=(SITES,),
-    summary="Watch whether a pilot comes up",
+    summary="Test a site with one pilot",
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
 )
 async def try_site(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
-    """Start one pilot there that ends at once, beside those that live, and by which the site is not judged.
+    """Start one pilot that ends at once, in addition to the live ones; the site is not judged by it.
 
-    Its name is that of the site, `-trial-`, and the number of the operation.
+    Its name consists of the site's name, `-trial-`, and the number of the operation.
     """
     return await _operated(request, services, site, "try", key)
 
@@ -199,7 +199,7 @@ def _message(body: bytes) -> str:
     try:
         fields = msgspec.json.decode(body, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise Malformed(f"the body has a text `message`, or nothing: {fault}") from None
+        raise Malformed(f"the body may have a text `message` only: {fault}") from None
     unknown = [name for name in fields if name != "message"]
     if unknown:
         raise Malformed("no such field", subject=unknown[0][:64], expected="message")
@@ -220,7 +220,7 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
     found = []
     for name in names:
         stand = stands.get(name)
-        # Whoever looks at all of them is told the last words only where something is wrong.
+        # In the list of all sites, the last words are shown only for those in trouble.
         looks = only is not None or (stand is not None and bool(stand.dead_starts))
         found.append(
             _Known(
@@ -249,12 +249,12 @@ def _kept(services: Services) -> KeptSites:
 
 
 def _pilots(services: Services, site: str) -> list[PilotRow]:
-    """The latest pilots of a site, and what was asked for there."""
+    """The latest pilots and pilot requests of a site."""
     return services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
 
 
 def last_words(pilots: list[PilotRow]) -> str:
-    """The end of what the last one wrote that ended before it spoke; nothing where every one spoke, or none wrote."""
+    """The last lines of the latest pilot that ended without contacting the service; empty if there is none."""
     dead = [row for row in pilots if row.ended_at is not None and row.started_at is None and row.stderr]
     last = max(dead, key=lambda row: row.ended_at or 0.0, default=None)
     if last is None:
@@ -300,7 +300,7 @@ def _names(engine: Engine) -> list[str]:
 
 
 def _unknown(site: str, known: Collection[str]) -> UnknownSite:
-    hint = did_you_mean(site, sorted(known)) or "see them all: pilotage site list"
+    hint = did_you_mean(site, sorted(known)) or "list all: pilotage site list"
     return UnknownSite("no such site", subject=f"site {site[:64]}", next_step=hint)
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: made, listed, refreshed, rebound, dropped; and their notices, by long poll or as a stream."""
+"""Subscriptions over HTTP: create, list, refresh, rebind and drop them; fetch notices by long poll or stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pilotage.service.notifications.subscriptions import Asked
 NOTICES_MAX = 1000
 STREAM_NOTICES_MAX = 1000
 STREAM_SECONDS_MAX = 600.0
-"""A stream ends after so many notices or so long: who follows comes back with `Last-Event-ID`, which acknowledges."""
+"""A stream ends after so many notices or seconds; the client comes back with `Last-Event-ID`, which acknowledges."""
 
 STILL_HERE_SECONDS = 15.0
 
@@ -49,43 +49,43 @@ Answer = TypeVar("Answer")
 Name = Annotated[str, Meta(max_length=200)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=100)]
 Seconds = Annotated[
-    float, Meta(gt=0, description="How long it lives from now on; never longer than the setting allows.")
+    float, Meta(gt=0, description="How long it is valid from now on; never longer than the setting allows.")
 ]
 SubscriptionPath = Annotated[str, in_path("The id of the subscription.")]
 AfterNumber = Annotated[
     str,
     in_query(
-        "Only notices behind this number, the `after` of the last answer; those up to it are acknowledged.",
+        "Only notices after this number, the `after` of the last answer; earlier ones are acknowledged.",
         name="after",
         max_length=40,
     ),
 ]
-NoticeLimit = Annotated[int, in_query("Notices at most.", name="limit", ge=1, le=NOTICES_MAX)]
+NoticeLimit = Annotated[int, in_query("The most notices to return.", name="limit", ge=1, le=NOTICES_MAX)]
 
 _encode = msgspec.json.Encoder().encode
 
 
 class SubscribeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to be told of, and how. With neither states nor attributes, of every change of state."""
+    """What to be notified of, and how. With neither states nor attributes, of every change of state."""
 
-    query: Annotated[str, Meta(max_length=8192, description="Only what this query asks for; all without it.")] = ""
+    query: Annotated[str, Meta(max_length=8192, description="Only what this query matches; all without it.")] = ""
     target: Annotated[str, Meta(max_length=20, description="`packages` or `jobs`.")] = "packages"
-    states: Annotated[Names, Meta(description="Entering one of these states matters.")] = ()
-    attributes: Annotated[Names, Meta(description="A change of one of these attributes matters.")] = ()
+    states: Annotated[Names, Meta(description="Notify on entering one of these states.")] = ()
+    attributes: Annotated[Names, Meta(description="Notify on a change of one of these attributes.")] = ()
     validity_seconds: Seconds | None = None
     transport: Annotated[str, Meta(max_length=20, description="`poll`, `webhook` or `mail`.")] = "poll"
     address: Annotated[str, Meta(max_length=2048, description="The URL or the mail address; none for `poll`.")] = ""
-    secret: Annotated[str, Meta(max_length=256, description="Signs webhooks; made up where it is left out.")] = ""
+    secret: Annotated[str, Meta(max_length=256, description="Signs webhooks; generated if omitted.")] = ""
 
 
 class RefreshBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For how long to live on; the default validity where it is left out."""
+    """The new validity; the default one if omitted."""
 
     validity_seconds: Seconds | None = None
 
 
 class RebindBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where to send notices from now on, those that are queued too; the secret stays where none is given."""
+    """Where to send notices from now on, including queued ones; the secret stays if none is given."""
 
     transport: Annotated[str, Meta(max_length=20)]
     address: Annotated[str, Meta(max_length=2048)] = ""
@@ -93,7 +93,7 @@ class RebindBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SubscriptionView(View, frozen=True, kw_only=True):
-    """A subscription; `tries` in a row have failed, the last with `fault`, and the next is at `next_at`."""
+    """A subscription; the last `tries` deliveries failed, the last one with `fault`, and the next is at `next_at`."""
 
     id: str
     target: str
@@ -110,14 +110,14 @@ class SubscriptionView(View, frozen=True, kw_only=True):
 
 
 class CreatedView(View, frozen=True, kw_only=True):
-    """A new subscription, and the secret its webhooks are signed with, which is not shown again."""
+    """A new subscription, and the secret that signs its webhooks, which is not shown again."""
 
     subscription: SubscriptionView
     secret: str
 
 
 class SubscriptionsView(View, frozen=True, kw_only=True):
-    """All subscriptions of one's own, oldest first."""
+    """All your subscriptions, oldest first."""
 
     subscriptions: list[SubscriptionView]
 
@@ -136,7 +136,7 @@ class NoticeView(View, frozen=True, kw_only=True):
 
 
 class NoticesView(View, frozen=True, kw_only=True):
-    """Notices behind a number; ask again with `after` for what follows, which says that these arrived."""
+    """Notices after a number; ask again with `after` for the next ones, which acknowledges these."""
 
     notices: list[NoticeView]
     after: str
@@ -146,7 +146,7 @@ class NoticesView(View, frozen=True, kw_only=True):
 def _view(row: SubscriptionRow) -> SubscriptionView:
     states, attributes = json.loads(row.states), json.loads(row.attributes)
     if len(states) == len(STATES):
-        # Every state is a change of the state, as one would have asked for it.
+        # All states: the client asked for every change of state.
         states, attributes = [], ["state", *attributes]
     return SubscriptionView(
         id=row.subscription,
@@ -186,7 +186,7 @@ async def _ask(services: Services, question: Callable[[], Answer]) -> Answer:
     faults=(400, 401, 403, 409, 503, 507),
 )
 async def subscribe(request: Ask, services: Book, data: Annotated[SubscribeBody, in_body()]) -> CreatedView:
-    """Be told, from now on, of what changes; durably, until the validity is over."""
+    """Be notified of changes from now on; durable until the validity ends."""
     asked = msgspec.convert(data, Asked, from_attributes=True)
     row = await _ask(services, lambda: _notifications(services).subscriptions.create(request.user, asked))
     return CreatedView(subscription=_view(row), secret=row.secret)
@@ -196,12 +196,12 @@ async def subscribe(request: Ask, services: Book, data: Annotated[SubscribeBody,
     "/v1/subscriptions",
     operation_id="subscriptions",
     needs=(READ,),
-    summary="One's own subscriptions",
+    summary="Your subscriptions",
     tags=["subscriptions"],
     faults=(400, 401, 403, 503),
 )
 async def list_subscriptions(request: Ask, services: Book) -> SubscriptionsView:
-    """The subscriptions of who asks that are not over."""
+    """The sender's subscriptions that have not expired."""
     rows = _notifications(services).subscriptions.of(request.user)
     return SubscriptionsView(subscriptions=[_view(row) for row in rows])
 
@@ -215,7 +215,7 @@ async def list_subscriptions(request: Ask, services: Book) -> SubscriptionsView:
     faults=(400, 401, 403, 404, 503),
 )
 async def one_subscription(request: Ask, services: Book, subscription: SubscriptionPath) -> SubscriptionView:
-    """One of them, with what became of the last try to deliver."""
+    """One subscription, with the outcome of its last delivery."""
     return _view(_notifications(services).subscriptions.get(request.user, subscription))
 
 
@@ -225,14 +225,14 @@ async def one_subscription(request: Ask, services: Book, subscription: Subscript
     operation_id="refresh_subscription",
     answered_by="framework",
     needs=(READ, SUBSCRIBE),
-    summary="Let a subscription live on",
+    summary="Extend a subscription",
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 503, 507),
 )
 async def refresh_subscription(
     request: Ask, services: Book, subscription: SubscriptionPath, data: Annotated[RefreshBody, in_body()]
 ) -> SubscriptionView:
-    """Set its end anew, counted from now."""
+    """Set a new end of validity, counted from now."""
     found = _notifications(services).subscriptions
     row = await _ask(
         services, lambda: found.refresh(request.user, subscription, validity_seconds=data.validity_seconds)
@@ -251,7 +251,7 @@ async def refresh_subscription(
 async def rebind_subscription(
     request: Ask, services: Book, subscription: SubscriptionPath, data: Annotated[RebindBody, in_body()]
 ) -> SubscriptionView:
-    """Change the transport or the address; what is queued goes to the new one, at once."""
+    """Change the transport or the address; queued notices go to the new one, at once."""
     found = _notifications(services).subscriptions
     row = await _ask(
         services,
@@ -271,7 +271,7 @@ async def rebind_subscription(
     faults=(400, 401, 403, 404, 503, 507),
 )
 async def drop_subscription(request: Ask, services: Book, subscription: SubscriptionPath) -> None:
-    """End it, with everything that was still to be told."""
+    """End a subscription and discard its queued notices."""
     await _ask(services, lambda: _notifications(services).subscriptions.drop(request.user, subscription))
 
 
@@ -279,7 +279,7 @@ async def drop_subscription(request: Ask, services: Book, subscription: Subscrip
     "/v1/subscriptions/{subscription:str}/notices",
     operation_id="notices",
     needs=(READ, SUBSCRIBE),
-    summary="Notices of a subscription that is polled",
+    summary="Notices of a polled subscription",
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 409, 503, 507),
     answers={200: (NoticesView, "Notices in order; with `Accept: text/event-stream`, a stream of them as they come.")},
@@ -293,7 +293,7 @@ async def subscription_notices(
     wait_seconds: WaitSeconds = 0.0,
     last_event_id: LastEventId = None,
 ) -> Reply[NoticesView]:
-    """What is still to be told behind a number. A number acknowledges: what it ends is told to nobody again."""
+    """Queued notices after a number, which acknowledges: notices up to it are discarded."""
     polling = _Polling(request, services, subscription)
     if request.wants_stream:
         start = max(_number(after, "after"), _number(last_event_id or "", "Last-Event-ID"))
@@ -321,7 +321,7 @@ def _number(text: str, name: str) -> Number:
 
 
 class _Polling:
-    """One who fetches the notices of a subscription, now or as they come."""
+    """A client that fetches the notices of a subscription."""
 
     def __init__(self, request: Ask, services: Services, subscription: str) -> None:
         self._request = request
@@ -330,20 +330,20 @@ class _Polling:
         self._base_url = _notifications(services).base_url
 
     async def acknowledge(self, through: Number) -> None:
-        """Everything up to a number has arrived."""
+        """Acknowledge all notices up to a number."""
         found = _notifications(self._services).subscriptions
         user, name = self._request.user, self._subscription
         if through > START:
             await _ask(self._services, lambda: found.acknowledge(user, name, through=through))
 
     async def look(self, after: Number, *, limit: int) -> Sequence[NoticeRow]:
-        """What there is behind a number, and one more where there is."""
+        """The notices after a number, and one more if there is."""
         found = _notifications(self._services).subscriptions
         user, name = self._request.user, self._subscription
         return await _ask(self._services, lambda: found.notices(user, name, after=after, limit=limit + 1))
 
     async def wait(self, after: Number, *, limit: int, wait_seconds: float) -> Sequence[NoticeRow]:
-        """The same, but where there is nothing, wait for it."""
+        """The same, but wait if there are none."""
         bell = self._services.bell
         until = time.monotonic() + min(wait_seconds, WAIT_SECONDS_MAX)
         with bell.listen(bell_name(self._subscription)) as listener:
@@ -354,7 +354,7 @@ class _Polling:
         return found
 
     async def stream(self, first: Sequence[NoticeRow], after: Number) -> AsyncIterator[bytes]:
-        """Server-sent events. Sent is not heard: only the number that a follower comes back with acknowledges."""
+        """Stream server-sent events. Only the number that the client comes back with acknowledges."""
         bell = self._services.bell
         until = time.monotonic() + STREAM_SECONDS_MAX
         sent, found = 0, first
@@ -373,11 +373,11 @@ class _Polling:
                 try:
                     found = await self.look(after, limit=NOTICES_MAX)
                 except PilotageError:
-                    # Dropped, rebound, over, or the journal is gone: who comes back is told which.
+                    # Dropped, rebound, expired, or the journal is gone: the client learns which when it comes back.
                     return
 
     def view(self, row: NoticeRow) -> NoticeView:
-        """A notice as it is answered."""
+        """The view of a notice."""
         event = cloud_event(notice_of(row, base_url=self._base_url))
         return NoticeView(
             specversion=event.specversion,

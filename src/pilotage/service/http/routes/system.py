@@ -1,4 +1,4 @@
-"""What is around the jobs, over HTTP: pilots, nodes, statistics, how far the book is, and whether all is well."""
+"""The system around the jobs, over HTTP: pilots, nodes, statistics, the book's position, and health."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotage.service.http.errors import NotWell
 from pilotage.service.http.routing import AfterName, Ask, Book, Limit, get, in_query
 from pilotage.service.journal.writer import WriterStopped
 
-Window = Annotated[Literal["1m", "1h", "1d"], in_query("The time before now that is looked at.")]
+Window = Annotated[Literal["1m", "1h", "1d"], in_query("The period up to now to cover.")]
 SiteName = Annotated[str | None, in_query("Only this site; empty for packages that have none.")]
 Activity = Annotated[str | None, in_query("Only this activity; empty for packages that have none.")]
 
@@ -24,7 +24,7 @@ Activity = Annotated[str | None, in_query("Only this activity; empty for package
     operation_id="position",
     needs=(READ,),
     is_for_packages=True,
-    summary="How far the book is",
+    summary="The position of the book",
     tags=["book"],
     faults=(401, 403, 503),
 )
@@ -37,7 +37,7 @@ async def position(request: Ask, services: Book) -> PositionView:
     "/v1/statistics",
     operation_id="statistics",
     needs=(READ,),
-    summary="How work flows",
+    summary="Flow of packages",
     tags=["statistics"],
     faults=(400, 401, 403, 503),
 )
@@ -66,7 +66,7 @@ async def pilots(request: Ask, services: Book, after: AfterName = "", limit: Lim
 
 @get("/v1/nodes", operation_id="nodes", needs=(READ,), summary="Nodes", tags=["sites"], faults=(400, 401, 403, 503))
 async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> NodesPage:
-    """Computers by name, as they described themselves."""
+    """Nodes by name, as they described themselves."""
 
     def answer() -> NodesPage:
         found = services.reading.nodes(request.user, after=after, limit=limit)
@@ -79,21 +79,21 @@ async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limi
     "/healthz",
     operation_id="health",
     needs=(),
-    summary="Whether all is well",
+    summary="Health",
     tags=["book"],
     is_open=True,
     faults=(503,),
 )
 async def health(services: Book) -> HealthView:
-    """200 while events are taken, questions answered and jobs run; needs no token. Else 503, with the reason."""
+    """200 while the service stores events, answers queries and runs jobs; needs no token. Else 503, with the reason."""
     if not services.writer.alive:
-        raise WriterStopped("the service does not write")
+        raise WriterStopped("the service no longer writes its book")
     if services.running is not None and not services.running.jobs.alive:
-        raise NotRunning("the service runs nothing any more", next_step="its log says why; start it anew")
+        raise NotRunning("the service no longer runs jobs", next_step="its log says why; start it again")
     if why := services.journal.trouble:
         raise JournalUnavailable(why)
     if services.is_full():
-        raise NotWell("the disk of the service is full", next_step="make room there, and it goes on by itself")
+        raise NotWell("the disk of the service is full", next_step="free some space there; work resumes by itself")
     if services.writer.trouble:
         raise NotWell(services.writer.trouble)
     await services.ask(services.journal.position)
