@@ -47,7 +47,7 @@ def _asked(source: Source, remove: Mapping[str, str]) -> ObsoleteFiles:
     for _ in range(ASKED_MAX - 1):
         try:
             return _asked_once(source.folder, request)
-        except JournalBusy:  # a service began, or another command has the book for a moment
+        except JournalBusy:  # a service started, or another command has the book for a moment
             continue
     return _asked_once(source.folder, request)
 
@@ -82,7 +82,7 @@ def _settings_of_book(folder: Path) -> Settings | None:
 
 
 def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
-    """Look without writing anything, beside whoever writes the book."""
+    """Search without writing anything, next to the writer of the book."""
     from pilotage.app.job_stores import copied_job_stores
 
     reader = open_reader(settings)
@@ -96,7 +96,7 @@ def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> Obsole
 
 
 def _removed(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
-    """Remove, with the book for this process alone: no service begins meanwhile."""
+    """Remove, with the book locked for this process: no service starts meanwhile."""
     from pilotage.app.job_stores import open_job_stores
     from pilotage.service.jobs.clean import removal_notes
     from pilotage.service.journal.writer import Batch, Keeper

@@ -1,4 +1,4 @@
-"""The store for the files of jobs, chosen here and nowhere else: their tree, the index of results, the logs of attempts."""
+"""The stores for the files of jobs, chosen only here: their tree, the index of results, the logs of attempts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pilotage.ports import AttemptLogs, JobTree, ResultsIndex
 
 Learning = Callable[["ResultsIndex"], Callable[[str], bool]]
-"""Makes, for an index, what has it learn from the book which files of a folder are ours."""
+"""Makes, for an index, the function that updates it from the book with the files of a folder."""
 
-_BESIDE = ("", "-wal")  # what SQLite has not moved into its file yet lies beside it
+_BESIDE = ("", "-wal")  # SQLite's write-ahead log lies beside it
 
 
 @dataclass(frozen=True)
 class JobStores:
-    """Where a state folder keeps the files of jobs, and what it remembers of them."""
+    """The stores of a state folder."""
 
     tree: JobTree
     index: ResultsIndex
@@ -29,7 +29,7 @@ class JobStores:
 
     def close(self) -> None:
         """Close all three."""
-        self.tree.close()  # it hands the index what it remembers of files
+        self.tree.close()  # first, since it writes cached checksums to the index
         self.index.close()
         self.logs.close()
 
@@ -39,7 +39,7 @@ def _learn_nothing(_: ResultsIndex) -> Callable[[str], bool]:
 
 
 def open_job_stores(state: Path, *, learning: Learning = _learn_nothing) -> JobStores:
-    """The stores of a state folder; by `learning`, their index gets from the book what it has lost."""
+    """The stores of a state folder; with `learning`, their index is updated from the book."""
     from pilotage.adapters.stores.folder_tree import FolderTree
     from pilotage.adapters.stores.logs import SqliteLogs
     from pilotage.adapters.stores.results_index import SqliteResultsIndex
@@ -52,7 +52,7 @@ def open_job_stores(state: Path, *, learning: Learning = _learn_nothing) -> JobS
 
 @contextmanager
 def copied_job_stores(state: Path, *, learning: Learning = _learn_nothing) -> Iterator[JobStores]:
-    """The stores of a state folder, looked at in a copy: not even a checksum that is remembered changes the folder."""
+    """The stores of a state folder, in a copy: not even a cached checksum changes the folder."""
     from pilotage.adapters.stores.work_database import FILE
 
     with tempfile.TemporaryDirectory(prefix="pilotage-plan-") as made:

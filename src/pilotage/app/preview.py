@@ -62,7 +62,7 @@ def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPl
 
 
 def _learned(state: Path, settings: Settings, index: ResultsIndex, folder: str) -> bool:
-    """Have an index learn from the book of a state folder which files of a folder are ours, if there is a book."""
+    """Update an index from the book of a state folder with the files of a folder, if there is a book."""
     from pilotage.service.jobs.output_claims import GrantedFiles
 
     with _reader(state, settings) as book:
@@ -71,7 +71,7 @@ def _learned(state: Path, settings: Settings, index: ResultsIndex, folder: str) 
 
 @contextmanager
 def _reader(state: Path, settings: Settings) -> Iterator[Journal | None]:
-    """The book of a state folder, to be read; None where there is none that can be."""
+    """The book of a state folder, for reading; None if there is none that can be read."""
     from pilotage.adapters.journals.sqlite.reader import SqliteReader
     from pilotage.app.service.offline import is_readable
 
@@ -98,7 +98,7 @@ def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) 
 
 
 def _admission(sent: Submission, sites: Sequence[Site], state: Path, settings: Settings) -> Admission:
-    """What the service that a run would start would say: with these settings, and the unfinished jobs of this book."""
+    """The answer of the service that a run would start: with these settings, and the unfinished jobs of this book."""
 
     def admission(made: JobPlan) -> Refused | tuple[str, ...]:
         from pilotage.app.service.serve import engine_settings

@@ -72,7 +72,7 @@ def test_pilots_of_another_computer_are_not_told_this_ones_own_address(tmp_path:
 
 
 def test_a_service_that_has_not_said_where_it_answers_has_no_address(tmp_path: Path) -> None:
-    with pytest.raises(SiteUnreachable, match="has not said yet"):
+    with pytest.raises(SiteUnreachable, match="has not announced"):
         server_for(HERE, state=tmp_path, settings=on(host="127.0.0.1"))
 
 
@@ -103,7 +103,7 @@ def test_a_batch_system_and_this_computer_are_reached_by_ways_of_their_own(tmp_p
     finally:
         for way in ways.values():
             way.close()
-    with pytest.raises(UnknownKind, match="no site of this kind") as refused:
+    with pytest.raises(UnknownKind, match="this kind of site is unknown") as refused:
         access_for(SiteEntry(name="s", kind="abacus"), state=tmp_path, settings=Settings(), tokens=tokens)
     assert refused.value.expected.startswith("local, ")
 

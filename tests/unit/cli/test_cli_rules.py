@@ -179,7 +179,7 @@ def test_a_stage_that_grows_later_is_named(tmp_path: Path) -> None:
 def test_a_reason_nobody_knows_is_refused_with_the_nearest() -> None:
     assert "did you mean 'out-of-memory'?" in refused("rules", "--reason", "out-of-memmory")
     assert "did you mean 'licence'?" in refused("rules", "pilotage.yaml", "--reason", "license")
-    assert "no attempt fails" in refused("rules", "pilotage.yaml", "--reason", "licence", "--package", "2.1.1")
+    assert "no such failure reason" in refused("rules", "pilotage.yaml", "--reason", "licence", "--package", "2.1.1")
 
 
 @pytest.mark.parametrize("name", ["1.4.1", "3.1.1", "other/001/001/001", "x", "1.1"])

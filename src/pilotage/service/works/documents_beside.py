@@ -1,4 +1,4 @@
-"""The documents of a folder as they are now, beside the one that somebody asks about."""
+"""The other documents of a folder, as they are now."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pilotage.language import DiskFolder, LoadedJob, load
 from pilotage.language.folder import EarlierJobs
 from pilotage.model.errors import PilotageError
 
-_HEAD_BYTES = 64 * 1024  # so far into a file it is looked for what a document begins with
+_HEAD_BYTES = 64 * 1024  # how far into a file to look for the beginning of a document
 
 
 def documents_beside(folder: str, document: str, *, jobs: EarlierJobs) -> Iterator[tuple[str, LoadedJob]]:
-    """The other documents of a folder, by name, as far as they can be run as they are; `jobs` knows those that ran before."""
+    """The other documents of a folder that can be loaded, by name; `jobs` finds earlier jobs that they refer to."""
     disk = DiskFolder(folder)
     for name in names_beside(folder, document):
         data = disk.read(name)
@@ -22,16 +22,16 @@ def documents_beside(folder: str, document: str, *, jobs: EarlierJobs) -> Iterat
             continue
         try:
             yield name, load(data, file=name, folder=disk, jobs=jobs).job()
-        except PilotageError:  # what its latest run used is known by the book
+        except PilotageError:  # the book knows what its latest run used
             continue
 
 
 def names_beside(folder: str, document: str) -> Iterator[str]:
-    """Files of a folder that look like documents of our own, without one of them."""
+    """Files of a folder that look like documents of ours, except one."""
     try:
         paths = sorted(Path(folder).iterdir())
     except OSError:
-        return  # nobody can look there
+        return  # the folder cannot be read
     for path in paths:
         if path.suffix in (".yaml", ".yml") and path.name != document and _begins_like_a_document(path):
             yield path.name
