@@ -148,7 +148,7 @@ class Dispatcher:
         return Ask(scope, receive, user=principal, body_bytes_max=self._body_bytes_max(route))
 
     def _admit_odd(self, scope: Any, receive: Receive) -> None:
-        """Let in a request in a form of its own, by the route that the framework finds for it.
+        """Admit a request in an unusual form, by the route that the framework finds for it.
 
         It refuses by itself what names no host, and what is at no route, whoever sends it.
         """

@@ -77,7 +77,7 @@ def earlier_runs(
 
 
 def unfinished_besides(journal: Journal, submission: Submission, *, owner: str) -> int:
-    """How many packages of an owner's unfinished jobs are not over, without the runs of the document of a submission.
+    """Count the unfinished packages of an owner's unfinished jobs, without runs of a submission's document.
 
     Such a run goes on where it is the same, and is killed where it is another.
     """
@@ -249,7 +249,7 @@ def _named_outputs(expansion: Expansion, number: int) -> list[str]:
 
 
 class RetryInputs(NamedTuple):
-    """The files that packages of a job read when they are run again: by name, or by a pattern of what others make for them."""
+    """The files that packages of a job read when they run again: by name, or by a pattern of outputs."""
 
     names: set[str]
     patterns: set[str]
@@ -259,12 +259,12 @@ class RetryInputs(NamedTuple):
         return name in self.names or any(matches(pattern, name) for pattern in self.patterns)
 
     def names_read(self) -> Collection[str]:
-        """The names under which they read files, as far as these are known."""
+        """The known names of files that they read."""
         return self.names
 
 
 def inputs_to_retry(expansion: Expansion, finals: Iterable[FinalPackage]) -> RetryInputs:
-    """What those packages of a job read that are neither done nor dropped; `finals` are all that are over."""
+    """The inputs of packages that are neither done nor dropped; `finals` are all ended ones."""
     over: set[int] = set()
     for each in finals:
         layout = expansion.layouts.get(each.stage - 1)
@@ -279,7 +279,7 @@ def inputs_to_retry(expansion: Expansion, finals: Iterable[FinalPackage]) -> Ret
         found.names.update(package.needed)
         if package.container is not None:
             found.names.add(tidy_name(package.container.image))
-        if package.awaited:  # under names that are not known before
+        if package.awaited:  # names not known in advance
             made = (name for each in _producers(expansion, number) for name in expansion.outputs(each))
             found.patterns.update(made)
     return found
