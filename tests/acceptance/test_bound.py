@@ -132,7 +132,7 @@ def test_an_agent_that_was_changed_while_its_batch_job_waited_is_not_started_and
     assert lines(tmp_path / "begun") == ["1"]
     assert not (tmp_path / "forged").exists()
     told = [each["data"]["message"] for each in run.events("AttemptLost")]
-    assert any(f"{agent} is not the agent that was put there, and is not started" in each for each in told), told
+    assert any(f"{agent} has changed since it was installed, and is not started" in each for each in told), told
 
 
 @pytest.mark.slow

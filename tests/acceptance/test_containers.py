@@ -87,4 +87,4 @@ def test_an_engine_that_is_not_here_is_refused_with_its_name(place: Place) -> No
     )
     done = place.run("run", code=1)
     assert "command-not-found" in done.stdout
-    assert "this node has no engine for it: looked for apptainer" in done.stdout
+    assert "this node has no engine: looked for apptainer" in done.stdout

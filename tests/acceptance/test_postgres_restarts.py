@@ -108,7 +108,7 @@ def test_a_service_whose_book_was_taken_over_stops_and_says_what_to_do(
         os.kill(found.pid, signal.SIGCONT)
     wait_until(lambda: find_service(one.state) is None, "the one that was overtaken to stop")
     reason = why_ended(one.state)
-    assert "another process writes this book by now" in reason
+    assert "another process writes this book now" in reason
     assert "stop the other one, then start this one again" in reason
     assert health(other) == 200
     other.run("serve", "--stop")

@@ -117,7 +117,7 @@ def test_a_file_that_is_not_ours_and_comes_in_between_holds_the_job_until_it_is_
     (place.folder / "between.txt").write_text("precious")
     (place.folder / "go").write_text("made\n")
     done = place.ended(process, code=3)
-    assert "a file is there that pilotage did not make" in done.stdout
+    assert "this file exists, and pilotage did not make it" in done.stdout
     assert "pilotage release between-" in done.stdout
     assert (place.folder / "between.txt").read_text() == "precious"
     (place.folder / "between.txt").rename(place.folder / "kept.txt")

@@ -55,7 +55,7 @@ def test_what_would_replace_a_file_of_another_unfinished_job_is_not_granted_unti
     assert told["done"] == 0  # nothing counts as made that has no names
     assert not (place.folder / "second.dat").exists()
     assert "the outputs of 1.1.1 cannot be published" in told["stuck"]
-    assert "which was not over when this one came, has made another file of this name" in told["stuck"]
+    assert "which had not ended when this job was submitted, has made another file of this name" in told["stuck"]
     assert "same.dat" in told["stuck"]
     assert told["next_step"].endswith(f"then: pilotage release {told['job']}/1.1.1")
     assert told["stuck"].partition(": ")[2] in place.run("explain", f"{told['job']}/1.1.1").stdout
@@ -100,7 +100,7 @@ def test_a_job_whose_last_files_got_no_names_says_so_wherever_it_is_asked(place:
         assert place.told("status", job)["progress"]["failures"][0]["card"]["reason"] == "not-published"
         if served:
             assert "cannot be published" in place.run("explain", f"{job}/1.1.1").stdout
-            assert "a file is there that pilotage did not make" in shown
+            assert "this file exists, and pilotage did not make it" in shown
             place.run("serve", "--stop")
     assert "not under its names" in place.run("explain", f"{job}/1.1.1").stdout
     assert "not under its names" in place.run("status", job).stdout

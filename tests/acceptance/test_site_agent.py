@@ -230,7 +230,7 @@ def test_with_tls_agent_relay_and_pilots_believe_the_service_alone(tmp_path: Pat
         site.wait_for_all()
         assert site.service.url.startswith("https:")
         assert stat.S_IMODE((tmp_path / "site" / "tokens" / SITE).stat().st_mode) == 0o600
-        told = [line for line in site.agent.log().splitlines() if "pilots ask" in line]
+        told = [line for line in site.agent.log().splitlines() if "pilots connect to" in line]
         assert ("ask https:" in told[0]) == (not way)
         assert site.agent.stop() == 0
 
@@ -412,7 +412,7 @@ def test_a_service_that_is_reached_only_over_its_own_ssh_starts_the_agent_and_se
             assert site.doubled() == []
             (log,) = folder.glob("*/site-agent.log")
             assert log.read_text().count("works") == 1, log.read_text()
-            assert "pilots ask spool:" in log.read_text()
+            assert "pilots connect to spool:" in log.read_text()
             service.stop()
             service.rewrite(msgspec.structs.replace(entry, setup=(*entry.setup, "export SETUP=second")))
             service.start()  # an agent that was started as the entry said before is started anew

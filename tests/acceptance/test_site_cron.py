@@ -90,13 +90,13 @@ def account() -> Iterator[Account]:
 
 
 def test_the_line_is_put_into_a_real_crontab_once_and_removed_alone(account: Account) -> None:
-    assert account.site_agent("--uninstall-cron") == "the agent of site lyon is not in your crontab\n"
+    assert account.site_agent("--uninstall-cron") == "the site agent of lyon is not in your crontab\n"
     account.call("crontab", "-", said=OTHERS)
-    assert account.site_agent("--install-cron") == "the agent of site lyon is put into your crontab\n"
-    assert account.site_agent("--install-cron") == "the agent of site lyon is already in your crontab\n"
+    assert account.site_agent("--install-cron") == "the site agent of lyon is added to your crontab\n"
+    assert account.site_agent("--install-cron") == "the site agent of lyon is already in your crontab\n"
     lines = account.call("crontab", "-l").splitlines(keepends=True)
     assert ("".join(lines[:2]), len(lines)) == (OTHERS, 4)
-    assert account.site_agent("--uninstall-cron") == "the agent of site lyon is removed from your crontab\n"
+    assert account.site_agent("--uninstall-cron") == "the site agent of lyon is removed from your crontab\n"
     assert account.call("crontab", "-l") == OTHERS
 
 
@@ -105,7 +105,7 @@ def test_a_real_cron_starts_the_agent_when_the_computer_starts(account: Account)
     assert account.processes() == []
     cron = subprocess.Popen([*account.mounts.prefix, "cron", "-f"], stdin=subprocess.DEVNULL)
     try:
-        wait_until(lambda: "the agent of site lyon works" in account.log(), SECONDS_MAX)
+        wait_until(lambda: "the site agent of lyon runs" in account.log(), SECONDS_MAX)
         owners = {Path(f"/proc/{pid}").stat().st_uid for pid in account.processes()}
         assert owners == {account.folder.stat().st_uid}
     finally:

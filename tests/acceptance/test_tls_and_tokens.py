@@ -143,7 +143,7 @@ def test_an_agent_that_knows_another_authority_says_so_and_tells_the_service_not
         with piloted(place, site, mounts, ca_file=site / "old.pem") as agent:
             assert agent.stderr is not None
             said = agent.stderr.readline()
-            assert "not of the authority in" in said, said
+            assert "not from the authority in" in said, said
             assert not _pilots(place)
 
 

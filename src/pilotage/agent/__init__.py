@@ -1,8 +1,8 @@
-"""Runs on other people's computers, with the standard library of Python 3.8 alone: pilots, site agents, delivery of events.
+"""Runs on other computers, with the standard library of Python 3.8 alone: pilots, site agents, delivery of events.
 
-The pilot, which holds the slots of a node and runs attempts in them; and the spool, in which events of applications wait
-for their server on a local disk, the producer that fills it, and the courier that delivers it. The public names are
-imported when they are first used: a pilot starts quickly because it pays for none of them.
+A pilot holds the slots of a node and runs attempts in them. Applications log events with a producer into a spool on a
+local disk, and a courier delivers them to the server. Public names are imported at first use, so that a pilot starts
+quickly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home when it is first asked for; most of them are errors."""
+    """Import a public name at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

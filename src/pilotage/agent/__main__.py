@@ -1,4 +1,4 @@
-"""The agent as a program: `agent.pyz pilot …` holds the slots of a node and runs what its service gives it."""
+"""The agent's command line: `agent.pyz pilot …` holds the slots of a node and runs attempts for the service."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pilotage.agent.pilot.pilot import PilotSettings
 
 REQUEST_VARIABLE = "PILOTAGE_REQUEST"
-"""Where a batch job finds the request that it was started for."""
+"""Environment variable with the key of the request that this batch job was submitted for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the agent; the exit status."""
+    """Run the agent and return its exit status."""
     chosen = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
     if chosen.command == "settle":
         return _settle(chosen)
@@ -26,13 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pilotage.agent.site.program import main as run_site_agent
 
         return run_site_agent(chosen)
-    gc.disable()  # until the agent flies: what is imported stays
+    gc.disable()  # until the pilot runs: imported modules live as long as the process
     from pilotage.agent.supervisor import Record, supervise
 
     if os.getpid() != os.getsid(0):
         try:
             os.setsid()
-        except PermissionError:  # it leads a process group, as a command of a shell does: its terminal is not for us
+        except PermissionError:  # a process group leader, as a shell starts it, already has a group of its own
             os.setpgid(0, 0)
     return supervise(_settings(chosen), Record(chosen.record))
 
@@ -59,49 +59,47 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pilotage-agent {version}")
     commands = parser.add_subparsers(required=True, dest="command")
     text: dict[str, Any] = {"default": ""}
-    pilot = commands.add_parser("pilot", help="hold slots and run what the service gives")
-    settle = commands.add_parser("settle", help="end, remove and tell what dead pilots left")
-    site = commands.add_parser("site", help="submit and withdraw pilots at a cluster as the service wants")
+    pilot = commands.add_parser("pilot", help="hold slots and run attempts from the service")
+    settle = commands.add_parser("settle", help="clean up after dead pilots and deliver their events")
+    site = commands.add_parser("site", help="submit and cancel pilots at a cluster for the service")
     if "site" in arguments[:1]:
         from pilotage.agent.site.program import add_options
 
         add_options(site)
     for each in (pilot, settle):
         each.add_argument("--server", required=True, metavar="ADDRESS", help="unix:PATH or http://HOST:PORT")
-        each.add_argument("--announcement", metavar="FILE", help="where the service tells its address", **text)
-        each.add_argument("--token-file", metavar="FILE", help="what it shows to the service", **text)
-        each.add_argument("--ca-file", metavar="FILE", help="the only authority whose certificate it believes", **text)
-        each.add_argument("--state", required=True, metavar="DIR", help="where spools and scratch folders are")
+        each.add_argument("--announcement", metavar="FILE", help="file where the service announces its address", **text)
+        each.add_argument("--token-file", metavar="FILE", help="file with the token to authenticate with", **text)
+        each.add_argument("--ca-file", metavar="FILE", help="the only CA certificate to trust", **text)
+        each.add_argument("--state", required=True, metavar="DIR", help="folder for spools and scratch folders")
     request = os.environ.get(REQUEST_VARIABLE, "")
     told: dict[str, Any] = {"default": request} if request else {"required": True}
-    pilot.add_argument("--request", metavar="KEY", help="the request that it was started for", **told)
-    pilot.add_argument("--site", required=True, metavar="NAME", help="the site that it is at")
-    pilot.add_argument("--serves", metavar="JOB:PACKAGE:ATTEMPT", help="run this one attempt, and end", **text)
-    pilot.add_argument("--shared-state", action="store_true", help="other computers use the state folder, too")
+    pilot.add_argument("--request", metavar="KEY", help="key of the request for this pilot", **told)
+    pilot.add_argument("--site", required=True, metavar="NAME", help="name of the site")
+    pilot.add_argument("--serves", metavar="JOB:PACKAGE:ATTEMPT", help="run only this attempt, then end", **text)
+    pilot.add_argument("--shared-state", action="store_true", help="the state folder is shared with other computers")
     pilot.add_argument(
         "--scratch-folder",
         metavar="DIR",
-        help="where packages work, such as $TMPDIR; none: in the state folder",
+        help="scratch folder for packages, such as $TMPDIR; default: in the state folder",
         **text,
     )
-    pilot.add_argument("--node", metavar="NAME", help="what this computer is called", **text)
-    pilot.add_argument("--slots", type=int, default=0, metavar="N", help="cores to give; 0: all of them")
+    pilot.add_argument("--node", metavar="NAME", help="name of this computer", **text)
+    pilot.add_argument("--slots", type=int, default=0, metavar="N", help="cores to use; 0: all of them")
     for kind in KINDS:
         pilot.add_argument(kind.option, dest=kind.name, type=int, default=0, metavar=kind.metavar, help=kind.help)
-    pilot.add_argument("--backlog", type=int, default=64, metavar="N", help="attempts to keep waiting")
-    pilot.add_argument("--wall", type=float, default=0.0, metavar="SECONDS", help="how long it may last; 0: for ever")
-    pilot.add_argument(
-        "--idle", type=float, default=300.0, metavar="SECONDS", help="end when there was no work so long"
-    )
+    pilot.add_argument("--backlog", type=int, default=64, metavar="N", help="attempts to queue beyond the slots")
+    pilot.add_argument("--wall", type=float, default=0.0, metavar="SECONDS", help="wall time; 0: no limit")
+    pilot.add_argument("--idle", type=float, default=300.0, metavar="SECONDS", help="end after this time without work")
     pilot.add_argument("--outlive", type=float, default=21_600.0, metavar="SECONDS", help="end without service after")
     pilot.add_argument(
-        "--deserted", type=float, default=21_600.0, metavar="SECONDS", help="the same, with nothing left to do"
+        "--deserted", type=float, default=21_600.0, metavar="SECONDS", help="the same, with nothing left to run"
     )
     pilot.add_argument(
-        "--untold", type=float, default=1800.0, metavar="SECONDS", help="the same, with something left to tell"
+        "--untold", type=float, default=1800.0, metavar="SECONDS", help="the same, with only events left to deliver"
     )
-    pilot.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="to end in, when told to")
-    pilot.add_argument("--record", type=int, default=-1, metavar="DESCRIPTOR", help="an open file to note its fate in")
+    pilot.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="time to end after SIGTERM")
+    pilot.add_argument("--record", type=int, default=-1, metavar="DESCRIPTOR", help="open file for the pilot's record")
     return parser
 
 
@@ -113,7 +111,7 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
     node = chosen.node or os.uname().nodename
     state = os.path.abspath(chosen.state)
     if chosen.shared_state:
-        # What a pilot left is for the next one on its own node: others can neither see whether it lives nor end its processes.
+        # Only a pilot on the same node can see whether another one lives, and end its processes.
         state = os.path.join(state, node)
     os.makedirs(state, mode=0o700, exist_ok=True)
     scratch_folder = usable_folder(chosen.scratch_folder)

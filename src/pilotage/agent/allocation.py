@@ -1,7 +1,8 @@
-"""What an agent asks its batch system about the job that it runs in: how long that may last, and whether its nodes are there.
+"""Asks the batch system about the job this agent runs in: its remaining time, and whether all its nodes are alive.
 
-A program on several nodes that loses one of them ends as if it had failed by itself, long before the batch system knows of it:
-what its launcher returns then says nothing. So the nodes are asked. Only Slurm lets a job ask in one way at every site.
+A program on several nodes that loses one of them fails like any other, long before the batch system notices, and the
+exit status of its launcher does not tell why. So the agent checks the nodes itself. Only Slurm has one way to do so at
+every site.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from functools import partial
 from typing import NamedTuple
 
 ANSWER_SECONDS = 30.0
-"""So long all nodes may take to answer."""
-_END_SECONDS_MAX = 2.0  # whoever is told to end has little time
-_START_SECONDS_MAX = 10.0  # longer than this an agent does not wait before it begins
+"""How long all nodes together may take to answer."""
+_END_SECONDS_MAX = 2.0  # an agent that was told to end has little time
+_START_SECONDS_MAX = 10.0  # an agent waits no longer than this before it starts
 _LINE_CHARACTERS_MAX = 300
 
 
 class Called(NamedTuple):
-    """What came of a command: no exit status where it could not be started, or did not end in time."""
+    """Result of a command; `exit_status` is None if it could not be started or timed out."""
 
     exit_status: int | None
     stderr: str = ""
@@ -31,12 +32,12 @@ class Called(NamedTuple):
 def seconds_left(
     environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], Called] | None = None
 ) -> float:
-    """How long the batch job that this is may still last; 0 where it has no limit, or nobody can tell."""
+    """Remaining time of our batch job; 0 if it has no limit or the limit is unknown."""
     known = os.environ if environment is None else environment
     job = known.get("SLURM_JOB_ID", "")
     if not job.isdecimal():
         return 0.0
-    from pilotage.agent.batch.values import seconds  # with all batch systems, which most agents never need
+    from pilotage.agent.batch.values import seconds  # loads all batch systems, which most agents never need
 
     call = run or partial(_run, seconds_max=_START_SECONDS_MAX)
     told = call(["squeue", "--noheader", f"--jobs={job}", "--format=%L"])
@@ -44,7 +45,7 @@ def seconds_left(
 
 
 def is_over(environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], Called] | None = None) -> bool:
-    """Whether the batch job that this is was told to end because its time is over; not where nobody can tell."""
+    """Tell whether our batch job reached its time limit; False if that is unknown."""
     known = os.environ if environment is None else environment
     job = known.get("SLURM_JOB_ID", "")
     if not job.isdecimal():
@@ -57,9 +58,10 @@ def is_over(environment: Mapping[str, str] | None = None, run: Callable[[Sequenc
 def lost_node(
     environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], Called] | None = None
 ) -> str:
-    """What is wrong with a node of the batch job that this is, in a line; empty where all answer, or nobody can tell.
+    """What is wrong with a node of our batch job, in one line; empty if all nodes answer or none can be asked.
 
-    That this node answers alone, and not all of them together, is what tells a lost one from a site where jobs may not ask.
+    If this node alone answers and all of them together do not, one is lost; if neither does, jobs may not ask at this
+    site.
     """
     known = os.environ if environment is None else environment
     call = run or _run
@@ -76,7 +78,7 @@ def lost_node(
 
 
 def _asking(nodes: int) -> list[str]:
-    # Beside the steps of what failed, which may still hold everything that the job has.
+    # `--overlap`: the failed step may still hold all resources of the job.
     words = ["srun", "--overlap", "--mem=0", "--input=none", "--ntasks-per-node=1"]
     return [*words, f"--nodes={nodes}", f"--ntasks={nodes}", "true"]
 

@@ -1,4 +1,4 @@
-"""The few things that a spool asks of the file system: locks, small files replaced as a whole, folders made durable."""
+"""File operations of a spool: locks, small files replaced atomically, folders synced to disk."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FILE_MODE = 0o600  # events and server names are the business of one user
+FILE_MODE = 0o600  # events and server names are private to one user
 FOLDER_MODE = 0o700
-_BLOCK_BYTES = 65536  # in which a file is read backwards
+_BLOCK_BYTES = 65536  # for reading a file backwards
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it; the newest ones survive a power cut."""
+    """Make a folder and its missing parents; new ones survive a power failure."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -45,7 +45,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Put a small file in place of another: readers see the old one or the new one, also after a power cut."""
+    """Replace a small file atomically: readers see the old or the new content, also after a power failure."""
     new = file.with_name(f"{file.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     try:
@@ -57,7 +57,7 @@ def replace_file(file: Path, content: bytes) -> None:
 
 
 def read_small(file: Path) -> bytes:
-    """What a small file says; nothing where there is none."""
+    """Read a small file; empty if it does not exist."""
     try:
         return file.read_bytes()
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def read_small(file: Path) -> bytes:
 
 
 def append_durably(file: Path, content: bytes) -> None:
-    """Add whole lines to a file and wait until they are on disk; a torn line at its end is cut off first."""
+    """Append whole lines to a file and sync it; a torn line at its end is cut off first."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, FILE_MODE)
     try:
         size = os.lseek(descriptor, 0, os.SEEK_END)
@@ -96,14 +96,14 @@ def _after_last_newline(descriptor: int, *, size_bytes: int) -> int:
 
 
 def open_lock(file: Path) -> int:
-    """Open a file for its lock. A forked child lets go of it: a lock that two processes share excludes neither."""
+    """Open a file for its lock. A forked child closes it: a lock that two processes share excludes neither."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, FILE_MODE)
     _locks.add(descriptor)
     return descriptor
 
 
 def close_lock(descriptor: int) -> None:
-    """Let go of a lock and close its file; in a forked child it is closed already, and its number may be another's."""
+    """Release a lock and close its file; a forked child has closed it already, and its number may be reused."""
     if descriptor in _locks:
         _locks.discard(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -112,7 +112,7 @@ def close_lock(descriptor: int) -> None:
 
 def _close_locks() -> None:
     for descriptor in _locks:
-        os.close(descriptor)  # no LOCK_UN: that would let go of the parent's lock as well
+        os.close(descriptor)  # no LOCK_UN: that would release the parent's lock as well
     _locks.clear()
 
 
@@ -133,7 +133,7 @@ def locked(file: Path) -> Iterator[None]:
 
 @contextmanager
 def locked_if_free(file: Path) -> Iterator[bool]:
-    """Hold the lock of a file if nobody else does; says whether it is held."""
+    """Hold the lock of a file if it is free; yields whether it is held."""
     descriptor = open_lock(file)
     try:
         try:
@@ -147,7 +147,7 @@ def locked_if_free(file: Path) -> Iterator[bool]:
 
 
 def is_gone(path: str) -> bool:
-    """Whether there is nothing under a path; one that cannot be looked at may be there."""
+    """Tell whether a path does not exist; one that cannot be examined may exist."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -157,25 +157,25 @@ def is_gone(path: str) -> bool:
     return False
 
 
-# The lines of a spool: a checksum, a blank, JSON. People can read them, and a torn one is known as such.
+# A line of a spool is a checksum, a blank and JSON: readable for people, and a torn line is recognised.
 #
 # A segment begins with a header line and may end with an end line; in between each line is an event:
 #
 # 8 hexadecimal digits of CRC-32, a blank, {"source":…,"stream":…,"n":7,"seen":41,"type":…}
 #
-# A line counts when its newline is there and its checksum is right. Whatever follows the last newline was being
-# written when its writer died, and was never sent: the courier sends whole lines only.
+# A line counts when its newline is there and its checksum is right. Bytes after the last newline were being
+# written when the writer died, and were never sent: the courier sends whole lines only.
 
 VERSION = 1
 HEADER_START = b'{"spool":'
 END_START = b'{"end":'
 
 _HEAD = re.compile(rb'\{"source":"[a-z]+","stream":"[^"]+","n":([0-9]+),"seen":([0-9]+),')
-_LINE_MAX = 64 << 20  # no event is that long: what has no newline for so long is not a spool
+_LINE_MAX = 64 << 20  # no event is that long: a file without a newline for so long is not a spool
 
 
 class Mark(NamedTuple):
-    """Where a segment lies: a copy of its folder, here or elsewhere, lies in another place and is known by that."""
+    """Where a segment was written: a copy of its folder lies elsewhere and is recognised by that."""
 
     host: str
     machine: str
@@ -184,7 +184,7 @@ class Mark(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What the first line of a segment says: whose events follow, from which number on, and where they were written."""
+    """The first line of a segment: its stream, its first number, and where it was written."""
 
     source: str
     stream: str
@@ -194,7 +194,7 @@ class Header(NamedTuple):
 
 
 class End(NamedTuple):
-    """What the last line of a segment says: the number that comes next, or why the stream is written no more."""
+    """The last line of a segment: the next number, or why the stream was retired."""
 
     following: int
     seen: int
@@ -202,31 +202,31 @@ class End(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The end of a segment: where its last newline is, and the text of its last line, None if that is damaged."""
+    """The end of a segment: the offset of its last newline, and the text of its last line (None if damaged)."""
 
     end: int
     text: bytes | None
 
 
 def line_of(text: bytes) -> bytes:
-    """The line that keeps a text."""
+    """Encode a text as a line with its checksum."""
     return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
 def text_of(line: bytes) -> bytes | None:
-    """The text that a line (without its newline) keeps, or None where it is not what was written."""
+    """Decode a line (without its newline); None if the checksum is wrong."""
     text = line[9:]
     return text if line[:9] == b"%08x " % zlib.crc32(text) else None
 
 
 def counters_of(text: bytes) -> tuple[int, int] | None:
-    """The number of an event and the position it has seen, or None where the text is no event."""
+    """Number of an event and the position it has seen; None if the text is not an event."""
     found = _HEAD.match(text)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def header_text(header: Header) -> bytes:
-    """The text of a header."""
+    """Encode a header."""
     value: dict[str, Any] = {"spool": "pilotage", "version": VERSION}
     value.update(header._asdict())
     value["mark"] = header.mark._asdict()
@@ -234,7 +234,7 @@ def header_text(header: Header) -> bytes:
 
 
 def parse_header(text: bytes) -> Header | None:
-    """The header that a text says, or None where it is none that this version knows."""
+    """Decode a header; None if this version does not know it."""
     value = _object(text)
     if value is None or value.get("version") != VERSION or not text.startswith(HEADER_START):
         return None
@@ -246,12 +246,12 @@ def parse_header(text: bytes) -> Header | None:
 
 
 def end_text(*, following: int, seen: int, retired: str = "") -> bytes:
-    """The text of an end line."""
+    """Encode an end line."""
     return json.dumps({"end": following, "seen": seen, "retired": retired}, separators=(",", ":")).encode()
 
 
 def parse_end(text: bytes) -> End | None:
-    """What an end line says, or None where the text is none."""
+    """Decode an end line; None if the text is not one."""
     value = _object(text) if text.startswith(END_START) else None
     return End(value["end"], value["seen"], value["retired"]) if value is not None else None
 
@@ -265,9 +265,9 @@ def _object(text: bytes) -> dict[str, Any] | None:
 
 
 def tail_of(descriptor: int, *, size_bytes: int) -> Tail | None:
-    """The last whole line of a file of that size, or None where there is no newline at all.
+    """The last whole line of a file of that size; None if it has no newline.
 
-    It is looked for from the end backwards, so a long segment costs no more than a short one.
+    Reads backwards from the end, so a long segment costs no more than a short one.
     """
     window = 4096
     while True:
@@ -283,6 +283,6 @@ def tail_of(descriptor: int, *, size_bytes: int) -> Tail | None:
 
 
 def first_line(descriptor: int) -> bytes | None:
-    """The text of the first line of a file, or None where it is not whole; a header is short."""
+    """Text of the first line of a file; None if the line is not whole."""
     line, newline, _ = os.pread(descriptor, 4096, 0).partition(b"\n")
     return text_of(line) if newline else None

@@ -1,7 +1,7 @@
-"""What can go wrong on the way of an event, said in the parts that every error of pilotage has.
+"""Errors of event delivery, with the parts that every error of pilotage has.
 
-The agent runs where the rest of pilotage is not installed, so these classes stand apart from `PilotageError`; they carry
-the same attributes, and who shows one shows the other.
+The agent runs where the rest of pilotage is not installed, so these classes do not derive from `PilotageError`. They
+have the same attributes, so one function can show both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class AgentError(Exception):
     retryable = False
 
     def __init__(self, what: str, *, subject: str = "", expected: str = "", got: str = "", next_step: str = "") -> None:
-        """Keep each part apart, so that a terminal and an API can each show them their own way."""
+        """Keep the parts separate, so that a terminal and an API can format them differently."""
         super().__init__(what)
         self.what = what
         self.subject = subject
@@ -26,7 +26,7 @@ class AgentError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        """Say it in one or two lines of plain text."""
+        """One or two lines of plain text."""
         text = f"{self.subject}: {self.what}" if self.subject else self.what
         if self.expected:
             text += f"; expected {self.expected}"
@@ -38,11 +38,11 @@ class AgentError(Exception):
 
 
 class BadEvent(AgentError):
-    """The event breaks the contract of the wire and was not written. Mend what is named and log it again."""
+    """The event violates the wire format and was not written. Correct the named part and log it again."""
 
 
 class BadSetting(AgentError):
-    """A server, token, folder or variable of the environment cannot be used. Mend what is named."""
+    """A server, token, folder or environment variable cannot be used. Correct the named one."""
 
 
 class SpoolError(AgentError):
@@ -62,13 +62,13 @@ class NotDelivered(AgentError):
 
 
 class TokenRefused(NotDelivered):
-    """The server takes no events with this token. They are kept, and go with a delivery that shows a better one."""
+    """The server does not accept events with this token. They are kept, and delivered with the next valid token."""
 
     retryable = False
 
 
 class EventRefused(AgentError):
-    """The server refused this event and says why; it is set aside in `refused.jsonl` of its queue."""
+    """The server refused this event and said why; it is kept in `refused.jsonl` of its queue."""
 
     def __init__(self, what: str, *, code: str, subject: str) -> None:
         """Carry the server's code, such as `unknown_type` or `conflict`."""
@@ -77,7 +77,7 @@ class EventRefused(AgentError):
 
 
 def spool_error(error: OSError, *, doing: str, subject: str) -> SpoolError:
-    """The error to raise when the disk did not do what the spool asked."""
+    """The error for a failed disk operation of the spool."""
     why = error.strerror or type(error).__name__
     if error.errno in _FULL:
         return SpoolFull(

@@ -1,9 +1,9 @@
-"""Regular expressions of users, matched in a time that grows with the text and with nothing else.
+"""Matches regular expressions of users in time linear in the text.
 
-Python's own matcher goes back and tries again, and with `(a+)+$` it tries longer than anyone waits. An expression that can
-be tried in few ways only is left to it. Any other becomes an automaton, which reads each character once: first all states
-that the text may have led to, and where the same set was met before, what came of it then (Thompson 1968). What no
-automaton can do, backreferences and looking around together with unlimited repetition, is refused.
+Python's own matcher backtracks, and `(a+)+$` can take exponential time. An expression with few ways to try is left to
+it. Any other becomes an automaton that reads each character once: it tracks all states the text may have led to, and
+caches the transitions between such sets (Thompson 1968). Backreferences and lookaround together with unlimited
+repetition, which no automaton can match, are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ except ImportError:
     import sre_constants as _sre
     import sre_parse as _sre_parse
 
-_WAYS_MAX = 1000  # in which an expression may be tried at one place of a text, to be left to Python's matcher
+_WAYS_MAX = 1000  # ways to try an expression at one position, up to which Python's matcher is used
 _WIDTH_MAX = 1000  # of a match
 _STATES_MAX = 5000
 _NODES_KEPT_MAX = 1000
@@ -38,22 +38,22 @@ _REPEATS = frozenset(
     getattr(_sre, name) for name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") if hasattr(_sre, name)
 )
 
-_EMPTY_IS_NO_BOUNDARY = re.search(r"\B", "") is not None
+_EMPTY_IS_NO_BOUNDARY = re.search(r"\B", "") is not None  # differs between versions of Python
 
 _ALPHABETS = int(re.ASCII | re.LOCALE | re.UNICODE)
 
 Flags = int
-if TYPE_CHECKING:  # Python 3.8 cannot say it
+if TYPE_CHECKING:  # Python 3.8 cannot evaluate these types
     Tests = Callable[[str], Any]
-    Answers = Callable[[str], object]  # true or false of a text
+    Answers = Callable[[str], object]  # its truth tells whether a text matches
 
 
 class UnboundedExpression(ValueError):
-    """An expression that cannot be matched in a time that is known beforehand."""
+    """The time to match this expression has no known bound."""
 
 
 class Expression:
-    """A regular expression that takes a time in proportion to the text, whatever both are.
+    """A regular expression that matches in time linear in the text.
 
     `search` tells whether it matches anywhere in a text, `fullmatch` whether it matches the whole.
     """
@@ -61,7 +61,6 @@ class Expression:
     __slots__ = ("fullmatch", "search")
 
     def __init__(self, *, search: Answers, fullmatch: Answers) -> None:
-        """Take the two ways to ask."""
         self.search = search
         self.fullmatch = fullmatch
 
@@ -78,7 +77,7 @@ def compile_expression(expression: str) -> Expression:
 
 
 def _ways(tree: Any) -> int:
-    """In how many ways an expression may be tried at one place, up to a little more than the limit."""
+    """Number of ways to try an expression at one position, up to a little more than the limit."""
     ways = 1
     for operation, argument in tree:
         ways = min(ways * _ways_of(operation, argument), _WAYS_MAX + 1)
@@ -106,18 +105,18 @@ def _ways_of(operation: Any, argument: Any) -> int:
 
 
 class _State:
-    """A state of the automaton: it takes a character that passes a test, or goes on by itself."""
+    """A state of the automaton: consumes a character that passes a test, or moves on without one."""
 
     __slots__ = ("place", "targets", "test")
 
     def __init__(self, targets: list[int], *, test: Tests | None = None, place: _Place | None = None) -> None:
         self.targets = targets
         self.test = test  # of a character
-        self.place = place  # where it must be to go on
+        self.place = place  # position where it may move on
 
 
 class _Place:
-    """Where a `^`, a `$` or the edge of a word can be passed."""
+    """An anchor: a `^`, a `$` or a word boundary."""
 
     __slots__ = ("_flags", "_what")
 
@@ -126,7 +125,7 @@ class _Place:
         self._flags = flags
 
     def holds(self, before: str, after: str, *, is_last: bool) -> bool:
-        """Whether it is between two characters, either of which may be missing; whether `after` is the last one."""
+        """Tell whether the anchor matches between two characters, either of which may be missing."""
         what, lines = self._what, bool(self._flags & re.MULTILINE)
         if what is _sre.AT_BEGINNING_STRING or (what is _sre.AT_BEGINNING and not lines):
             return not before
@@ -136,7 +135,7 @@ class _Place:
             return not after
         if what is _sre.AT_END:
             return not after or (after == "\n" and (lines or is_last))
-        if not before and not after:  # in an empty text \B is where this Python says
+        if not before and not after:  # whether \B matches an empty text depends on the version of Python
             return what is not _sre.AT_BOUNDARY and _EMPTY_IS_NO_BOUNDARY
         differs = self._is_word(before) != self._is_word(after)
         return differs if what is _sre.AT_BOUNDARY else not differs
@@ -148,7 +147,7 @@ class _Place:
 
 
 class _Node:
-    """A set of states that a text may have led to, and what came of it with each character so far."""
+    """A set of states that a text may have led to, with the transitions computed so far."""
 
     __slots__ = ("following", "states")
 
@@ -158,7 +157,7 @@ class _Node:
 
 
 class _Automaton:
-    """All states at once: no character is read twice."""
+    """Follows all states at once, so that no character is read twice."""
 
     def __init__(self, tree: Any, flags: Flags) -> None:
         self._states: list[_State] = [_State([])]  # the first is the end
@@ -169,11 +168,11 @@ class _Automaton:
         self._answers = 0
 
     def search(self, text: str) -> bool:
-        """Whether it matches anywhere in a text."""
+        """Tell whether it matches anywhere in a text."""
         return self._needed in text and self._run(text, anywhere=True)
 
     def fullmatch(self, text: str) -> bool:
-        """Whether it matches a whole text."""
+        """Tell whether it matches a whole text."""
         return self._needed in text and self._run(text, anywhere=False)
 
     # --- matching ---------------------------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ class _Automaton:
         return 0 in self._reached(node.states, before, "", is_last=True)
 
     def _step(self, node: _Node, before: str, after: str, *, is_last: bool, anywhere: bool) -> _Node | None:
-        """What a character leads to; None where a match was found before it."""
+        """The node after a character; None if a match was found before it."""
         reached = self._reached(node.states, before, after, is_last=is_last)
         if anywhere and 0 in reached:
             return None
@@ -222,7 +221,7 @@ class _Automaton:
         return found
 
     def _reached(self, states: frozenset[int], before: str, after: str, *, is_last: bool) -> set[int]:
-        """All states that some states lead to without a character."""
+        """All states reachable without a character."""
         reached = set(states)
         waiting = list(states)
         while waiting:
@@ -253,7 +252,7 @@ class _Automaton:
     def _one(self, operation: Any, argument: Any, following: int, flags: Flags) -> int:
         if operation in _LOOKS:
             raise UnboundedExpression(
-                "backreferences, (?=…), (?!…), (?<…), (?>…) and x++ cannot be matched in a known time where it repeats without limit"
+                "backreferences, (?=…), (?!…), (?<…), (?>…) and x++ cannot be matched in bounded time where it repeats without limit"
             )
         if operation is _sre.BRANCH:
             return self._add(_State([self._sequence(each, following, flags) for each in argument[1]]))
@@ -285,14 +284,14 @@ class _Automaton:
 
 
 def _changed(flags: Flags, added: Flags, removed: Flags) -> Flags:
-    """The flags inside a group that changes them: it is of one alphabet."""
+    """The flags inside a group that changes them; a group has one alphabet."""
     if added & _ALPHABETS:
         flags &= ~_ALPHABETS
     return (flags | added) & ~removed
 
 
 def _test(operation: Any, argument: Any, flags: Flags) -> Tests:
-    """The test of one character, as Python's own matcher makes it."""
+    """The test for one character, as Python's own matcher would do it."""
     if operation is _sre.LITERAL and not flags & re.IGNORECASE:
         return chr(argument).__eq__
     state = _sre_parse.State()
@@ -302,7 +301,7 @@ def _test(operation: Any, argument: Any, flags: Flags) -> Tests:
 
 
 def _needed_text(tree: Any, flags: Flags) -> str:
-    """The longest text that stands in every match, as far as it is easily seen: looked for first, since that is quick."""
+    """The longest literal in every match, as far as easily seen: a quick search for it comes first."""
     best, run = "", ""
     for operation, argument in tree:
         if operation is _sre.LITERAL and not flags & re.IGNORECASE:

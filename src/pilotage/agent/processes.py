@@ -1,7 +1,7 @@
-"""The processes of an attempt, as /proc shows them: its session, those who left it, and how all of them are ended.
+"""Finds and ends the processes of an attempt, with /proc: its session, and processes that left it.
 
-A command leads a session, and what it starts stays in it unless it takes pains. Who leaves keeps our mark in its
-environment; who drops that as well is still a child of ours once its parent is gone, where this process adopts orphans.
+A command leads a session, and its children stay in it unless they leave on purpose. A process that leaves still has our
+mark in its environment. One that drops the mark as well becomes our child when its parent dies, if we are a subreaper.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
 
-# Processes that must not be left over: found by who started them, or by the mark in their environment, and ended.
+# Processes that must not be left over: found by their parents or by the mark in their environment, and killed.
 
 MARK = "PILOTAGE_MARK"
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _SET_CHILD_SUBREAPER = 36
-_ROUNDS_MAX = 100  # who forks faster than it is found is looked for so often
+_ROUNDS_MAX = 100  # a program may fork faster than it is found: give up after so many rounds
 _PROC = Path("/proc")
 
 
 def become_subreaper() -> bool:
-    """Have every orphan among the descendants come to this process; whether the system does that."""
+    """Adopt all orphaned descendants; returns whether the system supports that."""
     return _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(number: int) -> bool:
-    """Have the system send this process a signal when its parent dies; whether it does that."""
+    """Ask the system for a signal when our parent dies; returns whether it supports that."""
     return _prctl(_SET_DEATH_SIGNAL, number)
 
 
@@ -50,7 +50,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def started_at(pid: int) -> str:
-    """When a process started, in a form that no other process of that number has; empty where there is none, or a zombie."""
+    """Start time of a process, which with its number identifies it; empty if it is gone or a zombie."""
     try:
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         boot = (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -60,7 +60,7 @@ def started_at(pid: int) -> str:
 
 
 def adopted() -> list[int] | None:
-    """The children of the main thread: it starts none, so they are orphans that came here; None where nobody can tell."""
+    """Children of the main thread: it starts none, so they are adopted orphans; None if unknown."""
     try:
         said = (_PROC / f"self/task/{os.getpid()}/children").read_text("ascii")
     except (OSError, ValueError):
@@ -69,14 +69,14 @@ def adopted() -> list[int] | None:
 
 
 def reap_adopted() -> None:
-    """Take the exit status of orphans that are dead; nobody waits for it."""
+    """Reap dead adopted orphans."""
     for pid in adopted() or ():
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below one, and nothing that is dead already."""
+    """All living processes below one."""
     children: dict[int, list[int]] = {}
     for child, parent, state in _processes():
         if state not in (b"Z", b"X"):
@@ -90,7 +90,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def end_descendants(pid: int) -> list[int]:
-    """Kill everything below a process, until nothing is left; what was found."""
+    """Kill all processes below one, until none is left; returns those found."""
     found: set[int] = set()
     for _ in range(_ROUNDS_MAX):
         living = descendants(pid)
@@ -98,12 +98,12 @@ def end_descendants(pid: int) -> list[int]:
             break
         found.update(living)
         _kill(living)
-        time.sleep(0.002)
+        time.sleep(_FIRST_PAUSE_SECONDS)  # the kernel takes a moment to remove them
     return sorted(found)
 
 
 def sweep(marks: Collection[str]) -> list[int]:
-    """Kill every process of this user that carries one of these marks, until there is none; what was found."""
+    """Kill all processes of this user that carry one of these marks, until none is left; returns those found."""
     wanted = {os.fsencode(f"{MARK}={mark}") for mark in marks}
     found: set[int] = set()
     for _ in range(_ROUNDS_MAX if wanted else 0):
@@ -112,7 +112,7 @@ def sweep(marks: Collection[str]) -> list[int]:
             break
         found.update(living)
         _kill(living)
-        time.sleep(0.002)
+        time.sleep(_FIRST_PAUSE_SECONDS)  # the kernel takes a moment to remove them
     return sorted(found)
 
 
@@ -140,7 +140,7 @@ def _of_this_user() -> Iterator[int]:
 
 
 def _processes() -> Iterator[tuple[int, int, bytes]]:
-    """Every process: its number, its parent's, and its state."""
+    """Every process: its number, its parent's number, and its state."""
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():
             try:
@@ -158,7 +158,7 @@ _LAST_PAUSE_SECONDS = 0.05
 
 
 class Process(NamedTuple):
-    """What /proc says of a process. Its number and start time together are its own for ever."""
+    """A process as /proc shows it. Number and start time together identify it for ever."""
 
     pid: int
     parent: int
@@ -169,7 +169,7 @@ class Process(NamedTuple):
 
 
 def look_at(pid: int) -> Process | None:
-    """A process as it is now; None where there is none."""
+    """A process as it is now; None if it does not exist."""
     text = _read(f"/proc/{pid}/stat")
     end = text.rfind(b")")
     if end < 0:
@@ -180,13 +180,13 @@ def look_at(pid: int) -> Process | None:
 
 
 def all_processes() -> list[Process]:
-    """Every process of the system that can be seen."""
+    """All visible processes of the system."""
     found = (look_at(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in found if process is not None]
 
 
 def memory_bytes(pids: Iterable[int]) -> int:
-    """How much memory processes have in use, what they share counted for each."""
+    """Memory in use by processes; shared pages count for each of them."""
     total = 0
     for pid in pids:
         fields = _read(f"/proc/{pid}/statm").split()
@@ -195,7 +195,7 @@ def memory_bytes(pids: Iterable[int]) -> int:
 
 
 def own_share_bytes(pids: Iterable[int]) -> int:
-    """How much memory processes have in use, what they share counted once: slower than `memory_bytes`."""
+    """Memory in use by processes; shared pages count once. Slower than `memory_bytes`."""
     total = 0
     for pid in pids:
         text = _read(f"/proc/{pid}/smaps_rollup")
@@ -205,12 +205,12 @@ def own_share_bytes(pids: Iterable[int]) -> int:
 
 
 def own_peak_bytes() -> int:
-    """The most memory that this process had: no child's peak is told to be less, since it began as this process."""
+    """Peak memory of this process. A child's reported peak is never below it, since the child began as its copy."""
     return _peak_bytes("self")
 
 
 def largest_peak_bytes(pids: Iterable[int]) -> int:
-    """The most memory that any of these processes had at once, since it became the program that it is."""
+    """The largest peak memory of any of these processes since its exec."""
     return max((_peak_bytes(str(pid)) for pid in pids), default=0)
 
 
@@ -222,7 +222,7 @@ def _peak_bytes(pid: str) -> int:
 
 
 def family(root: int) -> list[int]:
-    """A process and everything that descends from it and whose parents all live, without those that ended."""
+    """A process and its living descendants, as far as the chain of parents is alive."""
     found, waiting = [], [root]
     while waiting:
         pid = waiting.pop()
@@ -237,13 +237,13 @@ def family(root: int) -> list[int]:
 
 
 def carries(pid: int, marks: Collection[bytes]) -> bool:
-    """Whether the environment that a process was started with has all of these entries."""
+    """Tell whether the initial environment of a process has all of these entries."""
     entries = set(_read(f"/proc/{pid}/environ").split(b"\0"))
     return all(mark in entries for mark in marks)
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send a signal to every process of a group; whether there was one. 0 only asks."""
+    """Send a signal to a process group (0: only check); returns whether the group exists."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -254,21 +254,21 @@ def signal_group(group: int, number: int) -> bool:
 
 
 class ProcessCleanup:
-    """Finds and ends what commands leave behind.
+    """Finds and ends processes that commands leave behind.
 
-    Where the process is `sole`, that is, runs commands and has no other children, it adopts orphans: one look at its own
-    children then tells whether anything is left at all, and what nobody's mark is found on is ended as soon as every
-    command has ended that could have left it. Elsewhere all processes are looked at, and only marks and sessions count.
+    If this process is `sole`, that is, runs commands and has no other children, it adopts orphans: its own children
+    then show whether anything is left at all, and an orphan without a mark is ended as soon as every command has ended
+    that could have started it. Otherwise all processes are searched, and only marks and sessions count.
     """
 
     def __init__(self, *, sole: bool, grace_seconds: float) -> None:
-        """Adopt orphans from now on, if this process may."""
+        """Become a subreaper if this process is `sole`."""
         self._adopts = sole and become_subreaper()
         self._grace_seconds = grace_seconds
         self._children = -1
         self._running: dict[int, None] = {}  # sessions
         self._lock = threading.Lock()
-        self._suspects: dict[tuple[int, int], set[int]] = {}  # an orphan without a mark → the sessions it may be of
+        self._suspects: dict[tuple[int, int], set[int]] = {}  # orphan without a mark → sessions it may come from
         if self._adopts:
             try:
                 self._children = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
@@ -276,18 +276,18 @@ class ProcessCleanup:
                 self._adopts = False
 
     def began(self, session: int) -> None:
-        """A command runs in a session."""
+        """Note that a command runs in a session."""
         self._running[session] = None
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Close the open files."""
         if self._children >= 0:
             os.close(self._children)
             self._children = -1
             self._adopts = False
 
     def adopted_of(self, session: int) -> list[int]:
-        """The orphans that belong to a session which still runs, as far as they are ours."""
+        """Our adopted orphans that belong to a running session."""
         if not self._adopts:
             return []
         processes = [look_at(int(pid)) for pid in self._adopted()]
@@ -296,13 +296,13 @@ class ProcessCleanup:
     def clear(
         self, session: int, marks: Collection[bytes], *, urgent: bool = False, patience_seconds: float = 0.0
     ) -> bool:
-        """After the end of a session's first process: end the rest of what it started. Whether nothing is left.
+        """End what is left of a session after its first process ended; returns whether nothing is left.
 
-        They are asked to end, after some patience where one is said, and killed if they do not in time; with `urgent`
-        they were asked already.
+        Processes get SIGTERM, after `patience_seconds`, and SIGKILL if they do not end in time; with `urgent` they had
+        SIGTERM already.
         """
         self._running.pop(session, None)
-        # Whatever is left has lost a parent, or descends from what has; and who has lost its parent has become our child.
+        # A left-over process is an orphan or descends from one, and orphans have become our children.
         if self._adopts and (
             not os.pread(self._children, 1, 0) or all(self._is_anothers(int(pid), marks) for pid in self._adopted())
         ):
@@ -310,14 +310,14 @@ class ProcessCleanup:
         return self._end(session, marks, urgent=urgent, patience_seconds=patience_seconds)
 
     def _adopted(self) -> list[bytes]:
-        """The children of the main thread: orphans come to it, and slots start their commands from threads of their own."""
+        """Children of the main thread, which gets the orphans; slots start commands from their own threads."""
         return os.pread(self._children, 1 << 20, 0).split()
 
     def _is_anothers(self, pid: int, marks: Collection[bytes]) -> bool:
-        """Whether an orphan is surely of a command that is not the one with these marks."""
+        """Tell whether an orphan certainly belongs to another command than the one with these marks."""
         process = look_at(pid)
         if process is None or process.state == "Z":
-            return False  # it is to be buried
+            return False  # a zombie, to be reaped
         if process.session in self._running:
             return True
         entries = _read(f"/proc/{pid}/environ").split(b"\0")
@@ -333,7 +333,7 @@ class ProcessCleanup:
                 return True
             waited = time.monotonic() - began
             if waited > 2 * self._grace_seconds + 1:
-                return False  # a process that even SIGKILL does not end waits for a device
+                return False  # a process that survives SIGKILL waits for a device
             for process in left:
                 if urgent or waited > self._grace_seconds:
                     _send(process, signal.SIGKILL)
@@ -345,9 +345,9 @@ class ProcessCleanup:
             pause = min(2 * pause, _LAST_PAUSE_SECONDS)
 
     def _left_of(self, session: int, marks: Collection[bytes]) -> list[Process]:
-        """What lives and belongs to a session that is over; the dead among our adopted children are buried."""
+        """Living processes of a session that is over; dead ones among our adopted children are reaped."""
         processes = all_processes()
-        # Orphans come to the main thread; the children of a slot's own thread are commands that run, and its business.
+        # The main thread gets the orphans; the children of a slot's own thread are running commands, and its business.
         adopted = {int(pid) for pid in self._adopted()} if self._adopts else set()
         for process in processes:
             if process.state == "Z" and process.pid in adopted and process.pid not in self._running:
@@ -364,7 +364,7 @@ class ProcessCleanup:
         return list(left.values())
 
     def _is_nobodys(self, orphan: Process) -> bool:
-        """Whether an orphan without a mark can be of no command that still runs."""
+        """Tell whether an orphan without a mark belongs to no running command."""
         if orphan.session in self._running or _read(f"/proc/{orphan.pid}/environ").find(_MARK) >= 0:
             return False
         key = (orphan.pid, orphan.started_ticks)
@@ -377,7 +377,7 @@ class ProcessCleanup:
 
 
 def _descending(processes: list[Process], roots: Collection[int]) -> list[Process]:
-    """The processes that descend from any of these, in as many rounds as they are deep."""
+    """All processes that descend from any of these; one round per level."""
     found: dict[int, Process] = {}
     while True:
         known = {*roots, *found}
@@ -388,7 +388,7 @@ def _descending(processes: list[Process], roots: Collection[int]) -> list[Proces
 
 
 def _send(process: Process, number: int) -> None:
-    """Send a signal to a process if it is still the one that was looked at."""
+    """Send a signal to a process, if its number was not reused."""
     now = look_at(process.pid)
     if now is not None and now.started_ticks == process.started_ticks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -396,7 +396,7 @@ def _send(process: Process, number: int) -> None:
 
 
 def _read(path: str) -> bytes:
-    """A small file of /proc; nothing where it is gone, or not for us to see."""
+    """Read a small file of /proc; empty if it is gone or not readable."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -414,20 +414,20 @@ def _read(path: str) -> bytes:
         os.close(descriptor)
 
 
-# Whether the kernel ended a process for want of memory: its control group counts that, and nothing else tells.
+# Out-of-memory kills are counted by the control group, and reported nowhere else.
 
 
 class KernelKills:
-    """How often the kernel ended a process of our control group for want of memory, told once for each."""
+    """Out-of-memory kills in our control group; each is claimed once."""
 
     def __init__(self) -> None:
-        """Take the count as it is now."""
+        """Start with the current count."""
         self._file = _events_file()
         self._lock = threading.Lock()
         self._told = self._count()
 
     def claim(self) -> bool:
-        """Whether there was one that nobody was told of; who asks is told now."""
+        """Claim an out-of-memory kill that no attempt has claimed; returns whether there was one."""
         with self._lock:
             if self._count() <= self._told:
                 return False
@@ -445,7 +445,7 @@ class KernelKills:
 
 
 def _events_file() -> str:
-    """The file of our memory control group that counts; empty where there is none."""
+    """The file with the out-of-memory count of our control group; empty if there is none."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as lines:
             groups = [line.rstrip("\n").split(":", 2) for line in lines]

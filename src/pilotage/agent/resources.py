@@ -1,6 +1,6 @@
-"""Resources: what a node has to give, and what an attempt takes of it; each kind is a field of `Room` and a row of `KINDS`.
+"""Resources: how much a node offers and how much an attempt takes; each kind is a field of `Room` and a row of `KINDS`.
 
-The service has the same in `pilotage.model.resources`.
+`pilotage.model.resources` is its counterpart in the service.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Room(NamedTuple):
-    """An amount of every kind, by the names that they have in messages."""
+    """An amount of each kind, under the names used in messages."""
 
     cores_hundredths: int = 100
     memory_bytes: int = 0
@@ -22,20 +22,20 @@ class Room(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """How an agent is told how much it has of a kind, how it asks for it, and how it tells an application."""
+    """A kind of resource: its option for a pilot, its variable for an application, its request to a batch system."""
 
     name: str  # of the field of `Room`
-    option: str  # of a pilot's command line
+    option: str  # on a pilot's command line
     metavar: str
     help: str
-    variable: str = ""  # tells an application what it may take, after PILOTAGE_; none: it is not told
-    is_asked: bool = True  # of a batch system, by the field of that name in `Wanted`
-    is_counted: bool = False  # and in the same way as all that is counted: see `Wanted.consumables`
-    is_measured: bool = False  # a pilot that is not told how much there is looks itself
+    variable: str = ""  # tells an application its share, after PILOTAGE_; empty: it is not told
+    is_asked: bool = True  # requested from a batch system, by the field of that name in `Wanted`
+    is_counted: bool = False  # requested like every counted resource: see `Wanted.consumables`
+    is_measured: bool = False  # a pilot without this option measures it
 
 
 KINDS = (
-    Kind("cores_hundredths", "--cores-hundredths", "N", "the same, finer", "CORES", is_asked=False),  # in whole ones
+    Kind("cores_hundredths", "--cores-hundredths", "N", "the same, finer", "CORES", is_asked=False),  # whole cores are
     Kind("memory_bytes", "--memory", "BYTES", "memory to give; 0: all of it", "MEMORY_BYTES"),
     Kind("gpus", "--gpus", "N", "GPUs to give", "GPUS", is_counted=True),
     Kind("scratch_bytes", "--scratch", "BYTES", "disk to give; 0: what is free", is_asked=False, is_measured=True),
@@ -45,51 +45,51 @@ USUAL_ROOM = Room()
 
 
 def room_of(said: Mapping[str, Any]) -> Room:
-    """What a demand asks for, by its fields as they are told in JSON."""
+    """Resources of a demand, from its JSON fields."""
     if not said:
         return USUAL_ROOM
     return Room(*map(said.get, Room._fields, USUAL_ROOM))
 
 
 def room_of_entry(entry: Mapping[str, Any]) -> Room:
-    """What a pilot at a site has, by the site's entry as it is told in JSON; 0 where that does not say."""
+    """Resources of a pilot at a site, from the JSON of the site's entry; 0 where it does not say."""
     amounts = {name: int(entry.get(name) or 0) for name in Room._fields[1:]}
     return Room(100 * int(entry.get("slots") or 1), **amounts)
 
 
 def fits(room: Room, free: Room) -> bool:
-    """Whether there is as much of everything as an attempt takes."""
+    """Tell whether the free resources suffice for an attempt."""
     return all(map(le, room, free))
 
 
 def take(free: Room, room: Room) -> Room:
-    """What is left beside an attempt."""
+    """Free resources after an attempt has started."""
     return Room._make(map(sub, free, room))
 
 
 def give_back(free: Room, room: Room) -> Room:
-    """What there is without an attempt."""
+    """Free resources after an attempt has ended."""
     return Room._make(map(add, free, room))
 
 
 def pilot_options(room: Room) -> list[str]:
-    """The words that tell a pilot what it has."""
+    """Command-line options that tell a pilot its resources."""
     told = ((kind, getattr(room, kind.name)) for kind in KINDS)
     return [f"{kind.option}={amount}" for kind, amount in told if amount or not kind.is_measured]
 
 
 def attempt_options(room: Room) -> list[str]:
-    """The words that tell the agent of one attempt what this takes."""
+    """Command-line options that tell the agent of one attempt its resources."""
     return [f"{kind.option}={getattr(room, kind.name)}" for kind in KINDS if not kind.is_measured]
 
 
 def asked_fields(room: Room) -> dict[str, int]:
-    """What a batch system is asked for, by the fields of `Wanted`."""
+    """Resources to request from a batch system, by the fields of `Wanted`."""
     asked = {kind.name: getattr(room, kind.name) for kind in KINDS if kind.is_asked}
     return {"cores": max(1, -(-room.cores_hundredths // 100)), **asked}
 
 
 def told_amounts(room: Room) -> list[str]:
-    """What an application is told that it may take, as `VARIABLE=AMOUNT`, in the order of `VARIABLES`."""
+    """The share of an application, as `VARIABLE=AMOUNT`, in the order of `VARIABLES`."""
     amounts = {**room._asdict(), "cores_hundredths": f"{room.cores_hundredths / 100:g}"}
     return [f"{kind.variable}={amounts[kind.name]}" for kind in KINDS if kind.variable]

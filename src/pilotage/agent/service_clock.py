@@ -1,4 +1,4 @@
-"""What the clock of a service shows, as far as it has said so: beside it a clock of this computer is seen to be wrong."""
+"""Estimates the clock of the service from the times it has sent, so that a wrong clock on this computer is noticed."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import time
 from typing import Any
 
 TIME_FIELD = "Pilotage-Time"
-"""What a clock showed: of a sender in a request, of the service in its answer."""
+"""Header with the clock of the sender: of an agent in a request, of the service in its answer."""
 TOO_EARLY = 425
-"""The status of an answer that says the time, and nothing was kept: the clock of the sender may be wrong."""
+"""Status of an answer that rejects a message because the sender's clock may be wrong; it carries the service's time."""
 SERVICE_TIME_FIELD = "Pilotage-Service-Time"
-"""In a request: what the clock of the service shows at least, as the sender knows; 0: it has not heard of it."""
+"""Request header: the least that the service's clock must show, as the sender knows; 0 if unknown."""
 
-# Nobody sets it, and it goes on while a computer sleeps.
+# A clock that cannot be set, and that keeps running while the computer sleeps.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ServiceClock:
-    """At least so late it is by the clock of the service: as late as it said, and as much later as has passed since."""
+    """A lower bound of the service's clock: the last time it sent, plus the time passed since."""
 
     __slots__ = ("_beyond", "_is_in_vain")
 
     def __init__(self) -> None:
-        """Know nothing yet."""
-        self._beyond = 0.0  # its clock less ours that nobody sets; 0: it has not said
+        self._beyond = 0.0  # its clock minus our steady clock; 0: unknown
         self._is_in_vain = False
 
     def hear(self, told: Any) -> None:
-        """Take what a service said its clock showed, just now or somewhat earlier; what is no time says nothing."""
+        """Take a time that the service sent just now or earlier; ignore anything that is not a time."""
         try:
             shown = float(told)
         except (TypeError, ValueError, OverflowError):
@@ -36,21 +35,21 @@ class ServiceClock:
             self._beyond = shown - time.clock_gettime(_STEADY)
 
     def doubted(self) -> None:
-        """The service wants to be told its own time. Where that does not get through to us, nothing is said of clocks."""
+        """The service asked for its own time back. If its answers never carry a time, send no clocks any more."""
         self._is_in_vain = True
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether what is said of clocks keeps the service from taking anything."""
+        """Tell whether the clock headers only make the service reject our messages."""
         return self._is_in_vain and not self._beyond
 
     def at_least(self) -> float:
-        """What it shows now at least; 0: nobody knows."""
+        """Lower bound of the service's clock now; 0 if unknown."""
         return self._beyond + time.clock_gettime(_STEADY) if self._beyond else 0.0
 
 
 def clock_fields(service: ServiceClock) -> dict[str, str]:
-    """What a request says of the two clocks."""
+    """The clock headers of a request."""
     if service.is_in_vain:
         return {}
     least, here = both_clocks(service)
@@ -58,6 +57,6 @@ def clock_fields(service: ServiceClock) -> dict[str, str]:
 
 
 def both_clocks(service: ServiceClock) -> tuple[float, float]:
-    """What the clock of the service shows at least, and what the clock here shows."""
-    least = service.at_least()  # first: whoever is stopped in between must not find that the clock here is late
+    """Lower bound of the service's clock, and our clock."""
+    least = service.at_least()  # first: a pause in between must not make our clock look late
     return least, time.time()

@@ -1,4 +1,4 @@
-"""Tells of things that run and have not spoken: after a while, with what they printed so far; not at each look."""
+"""Reports batch jobs that run without contacting the service, with their output so far."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 SILENT_SECONDS = 30.0
-"""What runs for so long without a word is told of."""
+"""A batch job that runs so long without contact is reported."""
 AGAIN_SECONDS = 60.0
-"""What one printed is read again after so long."""
-READ_MAX = 5  # of which it is read at all: many that are silent together say the same
+"""Its output is read again after so long."""
+READ_MAX = 5  # outputs to read: many pilots that are silent together have the same cause
 NOTICES_MAX = 100
 
 
 class Notice(NamedTuple):
-    """Something that is there, and of which somebody should know."""
+    """A batch job that needs attention."""
 
     key: str
-    state: str  # `running`, and it has not spoken for a while; or `held`: it will not begin by itself
-    words: str = ""  # the last that it printed, or what its batch system says
+    state: str  # `running`: silent for a while; `held`: will not start by itself
+    words: str = ""  # the last lines of its output, or the reason from the batch system
 
 
 class _Silent(NamedTuple):
@@ -29,15 +29,14 @@ class _Silent(NamedTuple):
 
 
 class Silence:
-    """Remembers since when things run without a word, and what they printed; one thread at a time may use it."""
+    """Remembers since when batch jobs run without contact, and their output; for one thread at a time."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with nothing."""
         self._clock = clock
         self._silent: dict[str, _Silent] = {}
 
     def notice(self, running: Collection[str], read: Callable[[Collection[str]], Mapping[str, str]]) -> list[Notice]:
-        """Of what runs and has not spoken, all that did so for a while; what it printed is had from `read` now and then."""
+        """Report running jobs that have been silent for a while; `read` fetches their output now and then."""
         now = self._clock()
         self._silent = {key: self._silent.get(key, _Silent(now)) for key in running}
         long = [key for key, known in self._silent.items() if now >= known.since + SILENT_SECONDS]

@@ -1,8 +1,8 @@
-"""The supervisor of an agent: its parent, to which every orphan among its descendants comes, so that none is left over.
+"""The supervisor of an agent: its parent process, which adopts all orphaned descendants, so that none is left over.
 
-When the agent dies, the supervisor kills whatever the agent started; when the supervisor dies, the system tells the
-agent, which ends everything and itself. What survives the sudden death of both is swept by the next pilot of the state
-folder. The agent is a fork: one interpreter starts, and the lock of the spool and of the record belongs to both.
+When the agent dies, the supervisor kills everything that the agent started; when the supervisor dies, the system
+signals the agent, which ends everything and itself. If both die at once, the next pilot of the state folder kills the
+rest. The agent is a fork: only one interpreter starts, and the locks of the spool and of the record belong to both.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
     from pilotage.agent.pilot.pilot import PilotSettings
 
 FAILED = 1
-UNDELIVERED = 3  # it ended by itself, and the service does not know everything
-SLOT_FILES = 8  # that a slot has open at most: its folder, its logs, a token, and what leads to its command
+UNDELIVERED = 3  # the agent ended normally, with undelivered events
+SLOT_FILES = 8  # open files per slot: its folder, its logs, a token, and the pipes to its command
 OWN_FILES = 64
 BATCH_SYSTEM_SECONDS = 45.0
-"""So long it may take until it is known from its batch system how a batch job ended: it is looked at now and then."""
+"""The batch system is polled, so the end of a batch job may be known only after this time."""
 
 
 class Record:
-    """The file in which a site keeps what it started; it is locked as long as this process or its agent lives."""
+    """The file in which a site records what it started; locked as long as this process or its agent lives."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take an open file, or -1: nobody wants to know."""
+        """Take an open file, or -1 for none."""
         self._descriptor = descriptor
         self._said: dict[str, Any] = {}
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
 
     def say(self, **said: object) -> None:
-        """Add to what the file says."""
+        """Append fields to the record."""
         if self._descriptor < 0:
             return
         self._said.update(said)
@@ -79,7 +79,7 @@ class Record:
 
 
 def supervise(settings: PilotSettings, record: Record) -> int:
-    """Run a pilot under a supervisor, which this process becomes; the exit status."""
+    """Become the supervisor of a pilot; returns the exit status."""
     own = os.getpid()
     credentials = Credentials(settings.token_file, settings.own_token_file)
     record.say(pid=own, started=started_at(own), pilot=settings.pilot)
@@ -98,7 +98,7 @@ def supervise(settings: PilotSettings, record: Record) -> int:
         return os.WEXITSTATUS(status)
     reason = "killed" if os.WIFSIGNALED(status) else "failed"
     how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
-    say(f"the agent ended with {how}; what it ran is killed")
+    say(f"the agent ended with {how}; its processes are killed")
     record.say(ended=reason)
     left = DeadPilot(settings.pilot, settings.site, settings.request, lock)
     clean_up(left, scratch=settings.scratch.parent)
@@ -121,7 +121,7 @@ def _pass_on_signals(agent: int, grace_seconds: float) -> None:
 
 
 def _wait(agent: int) -> int:
-    """Reap whatever dies, until the agent does; its status."""
+    """Reap all children until the agent ends; returns its wait status."""
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == agent:
@@ -147,10 +147,10 @@ def _reaching(settings: PilotSettings) -> Callable[[Credentials], Link]:
 
 
 def _run_pilot(settings: PilotSettings, record: Record, credentials: Credentials, *, supervisor: int) -> int:
-    """What the agent does, from its first moment to its last; its exit status."""
+    """Run the pilot in the forked agent; returns the exit status."""
     try:
         return _pilot(settings, record, credentials, supervisor=supervisor)
-    except BaseException:  # noqa: BLE001 # a forked process must not run on into what its parent does
+    except BaseException:  # noqa: BLE001 # a forked child must never return into its parent's code
         import traceback
 
         say(traceback.format_exc())
@@ -164,8 +164,8 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
     if os.getppid() != supervisor:
         return FAILED
     if adopted() is not None:
-        become_subreaper()  # so that, should the supervisor die, orphans are still known as ours
-    gc.freeze()  # what is there now stays: it is not looked through again, and its pages stay shared with the supervisor
+        become_subreaper()  # if the supervisor dies, orphans still come to us
+    gc.freeze()  # never collect objects loaded so far: their pages stay shared with the supervisor
     gc.set_threshold(20_000, 50, 50)
     gc.enable()
     have_files_for(settings.capacity.cores_hundredths // 100)
@@ -184,11 +184,11 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
         keep=str(Path(settings.state) / "kept"),
         sole=True,
         connect=lambda token: connect(settings.server, token=token, **settings.reach),
-        grace_seconds=min(5.0, 0.5 * settings.grace_seconds),  # what does not heed is killed, and that is told, in time
+        grace_seconds=min(5.0, 0.5 * settings.grace_seconds),  # leaves time to kill and to report
     )
 
     def look_after() -> None:
-        get_ready()  # a second after the start: the first packages had better come first
+        get_ready()  # a second after the start: the first packages go first
         reap_adopted()
         workplace.left_events.look()
 
@@ -208,7 +208,7 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
 
 
 def have_files_for(slots: int) -> None:
-    """May have open what so many slots need, as far as the system lets us; what they run inherits no more than that."""
+    """Raise the limit of open files for so many slots, as far as the system allows; commands do not inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OWN_FILES + SLOT_FILES * slots
     if hard != resource.RLIM_INFINITY:
@@ -219,7 +219,7 @@ def have_files_for(slots: int) -> None:
 
 
 def _obey_signals(exchanger: Exchanger, *, supervisor: int) -> None:
-    """Leave when told to, or when the supervisor is gone; the terminal is not ours."""
+    """Leave on a signal, or when the supervisor dies; ignore the terminal's signals."""
 
     def leave(_number: int, _frame: object) -> None:
         exchanger.ask_to_leave("terminated" if os.getppid() == supervisor else "supervisor-gone")
@@ -228,19 +228,19 @@ def _obey_signals(exchanger: Exchanger, *, supervisor: int) -> None:
 
 
 def _take_over_dead(settings: PilotSettings) -> None:
-    """End what dead pilots of the state folder left running, now; and tell what they could not, beside the work."""
+    """Kill processes of dead pilots in the state folder now; deliver their events in the background."""
     dead = find_dead_pilots(settings.spool)
     for each in dead:
         clean_up(each, scratch=settings.scratch.parent)
 
     def tell() -> None:
-        # How a batch job ended its batch system knows, and here nobody does: it has the first word.
+        # The batch system knows how a batch job ended, and we do not: its report goes first.
         if settings.in_batch_job and not any(has_results(each, spool=settings.spool) for each in dead):
             time.sleep(BATCH_SYSTEM_SECONDS)
         for each in dead:
             shown = own_credentials(each, spool=settings.spool, token_file=settings.token_file)
             if not deliver(each, spool=settings.spool, credentials=shown, connect=_reaching(settings)):
-                say(f"what the dead pilot {each.pilot} left could not be told yet; the next one will")
+                say(f"events of the dead pilot {each.pilot} could not be delivered; the next pilot tries again")
             release_lock(each)
 
     if dead:

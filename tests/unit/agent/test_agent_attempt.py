@@ -160,12 +160,12 @@ def _script(path: Path, text: str, mode: int = 0o755) -> None:
     [
         (["/no/such/program"], "there is no such file"),
         (["no-such-program"], "no folder of PATH has it"),
-        (["tool"], "is started as ./tool"),
+        (["tool"], "write ./tool"),
         (["./plain"], "the file is not executable"),
         (["./wordless"], "neither a program for this machine nor a script"),
-        (["./strange"], "'/no/such/interpreter', which is not there"),
+        (["./strange"], "'/no/such/interpreter', which does not exist"),
         (["/usr"], "it is a folder"),
-        (["/bin/echo", "x" * 300_000], "longer than the system takes"),
+        (["/bin/echo", "x" * 300_000], "exceed the system's limit"),
         ([""], "there is no such file"),
     ],
 )
@@ -290,7 +290,7 @@ def test_a_cancel_that_comes_too_early_or_too_late_stops_nothing(place: Place) -
 def test_work_that_makes_no_sense_ends_as_a_failure_and_the_slot_goes_on(place: Place) -> None:
     payload = place.run("/bin/true", failure_patterns=[{"pattern": "("}]).payload
     assert payload["reason"] == "platform-failure"
-    assert "'(' cannot be read" in payload["exit_message"]
+    assert "'(' is invalid" in payload["exit_message"]
     nothing = place.runner.run(
         {"ref": {"job": "j", "package": "1.1.1", "attempt": 1}}, {}, on_phase=lambda *_: None, fetch=place.fetch
     )

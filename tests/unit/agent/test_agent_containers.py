@@ -83,7 +83,7 @@ def test_an_image_file_needs_apptainer(tmp_path: Path) -> None:
     _engine(tmp_path / "bin", "docker")
     said: dict[str, Any] = {"scratch": "/s", "folder": str(tmp_path), "key": "k", "variables": (), "gpus": 0}
     engines = Engines(str(tmp_path / "bin"))
-    with pytest.raises(Failure, match="is a file, which docker does not run"):
+    with pytest.raises(Failure, match="is a file, which docker cannot run"):
         engines.wrap({"image": "x.sif"}, ["true"], **said)
     (tmp_path / "x.sif").touch()
     _engine(tmp_path / "bin", "apptainer")
@@ -136,7 +136,7 @@ def test_an_image_that_is_nowhere_to_be_had_is_no_fault_of_the_platform(
     with place_in(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) as place:
         payload = place.run("/bin/true", container={"image": "an/image", "engine": name}).payload
     assert payload["reason"] == "command-not-found"
-    assert payload["exit_message"].startswith(f"the image 'an/image' cannot be had: {said}")
+    assert payload["exit_message"].startswith(f"cannot get the image 'an/image': {said}")
 
 
 def test_an_image_file_that_is_not_there_is_told_before_any_engine_is_asked(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_an_image_file_that_is_not_there_is_told_before_any_engine_is_asked(tmp_
     with place_in(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) as place:
         payload = place.run("/bin/true", container={"image": "sim.sif"}).payload
     assert (payload["reason"], payload["exit_message"]) == (
-        "command-not-found", f"the image 'sim.sif' is not there, in {place.folder}"
+        "command-not-found", f"the image 'sim.sif' does not exist in {place.folder}"
     )  # fmt: skip
 
 

@@ -149,7 +149,7 @@ def test_the_checksum_of_an_output_is_that_of_its_content_whatever_its_inode_was
 def test_what_is_pilotages_own_is_no_output(place: Place) -> None:
     outcome = place.shell("mkdir .pilotage; echo x > .pilotage/token", binary=_outputs({"expression": ".*"}))
     assert outcome.payload["reason"] == "missing-output"
-    assert ".pilotage is pilotage's own" in outcome.payload["exit_message"]
+    assert ".pilotage is reserved" in outcome.payload["exit_message"]
 
 
 def test_an_agent_that_does_not_see_the_folder_is_served(place: Place, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_two_files_that_would_get_one_name_are_a_failure(place: Place) -> None:
     said = _outputs({"expression": r".*\.root", "folder": "results"})
     outcome = place.shell("mkdir results; echo a > a.root; echo b > results/a.root", binary=said)
     assert outcome.payload["reason"] == "missing-output"
-    assert "two files would be 'results/a.root'" in outcome.payload["exit_message"]
+    assert "two files would be named 'results/a.root'" in outcome.payload["exit_message"]
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,14 @@ def test_two_files_that_would_get_one_name_are_a_failure(place: Place) -> None:
     [
         ("true", {"name": "a"}, "'a' is missing"),
         ("mkdir a", {"name": "a"}, "is a folder"),
-        ("mkfifo a", {"name": "a"}, "is no regular file"),
+        ("mkfifo a", {"name": "a"}, "is not a regular file"),
         ("ln -s /etc/hostname a", {"name": "a"}, "leads out of the package's folder"),
         (
             "rm -r d; ln -s ../.. d; :",
             {"name": "d/job/secret"},
             "leads out of the package's folder",
         ),
-        ("ln -s nothing a", {"name": "a"}, "is a link to nothing"),
+        ("ln -s nothing a", {"name": "a"}, "is a broken link"),
         ("ln -s /etc/hostname a.dat", {"name": "*.dat", "pattern": True}, "leads out"),
         ("true", {"name": "*.dat", "pattern": True}, "no file matches"),
         ("true", {"expression": "x+", "folder": "d"}, "no file in 'd' matches 'x+'"),
@@ -298,12 +298,12 @@ def test_an_output_in_a_folder_that_is_an_input_is_told(place: Place) -> None:
     _write(place, "points")
     outcome = place.run("true", inputs=[{"name": "points"}], binary={"outputs": [{"name": "points/x.json"}]})
     assert (outcome.payload["reason"], outcome.payload["exit_message"]) == (
-        "missing-output", "the output 'points/x.json' lies in 'points', which is no folder"
+        "missing-output", "the output 'points/x.json' is in 'points', which is not a folder"
     )  # fmt: skip
 
 
 def test_no_folder_is_made_outside_the_package(place: Place) -> None:
     for name in ("../up/x.dat", "/somewhere/x.dat"):
         outcome = place.run("true", binary={"outputs": [{"name": name}]})
-        assert "is no name of a file in the package's folder" in outcome.payload["exit_message"]
+        assert "is not a file name in the package's folder" in outcome.payload["exit_message"]
     assert not (place.root / "scratch" / "up").exists()

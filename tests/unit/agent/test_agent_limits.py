@@ -69,7 +69,7 @@ def test_the_peak_is_not_below_what_a_command_was_ended_for(place: Place, monkey
     hog = [sys.executable, "-c", HOG.format(size=200 * MEBIBYTE, seconds=30)]
     payload = place.run(*hog, demand={"memory_bytes": 100 * MEBIBYTE}).payload
     assert payload["peak_memory_bytes"] == 10 * 2**30
-    assert payload["exit_message"].startswith("it used 10 GiB of memory, and may use 100 MiB")
+    assert payload["exit_message"].startswith("it used 10 GiB of memory; its limit is 100 MiB")
 
 
 def test_the_memory_of_all_processes_of_a_command_counts(place: Place) -> None:

@@ -119,7 +119,7 @@ def test_the_kept_folder_of_a_failed_attempt_is_put_away_while_cleaning(place: P
 def test_what_cannot_be_cleaned_away_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place.workplace.cleanup, "clear", lambda *_, **__: False)
     outcome = place.shell("echo $PILOTAGE_SCRATCH; echo x > clue; exit 1")
-    assert "something that it started does not end, and may still use its folder" in outcome.payload["exit_message"]
+    assert "a process of it does not end, and may still use its folder" in outcome.payload["exit_message"]
     assert Path(log_of(outcome).strip(), "clue").read_text() == "x\n"
     assert "exit_message" not in place.shell("test ! -e clue").payload
 

@@ -44,22 +44,22 @@ _ERROR = {"error": {"code": "malformed", "message": "no"}}
         (_answer(409, _ERROR), TooMuch("malformed", "no")),
         (_answer(422, _ERROR), TooMuch("malformed", "no")),
         (_answer(413, _ERROR), TooMuch("too_large", "no")),
-        (_answer(413), TooMuch("too_large", "the server finds this too large")),
+        (_answer(413), TooMuch("too_large", "the server rejects this batch as too large")),
         (_answer(400), NotNow("HTTP 400", 0.0)),
         (_answer(404, _ERROR), NotNow("HTTP 404: malformed: no", 0.0)),
         (_answer(503, retry_after="7"), NotNow("HTTP 503", 7.0)),
         (_answer(503, retry_after="99999"), NotNow("HTTP 503", 3600.0)),
         (_answer(503, retry_after="soon"), NotNow("HTTP 503", 0.0)),
-        (_answer(401), NotNow("HTTP 401: the token is missing, wrong or not allowed to log events", 0.0, denied=True)),
+        (_answer(401), NotNow("HTTP 401: the token is missing, invalid or not allowed to log events", 0.0, denied=True)),
         (_answer(403, _ERROR), NotNow("HTTP 403: malformed: no", 0.0, denied=True)),
-        (_answer(300), NotNow("HTTP 300: redirected to nowhere; name the server itself", 0.0)),
-        (_answer(399, location="/x"), NotNow("HTTP 399: redirected to /x; name the server itself", 0.0)),
-        (_answer(200, []), NotNow("HTTP 200: the answer is not that of a pilotage server", 0.0)),
-        (_answer(200, {"position": -1, "refused": []}), NotNow("HTTP 200: the answer is not that of a pilotage server", 0.0)),
-        (_answer(200, {"position": True, "refused": []}), NotNow("HTTP 200: the answer is not that of a pilotage server", 0.0)),
-        (_answer(200, {"position": 5, "refused": [{"index": 2}]}), NotNow("HTTP 200: the answer is not that of a pilotage server", 0.0)),
-        (_answer(200, {"position": 5, "refused": [{"index": 1}, {"index": 1}]}), NotNow("HTTP 200: the answer is not that of a pilotage server", 0.0)),
-        (_answer(200, {"position": 5, "refused": [1]}), NotNow("HTTP 200: the answer is not that of a pilotage server", 0.0)),
+        (_answer(300), NotNow("HTTP 300: redirected to nowhere; use the server's own address", 0.0)),
+        (_answer(399, location="/x"), NotNow("HTTP 399: redirected to /x; use the server's own address", 0.0)),
+        (_answer(200, []), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": -1, "refused": []}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": True, "refused": []}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": 5, "refused": [{"index": 2}]}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": 5, "refused": [{"index": 1}, {"index": 1}]}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": 5, "refused": [1]}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
     ],
     ids=range(26),
 )  # fmt: skip
@@ -100,8 +100,8 @@ def test_the_files_that_a_package_gives_are_found(tmp_path: Path, work: dict[str
         ({"name": "*.x", "pattern": True}, "no file matches the output '*.x'"),
         ({"expression": "x+"}, "no file matches 'x+'"),
         ({"expression": "x+", "folder": "sub"}, "no file in 'sub' matches 'x+'"),
-        ({"expression": "("}, "the expression '(' cannot be read"),
-        ({"expression": "a", "folder": "taken"}, "two files would be 'taken/a'"),
+        ({"expression": "("}, "the expression '(' is invalid"),
+        ({"expression": "a", "folder": "taken"}, "two files would be named 'taken/a'"),
     ],
 )
 def test_an_output_that_is_missing_is_told_with_the_command_that_should_have_made_it(
@@ -142,7 +142,7 @@ def test_folders_of_outputs_are_made_as_far_as_they_are_named(tmp_path: Path) ->
     assert sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")) == ["a", "d", "f"]
     (tmp_path / "file").touch()
     for name in ("file/x", "file/x/y"):
-        with pytest.raises(Failure, match="which is no folder") as raised:
+        with pytest.raises(Failure, match="which is not a folder") as raised:
             make_output_folders([{"name": name}], str(tmp_path))
         assert raised.value.reason == "missing-output"
 
@@ -240,7 +240,7 @@ def test_a_folder_is_usable_where_it_is_there_and_can_be_written(
     "binary, reason, words",
     [
         ({"stdin": "gone"}, "missing-input", "its stdin 'gone' cannot be read"),
-        ({"stdout": "folder/x", "stdin": "in"}, "platform-failure", "making 'folder/x' for what it writes failed"),
+        ({"stdout": "folder/x", "stdin": "in"}, "platform-failure", "making 'folder/x' for its output failed"),
     ],
 )
 def test_a_stream_that_cannot_be_opened_is_told_and_leaves_nothing_open(

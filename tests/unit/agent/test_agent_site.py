@@ -223,7 +223,7 @@ def test_an_agent_that_was_missed_without_knowing_it_is_believed_again_when_it_s
 
 
 def test_why_things_wait_is_told_once(watched: Watched) -> None:
-    full = SiteSeen(site=LYON, answers=True, message="the batch system takes no more now")
+    full = SiteSeen(site=LYON, answers=True, message="the batch system accepts no more now")
     for _ in range(3):
         watched.hear(watched.say(full))
     assert watched.reports == [full]

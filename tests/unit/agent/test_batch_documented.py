@@ -202,7 +202,7 @@ def test_directives_are_lines_of_a_jdl_whatever_they_hold() -> None:
 @pytest.mark.parametrize(
     "name, demand, told",
     [
-        ("htcondor", {"nodes": 4}, "4 cannot be asked for"),
+        ("htcondor", {"nodes": 4}, "on one node only, not on 4"),
         ("dirac", {"nodes": 4}, "4 nodes"),
         ("dirac", {"memory_bytes": 1 << 30, "gpus": 2}, "1073741824 bytes of memory and 2 GPUs"),
     ],

@@ -142,7 +142,7 @@ def test_an_agent_that_is_not_what_was_put_there_is_not_started_and_that_is_said
     printed.unlink()
     another = hashlib.sha256(agent.read_bytes()).hexdigest()
     assert run(slurm.script(wanted)).returncode == ANOTHER_AGENT_STATUS
-    said = f"pilotage: {agent} is not the agent that was put there, and is not started: its sha256 is {another}\n"
+    said = f"pilotage: {agent} has changed since it was installed, and is not started: its sha256 is {another}\n"
     assert printed.read_text() == said
     # Where nobody can tell, it is started; one that is gone its interpreter misses.
     assert run(slurm.script(wanted), PATH=str(_only(tmp_path / "bin", "sh", "printf"))).returncode == 0
@@ -178,7 +178,7 @@ def test_directives_stand_before_everything_else(slurm: Dialect) -> None:
     ],
 )
 def test_what_would_be_read_as_something_else_is_not_wanted(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"to be one line|must be a command"):
+    with pytest.raises(ValueError, match=r"must be one line|a command, and at least"):
         Wanted(**{"key": "a-1", "command": ["true"], **options})  # type: ignore[arg-type]
 
 

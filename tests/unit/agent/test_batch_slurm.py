@@ -239,7 +239,7 @@ def test_what_is_asked_for(slurm: Dialect) -> None:
     assert {"--partition=q", "--account=a", "--no-requeue", "--job-name=pilotage.lyon-1", "--nodes=1"} <= words
     several = set(slurm.submit(Wanted(key="lyon-1", command=["true"], cores=4, nodes=2)).argv)
     assert {"--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=1"} <= several
-    with pytest.raises(ValueError, match="longer than squeue"):
+    with pytest.raises(ValueError, match="longer than the column of squeue"):
         slurm.submit(Wanted(key="x" * 400, command=["true"]))
 
 

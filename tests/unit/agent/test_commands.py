@@ -180,7 +180,7 @@ def test_a_file_that_is_written_to_all_the_time_is_given_up(monkeypatch: pytest.
 
     monkeypatch.setattr(commands, "_BUSY_SECONDS", 0.0)
     monkeypatch.setattr(Commands, "_run_once", busy)
-    with pytest.raises(Failure, match="somebody is writing to the file") as raised:
+    with pytest.raises(Failure, match="another process is writing to the file") as raised:
         _commands().run(["prog"], environment=[], folder="/", files=Files(0, 1, 2), marks=())
     assert (raised.value.reason, len(tries)) == ("command-not-found", 40)
 

@@ -397,7 +397,7 @@ def test_answers_that_say_it_plainly() -> None:
     assert judge(answer(200, TAKEN), count=2) == Taken(5, [])
     refused = b'{"position":5,"refused":[{"index":1,"code":"purged","message":"gone"}]}'
     assert judge(answer(422, refused), count=2) == Taken(5, [Refusal(1, "purged", "gone")])
-    assert judge(answer(413, b"<html>"), count=2) == TooMuch("too_large", "the server finds this too large")
+    assert judge(answer(413, b"<html>"), count=2) == TooMuch("too_large", "the server rejects this batch as too large")
     assert judge(answer(400, b'{"error":{"code":"malformed","message":"no"}}'), count=2) == TooMuch("malformed", "no")
 
 

@@ -41,7 +41,7 @@ def test_a_size_is_told_in_the_largest_unit_that_it_fills(size_bytes: int, text:
 )  # fmt: skip
 def test_an_exit_status_above_128_may_tell_of_a_signal(status: int, hint: str) -> None:
     failure = of_exit_status(status, what="prog")
-    more = f", with which a shell tells of {hint}" if hint else ""
+    more = f", by which a shell reports {hint}" if hint else ""
     assert (failure.reason, failure.exit_status, failure.signal_number) == ("application-error", status, None)
     assert failure.message == f"prog ended with exit code {status}{more}"
 
@@ -92,12 +92,12 @@ def folder(tmp_path: Path) -> Path:
     [
         ("absent", errno.ENOENT, "no folder of PATH has it: /none:sub"),
         ("./absent", errno.ENOENT, "there is no such file"),
-        ("plain", errno.ENOENT, "no folder of PATH has it; the file of this name in its own folder is started as ./plain"),
+        ("plain", errno.ENOENT, "no folder of PATH has it; to run the file of this name in its own folder, write ./plain"),
         ("sub/gone", errno.ENOENT, "there is no such file"),
-        ("./script", errno.ENOENT, "its first line asks for '/no/interpreter', which is not there"),
-        ("./program", errno.ENOENT, "its loader is not there"),
-        ("./bare", errno.ENOENT, "its loader is not there"),
-        ("tool", errno.ENOENT, "its loader is not there"),
+        ("./script", errno.ENOENT, "its first line asks for '/no/interpreter', which does not exist"),
+        ("./program", errno.ENOENT, "its loader does not exist"),
+        ("./bare", errno.ENOENT, "its loader does not exist"),
+        ("tool", errno.ENOENT, "its loader does not exist"),
         ("./sub", errno.EACCES, "it is a folder"),
         ("./plain", errno.EACCES, "the file is not executable"),
         ("tool", errno.EACCES, "the file is not executable"),
@@ -105,8 +105,8 @@ def folder(tmp_path: Path) -> Path:
         ("./program", errno.EACCES, "no permission"),
         ("./absent", errno.EACCES, "no permission"),
         ("./program", errno.ENOEXEC, "it is neither a program for this machine nor a script whose first line begins with #!"),
-        ("./program", errno.E2BIG, "its arguments and environment are longer than the system takes"),
-        ("./program", errno.EINVAL, "a word of it has a character that no argument can have"),
+        ("./program", errno.E2BIG, "its arguments and environment exceed the system's limit"),
+        ("./program", errno.EINVAL, "an argument contains a null character"),
         ("./program", errno.ELOOP, os.strerror(errno.ELOOP)),
     ],
 )  # fmt: skip

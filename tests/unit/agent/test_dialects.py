@@ -107,7 +107,7 @@ CLASS = "from pilotage.agent.batch import Dialect\n\n\nclass Broken(Dialect):\n 
         ("def f(x):\n    match x:\n        case 1: pass\n", "not Python 3.8: line 3"),
         ("import nosuch\n\n\nclass Broken:\n    name = 'broken'\n", "No module named 'nosuch'"),
         ("import msgspec\n\n\nclass Broken:\n    name = 'broken'\n", "No module named 'msgspec'"),
-        (CLASS, "it cannot be made"),
+        (CLASS, "it cannot be instantiated"),
         (CLASS.replace("broken", "slurm"), "one of our own dialects"),
         ("class Broken:\n    name = 'broken'\n", "there is no dialect of this name"),
     ],
@@ -127,9 +127,9 @@ def test_a_module_of_ours_is_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "old, new, why",
     [
-        ("self.job_name(wanted.key), str(wanted.count)", "'x', str(wanted.count)", "nowhere in the submission"),
-        ("self.script(wanted))", "'sleep 1')", "not told its key"),
-        ("raise Unknown(answer.stderr or \"the list has no end\")", "return {}", "nothing known is not nothing there"),
+        ("self.job_name(wanted.key), str(wanted.count)", "'x', str(wanted.count)", "missing from the submission"),
+        ("self.script(wanted))", "'sleep 1')", "does not get its key"),
+        ("raise Unknown(answer.stderr or \"the list has no end\")", "return {}", "an unknown list is not an empty one"),
         ("if answers[0].exit_status != 0 or not cores.isdigit():", "if False:", "limited raises ValueError"),
         ('return Call(("sh", "-c", LIST, "sh", self.prefix))', 'return ["sh"]', "not a Call with words"),
     ],

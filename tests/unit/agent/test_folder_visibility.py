@@ -124,7 +124,7 @@ def test_scripts_do_not_run_in_a_folder_that_is_another(place: Place) -> None:
     script = {"argv": ["/bin/sh", "-c", "pwd"]}
     assert log_of(place.run("/bin/true", pre=script), "pre-stdout").strip() == str(place.folder)
     payload = place.run("/bin/true", pre=script, mark="another").payload
-    assert "which is not to be seen here" in payload["exit_message"]
+    assert "which is not visible here" in payload["exit_message"]
     # One that nobody could mark is taken for what it seems to be: nothing else would run there at all.
     assert log_of(place.run("/bin/true", pre=script, mark="", folder_mark=""), "pre-stdout").strip() == str(
         place.folder

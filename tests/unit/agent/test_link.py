@@ -32,7 +32,7 @@ def test_an_address_is_a_path_or_a_host_with_a_port(text: str, expected: Address
 
 @pytest.mark.parametrize("text", ["", "unix:", "ftp://host", "host:80", "http://", "http:///path", "http://host:port"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not an address|invalid literal"):
+    with pytest.raises(ValueError, match=r"not the address|invalid literal"):
         Address.parse(text)
 
 

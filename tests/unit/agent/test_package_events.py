@@ -92,7 +92,7 @@ def test_a_package_that_cannot_reach_the_server_keeps_its_events_and_says_so(tmp
     environment = {**INSIDE, "PILOTAGE_MARK": "p", "PILOTAGE_SERVER": address}
     with Producer(spool=tmp_path / "spool", environment=environment) as producer:
         producer.flush()  # nothing was logged
-        with pytest.raises(NotDelivered, match="only the pilot of this package reaches the server"):
+        with pytest.raises(NotDelivered, match="only the pilot of this package can reach the server"):
             producer.log_now("Noted", {"text": "x"})
     (queue,) = Spool(tmp_path / "spool").queues()
     assert (queue.server, queue.pending()) == (address, 1)
@@ -180,7 +180,7 @@ def test_commands_in_such_a_package_say_who_delivers(tmp_path: Path) -> None:
     server = f"spool:{tmp_path / 'relay'}"
     (address,) = find_addresses([], environment={"PILOTAGE_SERVER": server, "PILOTAGE_TOKEN": "t"}, state_folders=[])
     assert (address.url, address.token) == (server, "t")
-    with pytest.raises(ServerUnreachable, match="only the pilot of this package reaches the server"):
+    with pytest.raises(ServerUnreachable, match="only the pilot of this package can reach the server"):
         address.server()
     event = Composed(type="Noted", version=1, subject=Subject("j1", "1.1.1", 1), epoch=1, data={"text": "x"})
     said: dict[str, Any] = {"source": "application", "spool": str(tmp_path / "spool"), "environment": INSIDE}

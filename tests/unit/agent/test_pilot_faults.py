@@ -69,7 +69,7 @@ def test_a_token_that_is_not_taken_is_told_and_the_file_is_read_again(
         assert service.tokens[0] == "old"
         flight.exchanger.ask_to_leave("end")
         flight.land()
-    assert f"the token in {token} is not taken" in capfd.readouterr().err
+    assert f"the token in {token} is rejected" in capfd.readouterr().err
 
 
 def test_while_the_service_is_gone_the_work_goes_on_and_is_told_when_it_is_back(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_spool_that_cannot_be_written_does_not_stop_the_work(
         service.wait_for(lambda: len(service.finished) == 2)
         texts = (tmp_path / "spool" / "here-1.a.events").read_text()
     assert texts.count("AttemptFinished") == 2  # what could not be written comes with what can
-    assert "events cannot be put on disk" in capfd.readouterr().err
+    assert "events cannot be written to disk" in capfd.readouterr().err
 
 
 def test_a_spool_is_rewritten_when_most_of_it_is_delivered(

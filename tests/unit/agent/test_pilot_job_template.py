@@ -85,6 +85,6 @@ def test_a_batch_system_that_cannot_be_told_of_nodes_is_given_nothing_that_names
     cell_speaks = type("Mute", (dialects()["gridengine"],), {"places": False})
     settings = BatchSettings(entry=ENTRY, prefix="p", server=lambda: "http://127.0.0.1:9")
     site = BatchSite(settings, cell_speaks("p"), cell)
-    with pytest.raises(SubmissionRefused, match="cannot be told on which nodes"):
+    with pytest.raises(SubmissionRefused, match="cannot restrict a job to certain nodes"):
         site.submit_attempt("j:1.1.1:1", ref=AttemptRef("j", "1.1.1", 1), demand=Demand(node_restriction=("n1",)))
     assert cell.submissions == []

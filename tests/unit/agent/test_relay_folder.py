@@ -107,7 +107,7 @@ def test_a_folder_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> 
 
 
 def test_a_folder_without_a_relay_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadFolder, match="no relay works"):
+    with pytest.raises(BadFolder, match="no relay uses"):
         connect(f"spool:{tmp_path / 'none'}")
 
 
@@ -131,7 +131,7 @@ def test_an_answer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         draft.flush()
         assert relay.answer("a") is None
     relay.publish("a")
-    with pytest.raises(BadContent, match="not whole"):
+    with pytest.raises(BadContent, match="incomplete"):
         relay.answer("a")
 
 

@@ -268,17 +268,17 @@ def test_it_says_why_it_cannot_drive_what_its_entry_says(tmp_path: Path) -> None
     bare = Both("sbatch", "squeue")
     service = Service(wants("lyon-1", kind="slurm"), {}, {})
     work(tmp_path / "bare", service, bare.run, scheduler="auto")
-    message = "its entry says `kind: slurm`, and what is found here is gridengine 8.1.9: squeue: not found"
+    message = "its entry says `kind: slurm`, but this computer has gridengine 8.1.9: squeue: not found"
     assert said(service) == [message]
     assert bare.gridengine == []
     service = Service(wants("lyon-1", kind="slurm"), {}, {})
     work(tmp_path / "named", service, Both().run, scheduler="gridengine")
     [told] = said(service)
-    assert told.startswith("its entry says `kind: slurm`, and its agent was started with --scheduler=gridengine: ")
+    assert told.startswith("its entry says `kind: slurm`, but its agent was started with --scheduler=gridengine: ")
     service = Service(wants("lyon-1", kind="loadleveler"), {}, {})
     work(tmp_path / "unknown", service, Both().run, scheduler="auto")
     [told] = said(service)
-    assert told.startswith("its entry says `kind: loadleveler`, and its agent has no such dialect, but dirac, ")
+    assert told.startswith("its entry says `kind: loadleveler`, but its agent only knows dirac, ")
 
 
 def test_an_entry_that_names_another_batch_system_is_followed_and_what_is_left_at_the_first_is_ended_there(

@@ -44,6 +44,6 @@ def test_an_agent_works_where_its_user_says_or_in_a_folder_of_its_site(monkeypat
     found = folder_of("", site="lyon-2")
     assert (found.name, found.is_relative_to("/home/ada")) == ("lyon-2", True)
     for site in ("", "-x", "a/b", "..", "a" * 61):
-        with pytest.raises(ValueError, match="no name of a site"):
+        with pytest.raises(ValueError, match="not a valid site name"):
             folder_of("", site=site)
     assert folder_of("", site="a" * 60).name == "a" * 60

@@ -122,7 +122,7 @@ def test_a_command_that_takes_too_much_memory_is_killed_at_once(watch: Watch) ->
         told = _told(watch)
         assert told is not None
         assert told.reason == "out-of-memory"
-        assert told.message.endswith("of memory, and may use 1 KiB")
+        assert told.message.endswith("of memory; its limit is 1 KiB")
         assert process.wait() == -signal.SIGKILL
 
 
@@ -140,7 +140,7 @@ def test_a_command_of_which_nothing_grows_is_looping(tmp_path: Path, watch: Watc
         assert _told(watch) is None
         watch.look(now + 101.0)
         what = "log" if watched else "its log and its CPU time"
-        assert _told(watch) == Stopped("looping", f"nothing grew for 100 s: {what}")
+        assert _told(watch) == Stopped("looping", f"no progress for 100 s: {what}")
         assert process.wait() == -signal.SIGTERM
 
 

@@ -19,7 +19,7 @@ AGENT = "2026-11-15T15:00:00+0000 pilotage-agent: "
         ("pilotage-agent: Python 3.8 or newer is needed, this is 3.6: /usr/bin/python3", "failed", "python"),
         (f"{AGENT}no answer from the service: [Errno 111] Connection refused", "ended", "server"),
         (f"{AGENT}the service did not answer for 300 s", "ended", "server"),
-        (f"{AGENT}no answer from the service: HTTP 401: {{}}; the token in x is not taken", "ended", "exchange"),
+        (f"{AGENT}no answer from the service: HTTP 401: {{}}; the token in x is rejected", "ended", "exchange"),
         (f"{AGENT}no answer from the service: HTTP 403: forbidden", "ended", "exchange"),
         ("its node could not write to /home/me/.pilotage-site/output: the folder …", "failed", "starts"),
         ("NODE_FAIL", "platform-failure", "starts"),

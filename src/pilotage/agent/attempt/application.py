@@ -1,4 +1,4 @@
-"""The application phase: the binaries of a package one after the other, or its startup script, and the scripts around it."""
+"""The application phase: runs the binaries of a package in order, or its startup script, and its pre and post scripts."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from pilotage.agent.attempt.workplace import Workplace
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "busybox"})
-_NO_COMMAND = 127  # as a shell tells it
-_DEFER_LOOK_SECONDS = 0.2
+_NO_COMMAND = 127  # exit status of a shell for an unknown command
+_DEFER_LOOK_SECONDS = 0.2  # how often a deferred script checks whether its attempt was stopped
 NAME_CHARACTERS_MAX = 256
 BINARIES_MAX = 1000
-"""So many binaries of a package have a record; the event of its end has room for no more."""
+"""At most so many binaries of a package are recorded; the AttemptFinished event has no space for more."""
 
 
 def limits_of(demand: Mapping[str, Any], work: Mapping[str, Any], folder: str) -> Limits:
-    """What an attempt may do that runs in a folder."""
+    """The limits of an attempt that runs in a folder."""
     if not demand and not work.get("stalled_after_seconds"):
         return NO_LIMITS
     return Limits(
@@ -68,7 +68,7 @@ class Application:
         script_logs: Mapping[str, Sequence[LogFile]] | None = None,
         scans: LogScans | None,
     ) -> None:
-        """Take the attempt and what its slot has; `script_logs` are for its scripts, by `pre` and `post`."""
+        """Take the attempt and the resources of its slot; `script_logs` belong to its `pre` and `post` scripts."""
         self._workplace = workplace
         self._assignment = assignment
         self._work = work
@@ -82,13 +82,13 @@ class Application:
         self._scans = scans
         self._demand: Mapping[str, Any] = assignment.get("demand") or {}
         self._ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
-        self._marks = [workplace.mark, *self._ours[:3]]  # the pilot, and its job, package and attempt
+        self._marks = [workplace.mark, *self._ours[:3]]  # pilot, job, package and attempt
         self._stderr_file = ""
         self._kept: KeptWork | None = None
-        self.binaries: list[dict[str, Any]] = []  # that ran, where there are several: when, how long, how they ended
+        self.binaries: list[dict[str, Any]] = []  # if there are several: when each ran, how long, how it ended
 
     def run(self, inputs: Sequence[str]) -> Failure | None:
-        """Run the binaries in order up to the first that fails; what failed, also by what the logs say."""
+        """Run the binaries in order until one fails; returns the failure, also one found in the logs."""
         self._last_logs = self._logs
         self._watch.application_began(limits_of(self._demand, self._work, self._scratch))
         try:
@@ -108,7 +108,7 @@ class Application:
         return failure
 
     def run_pre(self) -> bool:
-        """Run the script before the package; whether the package is to be run at all. Raises `Failure`."""
+        """Run the pre script; returns whether to run the package at all. Raises `Failure`."""
         ended = self._run_script("pre", [], {})
         if ended.exit_status is not None and ended.exit_status == self._work.get("pre_skip_exit_code"):
             return False
@@ -118,7 +118,7 @@ class Application:
         return True
 
     def run_post(self, failure: Failure | None) -> Failure | None:
-        """Run the script after the package, whose exit code decides; it can see how the application ended."""
+        """Run the post script, whose exit code decides; it gets the exit code of the application."""
         if self._watch.stopped is not None:
             return failure
         status = 0
@@ -129,16 +129,16 @@ class Application:
         ended = self._run_script("post", extra, {"$RETURN": str(status)})
         told = self.failure_of(ended, "its post script")
         if told is None:
-            self._last_logs = self._logs  # whatever fails now, it was not the script
+            self._last_logs = self._logs  # a later failure does not come from the script
         return told
 
     def forget_kept(self) -> None:
-        """What finished binaries made is not needed any more."""
+        """Remove the kept outputs of finished binaries."""
         if self._kept is not None:
             self._kept.forget()
 
     def last_lines(self, characters_max: int) -> str:
-        """The end of what the last command wrote: to its stderr, or to the log of stdout where it wrote nothing there."""
+        """The end of the last command's stderr, or of its stdout if stderr is empty."""
         with contextlib.suppress(OSError):
             if self._stderr_file:
                 text = _end_of(os.path.join(self._scratch, self._stderr_file), characters_max)
@@ -157,7 +157,7 @@ class Application:
             binaries = [{"argv": work["startup"], "environment": asked}]
         first = 0
         if len(binaries) > 1 and work.get("kept"):
-            # Where the service's folder is not to be seen, it is this pilot's alone, and goes with it.
+            # If the service's folder is not visible, this pilot keeps them in its own, which is removed with it.
             seen = self._workplace.visibility.of(work).staged
             kept = work["kept"] if seen else f"{self._workplace.scratch}/kept/{os.path.basename(work['kept'])}"
             self._kept = KeptWork(self._assignment, work, kept)
@@ -175,7 +175,7 @@ class Application:
         return None
 
     def _run_one(self, number: int, binary: Mapping[str, Any], what: str) -> Failure | None:
-        """Run one of several binaries, and note how that went."""
+        """Run one of several binaries, and record how it ended."""
         noted: dict[str, Any] = {"number": number + 1, "started_at": time.time()}
         if binary.get("name"):
             noted["name"] = binary["name"][:NAME_CHARACTERS_MAX]
@@ -192,12 +192,12 @@ class Application:
                 noted["exit_status"] = 0
             else:
                 _note_failure(noted, failure)
-            del self.binaries[BINARIES_MAX - 1 :]  # the last of very many is told, since it may have failed
+            del self.binaries[BINARIES_MAX - 1 :]  # keep the last of very many, since it may have failed
             self.binaries.append(noted)
         return failure
 
     def blame(self, failure: Failure) -> None:
-        """An output is missing: the binary that should have made it has failed, by its record."""
+        """Mark the binary that should have made a missing output as failed."""
         if failure.binary is None:
             return
         for noted in self.binaries:
@@ -246,15 +246,15 @@ class Application:
     def _contain(
         self, container: Mapping[str, Any], argv: Sequence[str], environment: list[bytes], asked: Mapping[str, str]
     ) -> tuple[Contained, list[bytes]]:
-        """A command in its container, and its environment: the file of its token is another one there."""
+        """A command in its container, and its environment, in which the token file has another path."""
         ref, workplace = self._assignment["ref"], self._workplace
         try:
             token_file = self._token.plain_file()
             spool = os.path.join(workplace.spools, spool_name(ref)) if workplace.spools else ""
             if spool:
-                os.makedirs(spool, mode=0o700, exist_ok=True)  # it goes with the attempt, if nothing is in it
+                os.makedirs(spool, mode=0o700, exist_ok=True)  # removed with the attempt, if empty
         except OSError as error:
-            raise diagnosis.from_system(error, doing="making what a container is shown") from error
+            raise diagnosis.from_system(error, doing="preparing the folders of a container") from error
         wrapped = workplace.engines.wrap(
             container,
             argv,
@@ -299,17 +299,17 @@ class Application:
         except OSError as error:
             if flags == os.O_RDONLY:
                 raise Failure("missing-input", f"its stdin {name!r} cannot be read: {error}") from error
-            raise diagnosis.from_system(error, doing=f"making {name!r} for what it writes") from error
+            raise diagnosis.from_system(error, doing=f"making {name!r} for its output") from error
         return opened[-1]
 
     def _run_script(self, which: str, extra: list[bytes], words: Mapping[str, str]) -> Ended:
-        """Run a script in the document's folder, again and again while it asks for that; `words` stand for others.
+        """Run a script in the document's folder, again while it asks for that; `words` are values of placeholders.
 
-        What it writes is no output of the application, and has logs of its own.
+        Its output does not belong to the application, and has logs of its own.
         """
         folder, script, what = self._work["folder"], self._work[which], f"its {which} script"
         if not self._workplace.visibility.shows(self._work):
-            raise Failure("platform-failure", f"{what} runs in {folder}, which is not to be seen here")
+            raise Failure("platform-failure", f"{what} runs in {folder}, which is not visible here")
         self._stderr_file = ""
         environment = self._environments.make(self._ours + extra, {}, threads=0)
         self._last_logs = logs = self._script_logs[which]
@@ -337,7 +337,7 @@ class Application:
     def failure_of(
         self, ended: Ended, what: str, *, argv: Sequence[str] = (), in_container: bool = False
     ) -> Failure | None:
-        """What the end of a command means."""
+        """The failure of a command that ended, or None."""
         if ended.exit_status == 0:
             return None
         number, status = ended.signal_number, ended.exit_status
@@ -345,12 +345,12 @@ class Application:
             limit = self._demand.get("memory_bytes", 0)
             peak = max(self._commands.peak_bytes, self._watch.peak_bytes)
             if self._workplace.kernel_kills.claim() or (limit and peak >= limit):
-                message = f"{what} was killed for want of memory, having used {diagnosis.size_text(peak)}"
+                message = f"{what} was killed by the kernel (out of memory) after using {diagnosis.size_text(peak)}"
                 return Failure("out-of-memory", message, exit_status=status, signal_number=number)
         if number is not None:
             return diagnosis.of_signal(number, what=what)
         if status is None:
-            return Failure("application-error", f"{what} ended in a way that the system does not tell")
+            return Failure("application-error", f"{what} ended with an unknown status")
         failure = diagnosis.of_exit_status(status, what=what)
         last_lines = self.last_lines(2000)
         if diagnosis.looks_full(self._scratch, last_lines):

@@ -1,4 +1,4 @@
-"""One attempt on a real computer: set up, bring the inputs, run, watch, take the outputs, and say what came of it."""
+"""Runs one attempt: prepares its folder, stages inputs, runs and watches its commands, stages outputs, reports the outcome."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ if TYPE_CHECKING:
     from pilotage.agent.attempt.workplace import Fetch, Workplace
 
 
-# The short way for plain attempts: one command, with files that have names. Most attempts of most jobs are.
+# The fast path for plain attempts: one command, with files that have fixed names. Most attempts of most jobs are plain.
 #
-# One that lasts a millisecond feels every call between two calls of the system. What is done here is what `inputs`
-# and `outputs` do, for the files that nothing is unusual about; anything else is left as it is, and they look into
-# it.
+# In an attempt of a millisecond every call between two system calls counts. This does what `inputs` and `outputs` do,
+# for ordinary files; anything unusual is left to them.
 
 SMALL_BYTES = 16 * 1024
-"""An output of less is read at once."""
+"""A smaller output is read in one call."""
 
-# What is named here the short way sees to, or need not; whatever else is said, now or later, is for the long one.
+# Fields that the fast path handles or may ignore; work with any other field, now or later, takes the full path.
 PLAIN_WORK = frozenset({
     "path", "name", "index", "folder", "staged", "mark", "folder_mark", "inputs", "binaries", "keep_failed", "software",
 })  # fmt: skip
 PLAIN_BINARY = frozenset({"argv", "environment", "outputs"})
 MADE_INPUT = frozenset({"name", "sha256", "size_bytes", "made"})
-"""What is said of a file that a package of the job made."""
+"""The fields of an input that a package of the job made."""
 _OWN = ".pilotage"
-# Nobody waits at what is no regular file, no link is followed, and that it was read need not be written down.
+# Do not block on special files, do not follow links, do not update the access time.
 _LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | getattr(os, "O_NOATIME", 0)
 
 
 def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The one command of a plain attempt; None where the attempt is anything else."""
+    """The command of a plain attempt; None if the attempt is not plain."""
     binaries: Sequence[Mapping[str, Any]] = work.get("binaries", ())
     if len(binaries) != 1 or not PLAIN_WORK.issuperset(work) or not PLAIN_BINARY.issuperset(binaries[0]):
         return None
@@ -60,9 +59,9 @@ def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapp
 def link_known(
     inputs: Sequence[Mapping[str, Any]], *, folder: str, scratch: int, known: KnownFiles
 ) -> dict[str, Placed]:
-    """Link the inputs that packages of the job made and whose content is known to be right, up to the first other one.
+    """Link inputs that packages of the job made and whose checksum is known, up to the first other input.
 
-    `scratch` is the open folder that they are put into.
+    `scratch` is the open target folder.
     """
     placed: dict[str, Placed] = {}
     for each in inputs:
@@ -90,9 +89,9 @@ def stage_small(
     known: KnownFiles,
     placed: Collection[Placed],
 ) -> list[dict[str, Any]] | None:
-    """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then.
+    """Stage the only output if it is a small new file, and return the manifest; otherwise do nothing and return None.
 
-    `scratch` is the open folder that it is in, `placed` the inputs there.
+    `scratch` is its open folder, `placed` are the inputs there.
     """
     if len(outputs) != 1 or "pattern" in outputs[0]:
         return None
@@ -104,13 +103,13 @@ def stage_small(
         try:
             status = os.fstat(descriptor)
             size_bytes = status.st_size
-            # What has another name somewhere could be changed by that one later.
+            # A file with another hard link could be changed through that later.
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or size_bytes >= SMALL_BYTES:
                 return None
-            for each in placed:  # whose other name somebody may have removed
+            for each in placed:  # inputs whose other link may have been removed
                 if each.inode == status.st_ino:
                     return None
-            content = os.read(descriptor, size_bytes + 1)  # to see that it does not grow
+            content = os.read(descriptor, size_bytes + 1)  # one byte more, to see whether it grows
         finally:
             os.close(descriptor)
         if len(content) != size_bytes:
@@ -126,35 +125,35 @@ _monotonic = time.monotonic
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended: the payload of its AttemptFinished, and its logs, to which their `ref` is still to be added."""
+    """How an attempt ended: the payload of its AttemptFinished, and its logs, still without their `ref`."""
 
     payload: dict[str, Any]
     logs: list[dict[str, Any]]
 
 
 class _Phases:
-    """The phases of an attempt: each ends where the next begins."""
+    """The phases of an attempt: each ends when the next begins."""
 
     __slots__ = ("_ahead", "_entered", "_on_phase")
 
     def __init__(self, on_phase: Callable[[str, float], None]) -> None:
         self._on_phase = on_phase
-        self._ahead = time.time() - _monotonic()  # a clock that is set does not make a phase longer, or shorter
+        self._ahead = time.time() - _monotonic()  # setting the clock must not change the length of a phase
         self._entered: list[tuple[str, float]] = []
 
     def enter(self, phase: str) -> None:
-        """A phase begins."""
+        """Begin a phase."""
         at = self._ahead + _monotonic()
         self._entered.append((phase, at))
         self._on_phase(phase, at)
 
     @property
     def now(self) -> str:
-        """The one that it is in."""
+        """The current phase."""
         return self._entered[-1][0]
 
     def ended(self) -> list[dict[str, Any]]:
-        """All of them, the last of which is over now."""
+        """All phases; the last one ends now."""
         told: list[dict[str, Any]] = []
         end = self._ahead + _monotonic()
         for phase, at in reversed(self._entered):
@@ -165,13 +164,13 @@ class _Phases:
 
 
 class AttemptRunner:
-    """Runs one attempt after the other in one slot, from one thread; its folder and its log files go from one to the next.
+    """Runs attempts in one slot, one after the other in one thread; the folder and the log files are reused.
 
-    A stop that comes before `run` has begun is nobody's: who may be late looks again when `on_phase` tells of `setup`.
+    A stop before `run` has begun is lost: the caller checks again when `on_phase` reports `setup`.
     """
 
     def __init__(self, workplace: Workplace, slot_number: int) -> None:
-        """Take a slot of a workplace; nothing is made before the first attempt."""
+        """Take a slot of a workplace; the first attempt makes the files."""
         self._workplace = workplace
         self._slot_number = slot_number
         self._watch = workplace.watcher.new_watch()
@@ -181,8 +180,8 @@ class AttemptRunner:
         self._turn = SpawnTurn(workplace.turns)
         self._commands = Commands(self._watch, workplace.cleanup, self._turn)
         self._logs: list[LogFile] = []
-        self._script_logs: dict[str, list[LogFile]] = {}  # of the scripts of one attempt, where it has any
-        self._files = Files(-1, -1, -1)  # for a command that writes these logs
+        self._script_logs: dict[str, list[LogFile]] = {}  # of an attempt's scripts, if it has any
+        self._files = Files(-1, -1, -1)  # the streams of a command that writes to these logs
         self._generation = 0
 
     def run(
@@ -194,9 +193,9 @@ class AttemptRunner:
         fetch: Fetch,
         token: str = "",
     ) -> Outcome:
-        """Run an attempt to its end; every failure is an outcome. `on_phase` is told each phase and when it began.
+        """Run an attempt to its end; every failure is an outcome. `on_phase` gets each phase and its start time.
 
-        `token` is what its commands may show when they speak of their own package.
+        `token` lets its commands log events of their own package.
         """
         watch, commands = self._watch, self._commands
         phases = _Phases(on_phase)
@@ -207,7 +206,7 @@ class AttemptRunner:
             payload = self._carry_out(assignment, work, phases, fetch, token)
             logs = [text for log in self._all_logs() if (text := log.text(final=True)) is not None]
             if payload["exit_code"] != "SUCCESS":
-                # Whoever decides what follows reads of its time in the event, and so that it is over.
+                # The engine reads in the event that the wall time is over, and decides by that.
                 phases.enter("cleaning")
                 if work.get("keep_failed"):
                     self._keep_folder(assignment["ref"], payload)
@@ -230,11 +229,11 @@ class AttemptRunner:
         return Outcome(payload, logs)
 
     def cancel(self, why: str) -> None:
-        """From another thread: end what runs, and nothing that comes later; `run` then returns EXECUTION_CANCELED."""
+        """From another thread: end the running attempt, and no later one; `run` then returns EXECUTION_CANCELED."""
         self._watch.stop("cancelled", why)
 
     def log_texts(self) -> list[dict[str, Any]]:
-        """From another thread: the logs of what runs, as they are now; none where nothing runs."""
+        """From another thread: the current logs of the running attempt; empty if none runs."""
         if not self._watch.is_busy:
             return []
         with contextlib.suppress(OSError):
@@ -242,12 +241,12 @@ class AttemptRunner:
         return []
 
     def rest(self) -> None:
-        """No attempt follows for now: hold no folder open meanwhile, and keep nobody waiting."""
+        """Close the folder while no attempt follows."""
         self._turn.give()
         self._scratch.rest()
 
     def close(self) -> None:
-        """Let go of the folder and the log files."""
+        """Close the folder and the log files."""
         self.rest()
         self._workplace.watcher.forget(self._watch)
         self._commands.close()
@@ -257,14 +256,14 @@ class AttemptRunner:
     def _carry_out(
         self, assignment: Mapping[str, Any], work: Mapping[str, Any], phases: _Phases, fetch: Fetch, token: str
     ) -> dict[str, Any]:
-        """All phases; the payload, without what every attempt has."""
+        """Run all phases; returns the payload without the fields that every attempt has."""
         application: Application | None = None
         is_set_up = False
         try:
             phases.enter("setup")
             if work.get("refused"):
-                raise Failure("platform-failure", f"the service cannot say how it is run: {work['refused']}")
-            if work.get("adopted") is not None:  # an earlier run made the same of the same, and it lies in its place
+                raise Failure("platform-failure", f"the service cannot tell how to run it: {work['refused']}")
+            if work.get("adopted") is not None:  # reused from an earlier run, already published
                 told = {"exit_code": "SUCCESS", "reason": "made-before", "exit_message": work.get("message", "")}
                 return {**told, "manifest": work["adopted"]}
             scans = self._set_up(work, token)
@@ -272,7 +271,7 @@ class AttemptRunner:
             binary = plain_binary(assignment, work)
             if binary is not None:
                 return self._run_plain(assignment, work, binary, phases, fetch)
-            self._turn.give()  # all that follows may last
+            self._turn.give()  # the rest may take long
             application = self._application(assignment, work, scans)
             told = {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
             return {**told, "binaries": application.binaries} if application.binaries else told
@@ -281,20 +280,20 @@ class AttemptRunner:
         except OSError as error:
             failure = diagnosis.from_system(error, doing=f"the phase {phases.now!r}")
         except (ValueError, LookupError) as error:
-            message = f"the work cannot be understood: {type(error).__name__}: {error}"
+            message = f"the work is malformed: {type(error).__name__}: {error}"
             failure = Failure("platform-failure", message)
         last_lines = ""
         if application is not None:
             last_lines = application.last_lines(_LAST_CHARACTERS)
             if failure.reason == "missing-output":
                 application.blame(failure)
-        elif is_set_up:  # before that, the logs are those of an earlier attempt
+        elif is_set_up:  # before that, the logs belong to an earlier attempt
             last_lines = last_lines_of(self._logs, _LAST_CHARACTERS)
         told = _failed(failure, last_lines, phase=phases.now)
         return {**told, "binaries": application.binaries} if application is not None and application.binaries else told
 
     def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
-        """Have an empty folder, the token and empty logs; what looks for failures in these."""
+        """Prepare an empty folder, the token and empty logs; returns the scans for failure patterns."""
         try:
             self._scratch.prepare()
             self._token.show(token)
@@ -341,14 +340,14 @@ class AttemptRunner:
         phases: _Phases,
         fetch: Fetch,
     ) -> dict[str, Any]:
-        """The same as `_run` of an attempt that is one command with its files: the payload of its success."""
+        """Like `_run`, for an attempt of one command: the payload of its success."""
         workplace, watch, commands, scratch = self._workplace, self._watch, self._commands, self._scratch.path
         ref = assignment["ref"]
-        # Before the inputs: a work that cannot be understood fails as such, whatever else is wrong with it.
+        # Before the inputs: malformed work must fail as such, whatever else is wrong.
         ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
         placed: Collection[Placed] = ()
         inputs = work.get("inputs")
-        if inputs:  # without them there are few calls of the system: that is worth no turn
+        if inputs:  # without inputs there are too few system calls to be worth a turn
             phases.enter("inputs")
             self._turn.take()
             linked: dict[str, Placed] = {}
@@ -385,7 +384,7 @@ class AttemptRunner:
         if outputs:
             phases.enter("outputs")
             manifest = None
-            if workplace.visibility.of(work).staged:  # now: the command may have taken long
+            if workplace.visibility.of(work).staged:  # checked now: the command may have taken long
                 target = f"{work['staged']}/{ref['package']}-{ref['attempt']}-0"
                 manifest = stage_small(
                     outputs, scratch=self._scratch.descriptor, target=target, known=workplace.known, placed=placed
@@ -421,7 +420,7 @@ class AttemptRunner:
         phases: _Phases,
         fetch: Fetch,
     ) -> dict[str, Any]:
-        """Everything after the setup; what a success has to tell."""
+        """Everything after the setup; returns the payload of a success."""
         check, scratch, known = self._commands.check, self._scratch.path, self._workplace.known
         check()
         if work.get("pre") and not application.run_pre():
@@ -460,17 +459,17 @@ class AttemptRunner:
             payload["exit_message"] = f"{payload['exit_message']}\nits folder is kept: {kept}"
 
     def _clear(self) -> str:
-        """Leave nothing of this attempt to the next; what is left all the same, in words, and is not used again."""
+        """Leave nothing for the next attempt; returns in words what is left, which is not used again."""
         if self._commands.left_behind:
             self._scratch.abandon()
             self._close_logs()
             self._generation += 1
-            return "something that it started does not end, and may still use its folder"
+            return "a process of it does not end, and may still use its folder"
         path = self._scratch.path
         return "" if self._scratch.empty() else f"its folder cannot be emptied, and is left as it is: {path}"
 
     def _note_undeclared(self, ref: Mapping[str, Any], work: Mapping[str, Any], payload: dict[str, Any]) -> None:
-        """Say what a success left in its folder that nobody declared."""
+        """Report undeclared files that a successful attempt left in its folder."""
         left = self._workplace.undeclared.look(ref, work, payload.get("manifest"), self._scratch.removed)
         if left and not payload.get("exit_message"):
             payload.update(workplace.told(left))
@@ -493,7 +492,7 @@ class AttemptRunner:
 
 
 def _failed(failure: Failure, last_lines: str, *, phase: str) -> dict[str, Any]:
-    """The payload of a failure, without what every attempt has."""
+    """The payload of a failure, without the fields that every attempt has."""
     payload: dict[str, Any] = {
         "exit_code": diagnosis.exit_code_for(failure.reason, phase=failure.phase or phase),
         "exit_message": diagnosis.exit_message(failure.message, last_lines),
@@ -508,4 +507,4 @@ def _failed(failure: Failure, last_lines: str, *, phase: str) -> dict[str, Any]:
 
 
 def _changed(placed: Placed) -> Failure:
-    return Failure("application-error", f"it changed its input {placed.name!r}, which others read as well")
+    return Failure("application-error", f"it changed its input {placed.name!r}, which other packages read as well")

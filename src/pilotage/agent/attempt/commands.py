@@ -1,4 +1,4 @@
-"""Running one command to its end: started, watched, waited for, and everything ended that it left behind."""
+"""Runs one command: starts it, watches it, waits for it, and ends every process that it leaves behind."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ if TYPE_CHECKING:
     from pilotage.agent.processes import ProcessCleanup
 
 
-# Starting a command: in its folder, in a session of its own, with its streams in files, and nothing else of ours
-# open.
+# Starting a command: in its folder, in a session of its own, with its streams in files, and no other descriptor open.
 #
-# `subprocess.Popen` does this as well, at a cost that short commands feel: an object, a pipe and two reads for
-# each. The function underneath it takes the same things as plain arguments, but their number differs between
-# versions of Python: it is used where the number is known and a trial at the start proves that it works, and
-# `Popen` everywhere else.
+# `subprocess.Popen` does the same, at a cost that matters for short commands: an object, a pipe and two reads each.
+# The function underneath it takes plain arguments, but their number differs between versions of Python: it is used if
+# the number is known and a trial at the start succeeds; otherwise `Popen` is.
 
 try:
     import _posixsubprocess
-except ImportError:  # not CPython, or not as we know it
+except ImportError:  # not CPython, or a version with another layout
     _fork_exec: Any = None
 else:
     _fork_exec = _posixsubprocess.fork_exec
 
-# What stands behind the eight descriptors, by version: restore_signals, start_new_session, then the rest.
+# Arguments after the eight descriptors, by version: restore_signals, start_new_session, then the rest.
 _TAILS: dict[tuple[int, int], tuple[Any, ...]] = {
     (3, 8): (True, True, None),
     (3, 9): (True, True, None, None, None, -1, None),
@@ -50,11 +48,11 @@ _TAILS: dict[tuple[int, int], tuple[Any, ...]] = {
 }
 _TAIL = _TAILS.get(sys.version_info[:2], ())
 _ENCODING = sys.getfilesystemencoding()
-_NOT_STARTED = 255  # what a child ends with that could not become the command
+_NOT_STARTED = 255  # exit status of a child that could not exec the command
 
 
 class Files(NamedTuple):
-    """The descriptors that a command finds as its standard streams."""
+    """The descriptors of a command's standard streams."""
 
     stdin: int
     stdout: int
@@ -62,29 +60,28 @@ class Files(NamedTuple):
 
 
 class NotStarted(Exception):
-    """The command could not be started: the system said `number`; `where` is empty unless it was not the command's fault."""
+    """The command could not be started: the system's `errno`; `where` is empty if the command itself is at fault."""
 
     def __init__(self, number: int, where: str = "") -> None:
-        """Keep what the system said."""
         super().__init__(os.strerror(number))
         self.number = number
         self.where = where
 
 
 class Spawner:
-    """Starts the commands of one slot. `close` it when the slot is given up."""
+    """Starts the commands of one slot."""
 
     def __init__(self, *, quick: bool | None = None) -> None:
-        """Choose the way: the quick one if this Python has it (`quick` is for tests)."""
+        """Use the quick way if this Python has it (`quick` is for tests)."""
         self._quick = quick_way_works() if quick is None else quick
         self._error_pipe: tuple[int, int] | None = None
-        self._folder = ""  # in which the last one was started
+        self._folder = ""  # working directory of the last command
         self._folder_bytes = b""
 
     def start(self, argv: Sequence[str], *, environment: list[bytes], folder: str, files: Files) -> int:
-        """Start a command; its process id, which is that of its group and session too. Raises `NotStarted`, `OSError`.
+        """Start a command; returns its process id, which is also its group and session. Raises `NotStarted`, `OSError`.
 
-        Where the quick way is taken, a command that does not exist is told by `failed_to_start` after its end.
+        With the quick way, `failed_to_start` tells after the end whether the command existed.
         """
         if not argv or not argv[0]:
             raise NotStarted(errno.ENOENT)
@@ -94,7 +91,7 @@ class Spawner:
         if not self._quick:
             return _start_by_popen(words, environment, folder, files)
         if self._error_pipe is None:
-            # One for all: a child tells its failure by its exit status, so nobody waits at this pipe for its closing.
+            # One pipe for all: a child reports failure by its exit status, so no read waits for its end.
             self._error_pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         if folder != self._folder:
             self._folder, self._folder_bytes = folder, folder.encode(_ENCODING, "surrogateescape")
@@ -120,10 +117,10 @@ class Spawner:
         try:
             return NotStarted(int(number, 16), "its folder" if where.startswith(b"noexec") else "")
         except ValueError:
-            return NotStarted(errno.ENOEXEC, "an error of Python's own")
+            return NotStarted(errno.ENOEXEC, "an error inside Python")
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Close the descriptors."""
         if self._error_pipe is not None:
             for descriptor in self._error_pipe:
                 os.close(descriptor)
@@ -131,7 +128,7 @@ class Spawner:
 
 
 def _candidates(word: bytes, environment: list[bytes]) -> list[bytes]:
-    """Where a command may be that is written without a folder: in every folder of its own PATH."""
+    """The possible paths of a command without a slash: one per folder of its own PATH."""
     path = next((entry[5:] for entry in environment if entry.startswith(b"PATH=")), os.fsencode(os.defpath))
     return [os.path.join(folder, word) for folder in path.split(b":")]
 
@@ -155,7 +152,7 @@ def _start_by_popen(words: list[bytes], environment: list[bytes], folder: str, f
 
 
 def quick_way_works() -> bool:
-    """Whether the function under `Popen` does here what it should: tried once, with a command and without one."""
+    """Tell whether the function under `Popen` works here: tried once, with an existing and a missing command."""
     if not _proved:
         _proved.append(_prove())
     return _proved[0]
@@ -188,16 +185,16 @@ def _prove() -> bool:
     return told == b"%d b\n/\n" % pid and failure is not None and failure.number == errno.ENOENT
 
 
-# A file that was just written may be open still, for writing, in a child of another slot that is about to start.
+# A file that was just written may still be open for writing in a forked child of another slot, before its exec.
 _BUSY_TRIES = 40
 _BUSY_SECONDS = 0.01
-_CONTAINER_PATIENCE_SECONDS = 2.0  # in which an engine tidies up behind a container that has ended
-_PEAK_MARGIN_BYTES = 4 * 1024 * 1024  # by which the kernel's two counts of one process may differ
-_BLOCK_BYTES = 512  # in which the kernel counts what is read and written, whatever the blocks of the disk are
+_CONTAINER_PATIENCE_SECONDS = 2.0  # in which a container engine cleans up after itself
+_PEAK_MARGIN_BYTES = 4 * 1024 * 1024  # difference between the kernel's two peak counters of one process
+_BLOCK_BYTES = 512  # unit of the kernel's I/O counters, whatever the block size of the disk
 
 
 class Ended(NamedTuple):
-    """How a command ended: one of its exit status and the signal."""
+    """How a command ended: its exit status or its signal."""
 
     exit_status: int | None
     signal_number: int | None
@@ -207,10 +204,9 @@ _SUCCEEDED = Ended(0, None)
 
 
 class Commands:
-    """Runs the commands of one slot, and adds up what they used."""
+    """Runs the commands of one slot, and adds up their resource usage."""
 
     def __init__(self, watch: Watch, cleanup: ProcessCleanup, turn: SpawnTurn) -> None:
-        """Take what is shared with others."""
         self._spawner = Spawner()
         self._turn = turn
         self._watch = watch
@@ -219,15 +215,15 @@ class Commands:
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count anew."""
-        self._used: list[resource.struct_rusage] = []  # by each command
+        """Reset the counters."""
+        self._used: list[resource.struct_rusage] = []  # one per command
         self.peak_bytes = 0
-        self.left_behind = False  # something that even SIGKILL does not end may still use the folder and the logs
+        self.left_behind = False  # a process that survives SIGKILL may still use the folder and the logs
 
     def measured(self, seen_peak_bytes: int) -> dict[str, Any]:
-        """What the commands used, with the largest that somebody saw them grow to: fields of an AttemptFinished.
+        """The usage of all commands, as fields of an AttemptFinished; `seen_peak_bytes` comes from the watcher.
 
-        Time and disk are those of each command and of the children that were waited for.
+        CPU time and I/O include the children that each command waited for.
         """
         user_seconds = system_seconds = 0.0
         read_blocks = written_blocks = largest = 0
@@ -263,7 +259,7 @@ class Commands:
         marks: Collection[bytes],
         is_container: bool = False,
     ) -> Ended:
-        """Run a command and wait for its end. Raises `Failure` where it does not start or is stopped."""
+        """Run a command and wait for its end. Raises `Failure` if it does not start or is stopped."""
         for _ in range(_BUSY_TRIES):
             try:
                 status = self._run_once(argv, environment, folder, files, marks, is_container=is_container)
@@ -279,16 +275,16 @@ class Commands:
             if os.WIFSIGNALED(status):
                 return Ended(None, os.WTERMSIG(status))
             return Ended(os.WEXITSTATUS(status), None)
-        raise Failure("command-not-found", f"{argv[0]!r} cannot be started: somebody is writing to the file")
+        raise Failure("command-not-found", f"{argv[0]!r} cannot be started: another process is writing to the file")
 
     def check(self) -> None:
-        """Raise `Failure` if the attempt is to be stopped."""
+        """Raise `Failure` if the attempt was stopped."""
         stopped = self._watch.stopped
         if stopped is not None:
             raise Failure(stopped.reason, stopped.message)
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Close the descriptors."""
         self._spawner.close()
 
     def _run_once(
@@ -308,7 +304,7 @@ class Commands:
         pid = self._spawner.start(argv, environment=environment, folder=folder, files=files)
         cleanup.began(pid)
         watch.command_began(pid)
-        # The process id stays its own until it is waited for: so nobody's signal can meet another process.
+        # The process id cannot be reused before the wait, so a signal always reaches the right process.
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         if had_turn:
             self._turn.take()
@@ -339,8 +335,8 @@ class Commands:
 
     def _count(self, usage: resource.struct_rusage) -> None:
         self._used.append(usage)
-        # Every command began as this process: the kernel's figure is the peak of the command where it says more than how
-        # large this process is, and elsewhere only what the command stayed below.
+        # A command starts as a fork of this process: the kernel's peak is the command's own only if it exceeds the size of
+        # this process, and otherwise an upper bound.
         told_bytes = usage.ru_maxrss * 1024
         if told_bytes > self._own_peak_bytes:
             self._own_peak_bytes = own_peak_bytes() + _PEAK_MARGIN_BYTES
@@ -355,36 +351,34 @@ class Commands:
         return diagnosis.not_started(word, refused.number, folder=folder, path=os.fsdecode(path))
 
 
-# Slots take turns at the many short things between two commands: one of them at a time, where that keeps nobody.
+# Slots take turns at the many short system calls between two commands.
 #
-# Whoever calls the system lets the other threads of the interpreter go on, and waits for them when the call
-# returns. Two slots that link, stage and remove at the same time so wake each other up at every call, which takes
-# longer than the calls do. So a turn lasts from the end of one command to the beginning of the next, whichever
-# attempts they are of: that is one wait for both.
+# A thread releases the interpreter lock at each system call, and waits for it when the call returns. Two slots that
+# link, stage and remove files at the same time wake each other up at every call, which takes longer than the calls. So a
+# turn lasts from the end of one command to the start of the next, also across attempts: one wait for both.
 #
-# A turn is a courtesy and protects nothing. Who waits in vain goes on without it; and where the calls themselves
-# last, as on a busy disk or over a network, slots had better do them side by side.
+# A turn is only an optimisation and protects nothing. A slot that waits too long goes on without it; and if the calls
+# themselves are slow, as on a busy disk or over a network, slots had better make them in parallel.
 
 PATIENCE_SECONDS = 0.05
-LONG_SECONDS = 0.005  # more than ten times what a turn takes where files are near
-WITHOUT_FACTOR = 20  # for so many times what was lost a slot goes without: a twentieth is lost at most
+LONG_SECONDS = 0.005  # more than ten times what a turn takes on a local disk
+WITHOUT_FACTOR = 20  # a slot skips turns for so many times the time it lost: it loses a twentieth at most
 
 
 class SpawnTurn:
-    """The turn of one slot, which its thread takes and gives; all slots of a pilot share the lock."""
+    """The turn of one slot, for its thread; all slots of a pilot share the lock."""
 
     __slots__ = ("_again_at", "_clock", "_has_it", "_lock", "_taken_at")
 
     def __init__(self, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin without it."""
         self._lock = lock
         self._clock = clock
         self._has_it = False
         self._taken_at = 0.0
-        self._again_at = -1.0  # until then it goes without
+        self._again_at = -1.0  # skips turns until then
 
     def take(self) -> None:
-        """Wait for the turn, but not long; who has it keeps it."""
+        """Wait briefly for the turn, unless this slot has it."""
         if self._has_it or self._clock() < self._again_at:
             return
         self._has_it = self._lock.acquire(timeout=PATIENCE_SECONDS)
@@ -393,7 +387,7 @@ class SpawnTurn:
             self._again_at = self._taken_at + WITHOUT_FACTOR * PATIENCE_SECONDS
 
     def give(self) -> bool:
-        """Let others have it, before anything that may last; whether this slot had it."""
+        """Release the turn before anything slow; returns whether this slot had it."""
         if not self._has_it:
             return False
         self._has_it = False

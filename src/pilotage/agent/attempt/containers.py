@@ -1,8 +1,7 @@
-"""Running a command in a container, by whichever engine the site has; without one an attempt is refused, and told why.
+"""Runs a command in a container, with whichever engine the site has; fails with the reason if it has none.
 
-The package's folder is in the container under its own path, the document's folder as well, for reading, and what it needs
-to speak of itself: the spool of its events and its token. The command runs as the user who runs the agent, and its words
-are given as they are.
+The container has the package's folder under its own path, the document's folder read-only, and what it needs to log
+events: its spool and its token. The command runs as the agent's user, with its words unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 ENGINES = ("apptainer", "singularity", "podman", "docker")
 _REMOVE_SECONDS = 60.0
 _IMAGE_FILES = (".sif", ".simg")
-_ENGINE_FAILED = 125  # as podman and docker tell it
+_ENGINE_FAILED = 125  # exit status of podman and docker
 _APPTAINER_FAILED = 255
 _NO_IMAGE = re.compile(
     "manifest unknown|name unknown|name invalid|not found|does not exist|invalid reference format|"
@@ -32,23 +31,23 @@ _NO_IMAGE = re.compile(
 
 
 class Contained(NamedTuple):
-    """A command in a container: its words, and how what is left of the container is removed; nothing where nothing is."""
+    """A command in a container: its words, and the command that removes the container; empty if it removes itself."""
 
     argv: list[str]
     removal: tuple[str, ...]
 
 
 class Engines:
-    """The container engines of a node, found when first asked for."""
+    """The container engines of a node, found at the first use."""
 
     def __init__(self, path: str, *, is_root: bool | None = None) -> None:
-        """Look along a PATH."""
+        """Search a PATH."""
         self._path = path
         self._is_root = os.geteuid() == 0 if is_root is None else is_root
         self._found: dict[str, str | None] = {}
 
     def find(self, wanted: str) -> tuple[str, str]:
-        """The name and the path of an engine, of any where the document does not mind. Raises `Failure`."""
+        """The name and path of the wanted engine, or of any. Raises `Failure`."""
         names = ENGINES if wanted in ("", "any") else (wanted,)
         for name in names:
             if name not in self._found:
@@ -58,7 +57,7 @@ class Engines:
                 return name, found
         raise Failure(
             "command-not-found",
-            f"the package runs in a container, and this node has no engine for it: looked for {', '.join(names)} in {self._path}",
+            f"the package needs a container, and this node has no engine: looked for {', '.join(names)} in {self._path}",
         )
 
     def wrap(
@@ -75,29 +74,29 @@ class Engines:
         readable: Collection[str] = (),
         gpus: int,
     ) -> Contained:
-        """The words that run a command in an image; `variables` names those that it must see. Raises `Failure`.
+        """The words that run a command in an image; `variables` are passed into it. Raises `Failure`.
 
-        It sees its scratch folder, the `folder` of the document, and what is `writable` and `readable` besides. A
-        `folder` that is not seen here is not shown to it either, whatever lies at its path.
+        It has the scratch folder, the `folder` of the document, and the `writable` and `readable` paths. A `folder`
+        that is not visible here is not mounted, whatever lies at its path.
         """
         name, program = self.find(container.get("engine", "any"))
         image = container["image"]
         if not is_seen:
             if _is_file(image, "") and not os.path.isabs(image):
-                raise Failure("platform-failure", f"the image {image!r} is in {folder}, which is not to be seen here")
+                raise Failure("platform-failure", f"the image {image!r} is in {folder}, which is not visible here")
             folder = ""
         shown = [f"{path}:{path}" for path in (scratch, *writable)]
         shown += [f"{path}:{path}:ro" for path in ([folder] if os.path.isdir(folder) else [])]
         shown += [f"{path}:{path}:ro" for path in readable]
         if name in ("apptainer", "singularity"):
             if image.endswith(_IMAGE_FILES) and "://" not in image and not os.path.exists(os.path.join(folder, image)):
-                raise Failure("command-not-found", f"the image {image!r} is not there, in {folder or scratch}")
+                raise Failure("command-not-found", f"the image {image!r} does not exist in {folder or scratch}")
             words = _apptainer(program, image, shown, scratch=scratch, folder=folder, gpus=gpus)
             return Contained([*words, *argv], ())
         if _is_file(image, folder):
             raise Failure(
                 "command-not-found",
-                f"the image {image!r} is a file, which {name} does not run: apptainer does, and is not here",
+                f"the image {image!r} is a file, which {name} cannot run: it needs apptainer, which is not installed here",
             )
         words = [
             program, "run", "--rm", "--name", key, "--network", "host", "--entrypoint", "", "--workdir", scratch,
@@ -108,7 +107,7 @@ class Engines:
             words += ["--userns", "keep-id"]
         words += ["--user", f"{os.geteuid()}:{os.getegid()}"]
         for variable in sorted(variables):
-            words += ["--env", variable]  # its value comes from the environment of the engine itself
+            words += ["--env", variable]  # the engine takes the value from its own environment
         if gpus:
             words += ["--gpus", str(gpus)] if name == "docker" else ["--device", "nvidia.com/gpu=all"]
         return Contained([*words, image, *argv], (program, "rm", "--force", key))
@@ -128,9 +127,9 @@ def _apptainer(program: str, image: str, shown: Collection[str], *, scratch: str
 
 
 def engine_failure(program: str, image: str, *, exit_status: int | None, last_lines: str) -> Failure | None:
-    """The failure of an engine that did not come to run the command, with its own last words; None where it was the command.
+    """The failure of an engine that could not start the command, with its last message; None if the command failed.
 
-    An image that is nowhere to be had is as wrong at the next node as here; anything else may be the fault of this one.
+    A missing image fails at every node; any other failure may be the node's.
     """
     name = os.path.basename(program)
     if name in ("podman", "docker"):
@@ -141,9 +140,9 @@ def engine_failure(program: str, image: str, *, exit_status: int | None, last_li
         return None
     lines = [line.strip() for line in last_lines.splitlines() if line.strip()]
     telling = [line for line in lines if _NO_IMAGE.search(line)]
-    said = (telling or lines or ["it says nothing"])[-1]
+    said = (telling or lines or ["it printed nothing"])[-1]
     if telling:
-        message = f"the image {image!r} cannot be had: {said}"
+        message = f"cannot get the image {image!r}: {said}"
         return Failure("command-not-found", message, exit_status=exit_status)
     message = f"{program!r} could not run the container of the image {image!r}: {said}"
     return Failure("platform-failure", message, exit_status=exit_status)
@@ -156,7 +155,7 @@ def _is_file(image: str, folder: str) -> bool:
 
 
 def remove_container(removal: Collection[str], run: Callable[..., Any] = subprocess.run) -> None:
-    """Remove what an engine may have left of a container; it does not matter whether there is something."""
+    """Remove a container, if the engine left one."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         run(
             list(removal), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

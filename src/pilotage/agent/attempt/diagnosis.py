@@ -1,4 +1,4 @@
-"""What went wrong, in the words of the book: one reason, one of GASW's exit codes, and a message for people."""
+"""Diagnoses failures: a reason of the book, an exit code of GASW, and a message for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT")
 _SPACE_BYTES_MIN = 64 * 1024
 
-# As in `model/states.py`, which says the same of the attempts of a simulated agent; a test compares them.
+# As in `model/states.py`, which the simulator uses; a test compares them.
 _CODES = {
     "cancelled": "EXECUTION_CANCELED",
     "disk-full": "ERROR_WRITE_LOCAL",
@@ -37,7 +37,7 @@ _CODES_BY_PHASE = {
 
 
 def exit_code_for(reason: str, *, phase: str) -> str:
-    """GASW's exit code of a failure: one for each reason; where the platform failed, one for each phase it was in."""
+    """GASW's exit code of a failure: one per reason; for platform failures one per phase."""
     if reason == "platform-failure":
         return _CODES_BY_PHASE.get(phase, "EXECUTION_FAILED")
     return _CODES.get(reason, "EXECUTION_FAILED")
@@ -47,7 +47,7 @@ _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def size_text(size_bytes: int) -> str:
-    """A number of bytes as people say it."""
+    """A size in bytes, for people."""
     for factor, unit in _UNITS:
         if size_bytes >= factor:
             return f"{size_bytes / factor:.4g} {unit}"
@@ -55,7 +55,7 @@ def size_text(size_bytes: int) -> str:
 
 
 class Failure(Exception):
-    """An attempt has failed: a reason, and a message for people. GASW's exit code follows from the reason and the phase."""
+    """An attempt has failed: a reason, and a message for people. The reason and the phase determine GASW's exit code."""
 
     def __init__(
         self,
@@ -66,22 +66,22 @@ class Failure(Exception):
         exit_status: int | None = None,
         signal_number: int | None = None,
     ) -> None:
-        """Keep the parts; `phase` is said only where it is another one than the attempt is in."""
+        """Take the parts; give `phase` only if it is not the attempt's current one."""
         super().__init__(message)
         self.reason = reason
         self.message = message
         self.phase = phase
         self.exit_status = exit_status
         self.signal_number = signal_number
-        self.binary: int | None = None  # of several, the one whose output is missing, from 0
+        self.binary: int | None = None  # number of the binary, from 0, whose output is missing
 
 
 class TokenEnded(OSError):
-    """The service takes the token of this agent no longer, and gives it no other."""
+    """The service no longer accepts this agent's token, and gives it no other."""
 
 
 def from_system(error: OSError, *, doing: str) -> Failure:
-    """The failure to tell when the system did not do what the agent asked of it."""
+    """The failure for a system error of the agent."""
     why = error.strerror or type(error).__name__
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in FULL:
@@ -92,15 +92,15 @@ def from_system(error: OSError, *, doing: str) -> Failure:
 
 
 def of_exit_status(status: int, *, what: str) -> Failure:
-    """The failure of a command that ended with a status other than 0."""
+    """The failure of a command with a nonzero exit status."""
     hint = ""
     if 128 < status <= 128 + signal.NSIG:
-        hint = f", with which a shell tells of {_signal_name(status - 128)}"
+        hint = f", by which a shell reports {_signal_name(status - 128)}"
     return Failure("application-error", f"{what} ended with exit code {status}{hint}", exit_status=status)
 
 
 def of_signal(number: int, *, what: str) -> Failure:
-    """The failure of a command that a signal ended."""
+    """The failure of a command that was ended by a signal."""
     if number in (signal.SIGSEGV, signal.SIGBUS):
         text = "a segmentation fault" if number == signal.SIGSEGV else "a bus error"
         return Failure("segmentation-fault", f"{what} ended by {text} ({_signal_name(number)})", signal_number=number)
@@ -108,7 +108,7 @@ def of_signal(number: int, *, what: str) -> Failure:
 
 
 def not_started(word: str, number: int, *, folder: str, path: str) -> Failure:
-    """The failure of a command that could not be started, with what is wrong about it as far as one can see."""
+    """The failure of a command that could not be started, with the likely cause."""
     return Failure(
         "command-not-found", f"{word!r} cannot be started: {_why_not(word, number, folder=folder, path=path)}"
     )
@@ -118,12 +118,14 @@ def _why_not(word: str, number: int, *, folder: str, path: str) -> str:
     found = _file_of(word, folder=folder, path=path)
     if number == errno.ENOENT and found is None:
         if "/" not in word and os.path.exists(os.path.join(folder, word)):
-            return f"no folder of PATH has it; the file of this name in its own folder is started as ./{word}"
+            return f"no folder of PATH has it; to run the file of this name in its own folder, write ./{word}"
         return "there is no such file" if "/" in word else f"no folder of PATH has it: {path}"
     if number == errno.ENOENT and found is not None:
         interpreter = _interpreter(found)
         return (
-            f"its first line asks for {interpreter!r}, which is not there" if interpreter else "its loader is not there"
+            f"its first line asks for {interpreter!r}, which does not exist"
+            if interpreter
+            else "its loader does not exist"
         )
     if number == errno.EACCES:
         here = found or os.path.join(folder, word)
@@ -136,9 +138,9 @@ def _why_not(word: str, number: int, *, folder: str, path: str) -> str:
     if number == errno.ENOEXEC:
         return "it is neither a program for this machine nor a script whose first line begins with #!"
     if number == errno.E2BIG:
-        return "its arguments and environment are longer than the system takes"
+        return "its arguments and environment exceed the system's limit"
     if number == errno.EINVAL:
-        return "a word of it has a character that no argument can have"
+        return "an argument contains a null character"
     return os.strerror(number)
 
 
@@ -151,7 +153,7 @@ def _file_of(word: str, *, folder: str, path: str) -> str | None:
 
 
 def _interpreter(path: str) -> str:
-    """What the first line of a script asks for; empty where it is none."""
+    """The interpreter in the first line of a script; empty if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -165,7 +167,7 @@ def _interpreter(path: str) -> str:
 
 
 def looks_full(folder: str, last_lines: str) -> bool:
-    """Whether a command that failed had no room: by what it wrote last, or by what is left of the disk."""
+    """Tell whether a command failed because the disk is full: by its last output, or by the free space."""
     if _NO_SPACE.search(last_lines):
         return True
     try:
@@ -176,7 +178,7 @@ def looks_full(folder: str, last_lines: str) -> bool:
 
 
 def exit_message(first: str, last_lines: str) -> str:
-    """One line for people, then the last lines that the command wrote, as far as there is room."""
+    """One line for people, then the last lines of the command's output, as far as they fit."""
     first = first[:MESSAGE_CHARACTERS_MAX]
     room = MESSAGE_CHARACTERS_MAX - len(first) - 1
     if not last_lines or room < 40:

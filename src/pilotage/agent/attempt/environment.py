@@ -1,4 +1,4 @@
-"""The environment of an application: the agent's own without its secrets, and who the application is."""
+"""The environment of an application: the agent's own without secrets, plus variables that identify the attempt."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ OWN_NAMES = tuple(
 )  # fmt: skip
 
 TOLD_NAMES = tuple(f"{_OURS}{name}" for name in ("MARK", "SITE", "NODE", "SERVER", "CA_FILE", "TOKEN_FILE", "SPOOL"))
-"""What an application is told besides: where it is, and how it speaks of itself."""
+"""Further variables for an application: where it runs, and how to log events."""
 
 
 def base_environment(own: Mapping[str, str], **ours: str) -> dict[str, str]:
-    """What every application of a pilot is given: nothing that the agent itself was told in PILOTAGE_ variables."""
+    """The common environment of a pilot's applications, without the agent's own PILOTAGE_ variables."""
     base = {name: value for name, value in own.items() if not name.startswith(_OURS)}
     base.update((f"{_OURS}{name}", value) for name, value in ours.items() if value)
     return base
 
 
 def spool_name(ref: Mapping[str, Any]) -> str:
-    """What the folder of the events of an attempt is called."""
+    """The name of an attempt's spool folder."""
     return f"{ref['job']}-{ref['package']}-{ref['attempt']}"
 
 
 def own_entries(
     assignment: Mapping[str, Any], work: Mapping[str, Any], *, scratch: str, spools: str = ""
 ) -> list[bytes]:
-    """Who an application is and what it may take, as entries in the order of `OWN_NAMES`.
+    """The variables that identify an attempt and its resources, in the order of `OWN_NAMES`.
 
-    `spools` is the folder for the events of each attempt; without one, nothing is said of it.
+    `spools` is the folder of the spools; without it PILOTAGE_SPOOL is not set.
     """
     ref = assignment["ref"]
     job, package, attempt = ref["job"], ref["package"], ref["attempt"]
@@ -58,7 +58,7 @@ def own_entries(
         f"PILOTAGE_SEEN={assignment.get('seen', 0)}"
     )
     if spools:
-        text = f"{text}\0PILOTAGE_SPOOL={spools}/{job}-{package}-{attempt}"  # `spool_name`, without a call
+        text = f"{text}\0PILOTAGE_SPOOL={spools}/{job}-{package}-{attempt}"  # `spool_name`, inlined
     entries = text.encode(_ENCODING, "surrogateescape").split(b"\0")
     demand = assignment.get("demand") or {}
     return entries + _common_entries(room_of(demand), demand.get("nodes", 1), scratch, work["folder"])
@@ -66,24 +66,23 @@ def own_entries(
 
 @lru_cache(maxsize=256)
 def _common_entries(room: Room, nodes: int, scratch: str, folder: str) -> list[bytes]:
-    """The part that is the same for most attempts of a slot."""
+    """The variables that are the same for most attempts of a slot."""
     told = [*told_amounts(room), f"NODES={nodes}", f"SCRATCH={scratch}", f"FOLDER={folder}"]
     return [os.fsencode(f"{_OURS}{each}") for each in told]
 
 
 class Environments:
-    """Makes environments out of a base that is written down once."""
+    """Makes environments from a base that is encoded once."""
 
     def __init__(self, base: Mapping[str, str]) -> None:
-        """Take what all of them have in common."""
         self._base = dict(base)
         self._written = _written(base)
         self._says_threads = _THREADS in base
 
     def make(self, ours: list[bytes], asked: Mapping[str, str], *, threads: int) -> list[bytes]:
-        """The entries for a command: what the document asks for goes before the base, and what is ours before both.
+        """The environment of a command: the document's variables override the base, ours override both.
 
-        `threads` is how many a library may start that asks OpenMP's variable; 0: it is not said.
+        `threads` sets OMP_NUM_THREADS; 0: unset.
         """
         entries = self._written + ours
         if asked:
@@ -97,9 +96,9 @@ class Environments:
 
 
 def threads_of(demand: Mapping[str, Any]) -> int:
-    """How many threads fit the cores of an attempt, where these are whole ones, or less than one; else 0.
+    """The number of threads for an attempt's cores; 0 unless these are whole, or less than one.
 
-    What spans several nodes has a process for each core.
+    A program on several nodes has a process per core.
     """
     hundredths = demand.get("cores_hundredths", 100)
     if demand.get("nodes", 1) > 1 or hundredths < 100:
@@ -111,22 +110,21 @@ def _written(variables: Mapping[str, str]) -> list[bytes]:
     return [os.fsencode(f"{name}={value}") for name, value in variables.items()]
 
 
-# The token of what a slot runs: in one small file of the slot, which is written over for each attempt.
+# The token of a slot's attempt: one small file per slot, overwritten for each attempt.
 #
-# There may be a thousand attempts a second, so the file is memory that the system shows as one: it is on no disk,
-# and to write it costs neither a call nor a wait for other threads. It is sealed, so that nobody can cut it off
-# under the pilot. Where there is no such memory it is a plain file beside the folder that the attempt works in, and
-# not within: what is in there may be taken for an output.
+# There may be a thousand attempts a second, so the file is anonymous memory (memfd): writing it needs neither a system
+# call nor a lock. It is sealed, so that commands cannot truncate it under the pilot. Without memfd it is a plain file
+# beside the attempt's folder, not inside: files in there may become outputs.
 
 SIZE_BYTES = 512
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")
 
 
 class SlotToken:
-    """A file that only this user can read, with the token of the attempt that runs, and line ends behind it."""
+    """A file that only this user can read, with the token of the running attempt, padded with newlines."""
 
     def __init__(self, plain: str) -> None:
-        """Make it; `plain` is where it is where memory will not do, and then it is made by the first attempt."""
+        """Make the file; if memfd is missing, the first attempt makes the `plain` file."""
         self._descriptor = -1
         self._memory: mmap.mmap | None = None
         self._plain = plain
@@ -154,7 +152,7 @@ class SlotToken:
         self.path = path
 
     def show(self, token: str) -> None:
-        """Have the file say this token, and nothing of the one before. Raises `OSError`."""
+        """Write a token over the one before. Raises `OSError`."""
         content = token.encode("ascii", "replace").ljust(SIZE_BYTES, b"\n")
         if len(content) > SIZE_BYTES:
             raise OSError(f"a token of {len(content)} bytes is too long")
@@ -167,7 +165,7 @@ class SlotToken:
         os.pwrite(self._descriptor, content, 0)
 
     def plain_file(self) -> str:
-        """A plain file that says the same, for who does not see the processes of this system. Raises `OSError`."""
+        """A plain file with the same token, for containers that do not see this process. Raises `OSError`."""
         if self._memory is not None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(self._plain, flags, 0o600)
@@ -178,7 +176,7 @@ class SlotToken:
         return self._plain
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None

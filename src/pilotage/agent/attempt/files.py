@@ -1,4 +1,4 @@
-"""Bringing a file to another place: as a second name of it, as a copy that shares its blocks, or as a copy."""
+"""Places files elsewhere: by a hard link, by a copy that shares blocks (reflink), or by a copy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _FICLONE = 0x40049409
 
-# What a file system says that has no hard links, not between these two places, or no more of them for this file.
+# Errors of file systems without hard links, between two file systems, or with too many links to a file.
 _NO_LINK = frozenset({
     errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL,
 })  # fmt: skip
 
 
 def link_or_copy(source: str, target: str) -> bool:
-    """Give a file a second name where that can be, else copy it; whether it is a second name of the same file."""
+    """Hard-link a file, or copy it if that is impossible; returns whether it is a link."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -39,7 +39,7 @@ def link_or_copy(source: str, target: str) -> bool:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a file with its mode, sharing its blocks where the file system can. A copy that fails leaves nothing."""
+    """Copy a file with its mode, as a reflink if possible. A failed copy leaves nothing."""
     try:
         if not copy_sharing(source, target):
             shutil.copyfile(source, target)
@@ -51,7 +51,7 @@ def copy(source: str, target: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Give a file another name; between file systems it is copied, and appears under its name when it is whole."""
+    """Rename a file; between file systems copy it, and rename the copy when complete."""
     try:
         os.rename(source, target)
     except OSError as error:
@@ -62,14 +62,14 @@ def move(source: str, target: str) -> None:
 
 
 def copy_whole(source: str, target: str) -> None:
-    """Copy a file so that it appears under its name when it is whole."""
+    """Copy a file under a draft name, and rename it when complete."""
     part = f"{target}.part"
     copy(source, part)
     os.rename(part, target)
 
 
 def copy_sharing(source: str, target: str) -> bool:
-    """Copy a file by sharing its blocks; whether the file system can. Nothing is left where it cannot."""
+    """Copy a file as a reflink; returns whether the file system can. Leaves nothing if it cannot."""
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -78,7 +78,7 @@ def copy_sharing(source: str, target: str) -> bool:
             os.fchmod(writing, os.fstat(reading).st_mode & 0o777 | 0o200)
         except OSError:
             os.unlink(target)
-            return False  # whatever keeps it from sharing: another way is tried, and tells what is wrong
+            return False  # whatever the reason: the next way is tried, and reports what is wrong
         finally:
             os.close(writing)
     finally:
@@ -86,32 +86,34 @@ def copy_sharing(source: str, target: str) -> bool:
     return True
 
 
-# Names of files in a package's folder: relative, with `/`, and never outside of it.
+# Names of files in a package's folder: relative, with `/`, and never outside it.
 
 _OWN = (".pilotage", ".pilotage-staged")
 
 
 def check_name(name: str) -> None:
-    """Raise `Failure` where a name leads out of the folder: whoever sent it is not to be trusted with our files."""
+    """Raise `Failure` if a name leads out of the folder: names from messages are not trusted."""
     if not name or name[0] == "/" or "\0" in name or (".." in name and ".." in name.split("/")):
-        raise Failure("platform-failure", f"{name!r} is no name of a file in the package's folder")
+        raise Failure("platform-failure", f"{name!r} is not a file name in the package's folder")
 
 
 def check_output(name: str) -> None:
-    """Raise `Failure` where a file cannot be published under a name: it is pilotage's own."""
+    """Raise `Failure` if a name is reserved for pilotage."""
     check_name(name)
     if name.startswith(_OWN) and name.partition("/")[0] in _OWN:
-        raise Failure("missing-output", f"the output {name!r} cannot be: {name.partition('/')[0]} is pilotage's own")
+        raise Failure(
+            "missing-output", f"the output name {name!r} is not allowed: {name.partition('/')[0]} is reserved"
+        )
 
 
 def make_parents(root: str, name: str) -> None:
-    """Make the folders that a name lies in. Raises `OSError`."""
+    """Make the parent folders of a name. Raises `OSError`."""
     if "/" in name:
         os.makedirs(os.path.join(root, os.path.dirname(name)), exist_ok=True)
 
 
 def names_below(folder: str) -> Iterator[str]:
-    """The names of everything below a folder that is no folder itself; no link is followed."""
+    """The names of all non-folders below a folder, without following links."""
     waiting = [""]
     while waiting:
         prefix = waiting.pop()
@@ -119,7 +121,7 @@ def names_below(folder: str) -> Iterator[str]:
             with os.scandir(os.path.join(folder, prefix)) as entries:
                 found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except OSError:
-            continue  # removed meanwhile, or locked by whoever made it: what is asked for there will be missed
+            continue  # removed, or closed by its owner: an output in there will be reported as missing
         for name, is_folder in found:
             if is_folder:
                 waiting.append(f"{prefix}{name}/")
@@ -127,31 +129,30 @@ def names_below(folder: str) -> Iterator[str]:
                 yield prefix + name
 
 
-# File-name patterns as documents have them: `*` and `?` within one folder, `**` across folders, `[abc]`, `[!abc]`.
+# File-name patterns of documents: `*` and `?` within one folder, `**` across folders, `[abc]`, `[!abc]`.
 #
-# The service matches the same patterns with the same meaning; here they are said again for an older Python. A name
-# is tried in one walk, which holds every place of the pattern that it may have come to: no pattern costs more than
-# their lengths multiplied.
+# The service matches the same patterns in the same way; this is a version for older Pythons. A name is matched in one
+# pass that tracks all possible positions in the pattern, so the cost is at most the product of their lengths.
 
 _SPECIAL = frozenset("*?[")
-_ESCAPED = re.compile(r"\[([*?\[])\]")  # one special character that stands for itself
+_ESCAPED = re.compile(r"\[([*?\[])\]")  # an escaped special character
 
 
 class _Step(NamedTuple):
-    """A place in a pattern: which characters lead on from it, and whether it may be left, or stayed at, without one."""
+    """A position in a pattern: which characters lead on from it, and where it leads without one."""
 
-    expression: re.Pattern[str] | None = None  # of one character that is consumed
-    stays: bool = False  # having consumed it, the walk is where it was: a star
-    leads_on: tuple[int, ...] = ()  # how far on the walk is as well, without a character
+    expression: re.Pattern[str] | None = None  # matches one consumed character
+    stays: bool = False  # stays here after it: a star
+    leads_on: tuple[int, ...] = ()  # offsets of positions reached without a character
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name is a pattern rather than the name of one file."""
+    """Tell whether a name is a pattern."""
     return not _SPECIAL.isdisjoint(name)
 
 
 def fixed_folder(pattern: str) -> str:
-    """The folder that everything which matches a pattern lies in, as far as the pattern says so; empty: that of the package."""
+    """The literal folder prefix of a pattern; empty: the package's folder."""
     folders = []
     for part in pattern.split("/")[:-1]:
         name = _ESCAPED.sub(r"\1", part)
@@ -162,7 +163,7 @@ def fixed_folder(pattern: str) -> str:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name matches a pattern."""
+    """Tell whether a name matches a pattern."""
     if not is_pattern(pattern):
         return pattern == name
     steps = _steps(pattern)
@@ -199,7 +200,7 @@ def _steps(pattern: str) -> tuple[_Step, ...]:
             end = i
             while end < len(pattern) and pattern[end] == "*":
                 end += 1
-            # `**/` also matches no folder at all, so its slash belongs to it.
+            # `**/` also matches no folder at all, so its slash is part of it.
             folders = pattern.startswith("/", end)
             across = _Step(_ANY, stays=True, leads_on=(1,))
             steps += [_Step(leads_on=(1, 3)), across, _Step(re.compile("/"))] if folders else [across]
@@ -212,7 +213,7 @@ def _steps(pattern: str) -> tuple[_Step, ...]:
 
 
 def _token_at(pattern: str, start: int) -> str:
-    """A set where there is a whole one, else one character."""
+    """A complete set, else one character."""
     if pattern[start] == "[":
         end = pattern.find("]", start + 3 if pattern[start + 1 : start + 2] == "!" else start + 2)
         if end > 0:
@@ -231,7 +232,7 @@ def _one_character(token: str) -> re.Pattern[str]:
 
 
 def _members(inner: str) -> str:
-    """What stands between the brackets of a set, as a regular expression has it; `z-a` is three characters."""
+    """The members of a set as a regular expression; `z-a` is three characters."""
     written = []
     i = 0
     while i < len(inner):
@@ -250,8 +251,7 @@ _WITHIN = re.compile("[^/]")
 _END = _Step()
 
 
-# Checksums of files, and which ones are known already: as long as a file's size, time and inode stay, so does its
-# sha256.
+# Checksums of files, cached as long as a file's size, time and inode stay the same.
 
 _PIECE_BYTES = 1024 * 1024
 _TINY_BYTES = 256
@@ -260,12 +260,12 @@ _KNOWN_MAX = 100_000
 
 
 def get_ready() -> None:
-    """Have at hand what larger files are hashed by: it brings a library of its own, for which no package need wait."""
+    """Load the library that hashes larger files, so that no package waits for it."""
     _digest_of_many()
 
 
 def sha256_of(path: str, size_bytes: int = _PIECE_BYTES) -> str:
-    """The sha256 of a file; who knows its size may say so, which saves room and a look beyond its end."""
+    """The sha256 of a file; a known size saves memory and a read past its end."""
     new_digest = _digest_of_tiny() if size_bytes <= _TINY_BYTES else _digest_of_many()
     piece_bytes = min(size_bytes + 1, _PIECE_BYTES)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -282,20 +282,19 @@ def sha256_of(path: str, size_bytes: int = _PIECE_BYTES) -> str:
 
 
 class KnownFiles:
-    """The checksums that a pilot has seen, by what the system says of a file."""
+    """Checksums that a pilot has computed, by the file's stat."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time
-        self._digest: Any = None  # which brings a library of its own
+        self._digest: Any = None  # loaded at first use
         self._tiny_digest: Any = None
 
     def is_known(self, status: os.stat_result, sha256: str) -> bool:
-        """Whether a file is known to have this sha256; `status` is what the system says of it now."""
+        """Tell whether a file with this current `status` is known to have this sha256."""
         return self._checksums.get((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)) == sha256
 
     def sha256(self, path: str, status: os.stat_result) -> str:
-        """The sha256 of a file, read only where it is not known; `status` is what the system says of it now."""
+        """The sha256 of a file with this current `status`, read only if unknown."""
         key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         known = self._checksums.get(key)
         if known is None:
@@ -304,16 +303,16 @@ class KnownFiles:
         return known
 
     def made(self, path: str, status: os.stat_result) -> str:
-        """The sha256 of a file that a command has just made, always read: its inode may have been another's.
+        """The sha256 of a file that a command has just made, always read.
 
-        A command can set the time of its file, and a name of the same size may get the inode of one that is gone.
+        A command can set the time of its file, and a new file may reuse the inode of a removed one of the same size.
         """
         sha256 = sha256_of(path, status.st_size)
         self.keep(status, sha256)
         return sha256
 
     def keep_content(self, status: os.stat_result, content: bytes) -> str:
-        """Remember a file by its whole content, which was read just now; its sha256."""
+        """Cache the sha256 of a file's content that was just read, and return it."""
         if len(content) <= _TINY_BYTES:
             if self._tiny_digest is None:
                 self._tiny_digest = _digest_of_tiny()
@@ -326,17 +325,17 @@ class KnownFiles:
         return sha256
 
     def keep(self, status: os.stat_result, sha256: str) -> None:
-        """Remember what is known of a file from elsewhere."""
+        """Cache a checksum known from elsewhere."""
         self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
 
     def _keep(self, key: tuple[int, int, int, int], sha256: str) -> None:
         if len(self._checksums) >= _KNOWN_MAX:
-            self._checksums.clear()  # what is used again is read once more
+            self._checksums.clear()  # files still in use are read once more
         self._checksums[key] = sha256
 
 
 def _digest_of_tiny() -> Any:
-    """The sha256 for a few bytes: OpenSSL's takes longer to begin than Python's own takes for all of them."""
+    """A sha256 for a few bytes: OpenSSL's start-up takes longer than Python's own takes for all of them."""
     for name in _OWN_DIGESTS:
         with contextlib.suppress(ImportError, AttributeError):
             return importlib.import_module(name).sha256
@@ -349,11 +348,11 @@ def _digest_of_many() -> Any:
     return hashlib.sha256
 
 
-# Whether the folders of a job are to be seen here: the very ones of its service, and no others at the same paths.
+# Whether the folders of a job are visible here: those of the service itself, and not others at the same paths.
 #
-# The service puts a mark into them, and each work says a line of it. Who can read it there sees the folder;
-# everybody else is brought what there is to read, and hands over what is to be kept. It is looked at again from
-# time to time: a file system may come, or go, or another take its place.
+# The service puts a mark file into them, and each work repeats its content. A pilot that can read the mark uses the
+# folder; any other fetches inputs from the service and uploads outputs. It checks again from time to time: a file system
+# may be mounted, unmounted or replaced.
 
 MARK_FILE = "mark"
 MARK_BYTES_MAX = 1024
@@ -362,10 +361,10 @@ REMEMBERED_MAX = 1024
 
 
 class Seen(NamedTuple):
-    """Which folders of a job are to be seen."""
+    """Which folders of a job are visible."""
 
-    folder: bool  # the document's, with the files of the job
-    staged: bool  # where outputs are put
+    folder: bool  # the document's folder, with the files of the job
+    staged: bool  # the folder for outputs
 
 
 class _Looked(NamedTuple):
@@ -375,29 +374,28 @@ class _Looked(NamedTuple):
 
 
 class FolderVisibility:
-    """What a pilot sees of its jobs, remembered for a while. Its slots may ask at once."""
+    """Whether a pilot sees the folders of its jobs, cached for a while; safe for threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing was looked at yet."""
         self._clock = clock
-        self._looked: dict[str, _Looked] = {}  # by where outputs are put, which is each job's own
+        self._looked: dict[str, _Looked] = {}  # by output folder, which each job has its own of
 
     def of(self, work: Mapping[str, Any]) -> Seen:
-        """What is to be seen of the job of a work, as it was found when last looked at."""
+        """Which folders of a work's job are visible, as of the last check."""
         looked = self._looked.get(work["staged"])
         if looked is not None and looked.mark == work.get("mark") and self._clock() < looked.until:
             return looked.seen
         return self.look(work)
 
     def shows(self, work: Mapping[str, Any]) -> bool:
-        """Whether commands may be shown the document's folder: one that could not be marked is taken for what it seems."""
+        """Tell whether commands may use the document's folder; one that could not be marked is assumed to be the right one."""
         folder = work["folder"]
         if work.get("mark") and (work.get("folder_mark") or _is_below(work["staged"], folder)):
             return self.of(work).folder
         return os.path.isdir(folder)
 
     def look(self, work: Mapping[str, Any]) -> Seen:
-        """Look now: something was not where it must be, or nobody has looked for long."""
+        """Check now: a file was missing, or the last check is too old."""
         staged, folder, mark = work["staged"], work["folder"], work.get("mark", "")
         seen = NOTHING
         if mark:

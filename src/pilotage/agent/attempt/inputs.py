@@ -1,7 +1,7 @@
-"""Bringing the inputs of an attempt into its folder, and seeing afterwards that it left them alone.
+"""Places the inputs of an attempt in its folder, and checks afterwards that it did not change them.
 
-An input is a second name of the file in the job's tree where the file system allows it, else a copy: so a command that
-writes into it would change everybody's. That cannot be prevented, but it is seen, and told.
+An input is a hard link to the file in the job's tree if the file system allows it, else a copy. A command that writes
+into a link changes the file for all packages; that cannot be prevented, but it is detected and reported.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
 
 COPIED_BYTES_MAX = 64 << 20
-"""A file that pilotage did not make is copied, unless it is larger: then it is linked, and a command that changes it fails."""
+"""A file that pilotage did not make is copied; a larger one is linked, and a command that changes it fails."""
 
 
 class Placed(NamedTuple):
-    """An input that lies in the folder; `source` is empty where it is a copy, which the command may do with as it likes."""
+    """An input in the folder; `source` is empty for a copy, which the command may change."""
 
     name: str
     source: str = ""
@@ -52,7 +52,6 @@ class Inputs:
         fetch: Fetch,
         visibility: FolderVisibility,
     ) -> None:
-        """Say from where to where, and what is seen of the folders of the job."""
         self._job = job
         self._work = work
         self._visibility = visibility
@@ -64,7 +63,7 @@ class Inputs:
     def place(
         self, inputs: Sequence[Mapping[str, Any]], check: Callable[[], None], *, before: Mapping[str, Placed] = {}
     ) -> list[Placed]:
-        """Place all of them but those placed `before`; `check` is called before each and may raise. Raises `Failure`."""
+        """Place all inputs except those placed `before`; `check` is called before each and may raise. Raises `Failure`."""
         placed: dict[str, Placed] = dict(before)
         for each in inputs:
             check()
@@ -85,13 +84,13 @@ class Inputs:
         try:
             source = self._fetch.content(each["sha256"])
             if self._known.sha256(source, os.stat(source)) != each["sha256"]:
-                # A command wrote into it through its second name, and was told so: it is fetched anew.
+                # A command wrote into it through its link, which was reported: fetch it again.
                 os.unlink(source)
                 source = self._fetch.content(each["sha256"])
         except OSError as error:
             if error.errno in FULL:
                 raise
-            raise Failure(_reason(error), f"the captured file {each['name']!r} could not be had: {error}") from error
+            raise Failure(_reason(error), f"cannot get the captured file {each['name']!r}: {error}") from error
         status = os.stat(source)
         if each.get("executable") and not status.st_mode & stat.S_IXUSR:
             return _copied(source, target, each)
@@ -110,19 +109,19 @@ class Inputs:
         source, status = found
         mode = status.st_mode
         if not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+            what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
             raise Failure("missing-input", f"the input {name!r} is {what}")
         _check_content(each, source, status, self._known)
         if each.get("executable") and not mode & stat.S_IXUSR:
             return _copied(source, target, each)
         if not each.get("made") and status.st_size <= COPIED_BYTES_MAX:
-            # A command that writes into its input must not reach the user's own file.
+            # A command that writes into its input must not change the user's own file.
             copy(source, target)
             return Placed(name)
         return self._linked(name, source, target, status)
 
     def _found(self, name: str) -> tuple[str, os.stat_result] | None:
-        """Where a file of the job's folder is, and what the system says of it; None where the service must bring it."""
+        """The path and stat of a file in the job's folder; None if the service must send it."""
         source = f"{self._folder}/{name}"
         try:
             status = os.lstat(source)
@@ -131,31 +130,31 @@ class Inputs:
                 raise
             if not self._visibility.look(self._work).folder:
                 return None
-            # A network file system may remember for a while that a name was not there: reading the folder ends that.
+            # An NFS client may cache that a name does not exist: reading the folder refreshes it.
             with contextlib.suppress(OSError):
                 os.listdir(os.path.dirname(source))
             try:
                 status = os.lstat(source)
             except (FileNotFoundError, NotADirectoryError):
-                raise Failure("missing-input", f"the input {name!r} is not there, in {self._folder}") from error
+                raise Failure("missing-input", f"the input {name!r} does not exist in {self._folder}") from error
         if not stat.S_ISLNK(status.st_mode):
             return source, status
         source = os.path.realpath(source)
         try:
             return source, os.stat(source)
         except FileNotFoundError:
-            return None  # it leads out of the folder, perhaps to where only the service can go
+            return None  # a link out of the folder, perhaps to where only the service can read
 
     def _fetched(self, name: str) -> str:
-        """The path of a file that is brought by the service."""
+        """Fetch a file from the service; returns its path."""
         try:
             fetched = self._fetch.file(self._job, name)
         except OSError as error:
             if error.errno in FULL:
                 raise
-            raise Failure(_reason(error), f"the input {name!r} could not be fetched: {error}") from error
+            raise Failure(_reason(error), f"cannot fetch the input {name!r}: {error}") from error
         if fetched is None:
-            raise Failure("missing-input", f"the input {name!r} is not there: the server has none of this name")
+            raise Failure("missing-input", f"the input {name!r} does not exist: the server has no such file")
         return fetched
 
     @staticmethod
@@ -166,7 +165,7 @@ class Inputs:
 
 
 def changed_input(placed: Collection[Placed]) -> Placed | None:
-    """The first input that is not what it was when it was placed."""
+    """The first input that was changed since it was placed."""
     for each in placed:
         _, source, inode, size_bytes, modified_ns = each
         if not source:
@@ -174,7 +173,7 @@ def changed_input(placed: Collection[Placed]) -> Placed | None:
         try:
             status = os.lstat(source)
         except OSError:
-            continue  # removed or replaced, which no second name can do to it
+            continue  # removed or replaced, which does not affect the original
         if status.st_ino == inode and (status.st_mtime_ns != modified_ns or status.st_size != size_bytes):
             return each
     return None
@@ -194,7 +193,7 @@ def _check_content(each: Mapping[str, Any], path: str, status: os.stat_result, k
 
 
 def _copied(source: str, target: str, each: Mapping[str, Any]) -> Placed:
-    """A copy that may be executed, where the file itself may not."""
+    """A copy with execute permission, which the original may lack."""
     copy(source, target)
     os.chmod(target, _EXECUTABLE)
     return Placed(each["name"])
@@ -202,9 +201,9 @@ def _copied(source: str, target: str, each: Mapping[str, Any]) -> Placed:
 
 def _not_brought(name: str, error: OSError) -> Failure:
     if error.errno in FULL:
-        return from_system(error, doing=f"bringing the input {name!r}")
+        return from_system(error, doing=f"copying the input {name!r}")
     if isinstance(error, FileNotFoundError):
-        return Failure("missing-input", f"the input {name!r} is not there: {error}")
+        return Failure("missing-input", f"the input {name!r} does not exist: {error}")
     return Failure("missing-input", f"the input {name!r} cannot be read: {error}")
 
 

@@ -1,7 +1,7 @@
-"""What the commands of an attempt write: one file for each stream, used again and again, and never large.
+"""The logs of an attempt: one file per stream, reused, and of limited size.
 
-A file that grows beyond its limit is cut back to its beginning while the command goes on writing: the files are open for
-appending, so that what comes next follows there. The last piece of what is cut away is remembered, the rest counted.
+A file that exceeds its limit is truncated to its beginning while the command goes on writing: it is open for appending,
+so that new output follows there. The end of the removed part is kept, the rest only counted.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ _ROUNDS_MAX = 8
 
 
 class LogFile:
-    """One stream of one slot. The slot's thread begins and ends; others may look and cut in between."""
+    """One stream of one slot. The slot's thread begins and ends it; other threads may read and truncate it."""
 
     def __init__(self, path: str, stream: str) -> None:
-        """Open the file, which is made where it is not there."""
         self.path = path
         self.stream = stream
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_TRUNC, 0o600)
         self._lock = threading.Lock()
-        self._tail = b""  # the end of what was cut away
+        self._tail = b""  # the end of the removed part
         self._dropped_bytes = 0
-        self._was_empty = True  # when its attempt was over
+        self._was_empty = True  # at the end of its attempt
         self._on_dropped: Callable[[bytes], None] | None = None
 
     def begin(self, *, on_dropped: Callable[[bytes], None] | None = None) -> None:
-        """Start empty. `on_dropped` is shown everything that is cut away, in pieces."""
-        if self._was_empty and on_dropped is self._on_dropped:  # nothing was written, and so nothing cut away
+        """Start empty. `on_dropped` gets everything that is removed, in pieces."""
+        if self._was_empty and on_dropped is self._on_dropped:  # nothing was written, so nothing is to be reset
             self._was_empty = False
             return
         with self._lock:
@@ -52,28 +51,28 @@ class LogFile:
             self._was_empty = False
 
     def written_bytes(self) -> int:
-        """How much was written since `begin`."""
+        """Bytes written since `begin`."""
         with self._lock:
             return self._dropped_bytes + (os.fstat(self.descriptor).st_size if self.descriptor >= 0 else 0)
 
     def must_be_cut(self, size_bytes_max: int) -> bool:
-        """Whether the file is larger than this; one that was closed meanwhile is not looked at."""
+        """Tell whether the file is larger than this; False if it was closed meanwhile."""
         with self._lock:
             return self.descriptor >= 0 and os.fstat(self.descriptor).st_size > max(size_bytes_max, HEAD_BYTES)
 
     def is_shown(self) -> bool:
-        """Whether somebody is shown what is cut away: then the writer should rest meanwhile."""
+        """Tell whether removed text is scanned: then the writer should pause meanwhile."""
         return self._on_dropped is not None
 
     def shown_bytes(self) -> int:
-        """How much of the beginning of the file `on_dropped` was shown already."""
+        """How many bytes from the file's beginning `on_dropped` already got."""
         return HEAD_BYTES if self._dropped_bytes else 0
 
     def cut(self) -> None:
-        """Cut the file back to its beginning."""
+        """Truncate the file to its beginning."""
         with self._lock:
             if self.descriptor < 0:
-                return  # closed meanwhile: the number may be another file's by now
+                return  # closed meanwhile: its number may be reused
             self._show_all()
             self._tail = (self._tail + self._end_of_file())[-TAIL_BYTES:]
             size = os.fstat(self.descriptor).st_size
@@ -81,11 +80,11 @@ class LogFile:
             self._dropped_bytes += size - HEAD_BYTES
 
     def text(self, *, final: bool) -> dict[str, Any] | None:
-        """The log as it goes over the wire, without its `ref`; None where nothing was written.
+        """The log as sent to the service, without its `ref`; None if it is empty.
 
-        The space of a long one is given back with its `final` text: nobody knows when the slot is next used.
+        The `final` text of a long log also frees its disk space: the slot may stay unused for long.
         """
-        # Who appends does not care where the descriptor stands, and to ask for the end takes less than for all of a status.
+        # Appending ignores the file offset, and seeking to the end is cheaper than a stat.
         if not self._dropped_bytes and not os.lseek(self.descriptor, 0, os.SEEK_END):
             self._was_empty = final
             return None
@@ -106,7 +105,7 @@ class LogFile:
         return told
 
     def last_lines(self, characters_max: int) -> str:
-        """The end of what was written, from the beginning of a line where that is not too far."""
+        """The end of the log, from the start of a line if that is near."""
         with self._lock:
             end = self._tail + self._end_of_file()
             if not self._tail:
@@ -127,10 +126,10 @@ class LogFile:
         try:
             os.unlink(self.path)
         except OSError:
-            return  # the folder it lies in goes, or is gone
+            return  # its folder is removed, or will be
 
     def _show_all(self) -> None:
-        """Show what is cut away, up to where the file ends; if it grows without end meanwhile, up to some point."""
+        """Pass on the part to remove, up to the end of the file; up to a limit if it keeps growing."""
         offset = self.shown_bytes()
         for _ in range(_ROUNDS_MAX if self._on_dropped is not None else 0):
             size = os.fstat(self.descriptor).st_size
@@ -142,14 +141,14 @@ class LogFile:
                 offset += len(piece)
 
     def _end_of_file(self) -> bytes:
-        """What stands behind the head, of it the last."""
+        """The end of the part behind the head."""
         size = os.fstat(self.descriptor).st_size
         start = max(HEAD_BYTES, size - TAIL_BYTES)
         return os.pread(self.descriptor, TAIL_BYTES, start) if size > start else b""
 
 
 def last_lines_of(logs: Sequence[LogFile], characters_max: int) -> str:
-    """The end of what was written to stderr, or to stdout where nothing was written there; of a script, to its own."""
+    """The end of stderr, or of stdout if stderr is empty; for a script, of its own logs."""
     with contextlib.suppress(OSError):
         for stream in ("stderr", "stdout"):
             text = next((log.last_lines(characters_max) for log in logs if log.stream.endswith(stream)), "")
@@ -158,38 +157,37 @@ def last_lines_of(logs: Sequence[LogFile], characters_max: int) -> str:
     return ""
 
 
-# Texts in logs that mean failure, whatever the exit code: looked for line by line, in everything that was written.
+# Failure patterns: texts in logs that mean failure, whatever the exit code; searched line by line in all output.
 _SHOWN_CHARACTERS_MAX = 300
 
 
 class Scan:
-    """Looks through one stream, piece by piece, for the patterns that are meant for it; the first that is found stays."""
+    """Searches one stream, piece by piece, for its patterns; keeps the first match."""
 
     def __init__(self, file: str, patterns: Sequence[Mapping[str, Any]]) -> None:
-        """Take the patterns for a file."""
         self._file = file
         self._patterns = [(_compiled(each["pattern"]), each.get("reason", "failure-pattern")) for each in patterns]
         self._rest = b""
         self.found: Failure | None = None
 
     def feed(self, piece: bytes) -> None:
-        """Look at what comes next."""
+        """Search the next piece."""
         if self.found is not None:
             return
         whole, newline, self._rest = (self._rest + piece).rpartition(b"\n")
         if not newline and len(self._rest) > _PIECE_BYTES:
-            whole, self._rest = self._rest, b""  # a line without an end is looked at in parts
+            whole, self._rest = self._rest, b""  # a very long line is searched in parts
         if whole:
             self._look_at(whole)
 
     def finish(self) -> Failure | None:
-        """There is no more; what was found."""
+        """End the search; returns the match."""
         if self.found is None and self._rest:
             self._look_at(self._rest)
         return self.found
 
     def feed_file(self, descriptor: int, offset: int = 0) -> None:
-        """Look at a file from an offset on."""
+        """Search a file from an offset on."""
         while self.found is None:
             piece = os.pread(descriptor, _PIECE_BYTES, offset)
             if not piece:
@@ -210,14 +208,13 @@ def _compiled(pattern: str) -> Expression:
     try:
         return compile_expression(pattern)
     except (re.error, UnboundedExpression) as error:
-        raise Failure("platform-failure", f"the failure pattern {pattern!r} cannot be read: {error}") from error
+        raise Failure("platform-failure", f"the failure pattern {pattern!r} is invalid: {error}") from error
 
 
 class LogScans:
-    """The scans of an attempt, made from its patterns."""
+    """The scans of an attempt, from the patterns of its work."""
 
     def __init__(self, work: Mapping[str, Any]) -> None:
-        """Take what the work says."""
         self._by_file: dict[str, list[Mapping[str, Any]]] = {}
         for each in work.get("failure_patterns", ()):
             self._by_file.setdefault(each.get("file", "stderr"), []).append(each)
@@ -226,11 +223,11 @@ class LogScans:
         self._streams: dict[str, Scan] = {name: self._scan(name) for name in streams}
 
     def of_stream(self, stream: str) -> Scan | None:
-        """The scan that is shown what is cut away of a log."""
+        """The scan for the removed parts of a log."""
         return self._streams.get(stream)
 
     def look(self, logs: Sequence[LogFile], scratch: str) -> Failure | None:
-        """After the commands have ended: the first failure that any log tells of."""
+        """After the commands have ended: the first failure found in any log."""
         for log in logs:
             scan = self._streams.get(log.stream)
             if scan is not None:
@@ -244,7 +241,7 @@ class LogScans:
         return None
 
     def _files(self) -> list[tuple[str, str]]:
-        """The files in the folder that are to be looked at, and whose patterns go for each."""
+        """The files in the folder to scan, each with the name that its patterns have."""
         named = [(name, name) for name in self._by_file if name not in ("stdout", "stderr")]
         for binary in self._work.get("binaries", ()):
             named += [
@@ -260,7 +257,7 @@ class LogScans:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            return None  # a log that was not written tells of no failure
+            return None  # a log that does not exist shows no failure
         try:
             scan.feed_file(descriptor)
         except OSError as error:

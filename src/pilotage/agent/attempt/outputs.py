@@ -1,7 +1,7 @@
-"""Taking the outputs of an attempt out of its folder: found by name, pattern or expression, hashed, and staged.
+"""Takes the outputs of an attempt from its folder: finds them by name, pattern or expression, hashes and stages them.
 
-They are staged in the order of their names, each under the attempt's own key, and wait there for the one attempt that is
-granted. What an attempt leaves half staged is removed again.
+They are staged in the order of their names, under the attempt's own key, until one attempt is granted. Outputs that an
+attempt staged only in part are removed again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def make_output_folders(outputs: Sequence[Mapping[str, Any]], scratch: str) -> None:
-    """Make the folders that outputs lie in, so that a command can write there at once; of a pattern, as far as it tells.
+    """Make the folders of outputs, so that a command can write there; for a pattern, its literal prefix.
 
     Raises `Failure`.
     """
@@ -60,22 +60,22 @@ def make_output_folders(outputs: Sequence[Mapping[str, Any]], scratch: str) -> N
         try:
             os.makedirs(os.path.join(scratch, folder), exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            message = f"the output {name or output.get('expression', '')!r} lies in {folder!r}, which is no folder"
+            message = f"the output {name or output.get('expression', '')!r} is in {folder!r}, which is not a folder"
             raise Failure("missing-output", message) from error
         except OSError as error:
             raise from_system(error, doing=f"making the folder {folder!r} of an output") from error
 
 
 def gives_files(work: Mapping[str, Any]) -> bool:
-    """Whether a package shall give any file at all."""
+    """Tell whether a package has outputs."""
     kept = ("outputs",) if work.get("startup") else ("outputs", "stdout", "stderr")
     return any(binary.get(each) for binary in work.get("binaries", ()) for each in kept)
 
 
 def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str]) -> list[str]:
-    """The names of the files that a package has made and shall give, in order. Raises `Failure` where one is missing.
+    """The names of the package's output files, in order. Raises `Failure` if one is missing.
 
-    A pattern or an expression does not take inputs, unless one is an output by its name.
+    A pattern or an expression does not match inputs, unless an input is declared as an output by name.
     """
     found: set[str] = set()
     below: list[str] | None = None
@@ -101,7 +101,7 @@ def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str])
     for name in found:
         check_output(name)
     if len(found) > FILES_MAX:
-        raise Failure("missing-output", f"{len(found)} files match its outputs, and at most {FILES_MAX} can be taken")
+        raise Failure("missing-output", f"{len(found)} files match its outputs, but the limit is {FILES_MAX}")
     return sorted(found)
 
 
@@ -118,7 +118,7 @@ def _matching(
     try:
         compiled = compile_expression(expression)
     except (re.error, UnboundedExpression) as error:
-        raise Failure("missing-output", f"the expression {expression!r} cannot be read: {error}") from error
+        raise Failure("missing-output", f"the expression {expression!r} is invalid: {error}") from error
     found = []
     for each in below:
         if prefix and each.startswith(prefix):
@@ -126,7 +126,7 @@ def _matching(
                 found.append(each)
         elif compiled.fullmatch(each):
             found.append(_put(each, prefix, scratch) if prefix else each)
-    # What an expression such as `.*` asks for is whatever there is, which may be nothing.
+    # An expression such as `.*` may match nothing.
     if not found and not compiled.fullmatch(""):
         where = f" in {folder!r}" if folder else ""
         raise Failure("missing-output", f"no file{where} matches {expression!r}")
@@ -134,18 +134,18 @@ def _matching(
 
 
 def _put(name: str, prefix: str, scratch: str) -> str:
-    """Put a file into the folder that its output names; its name there."""
+    """Move a file into the folder of its output; returns its new name."""
     check_name(prefix + name)
     target = os.path.join(scratch, prefix + name)
     if os.path.lexists(target):
-        raise Failure("missing-output", f"two files would be {prefix + name!r}")
+        raise Failure("missing-output", f"two files would be named {prefix + name!r}")
     os.makedirs(os.path.dirname(target), exist_ok=True)
     os.rename(os.path.join(scratch, name), target)
     return prefix + name
 
 
 def _maker_of(name: str, work: Mapping[str, Any]) -> int | None:
-    """Which binary of a package should have made a file that has a name."""
+    """The number of the binary that should have made a file."""
     for number, binary in enumerate(work.get("binaries", ())):
         streams = (binary.get("stdout"), binary.get("stderr"))
         if name in streams or any(each.get("name") == name for each in binary.get("outputs", ())):
@@ -154,7 +154,7 @@ def _maker_of(name: str, work: Mapping[str, Any]) -> int | None:
 
 
 class _Found(NamedTuple):
-    """An output: where its content is, what the system says of that, and whether it is behind a link."""
+    """An output: the path and stat of its content, and whether it is behind a link."""
 
     name: str
     path: str
@@ -168,7 +168,6 @@ class Outputs:
     def __init__(
         self, *, ref: Mapping[str, Any], work: Mapping[str, Any], scratch: str, visibility: FolderVisibility
     ) -> None:
-        """Say which attempt it is, where its files are, and what is seen of the folders of its job."""
         self._ref = ref
         self._work = work
         self._visibility = visibility
@@ -180,7 +179,7 @@ class Outputs:
     def stage(
         self, names: Sequence[str], known: KnownFiles, fetch: Fetch, *, input_inodes: Collection[int] = ()
     ) -> list[dict[str, Any]]:
-        """Stage files in this order; the manifest. Raises `Failure`, and then nothing is left of it."""
+        """Stage files in this order; returns the manifest. Raises `Failure`, and then leaves nothing staged."""
         self._input_inodes = input_inodes
         found = []
         for name in names:
@@ -192,7 +191,7 @@ class Outputs:
         manifest = [self._described(each, known) for each in found]
         order: Sequence[int] = range(len(found))
         if len(found) > 1:
-            # What lies behind a link may be an output itself, so it is copied before anything is moved away.
+            # The target of a link may be an output itself, so copy before anything is moved away.
             order = sorted(order, key=lambda number: not found[number].is_link)
         try:
             for number in order:
@@ -228,12 +227,12 @@ class Outputs:
             try:
                 status = os.stat(real)
             except OSError as error:
-                raise Failure("missing-output", f"the output {name!r} is a link to nothing") from error
+                raise Failure("missing-output", f"the output {name!r} is a broken link") from error
         mode = status.st_mode
         if stat.S_ISDIR(mode):
             raise Failure("missing-output", f"the output {name!r} is a folder, expected a file")
         if not stat.S_ISREG(mode):
-            raise Failure("missing-output", f"the output {name!r} is no regular file")
+            raise Failure("missing-output", f"the output {name!r} is not a regular file")
         if not mode & stat.S_IRUSR:
             with contextlib.suppress(OSError):
                 os.chmod(real, mode | stat.S_IRUSR)
@@ -247,10 +246,10 @@ class Outputs:
             raise from_system(error, doing=f"staging the output {found.name!r}") from error
 
     def _put_here(self, found: _Found, number: int) -> bool:
-        """Put an output where the service takes it from; False where that is not to be seen any more, or closed to us."""
+        """Move an output to the staging folder; False if that is no longer visible, or not writable."""
         target = f"{self._staged}/{self._key}-{number}"
-        # An input that is passed on is the file in the tree: that one stays, and is not published over itself. What has
-        # another name somewhere could be changed by that one later.
+        # An input that is passed on is the file in the tree, which stays, and is not published over itself. A file with
+        # another hard link could be changed through that later.
         is_shared = found.status.st_nlink > 1 or found.status.st_ino in self._input_inodes
         put = copy_whole if found.is_link or is_shared else move
         try:
@@ -272,11 +271,10 @@ class Outputs:
                     os.unlink(f"{self._staged}/{self._key}-{number}{end}")
 
 
-# What the finished binaries of a package made, kept until the package is done: a later attempt goes on behind them.
+# Outputs of finished binaries, kept until the package is done, so that a later attempt can resume after them.
 #
-# For each binary there is a folder with its files, and a list of them with what the system says of each. Where a
-# file cannot share its blocks with its copy it is a second name of the same file, and a later binary may have
-# written into it: it is only taken up if it is as it was kept.
+# Each binary has a folder with its files, and a list of them with their stats. A file that cannot be reflinked is
+# hard-linked, and a later binary may have written into it: it is used only if its stat is unchanged.
 
 _LIST = "list.json"
 _FILES = "files"
@@ -286,14 +284,13 @@ class KeptWork:
     """The kept work of one package, for the attempts of one epoch at one site."""
 
     def __init__(self, assignment: Mapping[str, Any], work: Mapping[str, Any], folder: str) -> None:
-        """Say of which package, and where; nothing is read yet."""
         ref = assignment["ref"]
         self._folder = os.path.join(folder, ref["package"])
         self._draft = f"{ref['attempt']}-{os.getpid()}"
         self._keys = _keys(assignment, work)
 
     def resume(self, scratch: str) -> int:
-        """Put the files of the finished binaries into a folder; how many binaries need not run any more."""
+        """Restore the files of finished binaries into a folder; returns how many binaries to skip."""
         done = 0
         for key in self._keys[:-1]:
             if not self._take_up(os.path.join(self._folder, key), scratch):
@@ -302,7 +299,7 @@ class KeptWork:
         return done
 
     def keep(self, number: int, scratch: str, *, without: Collection[str]) -> None:
-        """Keep everything that is in the folder after a binary, but the inputs. What cannot be kept is done again."""
+        """Keep all files in the folder after a binary, except the inputs. If that fails, the binary runs again."""
         draft = os.path.join(self._folder, f"{self._draft}.draft")
         try:
             files = {}
@@ -322,7 +319,7 @@ class KeptWork:
             remove_tree(draft)
 
     def forget(self) -> None:
-        """The package needs it no more."""
+        """Remove the kept work."""
         remove_tree(self._folder)
 
     def _take_up(self, kept: str, scratch: str) -> bool:
@@ -355,7 +352,7 @@ def _described(path: str) -> list[int]:
 
 
 def _keys(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> list[str]:
-    """A name for the state behind each binary: what it and those before it were asked, with which inputs."""
+    """A key for the state after each binary, from the commands so far and the inputs."""
     import hashlib
 
     ref = assignment["ref"]

@@ -1,4 +1,4 @@
-"""The folder that the attempts of one slot run in, one after the other: emptied rather than made anew."""
+"""The scratch folder of a slot, which its attempts use one after the other: emptied rather than made anew."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # of ext2 and what came after it
+_GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # FS_IOC_GETFLAGS, _SETFLAGS, FS_TOPDIR_FL
 _OWNERS = stat.S_IRWXU
-_MARK_NS = 1_234_567_891_234_567_000  # to the microsecond: some file systems keep no more
+_MARK_NS = 1_234_567_891_234_567_000  # whole microseconds: some file systems keep no more
 
 
 class Scratch:
-    """A slot's folder. Another one takes its place where it cannot be emptied, or somebody may still be in it.
+    """A slot's folder. It is replaced if it cannot be emptied, or if a process may still use it.
 
-    It is held open from one attempt to the next, so that it is known whatever takes its name; `rest` lets go of it.
+    It is held open between attempts, so that it is recognised if another file takes its name; `rest` closes it.
     """
 
     def __init__(self, root: str, slot_number: int) -> None:
-        """Say where; the folder is made by `prepare`."""
+        """Take the location; `prepare` makes the folder."""
         self._root = root
         self._slot_number = slot_number
         self._generation = 0
         self._is_ready = False
-        self._is_marked = False  # its time is ours, and stays so until something is made in it
-        self._identity = (0, 0)  # device and inode of what is held open: nothing else has them meanwhile
-        self.descriptor = -1  # what is held open; less than 0: nothing
-        self.removed: list[str] = []  # what `empty` removed last: names of files, and of folders with a slash
+        self._is_marked = False  # it has our time stamp, which changes when a file is made in it
+        self._identity = (0, 0)  # device and inode of the open folder, which stay unique while it is open
+        self.descriptor = -1  # of the open folder; negative: closed
+        self.removed: list[str] = []  # what the last `empty` removed: file names, and folder names with a slash
         self.path = os.path.join(root, f"slot-{slot_number}")
 
     def prepare(self) -> None:
-        """Make sure that there is an empty folder. Raises `OSError`."""
+        """Provide an empty folder. Raises `OSError`."""
         if self._is_ready and (self.descriptor >= 0 or self._hold_again()):
             return
         os.makedirs(self._root, mode=0o700, exist_ok=True)
@@ -52,21 +52,21 @@ class Scratch:
         self._mark()
 
     def _make(self) -> None:
-        """Make the folder, at first under a name of this pilot alone: by that its place on the disk is chosen."""
+        """Make the folder, first under a name unique to this pilot, which determines its place on the disk."""
         draft = f"{self.path}-{os.path.basename(self._root)}"
-        remove_tree(draft)  # which somebody may have left who was killed here
+        remove_tree(draft)  # a pilot that was killed here may have left it
         os.mkdir(draft, 0o700)
         os.rename(draft, self.path)
 
     def empty(self) -> bool:
-        """Remove everything in it, so that it can be used again; whether nothing is left.
+        """Remove everything in the folder; returns whether nothing is left.
 
-        Where something else has its name now, as a link that a command put there, that is not ours to empty.
+        If another file has its name now, such as a link that a command made, that is not ours to empty.
         """
         removed: list[str] = []
         self.removed = removed
         if self.descriptor < 0:
-            return True  # nobody was in it
+            return True  # it was not used
         found = self._found()
         if found is not None and found.st_mode & _OWNERS != _OWNERS:
             found = self._opened(found)
@@ -80,11 +80,11 @@ class Scratch:
             self.abandon()
             return False
         if not removed:
-            self._mark()  # who leaves nothing once will often do so
+            self._mark()  # a slot whose attempts leave nothing will often do so again
         return True
 
     def _mark(self) -> None:
-        """Give the empty folder a time that no other has: the system sets another as soon as something is made in it."""
+        """Give the empty folder a unique time stamp: the system changes it when a file is made in it."""
         with contextlib.suppress(OSError):
             os.utime(self.path, ns=(_MARK_NS, _MARK_NS), follow_symlinks=False)
             found = self._found()
@@ -99,11 +99,11 @@ class Scratch:
         try:
             self._hold()
         except OSError:
-            self._is_ready = False  # something else has its name: it is looked at as a pilot does that begins
+            self._is_ready = False  # another file has its name: `prepare` starts over
         return self._is_ready
 
     def _found(self) -> os.stat_result | None:
-        """What the system says of the folder; None where something else has its name."""
+        """The folder's stat; None if another file has its name."""
         try:
             found = os.lstat(self.path)
         except OSError:
@@ -111,7 +111,7 @@ class Scratch:
         return found if (found.st_dev, found.st_ino) == self._identity else None
 
     def _opened(self, found: os.stat_result) -> os.stat_result | None:
-        """The folder, which a command closed to its owner, opened again: who holds it does not notice that. None where it stays closed."""
+        """Restore the owner's permissions that a command removed; None if that fails."""
         try:
             os.fchmod(self.descriptor, stat.S_IRWXU)
         except OSError:
@@ -119,21 +119,21 @@ class Scratch:
         return found
 
     def rest(self) -> None:
-        """No attempt follows for now: let go of what is held open. The folder stays, and is used again."""
+        """Close the folder while no attempt follows; it stays, and is used again."""
         if self.descriptor >= 0:
             held, self.descriptor = self.descriptor, -1
-            with contextlib.suppress(OSError):  # as a network file system may say that is gone
+            with contextlib.suppress(OSError):  # a network file system may report an error for a removed folder
                 os.close(held)
 
     def abandon(self) -> None:
-        """Leave the folder as it is and use another from now on; it goes with the pilot's folder."""
+        """Leave the folder as it is and use another from now on; it is removed with the pilot's folder."""
         self._generation += 1
         self._is_ready = False
         self.rest()
         self.path = os.path.join(self._root, f"slot-{self._slot_number}.{self._generation}")
 
     def keep(self, folder: str, name: str) -> str:
-        """Put the folder away for somebody to look at; its new path. Raises `OSError`."""
+        """Move the folder away for inspection; returns its new path. Raises `OSError`."""
         os.makedirs(folder, mode=0o700, exist_ok=True)
         kept = os.path.join(folder, name)
         remove_tree(kept)
@@ -144,10 +144,10 @@ class Scratch:
 
 
 def spread(folder: str) -> None:
-    """Have the folders that are made in a folder lie apart on the disk, where the file system knows of such a thing.
+    """Spread new subfolders over the disk, if the file system can.
 
-    ext4 takes the inode of a new file from near its folder, and looks there at each that was removed in the last minutes,
-    since it does not use those: where much is made and removed that takes longer than the command that makes the file.
+    ext4 takes the inode of a new file from near its folder, and skips those that were removed in the last minutes: with
+    many files made and removed that search takes longer than the command that makes the file.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
@@ -160,7 +160,7 @@ def spread(folder: str) -> None:
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a folder and what is in it; whether it is gone. What is no folder, such as a link to one, stays."""
+    """Remove a folder tree; returns whether it is gone. Anything else, such as a link to a folder, stays."""
     if not os.path.lexists(path):
         return True
     if not _empty(path):
@@ -173,9 +173,9 @@ def remove_tree(path: str) -> bool:
 
 
 def _empty(path: str) -> bool:
-    """Remove what is in a folder, whatever modes it was given. No link is followed, neither out of it nor in its own place.
+    """Remove the content of a folder, whatever its permissions, without following links; returns whether it is empty.
 
-    Whether nothing is left; it is not where it is no folder.
+    False if it is not a folder.
     """
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -190,7 +190,7 @@ def _empty(path: str) -> bool:
 
 
 def _open_folder(path: str, top: int | None = None) -> int:
-    """Open a folder, and only that, below another if one is given; what was closed to its owner is opened to it."""
+    """Open a folder, and nothing else, below another if given; restores the owner's permissions if needed."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
         return os.open(path, flags, dir_fd=top)
@@ -200,13 +200,13 @@ def _open_folder(path: str, top: int | None = None) -> int:
 
 
 def _remove_files(path: str, top: int, removed: list[str]) -> bool:
-    """Remove what is in a folder that is open and was just seen at a path, where that is files alone: mostly it is.
+    """Remove the content of an open folder, last seen at a path, if it consists of files only, as it mostly does.
 
-    Whether it was; what was removed is noted.
+    Returns whether it did; records what was removed.
     """
     try:
         for name in os.listdir(path):
-            os.unlink(name, dir_fd=top)  # which no folder is removed by
+            os.unlink(name, dir_fd=top)  # fails for a folder
             removed.append(name)
     except OSError:
         return False
@@ -214,10 +214,10 @@ def _remove_files(path: str, top: int, removed: list[str]) -> bool:
 
 
 def _empty_below(top: int, removed: list[str]) -> bool:
-    """The same for a folder that is open: whatever is removed is named from there, and noted."""
+    """Remove the content of an open folder with all subfolders; records what was removed."""
     found = [""]
     whole = True
-    for folder in found:  # which grows: the folders within come after it
+    for folder in found:  # the list grows by the subfolders
         try:
             entries = _entries_of(folder, top)
         except OSError:
@@ -239,9 +239,9 @@ def _empty_below(top: int, removed: list[str]) -> bool:
 
 
 def _entries_of(folder: str, top: int) -> list[tuple[str, bool]]:
-    """What is in a folder: the names, and whether each is a folder, which not every file system tells with the name.
+    """The names in a folder, and whether each is a folder, which not every file system tells with the name.
 
-    It is opened anew: over a network, what was once read to its end through one descriptor is not told again.
+    Opens it anew: over NFS a descriptor that was read to its end does not show changes.
     """
     opened = _open_folder(folder or os.curdir, top)
     try:
@@ -252,7 +252,7 @@ def _entries_of(folder: str, top: int) -> list[tuple[str, bool]]:
 
 
 def _remove(remove: Callable[..., None], name: str, top: int) -> bool:
-    """Remove one thing; where its folder is closed to its owner, that is opened first."""
+    """Remove one entry; restores the permissions of its folder if needed."""
     try:
         remove(name, dir_fd=top)
     except PermissionError:

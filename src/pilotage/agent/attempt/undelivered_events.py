@@ -1,8 +1,8 @@
-"""Events that applications logged and could not deliver themselves: the pilot does it for them, with their own tokens.
+"""Delivers events that applications logged but could not deliver themselves, with their own tokens.
 
-Each attempt has a spool of its own, which is there only if it logged something: a token that speaks of one package cannot
-deliver what another one said. It is removed when the service has all of it. Where nobody but the pilot reaches the service,
-it delivers what attempts log while they run, too.
+Each attempt has a spool of its own, since the token of one package cannot deliver events of another. The spool exists
+only if the attempt logged an event, and is removed when the service has all of them. If only the pilot can reach the
+service, it also delivers events of running attempts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 AGAIN_SECONDS = (0.5, 60.0)
 DRAIN_SECONDS = 30.0
 LAST_SECONDS = 5.0
-LOOK_SECONDS = 5.0  # so often it is looked for what running attempts have logged
-LEFT_MAX = 10_000  # spools that wait here; more are left on disk for somebody's courier
+LOOK_SECONDS = 5.0  # how often to check the spools of running attempts
+LEFT_MAX = 10_000  # spools to deliver; more are left on disk for another courier
 
 
 class _UndeliveredStream(NamedTuple):
@@ -41,7 +41,7 @@ class _UndeliveredStream(NamedTuple):
 
 
 class UndeliveredEvents:
-    """Delivers in a thread of its own, which is started by the first attempt that left something."""
+    """Delivers in a thread of its own, which starts with the first undelivered event."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class UndeliveredEvents:
         connect: Connect | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the folder of the spools, which need not be there, and the server that attempts were told to speak to.
+        """Take the folder of the spools, which may be missing, and the server that attempts log to.
 
-        `connect` is how the pilot reaches it; without it, by its address, with the authority of its certificate.
+        `connect` makes the pilot's own link; without it, the server's address and CA file are used.
         """
         self._spools = spools
         self._ca_file = ca_file
@@ -63,38 +63,38 @@ class UndeliveredEvents:
         self._is_alone = is_pilots_own(server)
         self._clock = clock
         self._looked = clock()
-        self._running: dict[str, str] = {}  # the same of attempts that run, where nobody else delivers for them
-        self._ended: deque[tuple[Mapping[str, Any], str]] = deque()  # attempts that are over, and their tokens
+        self._running: dict[str, str] = {}  # tokens of running attempts by spool, if only the pilot can deliver
+        self._ended: deque[tuple[Mapping[str, Any], str]] = deque()  # ended attempts, and their tokens
         self._change = threading.Condition()
         self._left: list[_UndeliveredStream] = []
         self._thread: threading.Thread | None = None
         self._closing = False
 
     def attempt_began(self, ref: Mapping[str, Any], token: str) -> None:
-        """An attempt begins. Every attempt says this."""
+        """Note that an attempt starts."""
         if self._is_alone:
             self._running[spool_name(ref)] = token
 
     def attempt_ended(self, ref: Mapping[str, Any], token: str) -> None:
-        """An attempt is over: what it left, if anything, is found by the next `look`. Every attempt says this."""
+        """Note that an attempt ended; the next `look` finds its undelivered events."""
         if self._is_alone:
             self._running.pop(spool_name(ref), None)
         self._ended.append((ref, token))
 
     def look(self) -> None:
-        """Take care of what attempts have left. To be called from time to time, by one thread."""
+        """Schedule undelivered events for delivery. Call it from time to time, from one thread."""
         running: dict[str, str] = {}
         if self._running and self._clock() - self._looked >= LOOK_SECONDS:
             self._looked = self._clock()
             running = self._running.copy()
         if not self._ended and not running:
             return
-        # Slots add to it meanwhile: what is taken out is taken out one by one.
+        # Slots append meanwhile, so take entries out one by one.
         over = [self._ended.popleft() for _ in range(len(self._ended))]
         try:
             names = os.listdir(self._spools) if self._spools else []
         except OSError:
-            return  # nobody has logged anything
+            return  # no attempt has logged an event
         ended = {spool_name(ref): token for ref, token in over} if names else {}
         found = [
             _UndeliveredStream(os.path.join(self._spools, name), ended[name], True) for name in names if name in ended
@@ -115,7 +115,7 @@ class UndeliveredEvents:
             self._change.notify()
 
     def close(self) -> None:
-        """Try once more, for a few seconds; what the service does not have then stays on disk."""
+        """Try once more, for a few seconds; undelivered events stay on disk."""
         self.look()
         with self._change:
             self._closing = True
@@ -132,7 +132,7 @@ class UndeliveredEvents:
             until = time.monotonic() + (LAST_SECONDS if last else DRAIN_SECONDS * len(work))
             done = [each for each in work if self._deliver(each, until)]
             with self._change:
-                # What an attempt that runs has logged is looked for again by itself.
+                # Events of running attempts are found again by the next `look`.
                 self._left = [each for each in self._left if each not in done and (each.is_over or each not in work)]
                 if last or (self._closing and not self._left):
                     return
@@ -143,12 +143,12 @@ class UndeliveredEvents:
                     pause_seconds = min(2.0 * pause_seconds, AGAIN_SECONDS[1])
 
     def _deliver(self, left: _UndeliveredStream, until: float) -> bool:
-        """Deliver what one attempt left; whether nothing of it is left to do here."""
+        """Deliver the events of one attempt; returns whether nothing is left to do."""
         with contextlib.suppress(AgentError, OSError, ValueError):
             waiting = others = 0
             for queue in Spool(Path(left.folder)).queues():
                 if self._server and queue.server != normal_server(self._server):
-                    others += queue.pending()  # somebody else's: the token is not shown there
+                    others += queue.pending()  # for another server, which must not see the token
                     continue
                 courier = Courier(
                     queue, token=lambda: left.token, connection=self._connection(queue.server), path=PACKAGE_PATH

@@ -1,7 +1,7 @@
-"""One thread that looks at what runs: its time, its memory, its logs, and whether it still gets somewhere.
+"""One thread that watches running commands: their time, memory, logs and progress.
 
-A command that is over before the thread looks costs it nothing. What breaks a limit is asked to end, and killed if it
-does not within the grace; what takes more memory than it may is killed at once.
+A command that ends before the thread looks costs nothing. A command over its limit gets SIGTERM, and SIGKILL after the
+grace period; one over its memory limit gets SIGKILL at once.
 """
 
 from __future__ import annotations
@@ -23,39 +23,38 @@ if TYPE_CHECKING:
     from pilotage.agent.processes import ProcessCleanup
 
 _PEAK_LOOK_SECONDS_MAX = 5.0
-_FIRST_LOOK_SECONDS = 0.2  # so that the memory of whatever lasts half a second is known
+_FIRST_LOOK_SECONDS = 0.2  # measures the memory of every command that takes half a second
 _PARKED_AFTER_SECONDS = 5.0
 _HURRY_SECONDS = 0.02
-_CPU_SHARE_MIN = 0.001  # of a core: less than this is a program that waits, not one that works
+_CPU_SHARE_MIN = 0.001  # of a core: a program below this waits rather than works
 
 
 class Limits(NamedTuple):
-    """What an attempt may do. 0 and nothing mean that nobody looks."""
+    """The limits of an attempt; 0 or empty: no limit."""
 
     wall_seconds: float = 0.0
     memory_bytes: int = 0
     stalled_after_seconds: float = 0.0
     watched: tuple[str, ...] = ()
-    folder: str = ""  # in which the watched files are
+    folder: str = ""  # of the watched files
 
 
 NO_LIMITS = Limits()
 
 
 class Stopped(NamedTuple):
-    """Why an attempt was ended from outside, and what is said about it."""
+    """Why an attempt was stopped from outside, and the message about it."""
 
     reason: str
     message: str
 
 
 class Watch:
-    """What is known of the attempt of one slot. Its thread tells of beginnings and ends, others look and stop."""
+    """The state of a slot's attempt. The slot's thread reports starts and ends; other threads look and stop."""
 
     def __init__(self, watcher: Watcher) -> None:
-        """Begin with nothing."""
         self._watcher = watcher
-        self._lock = threading.Lock()  # a process id is only signalled while it is surely not another's
+        self._lock = threading.Lock()  # a process is only signalled while its id cannot be reused
         self._session = 0
         self._limits = NO_LIMITS
         self._logs: Sequence[LogFile] = ()
@@ -71,7 +70,7 @@ class Watch:
         self.stopped: Stopped | None = None
 
     def attempt_began(self, logs: Sequence[LogFile]) -> None:
-        """An attempt has the slot and writes these logs; it can be stopped from now on."""
+        """Start an attempt that writes these logs; it can be stopped from now on."""
         with self._lock:
             self._logs = logs
             self.stopped = None
@@ -79,12 +78,12 @@ class Watch:
             self.is_busy = True
 
     def writes(self, logs: Sequence[LogFile]) -> None:
-        """The attempt writes these logs, which are more than it began with."""
+        """Add logs that the attempt writes."""
         with self._lock:
             self._logs = logs
 
     def application_began(self, limits: Limits) -> None:
-        """Its commands come now: they share these limits."""
+        """Start the command phase, whose commands share these limits."""
         now = time.monotonic()
         self._limits = limits
         self._deadline = now + limits.wall_seconds if limits.wall_seconds else 0.0
@@ -92,12 +91,12 @@ class Watch:
         self._progress = (-1, 0.0)
 
     def application_ended(self) -> None:
-        """Its commands are over."""
+        """End the command phase."""
         self._limits = NO_LIMITS
         self._deadline = 0.0
 
     def attempt_ended(self) -> None:
-        """The slot is free."""
+        """Free the slot."""
         with self._lock:
             self.is_busy = False
             self._logs = ()
@@ -105,7 +104,7 @@ class Watch:
             self._deadline = 0.0
 
     def command_began(self, session: int) -> None:
-        """A command runs; one that was to be stopped meanwhile is stopped."""
+        """Note a running command; stop it if the attempt was stopped meanwhile."""
         with self._lock:
             self._session = session
             self._began = time.monotonic()
@@ -118,12 +117,12 @@ class Watch:
             self._watcher.wake()
 
     def command_ended(self) -> None:
-        """The command is over, but its process id is not yet given back."""
+        """Note that the command ended; its process id is not reaped yet."""
         with self._lock:
             self._session = 0
 
     def stop(self, reason: str, message: str, *, at_once: bool = False) -> None:
-        """End what runs, and let the attempt end as soon as it can; only the first reason counts."""
+        """Stop the running command, and let the attempt end soon; only the first reason counts."""
         with self._lock:
             if not self.is_busy or self.stopped is not None:
                 return
@@ -133,7 +132,7 @@ class Watch:
         self._watcher.wake()
 
     def look(self, now: float) -> bool:
-        """What the watching thread does; whether it shall look again very soon."""
+        """Check the limits, in the watcher's thread; returns whether to look again very soon."""
         with self._lock:
             session = self._session
             if not session:
@@ -154,7 +153,7 @@ class Watch:
         return bool(large)
 
     def next_moment(self) -> float:
-        """When something is to be done next, whatever happens; 0: nothing."""
+        """When to look next at the latest; 0: never."""
         with self._lock:
             if not self._session:
                 return 0.0
@@ -163,7 +162,7 @@ class Watch:
         return min(moments, default=0.0)
 
     def _cut(self, log: LogFile) -> None:
-        """Cut a log back. What writes it faster than it is read rests meanwhile, or the reader would miss something."""
+        """Truncate a log. A command that writes faster than it is scanned is paused, or the scan would miss something."""
         if not log.is_shown():
             log.cut()
             return
@@ -181,14 +180,14 @@ class Watch:
         pids = family(session)
         pids += [each for each in self._watcher.adopted_by_session(session) if each not in pids]
         used = memory_bytes(pids)
-        # All of them now, or one of them at its worst: what several had together between two looks is not known.
+        # The total now, or the peak of one process: the joint peak between two looks is unknown.
         self.peak_bytes = max(self.peak_bytes, used, largest_peak_bytes(pids))
         self._was_seen = True
         if limits.memory_bytes and used > limits.memory_bytes:
             shared_once = own_share_bytes(pids)
             if shared_once > limits.memory_bytes:
-                self.peak_bytes = max(self.peak_bytes, shared_once)  # it was looked at a moment later, and grows
-                message = f"it used {size_text(shared_once)} of memory, and may use {size_text(limits.memory_bytes)}"
+                self.peak_bytes = max(self.peak_bytes, shared_once)  # measured a moment later, and growing
+                message = f"it used {size_text(shared_once)} of memory; its limit is {size_text(limits.memory_bytes)}"
                 self.stop("out-of-memory", message, at_once=True)
                 return
         if limits.stalled_after_seconds:
@@ -212,22 +211,21 @@ class Watch:
             self._progressed = now
         elif now - self._progressed >= limits.stalled_after_seconds:
             what = ", ".join(limits.watched) if limits.watched else "its log and its CPU time"
-            self.stop("looping", f"nothing grew for {limits.stalled_after_seconds:g} s: {what}")
+            self.stop("looping", f"no progress for {limits.stalled_after_seconds:g} s: {what}")
 
     def _signal(self, *, at_once: bool) -> None:
-        """Ask every process of the group to end, or kill them; holding the lock."""
+        """Send SIGTERM or SIGKILL to the process group; the lock is held."""
         signal_group(self._session, signal.SIGKILL if at_once else signal.SIGTERM)
-        signal_group(self._session, signal.SIGCONT)  # one that stands still would not hear it
+        signal_group(self._session, signal.SIGCONT)  # a stopped process would not handle it
         self._kill_at = time.monotonic() + self._watcher.grace_seconds
 
 
 class Watcher:
-    """The thread that looks, for all slots of a pilot. It starts with the first command and rests when there is none."""
+    """The watching thread for all slots of a pilot. It starts with the first command and sleeps while there is none."""
 
     def __init__(
         self, cleanup: ProcessCleanup, *, look_seconds: float, grace_seconds: float, log_bytes_max: int
     ) -> None:
-        """Say how often it looks and what it grants."""
         self.look_seconds = look_seconds
         self.first_look_seconds = min(look_seconds, _FIRST_LOOK_SECONDS)
         self.grace_seconds = grace_seconds
@@ -248,13 +246,13 @@ class Watcher:
         return watch
 
     def forget(self, watch: Watch) -> None:
-        """A slot is given up."""
+        """Remove the watch of a closed slot."""
         with self._lock:
             if watch in self._watches:
                 self._watches.remove(watch)
 
     def wake(self) -> None:
-        """Look now: something runs, or is to be ended."""
+        """Look now: a command started, or must be stopped."""
         with self._lock:
             self.is_parked = False
             if self._thread is None and not self._is_closed:
@@ -263,11 +261,11 @@ class Watcher:
         self._event.set()
 
     def adopted_by_session(self, session: int) -> list[int]:
-        """The orphans of a session."""
+        """The adopted orphans of a session."""
         return self._cleanup.adopted_of(session)
 
     def close(self) -> None:
-        """End the thread and wait for its end."""
+        """End the thread."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -295,7 +293,7 @@ class Watcher:
 
 
 def _size_bytes(folder: str, watched: Sequence[str]) -> int:
-    """How much is in the watched files that are there, and one for each: an empty one that appears is something too."""
+    """Total size of the watched files, plus one per file, so that a new empty file counts as progress."""
     names: set[str] = set()
     for name in watched:
         if is_pattern(name):

@@ -1,4 +1,4 @@
-"""Where the attempts of one pilot run, and what its slots share: known checksums, and the one thread that watches them."""
+"""Shared by the slots of one pilot: the scratch root, known checksums, and the thread that watches commands."""
 
 from __future__ import annotations
 
@@ -23,34 +23,32 @@ if TYPE_CHECKING:
     from pilotage.agent.link.http import Connect
 
 
-# What an attempt that ended well left in its folder though no output declares it: told once for each kind of name.
+# Undeclared files: files that a successful attempt left in its folder and that no output declares.
 #
-# A file that nobody declared is gone with the folder, and whoever wrote the document may have wanted it. A job of
-# many packages would tell the same of each, so a pilot tells it of few packages of a stage: those whose files are
-# called otherwise than what it told before, apart from their numbers.
+# They are removed with the folder, and the author of the document may have wanted them. In a job of many packages the
+# reports would be the same, so a pilot reports few packages per stage: those with new names, apart from digits.
 
 REASON = "undeclared-files"
 KEEPING = "outputs: "
 NAMES_MAX = 5
-"""So many files of an attempt are named."""
+"""At most so many files of an attempt are named."""
 KINDS_MAX = 3
-"""So many packages of a stage are told of, each for other names."""
+"""At most so many packages of a stage are reported, each with different names."""
 _STAGES_MAX = 1000
 _NAME_CHARACTERS_MAX = 200
 _DIGITS = re.compile("[0-9]+")
-_CACHES = frozenset({"__pycache__"})  # what Python writes beside the modules of a package
+_CACHES = frozenset({"__pycache__"})  # made by Python beside the modules of a package
 
 
 class Undeclared:
-    """What was told by one pilot; slots may ask at once."""
+    """The reports made by one pilot; safe for threads."""
 
     def __init__(self) -> None:
-        """Nothing was told yet."""
         self._lock = threading.Lock()
         self._told: dict[tuple[str, str], set[tuple[str, ...]]] = {}  # by job and stage
 
     def look(self, ref: Mapping[str, Any], work: Mapping[str, Any], manifest: Any, removed: Iterable[str]) -> list[str]:
-        """The files that an attempt left behind and that are to be told of, in order; mostly there are none."""
+        """The undeclared files of an attempt to report, in order; mostly none."""
         known = {each["name"] for each in work.get("inputs", ())}
         left = [name for name in removed if name not in known]
         if not left:
@@ -73,7 +71,7 @@ class Undeclared:
 
 
 def told(left: Sequence[str]) -> dict[str, str]:
-    """What a success says of the files that it left behind; the second line is what would keep them, as JSON."""
+    """The fields of a success with undeclared files; the second line is the JSON that would declare them."""
     named = [name for name in left if len(name) <= _NAME_CHARACTERS_MAX][:NAMES_MAX]
     others = len(left) - len(named)
     more = f" and {others} more" if named and others else f"{others} files" if others else ""
@@ -84,7 +82,7 @@ def told(left: Sequence[str]) -> dict[str, str]:
 
 
 def _is_a_result(name: str) -> bool:
-    """Whether somebody may have wanted a file: not a folder, nothing hidden, no cache, nothing that cannot be written as text."""
+    """Tell whether a file may be wanted: not a folder, hidden, a cache, or a name that is not text."""
     if name.endswith("/") or not name.isprintable():
         return False
     return not any(part.startswith(".") or part in _CACHES for part in name.split("/"))
@@ -95,23 +93,23 @@ LOG_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Fetch(Protocol):
-    """How a slot gets at what it does not see: the pilot asks its server. Each raises `OSError` where it cannot."""
+    """How a slot gets files that it cannot see: through the pilot's service. Each method raises `OSError` if it fails."""
 
     def content(self, sha256: str) -> str:
-        """The path of a captured file in the pilot's own cache, whose content is right; fetched once."""
+        """The path of a captured file in the pilot's cache, with the right content; fetched once."""
         ...
 
     def file(self, job: str, name: str) -> str | None:
-        """The path of a copy of a file of the job's tree, which the slot may take away; None where there is none."""
+        """The path of a copy of a file of the job's tree, which the caller may move away; None if it does not exist."""
         ...
 
     def stage(self, ref: Mapping[str, object], number: int, path: str) -> None:
-        """Put a file to where the outputs of an attempt wait, as the one of this number of its manifest."""
+        """Upload a file as the output with this number in the attempt's manifest."""
         ...
 
 
 class Workplace:
-    """What the slots of one pilot have in common. Made once; `close` it when no attempt runs any more."""
+    """The shared part of a pilot's slots. `close` it when no attempt runs any more."""
 
     def __init__(
         self,
@@ -131,11 +129,12 @@ class Workplace:
         log_bytes_max: int = LOG_BYTES_MAX,
         look_seconds: float = 0.5,
     ) -> None:
-        """Say where: no file is made and no thread started before an attempt needs it.
+        """Take the locations and settings; files and threads are made when an attempt needs them.
 
-        `scratch` is a folder of this pilot alone, `keep` one for the folders of failed attempts that shall be kept (none:
-        beside `scratch`), `spool` one for the events of each attempt (none: they are not looked after). `sole` says that this process runs attempts and nothing else: it then adopts what they leave
-        behind, and ends it. `connect` is how it reaches the service itself, for what its attempts could not tell. `environment` is what an application is given of the agent's own (none: `os.environ`).
+        `scratch` is a folder of this pilot alone. `keep` is for kept folders of failed attempts (default: beside
+        `scratch`), `spool` for the events of each attempt (default: not delivered). A `sole` process runs only
+        attempts: it adopts their left-over processes and ends them. `connect` makes the pilot's own link, for
+        undelivered events. `environment` is the base for applications (default: `os.environ`).
         """
         self.scratch = os.path.realpath(scratch)
         self.node = node
@@ -148,7 +147,7 @@ class Workplace:
         )  # fmt: skip
         self.spools = spool
         self.left_events = UndeliveredEvents(spool, server=server, ca_file=ca_file, connect=connect)
-        quick_way_works()  # found out now, while nothing runs that the trial could be taken for
+        quick_way_works()  # tried now, while no other child runs that could be confused with it
         self._null = -1
         self._lock = threading.Lock()
         self.known = KnownFiles()
@@ -163,7 +162,7 @@ class Workplace:
         )
 
     def null(self) -> int:
-        """A descriptor that commands read nothing from."""
+        """A descriptor of /dev/null for the input of commands."""
         if self._null < 0:
             with self._lock:
                 if self._null < 0:

@@ -1,6 +1,6 @@
-"""Speaks the languages of batch systems: which command to call, and what its answer means; it calls nothing by itself.
+"""Drives batch systems: which command to call, and how to read its answer. It runs no command itself.
 
-Each module of this package that has a class of `Dialect` adds one, found by looking: another is added by one more file.
+Each module of this package with a subclass of `Dialect` adds one batch system; no list names them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What every dialect of a batch system promises.
+"""The interface of batch systems.
 
-A dialect makes calls (the words of a command, and its input) and reads answers. Somebody else runs the calls: here, over
-ssh, or at the site; with a time limit, in an environment in which the messages are English (`LC_ALL=C`), and without
-secrets in it: some systems hand it on to what they start. A call that was not answered has an answer too, with
-`exit_status` None.
+A dialect makes calls (the words of a command, and its input) and parses their answers. The caller runs them: here, over
+ssh, or at the site; with a time limit, with English messages (`LC_ALL=C`), and without secrets in the environment,
+since some systems pass it on to the jobs. A call without an answer has an answer, too, with `exit_status` None.
 
-What is started carries our own key in its name, since batch systems give a native id to another after a crash. To cancel
-something, name and id must both be right.
+Each batch job has our own key in its name, since batch systems may reuse native ids after a crash. Cancelling requires
+that both name and id match.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from typing import ClassVar
 
 from pilotage.agent.batch.values import Answer, Call, Limits, Seen, Unknown, Wanted, message_of
 
-# The script that a batch system is given, and how a key is told in names: the same for all systems.
+# The batch script, and how a key is encoded in names: the same for all systems.
 
 CANNOT_WRITE_STATUS = 73  # the script could not write to its output folder, and started nothing
-ANOTHER_AGENT_STATUS = 74  # the file of the agent is not what was put there, and nothing was started
+ANOTHER_AGENT_STATUS = 74  # the agent's file has changed since it was installed, and nothing was started
 REQUEST_VARIABLE = "PILOTAGE_REQUEST"
 _PLAIN = re.compile(r"[A-Za-z0-9.-]")
 _ENCODED = re.compile(r"(?:[A-Za-z0-9.-]|_[0-9A-F]{2})*")
-# No leading zero, so that adding and taking away come back to the same; at most fifteen digits, which a shell adds exactly.
+# No leading zero, so that adding and subtracting are inverse; at most fifteen digits, which a shell adds exactly.
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,14})", re.DOTALL)
 _NUMBER_MAX = 10**15 - 1
 _BREAKS = {"\n": '"$n"', "\r": '"$r"'}
 
 
 def encoded(key: str) -> str:
-    """A key in letters, digits, dots, hyphens and underscores, which every batch system takes in a name."""
+    """Encode a key in letters, digits, dots, hyphens and underscores, which every batch system accepts in a name."""
     parts = (
         char if _PLAIN.match(char) else "".join(f"_{byte:02X}" for byte in char.encode("utf-8", "surrogateescape"))
         for char in key
@@ -42,7 +41,7 @@ def encoded(key: str) -> str:
 
 
 def decoded(text: str) -> str | None:
-    """The key that was encoded so; None where it was none."""
+    """Decode a key; None if the text is not an encoded key."""
     if not _ENCODED.fullmatch(text):
         return None
     first, *others = text.split("_")
@@ -52,9 +51,9 @@ def decoded(text: str) -> str | None:
 
 
 def element_key(key: str, offset: int) -> str | None:
-    """The key whose number is greater by so much, or less; None where there is none.
+    """The key whose number is greater (or less) by `offset`; None if it has no number, or it would be out of range.
 
-    So the key of an element follows from that of the first of its array and its place, and the other way round.
+    So the key of an array element follows from the first key of its array and its index, and the other way round.
     """
     match = _NUMBERED.fullmatch(key)
     if offset == 0 or match is None:
@@ -64,7 +63,7 @@ def element_key(key: str, offset: int) -> str | None:
 
 
 def output_of(folder: str, key: str) -> str:
-    """The file to which what has this key prints."""
+    """The output file of a key."""
     return f"{folder}/{encoded(key)}.out"
 
 
@@ -79,10 +78,10 @@ def script(
     agent: str = "",
     agent_sha256: str = "",
 ) -> str:
-    """A script for `sh` that starts a command and tells it its key; `index` is the place in the array, in shell arithmetic.
+    """A script for `sh` that starts a command with its key; `index` is the array index, in shell arithmetic.
 
-    Where the agent's file is another by then, nothing is started: it waited in a folder for hours, and runs in the user's name.
-    No line of it but its directives begins with a `#`, whatever the words: some systems look for their mark everywhere.
+    It starts nothing if the agent's file has changed: that may have lain in a folder for hours, and runs as the user.
+    Only its directives begin with a `#`, whatever the words: some systems search all lines for their directives.
     """
     lines = _before(key=key, index=index, output=output, folder=folder)
     if agent_sha256:
@@ -110,9 +109,9 @@ def _before(*, key: str, index: str, output: str, folder: str) -> list[str]:
 
 
 def _checking(agent: str, sha256: str) -> list[str]:
-    """Lines that end the script where a file is not what it was; not where it is gone, or nothing there can tell."""
+    """Lines that end the script if a file has changed; not if it is gone, or the node cannot compute a checksum."""
     file = quoted(agent)
-    told = quoted(f"pilotage: {agent} is not the agent that was put there, and is not started: its sha256 is")
+    told = quoted(f"pilotage: {agent} has changed since it was installed, and is not started: its sha256 is")
     return [
         f"d=$({{ sha256sum <{file} || shasum -a 256 <{file} || openssl dgst -sha256 -r <{file}; }} 2>/dev/null)",
         f'case "$d" in "{sha256}"*|"") ;; *) echo {told} "${{d%% *}}" >&2; exit {ANOTHER_AGENT_STATUS};; esac',
@@ -120,9 +119,9 @@ def _checking(agent: str, sha256: str) -> list[str]:
 
 
 def quoted(word: str) -> str:
-    """A word as `sh` reads it, on one line."""
+    """Quote a word for `sh`, on one line."""
     if "\0" in word:
-        raise ValueError("no process can be given a word with a null character")
+        raise ValueError("an argument cannot contain a null character")
     parts = re.split("([\n\r])", word)
     return "".join(_BREAKS.get(part) or shlex.quote(part) for part in parts if part) or "''"
 
@@ -131,20 +130,20 @@ _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
 
 
 class Dialect(ABC):
-    """One batch system's language; it keeps nothing but the prefix that tells our things from others'.
+    """One batch system; its only state is the prefix that marks our jobs.
 
-    Whatever text an answer holds, only `Refused`, `Busy` and `Unknown` are raised.
+    Whatever an answer contains, methods raise only `Refused`, `Busy` and `Unknown`.
     """
 
     name: ClassVar[str] = ""
-    experimental: ClassVar[bool] = True  # never tried on a real system by our tests
-    mark: ClassVar[str] = ""  # what begins a line of a script that is for the batch system
-    index_variable: ClassVar[str] = ""  # where an element of an array finds its number
+    experimental: ClassVar[bool] = True  # our tests never ran it on a real system
+    mark: ClassVar[str] = ""  # prefix of directives in a script
+    index_variable: ClassVar[str] = ""  # environment variable with the index of an array element
     first_index: ClassVar[int] = 0
-    version_words: ClassVar[tuple[str, ...]] = ()  # a command that tells whether the system is here
-    version_pattern: ClassVar[str] = ""  # and what is found in its answer then
-    places: ClassVar[bool] = False  # whether it can be told the `hosts` of what is wanted
-    harmless: ClassVar[str] = ""  # what is said, line by line, when there is nothing to cancel any more
+    version_words: ClassVar[tuple[str, ...]] = ()  # a command that shows whether the system is installed
+    version_pattern: ClassVar[str] = ""  # finds the version in its output
+    places: ClassVar[bool] = False  # whether it can restrict a job to `hosts`
+    harmless: ClassVar[str] = ""  # matches each output line of a cancellation that found no job
 
     def __init__(self, prefix: str) -> None:
         """Take the prefix, which must be a letter followed by at most 39 letters, digits and hyphens."""
@@ -154,46 +153,46 @@ class Dialect(ABC):
 
     @abstractmethod
     def submit(self, wanted: Wanted) -> Call:
-        """How to start something; `submitted` reads the answer."""
+        """The call that submits; `submitted` parses the answer."""
 
     @abstractmethod
     def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
-        """The native id of each element by its key. Raises `Refused`, `Busy`, `Unknown`."""
+        """The native id of each element by key. Raises `Refused`, `Busy`, `Unknown`."""
 
     @abstractmethod
     def listing(self) -> Call:
-        """How to ask for everything of ours that is there; `listed` reads the answer."""
+        """The call that lists all our jobs; `listed` parses the answer."""
 
     @abstractmethod
     def listed(self, answer: Answer) -> dict[str, Seen]:
-        """Everything of ours that is there, by key; ended ones too while the system shows them. Raises `Unknown`."""
+        """All our jobs, by key; also ended ones while the system lists them. Raises `Unknown`."""
 
     def history(self, native_ids: Mapping[str, str]) -> Call | None:
-        """How to ask how things ended that a listing has no more, by key and native id (empty where it is not known).
+        """The call that asks how jobs ended that are no longer listed, by key and native id (empty if unknown).
 
-        None where nothing remembers. It may cost the site much, and be some seconds behind: it is for what is missing from
-        a listing, not for every look.
+        None if the system keeps no history. The call may be expensive for the site, and lag some seconds: use it for
+        missing jobs, not at every listing.
         """
         return None
 
     def remembered(self, answer: Answer) -> dict[str, Seen]:
-        """What the history tells, by key: no more than was asked for need be in it. Raises `Unknown`."""
+        """Ended jobs by key; may contain more or fewer than asked for. Raises `Unknown`."""
         return {}
 
     def errors(self, native_ids: Collection[str]) -> Call | None:
-        """How to ask why things could not be started whose reason is `error`; None where the system cannot tell."""
+        """The call that asks why jobs with reason `error` could not start; None if the system cannot tell."""
         return None
 
     def errors_told(self, answer: Answer) -> dict[str, str]:
-        """The system's own words for that, by native id, of those that it has any for."""
+        """The system's messages by native id, as far as it has any."""
         return {}
 
     @abstractmethod
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
-        """How to end what has these keys and native ids, both; `cancelled` reads the answer."""
+        """The call that cancels jobs by both key and native id; `cancelled` parses the answer."""
 
     def cancelled(self, answer: Answer) -> None:
-        """Nothing, if all of it is ended or about to be, or was not there. Raises `Unknown`."""
+        """Raise `Unknown`, unless all jobs are gone or about to end."""
         said = f"{answer.stdout}\n{answer.stderr}".split("\n")
         others = [line for line in said if line.strip() and not re.search(self.harmless, line)]
         if answer.exit_status is None or (answer.exit_status and (others or not any(said))):
@@ -201,27 +200,27 @@ class Dialect(ABC):
 
     @abstractmethod
     def limits(self) -> list[Call]:
-        """How to ask what the site allows; `limited` reads the answers."""
+        """The calls that ask for the limits of the site; `limited` parses the answers."""
 
     @abstractmethod
     def limited(self, answers: Sequence[Answer]) -> Limits:
-        """What the site allows. Raises `Unknown`."""
+        """The limits of the site. Raises `Unknown`."""
 
     def is_here(self) -> Call:
-        """How to ask whether this batch system is here; `version` reads the answer."""
+        """The call that shows whether this batch system is installed; `version` parses the answer."""
         return Call(self.version_words)
 
     def version(self, answer: Answer) -> str:
-        """The version that is here; nothing where it is not this system that answered."""
+        """The installed version; empty if another system answered."""
         told = re.search(self.version_pattern, f"{answer.stdout}\n{answer.stderr}", re.MULTILINE)
         return told.group(1) if told and answer.exit_status is not None else ""
 
     def job_name(self, key: str) -> str:
-        """The name that something goes by at the site."""
+        """The job name of a key."""
         return f"{self.prefix}.{encoded(key)}"
 
     def key(self, job_name: str, index: int | None = None) -> str | None:
-        """The key of a name and the number of an element in its array; None where it is none of ours."""
+        """The key of a job name and array index; None if the job is not ours."""
         start = f"{self.prefix}."
         first = decoded(job_name[len(start) :]) if job_name.startswith(start) else None
         if first is None or index is None:
@@ -229,17 +228,17 @@ class Dialect(ABC):
         return element_key(first, index - self.first_index)
 
     def array_name(self, key: str, index: int | None) -> str:
-        """The name of the array in which a key has this index, or of what has this key and is no array."""
+        """The name of the array in which a key has this index, or of the single job with this key."""
         first = key if index is None else element_key(key, self.first_index - index)
         return self.job_name(key if first is None else first)
 
     def ids(self, wanted: Wanted, native_id: Callable[[int], str]) -> dict[str, str]:
-        """The native id of each element by its key, made from the index that it has in its array."""
+        """The native id of each element by key, made from its array index."""
         keys = (element_key(wanted.key, offset) for offset in range(wanted.count))
         return {key: native_id(self.first_index + offset) for offset, key in enumerate(keys) if key is not None}
 
     def script(self, wanted: Wanted, *, index: str = "", folder: str = "") -> str:
-        """The script that starts a command under its key; in a folder, where the system cannot be told that."""
+        """The script that starts the command; it changes to `folder` if the system has no option for that."""
         index = index or f"${{{self.index_variable}}} - {self.first_index}"
         return script(
             key=wanted.key,
@@ -254,6 +253,6 @@ class Dialect(ABC):
 
 
 def one_after_another(commands: Sequence[Sequence[str]]) -> Call:
-    """Several commands as one call, which fails where one of them does and says all that they say."""
+    """Several commands as one call, which fails if one of them does; it keeps all their output."""
     lines = [" ".join(map(shlex.quote, words)) + " || failed=1" for words in commands]
     return Call(("sh",), "\n".join([*lines, "exit ${failed:-0}", ""]))

@@ -1,7 +1,7 @@
-"""DIRAC, by its command line: dirac-wms-job-submit, dstat, dirac-wms-job-kill. Never tried on a real one.
+"""DIRAC, by its command line: dirac-wms-job-submit, dstat, dirac-wms-job-kill. Never tested on a real one.
 
-What runs at DIRAC's sites shares no file system with who submits: nothing but its key is known of it before it speaks
-for itself. A queue is a site here; directives are lines of JDL.
+Jobs at DIRAC's sites share no file system with the submitter: only the key is known until the agent connects. A queue
+is a site here; directives are lines of JDL.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ case $told in *{id},{name}) dirac-wms-job-kill {id} || failed=1;; esac
 
 
 class Dirac(Dialect):
-    """DIRAC's language; see `Dialect`."""
+    """The commands of DIRAC; see `Dialect`."""
 
     name = "dirac"
     version_words = ("dirac-version",)
@@ -74,15 +74,15 @@ class Dirac(Dialect):
     harmless = r"(?i)killed|deleted|not found|non.?existing|no matching"
 
     def submit(self, wanted: Wanted) -> Call:
-        """One JDL, of a parametric job where it is for several; the script travels with it."""
+        """One JDL, with a parametric job for an array; the script is in the sandbox."""
         unsaid = [
             *([f"{wanted.nodes} nodes"] if wanted.nodes > 1 else []),
             *([f"{wanted.memory_bytes} bytes of memory"] if wanted.memory_bytes else []),
             *([f"{wanted.gpus} GPUs"] if wanted.gpus else []),
         ]
         if unsaid:
-            cure = "say what you need in a directive, and not in the entry"
-            raise ValueError(f"DIRAC is not asked for {' and '.join(unsaid)} here: {cure}")
+            cure = "request it with a directive, not in the entry"
+            raise ValueError(f"pilotage cannot request {' and '.join(unsaid)} from DIRAC: {cure}")
         several = wanted.count > 1
         told = {
             "JobName": f'"{self.job_name(wanted.key)}{"+%n" if several else ""}"',
@@ -98,11 +98,11 @@ class Dirac(Dialect):
             "OwnerGroup": f'"{wanted.account}"' if wanted.account else "",
         }
         lines = [f"{name} = {value};" for name, value in told.items() if value] + list(wanted.directives)
-        jdl = re.sub(r"([\\$`])", r"\\\1", "\n".join(lines))  # as a shell leaves it alone
+        jdl = re.sub(r"([\\$`])", r"\\\1", "\n".join(lines))  # escaped for the here-document
         return Call(("sh",), _SUBMIT.format(script=self.script(wanted, index="$1", folder=wanted.folder), jdl=jdl))
 
     def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
-        """The number of each job, in the order of the parameters."""
+        """The number of each job, in the order of its parameters."""
         told = re.search(r"JobID = \[?([0-9]+(?:, [0-9]+)*)\]?", answer.stdout)
         jobs = told.group(1).split(", ") if told else []
         if answer.exit_status != 0 or len(jobs) != wanted.count:
@@ -110,13 +110,13 @@ class Dirac(Dialect):
         return self.ids(wanted, lambda index: f"{jobs[index]}+{index}" if wanted.count > 1 else jobs[index])
 
     def listing(self) -> Call:
-        """One dstat of the group that all of ours are in."""
+        """One dstat of the job group that contains all our jobs."""
         return Call(
             ("dstat", "-a", "-g", self.prefix, "-D", "30", "-f", "csv", "-F", "JobName,Status,MinorStatus,Site")
         )
 
     def listed(self, answer: Answer) -> dict[str, Seen]:
-        """Everything of ours by key; ended ones too."""
+        """All our jobs by key; ended ones too."""
         found: dict[str, Seen] = {}
         try:
             rows = sorted(csv.reader(io.StringIO(answered(answer))), key=lambda row: number(row[0] if row else ""))
@@ -130,7 +130,7 @@ class Dirac(Dialect):
         return found
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
-        """One dirac-wms-job-kill for each, after a look whether it is ours."""
+        """One dirac-wms-job-kill per job, after checking its name."""
         lines = []
         for key, native_id in native_ids.items():
             job, plus, element = native_id.partition("+")
@@ -139,11 +139,11 @@ class Dirac(Dialect):
         return Call(("sh",), "".join([*lines, "exit ${failed:-0}\n"]))
 
     def limits(self) -> list[Call]:
-        """Nothing is told by a command."""
+        """None: no command shows them."""
         return []
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
-        """Nothing is known."""
+        """Unknown."""
         return Limits()
 
 

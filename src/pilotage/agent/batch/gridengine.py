@@ -1,6 +1,6 @@
-"""Grid Engine: qsub, qstat, qdel, qacct. Tried on Son of Grid Engine 8.1.9; its relatives speak much the same.
+"""Grid Engine: qsub, qstat, qdel, qacct. Tested on Son of Grid Engine 8.1.9; its relatives are much alike.
 
-A job that was deleted and one that was killed look alike in its accounts: both are told as killed.
+Its accounting does not distinguish deleted from killed jobs: both count as killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pilotage.agent.batch.values import (
     size_bytes,
 )
 
-# After anything else, "Unable to run job" or not, it may still have been queued.
+# With any other message, even "Unable to run job", the job may be queued.
 _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"commlib|unable to (send|contact)|got send error|timeout|failed receiving", "unknown"),
     (r"more than [0-9]+ tasks", "fewer"),
@@ -41,28 +41,28 @@ _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"denied|not allowed", "not-allowed"),
     (r"rejected|invalid option|not a valid", "refused"),
 )
-_ENFORCED, _AFTERWARDS = 37, 100  # codes of `failed`: a limit was enforced; it went wrong when the job had run
-_COMPLEXES = {"gpus": "gpu"}  # what is called otherwise there
+_ENFORCED, _AFTERWARDS = 37, 100  # codes of `failed`: a limit was enforced; it failed after the job had run
+_COMPLEXES = {"gpus": "gpu"}  # resources with another name there
 _SIGNALS_FROM = 128
-_NOTHING_THERE = ("not found", "no jobs running since startup")  # so says qacct; the latter at first
-_NEARLY = 0.9  # of what it may have, since it is looked now and then, and sizes are told in round numbers
+_NOTHING_THERE = ("not found", "no jobs running since startup")  # messages of qacct; the latter on a new system
+_NEARLY = 0.9  # of the limit, since usage is sampled, and sizes are rounded
 
 
 class GridEngine(Dialect):
-    """Grid Engine's language; see `Dialect`."""
+    """The commands of Grid Engine; see `Dialect`."""
 
     name = "gridengine"
     experimental = False
     mark = "#$"
     index_variable = "SGE_TASK_ID"
     first_index = 1
-    version_words = ("qstat", "-help")  # others have a qstat too, but not with these words
+    version_words = ("qstat", "-help")  # other systems have a qstat too, with another help
     version_pattern = r"^(?:SGE|UGE|AGE|OCS|OGS/GE|GE)\s+([0-9]\S*)"
     places = True
     harmless = r"does not exist|registered|deleted"
 
     def submit(self, wanted: Wanted) -> Call:
-        """One qsub. It must not be rerun: a second start of one key would be a second pilot under its name."""
+        """One qsub. The job must not be rerun: a second start would be a second pilot with the same key."""
         words = [
             "qsub",
             "-terse",
@@ -83,7 +83,7 @@ class GridEngine(Dialect):
         if slots > 1:
             words += ["-pe", wanted.parallel or ("smp" if wanted.nodes == 1 else "mpi"), str(slots)]
         resources = [f"h_rt={wanted.wall_seconds}"] if wanted.wall_seconds else []
-        # Memory is counted for each slot.
+        # The memory request applies to each slot.
         resources += [f"h_vmem={-(-wanted.memory_bytes // wanted.cores)}"] if wanted.memory_bytes else []
         resources += [f"{_COMPLEXES.get(name, name)}={count}" for name, count in wanted.consumables.items()]
         resources += [f"hostname={'|'.join(wanted.hosts)}"] if wanted.hosts else []
@@ -94,7 +94,7 @@ class GridEngine(Dialect):
         return Call(tuple(words), self.script(wanted))
 
     def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
-        """The number of the job, with that of the element in an array; whatever it complains of besides."""
+        """The job number, with the array index; warnings are ignored."""
         told = re.search(r"^([0-9]+)(\.[0-9]+-[0-9]+:[0-9]+)?$", answer.stdout, re.MULTILINE)
         if not told or answer.exit_status is None:
             raise rejection(answer, _VERDICTS)
@@ -102,15 +102,15 @@ class GridEngine(Dialect):
         return self.ids(wanted, lambda index: f"{job}.{index}" if wanted.count > 1 else job)
 
     def listing(self) -> Call:
-        """One qstat, with a line for each element."""
+        """One qstat, with a line per array element."""
         return Call(("qstat", "-xml", "-g", "d"))
 
     def listed(self, answer: Answer) -> dict[str, Seen]:
-        """Everything of ours by key; what ended is not shown any more."""
+        """All our jobs by key; ended ones are not listed."""
         try:
             root = ET.fromstring(answered(answer))
         except (ET.ParseError, ValueError) as error:
-            raise Unknown(f"qstat printed no whole document: {error}") from error
+            raise Unknown(f"qstat printed an incomplete document: {error}") from error
         found: dict[str, Seen] = {}
         for job in root.iter("job_list"):
             told = {each.tag: (each.text or "").strip() for each in job}
@@ -129,11 +129,11 @@ class GridEngine(Dialect):
         return found
 
     def errors(self, native_ids: Collection[str]) -> Call:
-        """One qstat for all of their jobs."""
+        """One qstat for all these jobs."""
         return Call(("qstat", "-j", ",".join(sorted({each.partition(".")[0] for each in native_ids}))))
 
     def errors_told(self, answer: Answer) -> dict[str, str]:
-        """The reason of the error that is kept with each element; one that is gone meanwhile is no matter."""
+        """The error reason of each element; elements that are gone are skipped."""
         found: dict[str, str] = {}
         for record in re.split(r"^=+$", answer.stdout, flags=re.MULTILINE):
             job = re.search(r"^job_number:\s+([0-9]+)", record, re.MULTILINE)
@@ -145,15 +145,15 @@ class GridEngine(Dialect):
         return found
 
     def history(self, native_ids: Mapping[str, str]) -> Call:
-        """One qacct for all names that begin as these do; it reads the whole accounting file, which is written late."""
+        """One qacct for the common prefix of the names; it reads the whole accounting file, which is written late."""
         start = f"{self.prefix}."
-        if all(native_ids.values()):  # else an element may go by the name of an array that began before
+        if all(native_ids.values()):  # else an element may belong to an earlier array with another name
             names = [self.array_name(key, _element(native_id)) for key, native_id in native_ids.items()]
             start = common_start(names)
         return Call(("qacct", "-j", f"{start}*"))
 
     def remembered(self, answer: Answer) -> dict[str, Seen]:
-        """How things ended, by key."""
+        """Ended jobs by key."""
         if answer.exit_status == 1 and any(each in answer.stderr + answer.stdout for each in _NOTHING_THERE):
             return {}
         found: dict[str, Seen] = {}
@@ -170,7 +170,7 @@ class GridEngine(Dialect):
         return found
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
-        """One qdel for each, by name: that is surer than the number, which a job of another may have by now."""
+        """One qdel per job, by name: safer than the number, which may have been reused."""
         elements = [(key, _element(native_id)) for key, native_id in native_ids.items()]
         return one_after_another(
             [
@@ -180,11 +180,11 @@ class GridEngine(Dialect):
         )
 
     def limits(self) -> list[Call]:
-        """One qconf for the queues, one for the rest."""
+        """One qconf for the queues, one for the global limits."""
         return [Call(("qconf", "-sq", "*")), Call(("qconf", "-sconf"))]
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
-        """Queues with the most that one host of each gives, and the limits of the whole."""
+        """The queues with the limits of one host each, and the global limits."""
         queues = []
         for record in re.split(r"^(?=qname\s)", answered(answers[0]), flags=re.MULTILINE):
             told = fields(record.replace("\\\n", ""))
@@ -213,13 +213,13 @@ def _element(native_id: str) -> int | None:
 
 
 def _measured_bytes(text: str) -> float:
-    """The bytes of `2.801MB`, as they were measured."""
+    """The bytes of `2.801MB`, as measured."""
     match = re.match(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)", text.lower())
     return float(match.group(1)) * 1024.0 ** " kmgt".index(match.group(2) or " ") if match else 0.0
 
 
 def _end(told: Mapping[str, str]) -> tuple[Reason, int | None]:
-    """Why a job ended, and its exit status, by its accounts."""
+    """Why a job ended, and its exit status, from its accounting record."""
     failed, status = number(told["failed"]), number(told.get("exit_status", ""))
     limits = dict(re.findall(r"\b(h_\w+)=([\w.]+)", told.get("category", "")))
     if failed not in (0, _ENFORCED, _AFTERWARDS):
@@ -230,7 +230,7 @@ def _end(told: Mapping[str, str]) -> tuple[Reason, int | None]:
     if "h_rt" in limits and ran_seconds >= number(limits["h_rt"]):
         return "wall-time", None
     if failed == _ENFORCED:
-        # It does not say which limit. Where no time was asked for, it may be that of the queue.
+        # The record does not say which limit. Without a time request it may be that of the queue.
         most_bytes = size_bytes(limits.get("h_vmem", "")) * max(1, number(told.get("slots", "")))
         is_full = "h_rt" in limits or _measured_bytes(told.get("maxvmem", "")) >= _NEARLY * most_bytes
         return ("out-of-memory" if most_bytes and is_full else "wall-time"), None

@@ -1,7 +1,7 @@
-"""HTCondor: condor_submit, condor_q, condor_history, condor_rm. Never tried on a real one.
+"""HTCondor: condor_submit, condor_q, condor_history, condor_rm. Never tested on a real one.
 
-It has no queues; what chooses machines is a directive, a line of its submit description. The script goes in one
-argument and is encoded, since a description takes neither line breaks nor `$(`.
+It has no queues; a directive, a line of the submit description, selects machines. The script is one base64 argument,
+since a description allows neither line breaks nor `$(`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MEBIBYTE = 1024 * 1024
 
 
 class HTCondor(Dialect):
-    """HTCondor's language; see `Dialect`."""
+    """The commands of HTCondor; see `Dialect`."""
 
     name = "htcondor"
     index_variable = "PILOTAGE_INDEX"
@@ -54,11 +54,11 @@ class HTCondor(Dialect):
     harmless = r"(?i)couldn't find|marked for removal|no jobs|not found"
 
     def submit(self, wanted: Wanted) -> Call:
-        """One condor_submit. What was evicted is removed and not started again, and so is what has run its time."""
+        """One condor_submit. Evicted jobs and jobs over their wall time are removed, not started again."""
         if wanted.queue:
-            raise ValueError("HTCondor has no queues: say what machines you want in a directive")
+            raise ValueError("HTCondor has no queues: select machines with a directive")
         if wanted.nodes > 1:
-            raise ValueError(f"HTCondor starts a job of this kind on one node: {wanted.nodes} cannot be asked for")
+            raise ValueError(f"HTCondor starts such a job on one node only, not on {wanted.nodes}")
         script = base64.b64encode(self.script(wanted).encode("utf-8", "surrogateescape")).decode()
         overdue = f"(JobStatus == 2 && time() - EnteredCurrentStatus > {wanted.wall_seconds})"
         told = {
@@ -84,7 +84,7 @@ class HTCondor(Dialect):
         )
 
     def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
-        """The numbers of cluster and process."""
+        """The cluster and process numbers."""
         told = re.search(r"^([0-9]+)\.[0-9]+ - [0-9]+\.[0-9]+$", answer.stdout, re.MULTILINE)
         if not told or answer.exit_status != 0:
             raise rejection(answer, _VERDICTS)
@@ -96,7 +96,7 @@ class HTCondor(Dialect):
         return Call(("condor_q", "-json", "-attributes", _ATTRIBUTES, "-constraint", self._ours()))
 
     def listed(self, answer: Answer) -> dict[str, Seen]:
-        """Everything of ours by key; what ended is not shown any more."""
+        """All our jobs by key; ended ones are not listed."""
         found: dict[str, Seen] = {}
         for told in documents(answered(answer)):
             key = self.key(str(told.get("PilotageName", "")), number(str(told.get("ProcId", ""))))
@@ -104,19 +104,19 @@ class HTCondor(Dialect):
         return found
 
     def history(self, native_ids: Mapping[str, str]) -> Call:
-        """One condor_history, no deeper than the last ten thousand."""
+        """One condor_history, limited to the last ten thousand."""
         words = ("condor_history", "-json", "-attributes", _ATTRIBUTES, "-scanlimit", "10000")
         return Call((*words, "-constraint", self._ours()))
 
     def remembered(self, answer: Answer) -> dict[str, Seen]:
-        """How things ended, by key: the last is told first."""
+        """Ended jobs by key; the newest record comes first."""
         return {key: seen for key, seen in self.listed(answer).items() if seen.state == "ended"}
 
     def _ours(self) -> str:
         return f'regexp("^{self.prefix}[.]", PilotageName)'
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
-        """One condor_rm of what has both name and number."""
+        """One condor_rm with a constraint on name and number."""
         places = {key: [number(part) for part in native_id.split(".")] for key, native_id in native_ids.items()}
         each = [
             f'(ClusterId == {place[0]} && ProcId == {place[-1]} && PilotageName == "{self._name(key, place[-1])}")'
@@ -128,11 +128,11 @@ class HTCondor(Dialect):
         return self.array_name(key, process or None)
 
     def limits(self) -> list[Call]:
-        """One condor_config_val for each."""
+        """One condor_config_val per limit."""
         return [Call(("condor_config_val", f"MAX_JOBS_PER_{what}")) for what in ("SUBMISSION", "OWNER")]
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
-        """No queues; what is not defined is no limit."""
+        """No queues; an undefined value means no limit."""
         array_max, jobs_max = (number(answer.stdout if answer.exit_status else answered(answer)) for answer in answers)
         return Limits((), array_max, jobs_max)
 

@@ -1,4 +1,4 @@
-"""IBM Spectrum LSF: bsub, bjobs, bkill. Never tried on a real one."""
+"""IBM Spectrum LSF: bsub, bjobs, bkill. Never tested on a real one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _MEBIBYTE = 1024 * 1024
 
 
 class Lsf(Dialect):
-    """LSF's language; see `Dialect`."""
+    """The commands of LSF; see `Dialect`."""
 
     name = "lsf"
     mark = "#BSUB"
@@ -57,7 +57,7 @@ class Lsf(Dialect):
     harmless = r"(?i)no matching job|already finished|being terminated|not found|being signaled"
 
     def submit(self, wanted: Wanted) -> Call:
-        """One bsub, of a job that is not run again by itself."""
+        """One bsub, of a job that is not rerun."""
         name = self.job_name(wanted.key) + (f"[1-{wanted.count}]" if wanted.count > 1 else "")
         words = [
             "bsub",
@@ -83,7 +83,7 @@ class Lsf(Dialect):
         return Call(tuple(words), self.script(wanted))
 
     def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
-        """The number of the job, with that of the element in an array."""
+        """The job number, with the array index."""
         told = re.search(r"Job <([0-9]+)> is submitted", answer.stdout)
         if not told or answer.exit_status is None:
             raise rejection(answer, _VERDICTS)
@@ -91,11 +91,11 @@ class Lsf(Dialect):
         return self.ids(wanted, lambda index: f"{job}[{index}]" if wanted.count > 1 else job)
 
     def listing(self) -> Call:
-        """One bjobs, which shows ended jobs for an hour or so (CLEAN_PERIOD)."""
+        """One bjobs, which lists ended jobs for an hour or so (CLEAN_PERIOD)."""
         return Call(("bjobs", "-a", "-noheader", "-o", f"{_COLUMNS} delimiter='|'"))
 
     def listed(self, answer: Answer) -> dict[str, Seen]:
-        """Everything of ours by key."""
+        """All our jobs by key."""
         if answer.exit_status is not None and re.search(
             r"(?i)no (unfinished )?job found", answer.stderr + answer.stdout
         ):
@@ -106,7 +106,7 @@ class Lsf(Dialect):
             if len(cells) < 7:
                 continue
             job, index, state, status, node = cells[:5]
-            # What stands between may hold anything; the name of an element ends with its index.
+            # The columns in between may contain anything; the name of an array element ends with its index.
             name, why = re.sub(r"\[[0-9]+\]$", "", cells[-1]), " ".join(cells[5:-1])
             element = number(index) or None
             native_id = job if element is None else f"{number(job)}[{element}]"
@@ -114,7 +114,7 @@ class Lsf(Dialect):
         return found
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
-        """One bkill for each, by name: with a number it would not look at the name."""
+        """One bkill per job, by name: given a number it would ignore the name."""
         commands = []
         for key, native_id in native_ids.items():
             index = re.search(r"\[([0-9]{1,9})\]", native_id)
@@ -123,11 +123,11 @@ class Lsf(Dialect):
         return one_after_another(commands)
 
     def limits(self) -> list[Call]:
-        """One bqueues, and one bparams for the rest."""
+        """One bqueues, and one bparams for the global limits."""
         return [Call(("bqueues", "-w")), Call(("bparams", "-a"))]
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
-        """Queues that are open, with the most slots of a host, and the limits of the whole."""
+        """The open queues with the most slots of a host, and the global limits."""
         lines = [line.split() for line in answered(answers[0]).split("\n")]
         queues = [Queue(cells[0], cores=number(cells[6])) for cells in lines if len(cells) > 6 and "Open" in cells[2]]
         told = dict(re.findall(r"^\s*(MAX_\w+)\s*=\s*([0-9]{1,15})", answered(answers[1]), re.MULTILINE))
@@ -142,7 +142,7 @@ def _seen(native_id: str, state: str, status: str, node: str, why: str) -> Seen:
         return Seen(native_id, "ended", "ended", node, 0, state)
     if state == "ZOMBI":
         return Seen(native_id, "ended", "platform-failure", node, None, state)
-    if state != "EXIT":  # also one that nobody hears of just now
+    if state != "EXIT":  # also a job on an unreachable host
         return Seen(native_id, "running", node=node, detail=state)
     code = number(status)
     told = (reason for pattern, reason in _REASONS if re.search(pattern, why))

@@ -1,7 +1,7 @@
-"""OpenPBS and PBS Professional: qsub, qstat, qdel. Never tried on a real one.
+"""OpenPBS and PBS Professional: qsub, qstat, qdel. Never tested on a real one.
 
-A name of a job has fifteen characters in old versions: the whole of ours is in a variable of the job's, which the full
-listing shows, with a `+` behind it. Torque, whose qstat has other options, is not spoken to.
+Old versions limit a job name to fifteen characters: our whole name is in a variable of the job, which the full listing
+shows, with a `+` at its end. Torque, whose qstat has other options, is not supported.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ENDS: Mapping[int, Reason] = {
     -28: "wall-time",
     -27: "out-of-memory",
     -26: "out-of-memory",
-}  # what the server enforced
-_CHUNKS = {"gpus": "ngpus"}  # what is called otherwise there
+}  # limits that the server enforced
+_CHUNKS = {"gpus": "ngpus"}  # resources with another name there
 _SIGNALS_FROM, _TERMINATED, _DELETED = 128, 256 + 15, "91"
 _LIST = """\
 user=$(id -un)
@@ -61,7 +61,7 @@ case $(printf %s "$told" | tr -d ' \\t\\n') in *PILOTAGE_NAME={name}+*) qdel {id
 
 
 class Pbs(Dialect):
-    """PBS's language; see `Dialect`."""
+    """The commands of PBS; see `Dialect`."""
 
     name = "pbs"
     mark = "#PBS"
@@ -71,7 +71,7 @@ class Pbs(Dialect):
     harmless = r"(?i)unknown job|has finished|invalid state"
 
     def submit(self, wanted: Wanted) -> Call:
-        """One qsub, of a job that is not run again by itself."""
+        """One qsub, of a job that is not rerun."""
         shape = f"select={wanted.nodes}:ncpus={wanted.cores}"
         shape += f":mpiprocs={wanted.cores}" if wanted.nodes > 1 else ""
         shape += f":mem={wanted.memory_bytes}b" if wanted.memory_bytes else ""
@@ -85,7 +85,7 @@ class Pbs(Dialect):
         return Call(tuple(words), self.script(wanted, folder=wanted.folder))
 
     def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
-        """The identifier of the job, with that of the element in an array."""
+        """The job identifier, with the array index."""
         told = re.fullmatch(r"([0-9]+)(\[\])?(\.\S+)?", answer.stdout.strip())
         if not told or answer.exit_status != 0:
             raise rejection(answer, _VERDICTS)
@@ -93,30 +93,30 @@ class Pbs(Dialect):
         return self.ids(wanted, lambda index: f"{job}[{index}]{server}" if wanted.count > 1 else f"{job}{server}")
 
     def listing(self) -> Call:
-        """The user's jobs by qselect, and all of them in one qstat; finished ones where the server keeps them."""
+        """The user's jobs by qselect, all in one qstat; finished ones if the server keeps them."""
         return Call(("sh",), _LIST)
 
     def listed(self, answer: Answer) -> dict[str, Seen]:
-        """Everything of ours by key."""
+        """All our jobs by key."""
         text = answered(answer)
         jobs = _objects(document(text).get("Jobs")) if text.strip() else {}
-        # An element that has not begun may show nothing of its own but its state.
+        # A queued array element may show only its state.
         names = {number(job): name for job, told in jobs.items() for name in [_name(told)] if name}
         found: dict[str, Seen] = {}
         for job in sorted(jobs, key=number):
             place = re.match(r"[0-9]+(?:\[([0-9]{0,9})\])?", job)
-            if place and place.group(1) != "":  # else it stands for the whole of an array
+            if place and place.group(1) != "":  # else it is the array itself
                 element = None if place.group(1) is None else int(place.group(1))
                 keep(found, self.key(names.get(number(job), ""), element), _seen(job, jobs[job]))
         return found
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
-        """One qdel for each, after a look whether it is still ours."""
+        """One qdel per job, after checking its name."""
         lines = []
         for key, native_id in native_ids.items():
             element = re.search(r"\[([0-9]{1,9})\]", native_id)
             name = self.array_name(key, int(element.group(1)) if element else None)
-            whole = re.sub(r"\[.*?\]", "[]", native_id)  # of an element not all is shown
+            whole = re.sub(r"\[.*?\]", "[]", native_id)  # the array: an element does not show all attributes
             lines.append(_CANCEL.format(id=shlex.quote(native_id), whole=shlex.quote(whole), name=name))
         return Call(("sh",), "".join([*lines, "exit ${failed:-0}\n"]))
 
@@ -125,7 +125,7 @@ class Pbs(Dialect):
         return [Call(("qstat", "-Q", "-f", "-F", "json")), Call(("qstat", "-B", "-f", "-F", "json"))]
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
-        """Queues with their largest jobs, and the limits of the server."""
+        """The queues with their largest jobs, and the limits of the server."""
         told, servers = (document(answered(answer)) for answer in answers[:2])
         server = next(iter(_objects(servers.get("Server")).values()), {})
         queues = []
@@ -138,7 +138,7 @@ class Pbs(Dialect):
 
 
 def _objects(told: object) -> dict[str, dict[str, Any]]:
-    """What a document says of things by their names."""
+    """The objects of a document by name."""
     return {name: each for name, each in told.items() if isinstance(each, dict)} if isinstance(told, dict) else {}
 
 

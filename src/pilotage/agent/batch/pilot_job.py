@@ -1,4 +1,4 @@
-"""How an agent is started at a site: its command line, and what its batch job asks for."""
+"""The batch job of an agent: its command line and its resource request."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from pilotage.agent.resources import USUAL_ROOM, Room, asked_fields, attempt_opt
 OUTPUT_FOLDER = "output"
 STATE_FOLDER = "state"
 BOUND_MARGIN_SECONDS = 90.0
-"""What the batch job of one attempt is given beyond the attempt's own wall time: to start, to stage, and to tell."""
+"""Extra wall time for the batch job of one attempt: to start, to stage files, and to report."""
 BOUND_MARGIN_BYTES = 64 * 1024 * 1024
-"""The same of memory, for the agent and a launcher: the batch system counts everything that runs in its job."""
-# A login shell knows `module` and the like, which a batch job may not.
+"""Extra memory for the agent and a launcher: the batch system counts every process of the job."""
+# A login shell has `module` and the like, which a batch job may lack.
 _SETUP = ("bash", "-l", "-c")
 _GO_ON = 'exec "$@"'
 
 
 @dataclass(frozen=True)
 class PilotJobTemplate:
-    """What every agent of a service at one site has in common. All paths are absolute, and the nodes see them."""
+    """Settings shared by all agents of a service at one site. All paths are absolute, and visible on the nodes."""
 
     site: str
-    folder: str  # of this service at this site: where agents keep their state, and print to
+    folder: str  # of this service at this site: state and output of agents
     agent: str  # the agent in one file
     server: str
-    agent_sha256: str = ""  # of that file; nodes start no other
+    agent_sha256: str = ""  # of that file; nodes start no other content
     token_file: str = ""
     ca_file: str = ""
-    announcement: str = ""  # a file that says where the service is now
+    announcement: str = ""  # file with the current address of the service
     python: str = "python3"
-    setup: Sequence[str] = ()  # lines of shell before it starts
-    room: Room = USUAL_ROOM  # what a pilot has; 0 where the entry does not say
-    scratch_folder: str = "$TMPDIR"  # as the node has it; none where it has no such variable: in the state folder
+    setup: Sequence[str] = ()  # shell lines to run first
+    room: Room = USUAL_ROOM  # resources of a pilot; 0 where the entry does not say
+    scratch_folder: str = "$TMPDIR"  # expanded on the node; in the state folder if that variable is not set
     wall_seconds: float = 0.0
     idle_seconds: float = 300.0
     grace_seconds: float = 10.0
@@ -47,11 +47,11 @@ class PilotJobTemplate:
 
     @property
     def output(self) -> str:
-        """The folder in which each has a file for what it prints."""
+        """The folder of output files, one per batch job."""
         return f"{self.folder}/{OUTPUT_FOLDER}"
 
     def pilots(self, key: str, *, count: int = 1) -> Wanted:
-        """Pilots, under a key and those that follow it; they are told their own by the environment."""
+        """Pilots with consecutive keys from this one on; each finds its own in the environment."""
         options = [
             *pilot_options(self.room),
             f"--idle={self.idle_seconds:g}",
@@ -67,16 +67,16 @@ class PilotJobTemplate:
         )
 
     def attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> Wanted:
-        """An agent for one attempt, `JOB:PACKAGE:ATTEMPT`, by the fields of its demand as they are told in JSON.
+        """An agent for one attempt, `JOB:PACKAGE:ATTEMPT`, with a demand as in JSON.
 
-        It runs once, whatever the nodes: what it starts is to start the rest. Where there are several it works in the state
-        folder, which all of them see: what it starts elsewhere is to find the files of the package.
+        It runs once, on however many nodes: its command starts the other processes. On several nodes it works in the
+        state folder, which all of them share, so that processes elsewhere find the files of the package.
         """
         room, nodes = Room._make(map(int, room_of(demand))), int(demand.get("nodes", 1))
         asked_seconds = float(demand.get("wall_seconds", 0.0))
         wall_seconds = asked_seconds + BOUND_MARGIN_SECONDS if asked_seconds else self.wall_seconds
         job_bytes = room.memory_bytes + BOUND_MARGIN_BYTES if room.memory_bytes else 0
-        if self.room.memory_bytes:  # all that a node there gives
+        if self.room.memory_bytes:  # the most that a node there has
             job_bytes = min(job_bytes, max(self.room.memory_bytes, room.memory_bytes))
         return self._wanted(
             key,

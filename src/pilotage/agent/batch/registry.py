@@ -1,4 +1,4 @@
-"""Which dialects there are: those of the modules that lie in this package, in a folder or in an archive."""
+"""Finds the dialects: all modules in this package, in a folder or in an archive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotage.agent.batch.values import Answer, BatchError, Call, Limits, Wanted
 
 
 def dialects() -> dict[str, type[Dialect]]:
-    """Every dialect by its name; a module that defines one need only be there."""
+    """All dialects by name; a module that defines one need only exist."""
     package = import_module("pilotage.agent.batch")
     found = {}
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
@@ -29,10 +29,10 @@ def dialects() -> dict[str, type[Dialect]]:
     return dict(sorted(found.items()))
 
 
-# A small check of a dialect that somebody wrote, before it goes to a cluster.
+# A check of a new dialect before it is used at a cluster.
 #
-# It calls nothing. What is tried is what every dialect promises: that its calls are words, that our keys come back
-# out of its names, and that no answer, whatever it holds, raises anything but what whoever calls it expects.
+# It runs no command. It tests the contract of a dialect: calls are words, our keys can be read back from job names, and
+# no answer, whatever it contains, raises anything but the declared errors.
 
 PREFIX = "pilotage-check"
 KEYS = ("lyon-1", "job:1.2.3:4", "with space/and \u00e9-7")
@@ -52,27 +52,27 @@ _KINDS = {"submitted": dict, "listed": dict, "remembered": dict, "limited": Limi
 
 
 def faults_of(name: str) -> list[str]:
-    """What is wrong with the dialect of a name; nothing where all is well."""
+    """The faults of a dialect; empty if there are none."""
     found = dialects().get(name)
     if found is None:
-        return [f"there is no dialect of this name: known are {', '.join(dialects())}"]
+        return [f"there is no dialect of this name; known: {', '.join(dialects())}"]
     if not _NAME.fullmatch(name):
-        return [f"its name is to be lower-case letters, digits, '_' and '-', not {name!r}"]
+        return [f"its name must be lower-case letters, digits, '_' and '-', not {name!r}"]
     try:
         dialect = found(PREFIX)
-    except Exception as error:  # noqa: BLE001 # whatever it raises is what is to be told
-        return [f"it cannot be made: {_told(error)}"]
+    except Exception as error:  # noqa: BLE001 # any exception is a fault to report
+        return [f"it cannot be instantiated: {_told(error)}"]
     faults = []
     for what, check in _CHECKS.items():
         try:
             faults += [f"{what}: {fault}" for fault in check(dialect)]
-        except Exception as error:  # noqa: BLE001 # the same
+        except Exception as error:  # noqa: BLE001 # any exception is a fault to report
             faults.append(f"{what}: {_told(error)}")
     return faults
 
 
 def main(name: str) -> int:
-    """Check one dialect, and say what is wrong with it; the exit status."""
+    """Check one dialect and print its faults; returns the exit status."""
     faults = list(dict.fromkeys(faults_of(name)))
     sys.stderr.write("".join(f"{fault}\n" for fault in faults[:FAULTS_TOLD_MAX]))
     return 1 if faults else 0
@@ -88,14 +88,14 @@ def _wanted(key: str, count: int = 1) -> Wanted:
 
 def _is_call(call: object) -> Iterator[str]:
     if not isinstance(call, Call) or not call.argv or not all(isinstance(word, str) for word in call.argv):
-        yield f"this is not a Call with words: {call!r}"
+        yield f"not a Call with words: {call!r}"
 
 
 def _names(dialect: Dialect) -> Iterator[str]:
     for key in KEYS:
         back = dialect.key(dialect.job_name(key))
         if back != key:
-            yield f"the key {key!r} comes back as {back!r}"
+            yield f"the key {key!r} is read back as {back!r}"
 
 
 def _calls(dialect: Dialect) -> Iterator[str]:
@@ -109,13 +109,13 @@ def _submissions(dialect: Dialect) -> Iterator[str]:
         yield from _is_call(call)
         text = f"{' '.join(call.argv)} {call.stdin}"
         if dialect.job_name(key) not in text:
-            yield f"the name {dialect.job_name(key)!r} is nowhere in the submission: nothing could be found by it"
+            yield f"the name {dialect.job_name(key)!r} is missing from the submission: its job could not be found again"
         if "PILOTAGE_REQUEST" not in text and not any(map(_tells_key, _ENCODED.findall(text))):
-            yield "what is started is not told its key: give the system `self.script(wanted)`"
+            yield "the job does not get its key: submit `self.script(wanted)`"
 
 
 def _tells_key(word: str) -> bool:
-    """Whether a word of base64 has the script in it, as for systems that take no script but an argument."""
+    """Tell whether a base64 word contains the script, for systems that take an argument instead of a script."""
     try:
         return b"PILOTAGE_REQUEST" in base64.b64decode(word)
     except ValueError:
@@ -137,13 +137,13 @@ def _answers(dialect: Dialect) -> Iterator[str]:
                 told = read(answer)
             except BatchError:
                 continue
-            except Exception as error:  # noqa: BLE001 # whatever it raises is what is to be told
+            except Exception as error:  # noqa: BLE001 # any other exception is a fault to report
                 yield f"{name} raises {_told(error)} for {repr(answer)[:120]}"
                 continue
             if not isinstance(told, _KINDS.get(name, object)):
-                yield f"{name} gives {told!r} for {repr(answer)[:120]}"
+                yield f"{name} returns {told!r} for {repr(answer)[:120]}"
             elif name == "listed" and answer.exit_status is None:
-                yield "listed raises Unknown where there was no answer: nothing known is not nothing there"
+                yield "listed must raise Unknown without an answer: an unknown list is not an empty one"
 
 
 _CHECKS: dict[str, Callable[[Dialect], Iterator[str]]] = {

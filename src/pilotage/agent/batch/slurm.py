@@ -1,4 +1,4 @@
-"""Slurm: sbatch, squeue, scancel, and sacct where there is accounting. Tried on 22.05."""
+"""Slurm: sbatch, squeue, scancel, and sacct if there is accounting. Tested on 22.05."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pilotage.agent.batch.values import (
     seconds,
 )
 
-# Columns of fixed width: a separator could be part of somebody's job name.
+# Fixed-width columns: a separator could be part of a job name.
 _COLUMNS = {
     "JobID": 20, "ArrayJobID": 20, "ArrayTaskID": 20, "State": 20, "exit_code": 12, "Reason": 60, "NodeList": 100,
     "Name": 400,
@@ -41,7 +41,7 @@ _ENDS: Mapping[str, Reason] = {
     **dict.fromkeys(("TIMEOUT", "DEADLINE"), "wall-time"),
     **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"), "platform-failure"),
 }
-# It waits for more than its turn: somebody must do something. The words of a limit on one job end so.
+# Pending for another reason than its turn, so that a person must act. Messages of limits on one job end like this.
 _HELD = re.compile(
     r"JobHeld|DependencyNeverSatisfied|BadConstraints|PartitionTimeLimit|PartitionNodeLimit|PartitionConfig"
     r"|NotAllowed|Invalid(Account|QOS)|held|(PerJob|PerNode|WallDuration\w*)(Limit)?$"
@@ -57,7 +57,7 @@ _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"node configuration|generic resource|time limit|memory|processors|node count|feature", "bad-resources"),
     (r"sbatch:", "refused"),
 )
-# --nodelist would give a job all of the nodes that it names; only by leaving out all others it runs on some of them.
+# --nodelist would give a job all of these nodes; excluding all others lets it run on some of them.
 _WITHOUT_OTHERS = """\
 all=$(sinfo --all --noheader --Node --format=%N </dev/null) || exit
 others=$(printf '%s\\n' "$all" | sort -u | grep -vixE -e "$1" | paste -sd, -)
@@ -65,13 +65,13 @@ shift
 exec "$@" ${others:+"--exclude=$others"}
 """
 _GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:([0-9]{1,9})(?=[(,\s]|$)")  # `gpu:4`, `gpu:a100:4(S:0-1),gpu:3090:2`
-_GRES = {"gpus": "gpu"}  # what is called otherwise there
+_GRES = {"gpus": "gpu"}  # resources with another name there
 _MEBIBYTE = 1024 * 1024
 _JOBS_ASKED_MAX = 500
 
 
 class _Line(NamedTuple):
-    """What one line of a listing says."""
+    """One line of a listing."""
 
     job: str
     element: int | None
@@ -83,24 +83,24 @@ class _Line(NamedTuple):
 
 
 class Slurm(Dialect):
-    """Slurm's language; see `Dialect`."""
+    """The commands of Slurm; see `Dialect`."""
 
     name = "slurm"
     experimental = False
     mark = "#SBATCH"
     index_variable = "SLURM_ARRAY_TASK_ID"
-    version_words = ("sbatch", "--version")  # not the controller, which may be down just now
+    version_words = ("sbatch", "--version")  # does not ask the controller, which may be down
     version_pattern = r"^slurm(?:-wlm)?\s+(\S+)"
     places = True
     harmless = r"nvalid job id"
 
     def submit(self, wanted: Wanted) -> Call:
-        """One sbatch. It must not requeue: a second start of one key would be a second pilot under its name."""
+        """One sbatch. The job must not be requeued: a second start would be a second pilot with the same key."""
         name = self.job_name(wanted.key)
         if len(name) > _COLUMNS["Name"]:
-            raise ValueError(f"the key {wanted.key!r} makes a name longer than squeue is asked to show")
+            raise ValueError(f"the key {wanted.key!r} makes a job name longer than the column of squeue")
         words = ["sbatch", "--parsable", f"--job-name={name}", "--no-requeue", "--output=/dev/null"]
-        # A program of several nodes brings a process for each core; anything else is one process.
+        # A program on several nodes has a process per core; anything else is one process.
         shape = ("--ntasks-per-node", "--cpus-per-task") if wanted.nodes > 1 else ("--cpus-per-task", "--ntasks")
         words += [f"--nodes={wanted.nodes}", f"{shape[0]}={wanted.cores}", f"{shape[1]}=1"]
         options = {
@@ -118,22 +118,22 @@ class Slurm(Dialect):
         return Call(tuple(words), self.script(wanted))
 
     def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
-        """The number of the job, with that of the element in an array."""
+        """The job number, with the array index."""
         told = re.findall(r"^([0-9]+)(?:;\S*)?$", answer.stdout, re.MULTILINE)
         if not told or answer.exit_status != 0:
             if answer.exit_status is None and "sleeping and retrying" in answer.stderr:
-                raise Busy(message_of(answer))  # it was cut off in one of its pauses
+                raise Busy(message_of(answer))  # the time limit hit one of its pauses
             raise rejection(answer, _VERDICTS)
-        job = told[-1]  # after what the site's own programs may have printed
+        job = told[-1]  # after the output of the site's own plugins
         return self.ids(wanted, lambda index: f"{job}_{index}" if wanted.count > 1 else job)
 
     def listing(self) -> Call:
-        """One squeue, which shows ended jobs for some minutes (MinJobAge)."""
+        """One squeue, which lists ended jobs for some minutes (MinJobAge)."""
         columns = ",".join(f"{column}:{width}" for column, width in _COLUMNS.items())
         return Call(("squeue", "--noheader", "--array", "--states=all", "--me", f"--Format={columns}"))
 
     def listed(self, answer: Answer) -> dict[str, Seen]:
-        """Everything of ours by key."""
+        """All our jobs by key."""
         found: dict[str, Seen] = {}
         lines = []
         for text in answered(answer).split("\n"):
@@ -148,14 +148,14 @@ class Slurm(Dialect):
         return found
 
     def history(self, native_ids: Mapping[str, str]) -> Call:
-        """One sacct, for these jobs where all numbers are known; it fails where there is no accounting."""
+        """One sacct, restricted to these jobs if all numbers are known; it fails without accounting."""
         jobs = sorted({native_id.partition("_")[0] for native_id in native_ids.values()})
         since = "--starttime=now-3days" if "" in jobs or len(jobs) > _JOBS_ASKED_MAX else f"--jobs={','.join(jobs)}"
         columns = "JobID,State,ExitCode,Reason,NodeList,JobName%400"
         return Call(("sacct", "--noheader", "--parsable2", "--allocations", since, f"--format={columns}"))
 
     def remembered(self, answer: Answer) -> dict[str, Seen]:
-        """How things ended, by key; nothing where nobody keeps accounts."""
+        """Ended jobs by key; empty without accounting."""
         if answer.exit_status and ("disabled" in answer.stderr or "not found" in answer.stderr):
             return {}
         found: dict[str, Seen] = {}
@@ -170,7 +170,7 @@ class Slurm(Dialect):
         return {key: seen for key, seen in found.items() if seen.state == "ended"}
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
-        """One scancel for each name; it looks at name and id."""
+        """One scancel per name; it checks name and id."""
         by_name: dict[str, list[str]] = {}
         for key, native_id in native_ids.items():
             element = native_id.partition("_")[2]
@@ -178,21 +178,21 @@ class Slurm(Dialect):
         return one_after_another([["scancel", f"--name={name}", *ids] for name, ids in by_name.items()])
 
     def limits(self) -> list[Call]:
-        """One sinfo for the partitions, one scontrol for the rest."""
+        """One sinfo for the partitions, one scontrol for the global limits."""
         return [Call(("sinfo", "--noheader", "--format=%a|%l|%c|%m|%D|%G|%P")), Call(("scontrol", "show", "config"))]
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
-        """Partitions that are up, and the limits of the whole."""
+        """The partitions that are up, and the global limits."""
         told = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", answered(answers[1]), re.MULTILINE))
-        core_mebibytes_max = number(told.get("MaxMemPerCPU", ""))  # who asks for more is given more cores
+        core_mebibytes_max = number(told.get("MaxMemPerCPU", ""))  # a job that asks for more memory gets more cores
         queues: dict[str, Queue] = {}
         for line in answered(answers[0]).split("\n"):
             cells = line.split("|", 6)
             if len(cells) == 7 and cells[0] == "up":
                 name, cores, mebibytes = cells[6].strip(), number(cells[2]), number(cells[3])
-                if mebibytes == 1:  # what is said where nobody has written down how much there is
+                if mebibytes == 1:  # Slurm's default if the memory is not configured
                     mebibytes = 0
-                known = queues.get(name.rstrip("*"), Queue(""))  # unlike nodes of one partition have a line each
+                known = queues.get(name.rstrip("*"), Queue(""))  # a partition has one line per kind of node
                 shares = (mebibytes // cores if cores else 0, core_mebibytes_max, known.core_memory_bytes // _MEBIBYTE)
                 queues[name.rstrip("*")] = Queue(
                     name.rstrip("*"),
@@ -213,7 +213,7 @@ def _seen(line: _Line) -> Seen:
     why = "" if line.why in ("None", "N/A") else line.why
     if state in _WAITING:
         return Seen(native_id, "queued", "held" if "HOLD" in state or _HELD.search(why) else "", detail=why or state)
-    if state not in _ENDS:  # also words that we do not know: what is there is believed to go on
+    if state not in _ENDS:  # also unknown states: a listed job counts as alive
         return Seen(native_id, "running", node=line.node, detail=state)
     reason: Reason = _ENDS[state]
     signal, status = line.status & 127, line.status >> 8

@@ -1,7 +1,7 @@
-"""What a batch system does for us: agents are started, ended and looked at, by any way of running a command there.
+"""Submits, cancels and lists agents at a batch system, with any function that runs a command there.
 
-Nothing is started twice. What may have been queued, although no answer came, is looked for by its key; only when it has
-not shown itself for a while is it submitted again. What has ended is told once, with the last that it printed.
+It submits nothing twice. After a submission without an answer it looks for the key in the listings, and submits again
+only when it has not shown up for a while. Ended jobs are reported once, with the end of their output.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from pilotage.agent.silent_pilots import NOTICES_MAX, Notice, Silence
 
 ARRAY_MAX = 100
 SETTLE_SECONDS = 10.0
-"""So long after a call that was not answered, what it may have queued is seen in a listing."""
+"""How long an unanswered submission may take to show up in a listing."""
 PATIENCE_SECONDS = 15.0
-"""So long a system may take to tell of something that it just took, or how something ended."""
+"""How long a batch system may take to list a new job, or to record how a job ended."""
 TAIL_CHARACTERS_MAX = 2000
-_TAILS_MAX = 200  # files that are read by one call
+_TAILS_MAX = 200  # output files per call
 _VANISHED = "vanished"
 
 
 class Listed(NamedTuple):
-    """What is known of one key; of what has ended, the last that it printed."""
+    """The batch job of one key; if ended, with the end of its output."""
 
     native_id: str
     ended: bool = False
     reason: str = ""
     stderr: str = ""
-    detail: str = ""  # the system's own word
+    detail: str = ""  # the system's own state
 
 
 class _Missing(NamedTuple):
-    """Something that should be in a listing and is not."""
+    """A batch job that is missing from a listing."""
 
     since: float
     asked_at: float
 
 
 class Submitter:
-    """The batch system of one site; one thread at a time may use it."""
+    """The batch system of one site; for one thread at a time."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Submitter:
         unsure: Collection[str] = (),
         note: Callable[[Collection[str]], None] | None = None,
     ) -> None:
-        """Take the language, a way to run commands, and what agents are started with; nothing is run yet.
+        """Take the dialect, a function that runs commands, and the template of agents.
 
-        `run` raises `Unknown` where there is no way to the site; so may `job_template`, which is asked when it is needed.
-        `output` is the folder that agents print to, where that is known without the rest. `note` is told, before a
-        submission and after it, which keys may be queued without our knowing; whoever dies in between has them be `unsure`
-        next time.
+        `run` raises `Unknown` if the site cannot be reached; so may `job_template`, which is called when needed.
+        `output` is the folder for output files, if known without the template. `note` gets the keys that may be queued
+        without our knowledge, before and after a submission; after a crash in between they are `unsure` at the next
+        start.
         """
         self._dialect = dialect
         self._run = run
@@ -77,26 +77,26 @@ class Submitter:
         self._array_max = array_max
         self._settle_seconds = settle_seconds
         self._patience_seconds = patience_seconds
-        self._there: dict[str, str] | None = None  # native ids of what has not ended, by key; None before a look
-        self._live: dict[str, str] = {}  # native ids of all that once was there, and whose end was not told, by key
-        self._ended: dict[str, Seen] = {}  # in the last listing, by key
-        self._open: dict[str, Seen] = {}  # the same of what has not ended
+        self._there: dict[str, str] | None = None  # native ids of unfinished jobs, by key; None before a listing
+        self._live: dict[str, str] = {}  # native ids of all jobs once listed whose end is not reported, by key
+        self._ended: dict[str, Seen] = {}  # ended jobs in the last listing, by key
+        self._open: dict[str, Seen] = {}  # unfinished jobs in the last listing, by key
         self._silence = Silence(clock=clock)
         self._told: set[str] = set()
         self._looked_at = 0.0
-        self._unsure = dict.fromkeys(unsure, clock())  # when something was submitted without an answer, by key
+        self._unsure = dict.fromkeys(unsure, clock())  # times of submissions without an answer, by key
         self._note = note
         self._missing: dict[str, _Missing] = {}
         self._cancelled: set[str] = set()
-        self._doubtful = False  # whether something may have been queued that no listing was asked for since
+        self._doubtful = False  # whether a job may have been queued since the last listing
 
-    # --- starting ---
+    # --- submitting ---
 
     def submit_pilots(self, key: str, count: int = 1) -> list[str]:
-        """Start pilots under a key and those that follow it, unless they are there; the native ids of the first ones.
+        """Submit pilots with consecutive keys, unless they exist; returns the native ids of the first ones.
 
-        There are fewer than asked for where a limit, or anything else, is met on the way. Where not one was started that
-        is raised: `Refused`, `Busy` or `Unknown`.
+        There may be fewer than `count`, because of a limit or an error. If there is none, it raises the error:
+        `Refused`, `Busy` or `Unknown`.
         """
         keys = [_follower(key, offset) for offset in range(count)]
         done: dict[str, str] = {}
@@ -109,7 +109,7 @@ class Submitter:
         return list(done.values())
 
     def _submit_next(self, keys: Sequence[str], done: dict[str, str]) -> None:
-        """Take the next ones that are there already, or start as many of those that are not as go together."""
+        """Take the next pilots that exist, or submit the next array of those that do not."""
         first = len(done)
         known = self._known(keys[first])
         if known is not None:
@@ -128,14 +128,14 @@ class Submitter:
             except Busy as busy:
                 if size == 1 or self._doubtful:
                     raise
-                size //= 2  # fewer may fit, whether or not it says so
+                size //= 2  # a smaller array may fit, whatever the message
                 if busy.fewer:
                     self._array_max = size
             else:
                 return
 
     def submit_attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> str:
-        """Start an agent for one attempt, unless there is one; its native id. See `PilotJobTemplate.attempt`."""
+        """Submit an agent for one attempt, unless it exists; returns its native id. See `PilotJobTemplate.attempt`."""
         known = self._known(key)
         if known is not None:
             return known
@@ -143,11 +143,11 @@ class Submitter:
         with _sayable():
             wanted = job_template.attempt(key, serves=serves, demand=demand)
         if wanted.hosts and not self._dialect.places:
-            raise Refused("bad-resources", f"{self._dialect.name} cannot be told on which nodes it is to run")
+            raise Refused("bad-resources", f"{self._dialect.name} cannot restrict a job to certain nodes")
         return self._submit(wanted)[key]
 
     def _known(self, key: str) -> str | None:
-        """The native id of what has a key; None where it may be started. Raises `Unknown` where that is not known."""
+        """The native id of a key's job; None if it may be submitted. Raises `Unknown` in doubt."""
         tried_at = self._unsure.get(key)
         settled = tried_at is None or self._looked_at > tried_at + self._settle_seconds
         if self._there is None or self._doubtful or not settled:
@@ -156,7 +156,7 @@ class Submitter:
         if known is None and key in self._ended:
             known = self._ended[key].native_id
         if known is None and tried_at is not None and self._looked_at <= tried_at + self._settle_seconds:
-            raise Unknown(f"{key} may have been queued by a call that was not answered; it is looked for")
+            raise Unknown(f"{key} may have been queued by a call without an answer; waiting for a listing")
         return known
 
     def _submit(self, wanted: Wanted) -> dict[str, str]:
@@ -192,10 +192,10 @@ class Submitter:
         for key in keys:
             self._unsure.pop(key, None)
 
-    # --- ending ---
+    # --- cancelling ---
 
     def cancel(self, *keys: str) -> None:
-        """End what has these keys; nothing happens where there is nothing. Raises `Unknown`."""
+        """Cancel the jobs of these keys, as far as they exist. Raises `Unknown`."""
         if self._there is None or any(key not in self._there for key in keys):
             self._look()
         found = {key: self._there[key] for key in keys if key in self._there} if self._there is not None else {}
@@ -203,13 +203,13 @@ class Submitter:
             self._dialect.cancelled(self._run(self._dialect.cancel(found)))
         self._cancelled.update(self._live.keys() & keys)
 
-    # --- looking ---
+    # --- listing ---
 
     def listing(self, expected: Collection[str] = ()) -> dict[str, Listed]:
-        """Everything of ours that is there, or that ended and was not told yet, by key. Raises `Unknown`.
+        """All our jobs that are present, or ended and not yet reported, by key. Raises `Unknown`.
 
-        What is `expected`, or was there, and is not any more, is asked for in the system's history; what is not known there
-        either is told as vanished.
+        Jobs that are `expected`, or were listed before, and are missing now are looked up in the system's history; a
+        job that is missing there, too, is reported as vanished.
         """
         self._look()
         assert self._there is not None
@@ -217,7 +217,7 @@ class Submitter:
         ended = {key: seen for key, seen in self._ended.items() if key not in self._told}
         missing = {key: self._live.get(key, "") for key in (*self._live, *expected) if key not in self._told}
         missing = {key: native for key, native in missing.items() if key not in self._there and key not in ended}
-        for key in self._cancelled & missing.keys():  # an array that never began leaves but one trace
+        for key in self._cancelled & missing.keys():  # an array cancelled in the queue leaves one record for all
             ended[key] = Seen(missing.pop(key), "ended", "cancelled")
         self._cancelled &= self._there.keys()
         ended.update(self._remembered(missing))
@@ -235,9 +235,9 @@ class Submitter:
         return found
 
     def notice(self, unheard: Collection[str]) -> list[Notice]:
-        """What somebody should know of things that have not spoken, as they were in the last listing.
+        """Report held and silent batch jobs of the last listing.
 
-        What is held is told with the system's own word, and what runs for a while with the last that it printed.
+        A held job is reported with the system's reason, a silent one after a while with the end of its output.
         """
         waiting = {key: self._open[key] for key in unheard if key in self._open}
         held = [Notice(key, seen.reason, seen.detail) for key, seen in waiting.items() if seen.reason == "held"]
@@ -255,7 +255,7 @@ class Submitter:
         self._forget(listed)
 
     def _end_errors(self) -> None:
-        """What the system could not start, and never will, is taken out of its queue, and has ended with its words for it."""
+        """Cancel jobs that the system can never start, and count them as ended, with its message."""
         assert self._there is not None
         stuck = {key: seen for key, seen in self._open.items() if seen.reason == "error"}
         call = self._dialect.errors([seen.native_id for seen in stuck.values()]) if stuck else None
@@ -270,11 +270,11 @@ class Submitter:
             del self._open[key], self._there[key]
 
     def _remembered(self, missing: Mapping[str, str]) -> dict[str, Seen]:
-        """How things ended that are in no listing any more; those that may still show themselves count as there."""
+        """Ended jobs that are no longer listed; those that may still be listed count as present."""
         assert self._there is not None
         now = self._clock()
         self._missing = {key: self._missing.get(key, _Missing(now, 0.0)) for key in missing}
-        # It may cost the site much: once at first, and once more when its accounts have had time to be written.
+        # It may be expensive for the site: ask once at first, and once more when the accounting has been written.
         due = {
             key: missing[key]
             for key, known in self._missing.items()
@@ -301,13 +301,13 @@ class Submitter:
         try:
             remembered = self._dialect.remembered(self._run(call))
         except Unknown:
-            return {}  # the listing was answered: what is not in it is gone, for whatever reason
+            return {}  # the listing was answered: a job missing from it is gone
         return {key: seen for key, seen in remembered.items() if key in due and seen.state == "ended"}
 
-    # --- what was printed ---
+    # --- output ---
 
     def _tails(self, ended: Mapping[str, Seen]) -> dict[str, str]:
-        """The last that each printed; the files are removed when that is known here."""
+        """The end of each job's output; removes the files afterwards."""
         found: dict[str, str] = {}
         keys = list(ended)
         for start in range(0, len(keys), _TAILS_MAX):
@@ -318,7 +318,7 @@ class Submitter:
         return found
 
     def _printed(self, keys: Collection[str]) -> dict[str, str]:
-        """The last that each printed so far; nothing where that cannot be read now."""
+        """The end of each job's output so far; empty if it cannot be read now."""
         try:
             return self._read(list(keys))
         except Unknown:
@@ -332,11 +332,11 @@ class Submitter:
         ]
         texts = answered(self._run(Call(("sh",), "\n".join([*lines, "exit 0", ""])))).split(f"{mark}\n")
         if len(texts) != len(keys) + 1:
-            raise Unknown("what agents printed could not be read to its end")
+            raise Unknown("the output of agents could not be read completely")
         return {key: _clean(texts[place]) for place, key in enumerate(keys)}
 
     def _own_words(self, seen: Seen) -> str:
-        """What can be said of something that printed nothing."""
+        """A message for a job without output."""
         if seen.exit_status == CANNOT_WRITE_STATUS:
             return (
                 f"its node could not write to {self._output()}: the folder of a site must be on a file system"
@@ -347,7 +347,7 @@ class Submitter:
 
 @contextmanager
 def _sayable() -> Iterator[None]:
-    """Refuse what the language of the system has no words for."""
+    """Turn a `ValueError` of the dialect into `Refused`."""
     try:
         yield
     except ValueError as error:
@@ -357,7 +357,7 @@ def _sayable() -> Iterator[None]:
 def _follower(key: str, offset: int) -> str:
     found = element_key(key, offset)
     if found is None:
-        raise ValueError(f"the key of several pilots ends in a number, not {key!r}")
+        raise ValueError(f"the key of several pilots must end in a number, not {key!r}")
     return found
 
 
@@ -366,12 +366,10 @@ def _clean(text: str) -> str:
     return said[-TAIL_CHARACTERS_MAX:].strip()
 
 
-# Commands of a batch system in the environment that its users work in: a login shell, then the site's own lines of
-# setup.
+# Runs commands of a batch system in the environment of its users: a login shell, then the site's own lines of setup.
 #
-# Neither a command over ssh nor one that cron starts has that by itself: `sbatch` is not found there, or it speaks
-# to a system that was switched off years ago. What a profile or a setup prints is no part of the answer, and
-# neither of them is given the input of the command.
+# Neither ssh nor cron gives that by itself: `sbatch` is not found there, or talks to a system that was switched off
+# years ago. Output of the profile and the setup is not part of the answer, and neither of them reads the command's input.
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -381,14 +379,14 @@ if TYPE_CHECKING:
 
 _BEGINS = "pilotage-command-begins"
 _NOT_FOUND = 127
-# The descriptors 8 and 9 keep the command's own input and output while the profile and the setup are read.
+# Descriptors 8 and 9 keep the command's own input and output while the profile and the setup run.
 _ENTER = """\
 exec 8<&0 9>&1 </dev/null >&2
 shell=bash
 command -v bash >/dev/null 2>&1 || shell=sh
 exec "$shell" -l -c "$0" "$shell" "$@"
 """
-# A profile may choose a language; messages must be in one that we can read, and LC_ALL would overrule that.
+# A profile may choose a language; we can only parse English messages, and LC_ALL would override LC_MESSAGES.
 _GO_ON = f"""\
 if [ -n "${{LC_ALL:-}}" ]; then LANG=$LC_ALL LC_CTYPE=$LC_ALL; export LANG LC_CTYPE; unset LC_ALL; fi
 unset LANGUAGE
@@ -401,7 +399,7 @@ exec "$@"
 
 
 def in_login_shell(run: Run, setup: Sequence[str] = ()) -> Run:
-    """What runs commands as `run` does, but in a login shell and after these lines of setup."""
+    """A function that runs commands like `run`, but in a login shell and after these lines of setup."""
     script = "\n".join([*setup, _GO_ON])
 
     def run_there(call: Call) -> Answer:
@@ -411,7 +409,7 @@ def in_login_shell(run: Run, setup: Sequence[str] = ()) -> Run:
 
 
 def _of_the_command(answer: Answer) -> Answer:
-    """The answer without what was printed before the command began; where that was not found, it may say why."""
+    """The answer without the output before the command; if the command did not start, that output may say why."""
     before, begun, after = answer.stderr.partition(f"{_BEGINS}\n")
     if not begun:
         return answer

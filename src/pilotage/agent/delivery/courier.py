@@ -1,8 +1,8 @@
-"""Delivers the events of one queue to its server until each is acknowledged or set aside with the reason.
+"""Delivers the events of one queue to its server, until each is acknowledged or refused.
 
-The order of things is what makes it safe, whatever dies in between:
-on disk → sent → what was refused on disk → acknowledged mark moved → finished segments deleted.
-Sending the same event twice does no harm, so every doubt ends in sending again.
+The order of the steps makes it safe against a crash at any point:
+synced to disk → sent → refused events on disk → acknowledged mark moved → finished segments deleted.
+An event may be sent twice without harm, so in doubt the courier sends again.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from pilotage.agent.link.http import LinkConnection
 
 
-# The reading side of one stream: whole events, in order, on disk before anyone sends them.
+# Reading one stream: whole events, in order, synced to disk before they are sent.
 
 _LINE_MAX = 64 << 20
 
 
 class Batch(NamedTuple):
-    """Some events of a stream as JSON texts, the damaged lines that stand after them, and the mark that follows."""
+    """Events of a stream as JSON texts, the damaged lines after them, and the acknowledged mark that follows."""
 
     texts: list[bytes]
     damaged: list[bytes]
@@ -51,23 +51,22 @@ class Batch(NamedTuple):
 
 
 class Reader:
-    """Reads one stream from where the server has it; used by one courier at a time, which holds the queue's lock."""
+    """Reads one stream from the last acknowledged event on; the courier that holds the queue's lock uses it."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the folder of the stream."""
         self.folder = folder
-        self.synced = StreamPosition(0, 0)  # everything up to here is known to be on disk
+        self.synced = StreamPosition(0, 0)  # everything up to here is synced to disk
         self._mark = Acknowledged(-1, -1, -1)
         self._descriptor = -1
         self._ended = False
 
     def reload(self) -> None:
-        """Begin where the server has the stream, which another courier may have carried on."""
+        """Start again at the acknowledged mark, which another courier may have moved."""
         mark = read_acknowledged(self.folder)
         if mark != self._mark or self._descriptor < 0:
             segments = segments_of(self.folder)
             if mark.segment not in segments and segments:
-                # No mark, or a segment that is gone: sending what the server has already does no harm.
+                # No mark, or its segment is gone: sending acknowledged events again does no harm.
                 mark = Acknowledged(segments[0], 0, mark.n)
             if mark.segment != self._mark.segment or self._descriptor < 0:
                 self._open(mark.segment)
@@ -79,10 +78,10 @@ class Reader:
             self._descriptor = os.open(segment_file(self.folder, segment), os.O_RDWR)
         except FileNotFoundError:
             return
-        sync_folder(self.folder)  # its name is on disk before anything from it is sent
+        sync_folder(self.folder)  # its name is on disk before its events are sent
 
     def next_batch(self, *, events_max: int, size_max_bytes: int) -> Batch | None:
-        """The next events, on disk when this returns, or None where there is nothing to send or to set aside."""
+        """The next events, synced to disk; None if there is nothing to send or to set aside."""
         try:
             while self._descriptor >= 0:
                 batch = self._batch(events_max=events_max, size_max_bytes=size_max_bytes)
@@ -105,11 +104,11 @@ class Reader:
         for line in lines:
             text = text_of(line)
             if text is None and texts:
-                break  # first what is good
+                break  # send the good events first
             if text is None:
                 settled = self._settled(offset, size_bytes=size_max_bytes)
                 if settled != line:
-                    break  # it was seen while it was written; the next batch begins with it
+                    break  # it was read while being written; the next batch begins with it
                 damaged.append(line)
             elif text.startswith(END_START):
                 self._ended = True
@@ -128,7 +127,7 @@ class Reader:
         return Batch(texts, damaged, Acknowledged(self._mark.segment, offset, number))
 
     def _past_header(self) -> bool:
-        """Step over the header, should it have been all that fitted in a block; says whether there was one to step over."""
+        """Skip the header if it filled the whole block; returns whether there was one."""
         if self._mark.size_bytes or self._ended:
             return False
         header = next(iter(self._lines(0, size_bytes=4096, count=1)), None)
@@ -138,7 +137,7 @@ class Reader:
         return True
 
     def _lines(self, offset: int, *, size_bytes: int, count: int) -> list[bytes]:
-        """The whole lines from an offset on: as many as fit, at least one where there is one."""
+        """Whole lines from an offset on: as many as fit, at least one."""
         while True:
             block = os.pread(self._descriptor, size_bytes, offset)
             lines = block.split(b"\n", count)
@@ -147,7 +146,7 @@ class Reader:
             size_bytes *= 4
 
     def _settled(self, offset: int, *, size_bytes: int) -> bytes:
-        """A line read again while nobody writes: a line that looks damaged may only have been seen too early."""
+        """Read a line again under the append lock: a line that looks damaged may have been read while being written."""
         with locked(self.folder / LOCK_NAME):
             return next(iter(self._lines(offset, size_bytes=size_bytes, count=1)), b"")
 
@@ -167,7 +166,7 @@ class Reader:
             self.synced = end
 
     def _go_on(self) -> bool:
-        """Leave a segment that is done with for the next one, if that is there; the last one always stays."""
+        """Move on from a finished segment to the next, if that exists; the last segment always stays."""
         later = [first for first in segments_of(self.folder) if first > self._mark.segment]
         if not later:
             return False
@@ -180,7 +179,7 @@ class Reader:
         return True
 
     def acknowledge(self, batch: Batch) -> None:
-        """The server has this batch, or what it refused of it is set aside."""
+        """Move the acknowledged mark past this batch; refused events are on disk."""
         try:
             write_acknowledged(self.folder, batch.after)
         except OSError as error:
@@ -188,7 +187,7 @@ class Reader:
         self._mark = batch.after
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the segment's file."""
         old, self._descriptor, self._ended = self._descriptor, -1, False
         if old >= 0:
             os.close(old)
@@ -202,41 +201,41 @@ BUSY_SECONDS = 0.05
 REFUSED_LOOK_BACK = 10_000
 EVENTS_PATH = "/v1/events"
 PACKAGE_PATH = "/agent/events"
-"""The same for what packages say of themselves: it is reached by whatever way their pilot came, through relays, too."""
+"""The same for events of packages: every link of a pilot leads there, also through relays."""
 
 
 class Drained(NamedTuple):
-    """What came of one go at a queue: events done with, events refused among them, and why it stopped early, if so."""
+    """Result of one pass over a queue: events delivered, events refused among them, and why it stopped early."""
 
     delivered: int = 0
     refused: int = 0
     problem: str = ""
     retry_after_seconds: float = 0.0
-    busy: bool = False  # another courier is at it
-    denied: bool = False  # the server does not take events with this token
+    busy: bool = False  # another courier holds the lock
+    denied: bool = False  # the server rejects this token
 
 
 class Backoff:
-    """Longer and longer pauses after failures in a row, each drawn from the upper half of its span."""
+    """Growing pauses after consecutive failures, each drawn from the upper half of its span."""
 
     def __init__(
         self, *, first_seconds: float = 0.5, longest_seconds: float = 60.0, chance: Callable[[], float] | None = None
     ) -> None:
-        """Take the source of randomness, a number from 0 to 1, so that a test can know it."""
+        """Take the source of randomness, numbers from 0 to 1, so that a test can choose it."""
         self._first_seconds = first_seconds
         self._longest_seconds = longest_seconds
         self._chance = chance or _chance
         self.failures = 0
 
     def failed(self, *, retry_after_seconds: float = 0.0) -> float:
-        """How long to pause after one more failure: never less than the server asked for."""
+        """Pause in seconds after one more failure: never less than the server asked for."""
         span = min(self._longest_seconds, self._first_seconds * 2.0 ** min(self.failures, 30))
         self.failures += 1
-        # Thousands of agents that lost their server together must not come back together.
+        # Thousands of agents that lost their server at once must not reconnect at once.
         return max(span * (0.5 + 0.5 * self._chance()), retry_after_seconds * (1 + 0.1 * self._chance()))
 
     def succeeded(self) -> None:
-        """Begin anew with the next failure."""
+        """Reset the pause."""
         self.failures = 0
 
 
@@ -249,7 +248,7 @@ def _no_token() -> str:
 
 
 class Courier:
-    """The courier of one queue. Any number may exist, in any number of processes: one is at work at a time."""
+    """The courier of one queue. Any number may exist, in any number of processes; a lock lets one work at a time."""
 
     def __init__(
         self,
@@ -263,11 +262,11 @@ class Courier:
         backoff: Backoff | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take the queue, and a function that says which token to show now (tokens are renewed)."""
+        """Take the queue, and a function that returns the current token (tokens are renewed)."""
         self.queue = queue
-        self.last_error = ""  # why the last try failed; empty when it did not
-        self.delivered = 0  # since this courier is at work, as is what follows
-        self.parked = 0  # how many of them are of jobs that were not registered yet
+        self.last_error = ""  # why the last try failed; empty if it succeeded
+        self.delivered = 0  # since this courier was made, as `parked`
+        self.parked = 0  # delivered events whose jobs were not registered yet
         self._token = token or _no_token
         self._connection = connection or Connection(queue.server)
         self._path = path
@@ -277,16 +276,16 @@ class Courier:
         self._clock = clock
         self._readers: dict[str, Reader] = {}
         self._limits: dict[str, int] = {}
-        self._unsafe: set[str] = set()  # streams that a disk failed under: to be retired before anything else
+        self._unsafe: set[str] = set()  # streams with a failed sync: to be retired before anything else
         self._set_aside: set[EventId] | None = None
         self._working = threading.Lock()
         self._change = threading.Condition()
         self._woken = self._stopped = False
 
     def drain_once(self, *, timeout_seconds: float | None = None, enough: Callable[[], bool] | None = None) -> Drained:
-        """Deliver what is there now, up to the first failure, or until the time is up or the caller has enough.
+        """Deliver the waiting events until the first failure, until the time is up or until `enough()`.
 
-        Leaves at once where another courier is at work.
+        Returns at once if another courier holds the lock.
         """
         if not self._working.acquire(blocking=False):
             return Drained(busy=True)
@@ -308,7 +307,7 @@ class Courier:
         return drained
 
     def _drain(self, until: float | None, enough: Callable[[], bool] | None) -> Drained:
-        """One batch of each stream in turn, until nothing is left or the time is up."""
+        """Send one batch of each stream in turn, until nothing is left or the time is up."""
         delivered = refused = 0
         problem = ""
         readers = [self._reader(folder) for folder in self.queue.streams()]
@@ -317,7 +316,7 @@ class Courier:
                 try:
                     came = self._deliver_batch(reader, until)
                 except SpoolError as error:
-                    # A stream that cannot be read keeps its events; the others go on.
+                    # An unreadable stream keeps its events; the others go on.
                     problem = str(error)
                     came = None
                 if came is None:
@@ -340,7 +339,7 @@ class Courier:
         return reader
 
     def _deliver_batch(self, reader: Reader, until: float | None) -> Drained | None:
-        """Send one batch and draw the consequences; None where there is nothing to send."""
+        """Send one batch and handle the answer; None if there is nothing to send."""
         limit = self._limits.get(reader.folder.name, self._batch_events)
         batch = self._next_batch(reader, events_max=limit)
         if batch is None:
@@ -349,7 +348,7 @@ class Courier:
         if batch.texts:
             verdict = self._send(batch.texts, until)
             if isinstance(verdict, NotNow):
-                # A server in trouble gets smaller batches, which grow again with success.
+                # An overloaded server gets smaller batches, which grow again with success.
                 self._limits[reader.folder.name] = max(1, len(batch.texts) // 2)
                 return Drained(
                     problem=verdict.reason, retry_after_seconds=verdict.retry_after_seconds, denied=verdict.denied
@@ -374,7 +373,7 @@ class Courier:
         try:
             return reader.next_batch(events_max=events_max, size_max_bytes=self._batch_bytes)
         except SpoolError:
-            # What is in memory may never have reached the disk, and its numbers must not be given twice.
+            # Cached events may never have reached the disk, and their numbers must not be given twice.
             self._unsafe.add(name)
             raise
 
@@ -383,7 +382,7 @@ class Courier:
         body = b'{"events":[' + b",".join(texts) + b"]}"
         try:
             answer = self._connection.post(self._path, body, token=self._token(), timeout_seconds=timeout_seconds)
-            if answer.status == TOO_EARLY:  # the clock here may be wrong, which shows now that theirs is known
+            if answer.status == TOO_EARLY:  # our clock may be wrong; the service's clock is known now
                 answer = self._connection.post(self._path, body, token=self._token(), timeout_seconds=timeout_seconds)
         except AgentError as error:
             return NotNow(str(error), 0.0)
@@ -396,7 +395,7 @@ class Courier:
             if self._is_new(EventId(event["source"], event["stream"], event["n"])):
                 entries.append(self._entry(each.code, each.message, event=event))
         entries += [
-            self._entry("damaged", "the line is not what was written", text=line[:4096].decode("utf-8", "replace"))
+            self._entry("damaged", "the line's checksum is wrong", text=line[:4096].decode("utf-8", "replace"))
             for line in batch.damaged
         ]
         if entries:
@@ -404,12 +403,12 @@ class Courier:
         if taken.position:
             self.queue.note_seen(taken.position)
         if any(each.code == "conflict" for each in taken.refused):
-            # Someone else counts in this stream, a clone of this machine perhaps: leave it to them.
+            # Another writer uses this stream, perhaps a clone of this machine: leave it to that one.
             self._retire(reader.folder, "the server has other events under its numbers")
         reader.acknowledge(batch)
 
     def _is_new(self, event: EventId) -> bool:
-        """Whether an event is not yet set aside; it is where a courier died before it moved the mark."""
+        """Tell whether an event is not yet set aside; it is if a courier died before it moved the mark."""
         if self._set_aside is None:
             told = map(event_id, self.queue.refused()[-REFUSED_LOOK_BACK:])
             self._set_aside = {each for each in told if each is not None}
@@ -431,12 +430,12 @@ class Courier:
             stream.close()
 
     def synced(self, stream: str) -> StreamPosition:
-        """How far a stream, by the name of its folder, is known to be on disk because it was sent."""
+        """How far a stream, by the name of its folder, was synced to disk before being sent."""
         reader = self._readers.get(stream)
         return reader.synced if reader is not None else StreamPosition(0, 0)
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Deliver until told to stop: by `stop()`, or by the event within half a second."""
+        """Deliver until `stop()` is called, or within half a second after the event is set."""
         while not self._stopped and not (stop is not None and stop.is_set()):
             drained = self.drain_once()
             if drained.problem:
@@ -447,7 +446,7 @@ class Courier:
         self.close()
 
     def _rest(self, seconds: float, stop: threading.Event | None, *, idle: bool) -> None:
-        """Wait for that long, or until there is a reason not to; a new event is one only where nothing is wrong."""
+        """Wait for that long, or until woken; a new event wakes only an idle courier."""
         until = time.monotonic() + seconds
         with self._change:
             while not (self._stopped or (idle and self._woken)):
@@ -456,11 +455,11 @@ class Courier:
                     break
                 self._change.wait(min(left, POLL_SECONDS))
             if self._woken and idle and not self._stopped:
-                self._change.wait(HOLD_SECONDS)  # many events in one batch
+                self._change.wait(HOLD_SECONDS)  # gathers many events into one batch
             self._woken = False
 
     def wake(self) -> None:
-        """Say that there are new events; nearly free where it has been said already."""
+        """Announce new events; nearly free if they are announced already."""
         if self._woken:
             return
         with self._change:
@@ -468,23 +467,23 @@ class Courier:
             self._change.notify_all()
 
     def wait_for_news(self, timeout_seconds: float) -> None:
-        """Wait until a batch has been delivered by this courier, or a go has ended."""
+        """Wait until this courier has delivered a batch or finished a pass."""
         with self._change:
             self._change.wait(timeout_seconds)
 
     def stop(self) -> None:
-        """End `run` soon and for good, also where it waits for an answer; what is not acknowledged stays in the spool."""
+        """End `run` soon and for good, even while it waits for an answer; unacknowledged events stay in the spool."""
         with self._change:
             self._stopped = True
             self._change.notify_all()
         self._connection.break_off()
 
     def abandon(self) -> None:
-        """Let go of the connection in a forked child: it is the parent's."""
+        """Drop the connection in a forked child: it belongs to the parent."""
         self._connection.abandon()
 
     def close(self) -> None:
-        """Close the connection and the files; not while another thread is at work here."""
+        """Close the connection and the files; not while another thread uses them."""
         with self._working:
             self._connection.close()
             for reader in self._readers.values():
@@ -493,5 +492,5 @@ class Courier:
 
 
 def acknowledged(queue: Queue, event: EventId) -> bool:
-    """Whether the server has an event, or has refused it."""
+    """Tell whether the server has acknowledged or refused an event."""
     return queue.acknowledged(queue.folder / f"{event.source}.{event.stream}").n >= event.n

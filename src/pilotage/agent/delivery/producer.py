@@ -1,4 +1,4 @@
-"""The front door for programs: log events, which are kept at once and delivered in the background."""
+"""Logs events of a program: they are on disk within moments and delivered in the background."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-# Who speaks, about what, to whom: found in the environment of a running package, or said by the caller.
+# The identity of events: found in the environment of a running package, or given by the caller.
 
 COUNTER_MAX = 2**53 - 1
 TIME_MAX_SECONDS = 253_402_300_800.0  # the year 10000
@@ -38,7 +38,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 class Subject(NamedTuple):
-    """What an event is about: a job, a package of it, an attempt at that, or a pilot, or a site, or the service."""
+    """The subject of an event: a job, a package, an attempt, a pilot, a site, or (empty) the service."""
 
     job: str | None = None
     package: str | None = None
@@ -47,11 +47,11 @@ class Subject(NamedTuple):
     site: str | None = None
 
     def check(self) -> None:
-        """Raise `BadEvent` where the parts are not written as they must be or do not fit together."""
+        """Raise `BadEvent` if a part is malformed or the parts do not fit together."""
         for name, pattern in (("job", _JOB), ("package", _PACKAGE), ("pilot", _NAME), ("site", _NAME)):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
-                raise BadEvent(f"the {name} is not written as it must be", expected=pattern.pattern, got=repr(value))
+                raise BadEvent(f"the {name} is malformed", expected=pattern.pattern, got=repr(value))
         if self.attempt is not None:
             check_counter("attempt", self.attempt)
         parts = [name for name in self._fields if getattr(self, name) is not None]
@@ -63,7 +63,7 @@ class Subject(NamedTuple):
             )
 
     def over(self, surroundings: Subject) -> Subject:
-        """The subject meant, with what it leaves open above its first part taken from the surroundings."""
+        """Fill in the missing parts above the first given one from the environment's subject."""
         if self.pilot is not None or self.site is not None or self.job is not None:
             return self
         if self.package is not None:
@@ -74,7 +74,7 @@ class Subject(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What the environment of a running package says."""
+    """The PILOTAGE_* variables of a running package."""
 
     server: str | None
     token: str | None
@@ -82,17 +82,17 @@ class Surroundings(NamedTuple):
     ca_file: str
     subject: Subject
     epoch: int
-    seen: int  # the position of the book that was known when the attempt was given out
+    seen: int  # the book's position when the attempt was assigned
 
 
 def read_environment(environment: dict[str, str]) -> Surroundings:
-    """What the PILOTAGE_* variables say; raises `BadSetting` that names the variable where one says nonsense."""
+    """Read the PILOTAGE_* variables; raises `BadSetting` that names an invalid one."""
     said = {name: environment.get(f"PILOTAGE_{name}") or None for name in ("JOB", "PACKAGE", "ATTEMPT", "EPOCH")}
     counters = {}
     for name in ("ATTEMPT", "EPOCH"):
         text = said[name]
         if text is not None and not (text.isdigit() and 1 <= int(text[:20]) <= COUNTER_MAX):
-            raise BadSetting("not a number from 1 on", subject=f"PILOTAGE_{name}", got=repr(text))
+            raise BadSetting("not a positive whole number", subject=f"PILOTAGE_{name}", got=repr(text))
         counters[name] = None if text is None else int(text)
     subject = Subject(said["JOB"], said["PACKAGE"], counters["ATTEMPT"])
     seen = environment.get("PILOTAGE_SEEN", "")
@@ -114,34 +114,34 @@ def read_environment(environment: dict[str, str]) -> Surroundings:
 
 
 def check_type(event_type: Any) -> None:
-    """Raise `BadEvent` where this is no name of an event type."""
+    """Raise `BadEvent` if this cannot name an event type."""
     if not (isinstance(event_type, str) and _TYPE.fullmatch(event_type)):
         raise BadEvent("not the name of an event type", expected="a name such as AttemptStarted", got=repr(event_type))
 
 
 def check_tag(name: Any, value: Any) -> None:
-    """Raise `BadEvent` where a tag's name or value is not what a tag may have."""
+    """Raise `BadEvent` if a tag's name or value is invalid."""
     if not (isinstance(name, str) and _TAG.fullmatch(name)):
         raise BadEvent("not the name of a tag", expected=_TAG.pattern, got=repr(name))
     if not isinstance(value, str):
-        raise BadEvent("the value of a tag is text", subject=name, expected="a string", got=repr(value))
+        raise BadEvent("the value of a tag must be text", subject=name, expected="a string", got=repr(value))
 
 
 def check_counter(name: str, value: Any) -> None:
-    """Raise `BadEvent` where this is no number that counts from 1."""
+    """Raise `BadEvent` unless this is a positive whole number."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= COUNTER_MAX:
-        raise BadEvent(f"the {name} is not a number that counts from 1", got=repr(value))
+        raise BadEvent(f"the {name} is not a positive whole number", got=repr(value))
 
 
 def check_time(moment: Any) -> None:
-    """Raise `BadEvent` where this is no time in seconds since 1970."""
+    """Raise `BadEvent` unless this is a time in seconds since 1970."""
     is_number = isinstance(moment, (int, float)) and not isinstance(moment, bool)
     if not is_number or not math.isfinite(moment) or not 0 <= moment < TIME_MAX_SECONDS:
         raise BadEvent("not a time", expected="seconds since 1970, UTC", got=repr(moment))
 
 
 class TokenSource:
-    """Says which token to show; a token's file is read each time, since tokens are renewed."""
+    """Returns the current token; reads a token file each time, since tokens are renewed."""
 
     def __init__(self, *, token: str | None, token_file: str | None) -> None:
         """Take a token, or the file that holds it, or neither."""
@@ -149,23 +149,23 @@ class TokenSource:
         self._file = token_file
 
     def __call__(self) -> str:
-        """The token, empty where there is none; raises `BadSetting` where it cannot be read or used."""
+        """The token, or empty if there is none; raises `BadSetting` if it cannot be read or used."""
         token, where = self._token, "the token"
         if token is None and self._file:
             where = self._file
             try:
                 token = Path(self._file).read_text(encoding="utf-8").strip()
             except (OSError, ValueError) as error:
-                raise BadSetting(f"the token's file cannot be read: {error}", subject=where) from error
+                raise BadSetting(f"cannot read the token file: {error}", subject=where) from error
         if token and not _TOKEN.fullmatch(token):
-            raise BadSetting("the token has characters that no token has", subject=where)
+            raise BadSetting("the token contains characters that tokens cannot have", subject=where)
         return token or ""
 
 
-EVENT_BYTES_MAX = (8 << 20) - 1024  # what a server takes in one batch
+EVENT_BYTES_MAX = (8 << 20) - 1024  # the largest batch that a server accepts
 GROUP_SECONDS = 0.05
 CLOSE_SECONDS = 5.0
-MARK_VARIABLE = "PILOTAGE_MARK"  # what a pilot runs, and all that this starts, has it
+MARK_VARIABLE = "PILOTAGE_MARK"  # in the environment of all processes that a pilot starts
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
@@ -173,10 +173,10 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=
 class Producer:
     """Logs the events of one source to one server through a spool on this host.
 
-    Whatever is not said is found in the environment: PILOTAGE_SERVER, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE,
-    PILOTAGE_CA_FILE, PILOTAGE_SPOOL, and what the events are about, PILOTAGE_JOB, PILOTAGE_PACKAGE, PILOTAGE_ATTEMPT and PILOTAGE_EPOCH.
-    Threads may share a producer, and a forked child may go on with the one it inherited. No file is made and no
-    thread started before the first event.
+    Settings not given come from the environment: PILOTAGE_SERVER, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE,
+    PILOTAGE_CA_FILE, PILOTAGE_SPOOL, and the subject of events: PILOTAGE_JOB, PILOTAGE_PACKAGE, PILOTAGE_ATTEMPT and
+    PILOTAGE_EPOCH. Threads may share a producer, and a forked child may go on with the one it inherited. No file is
+    made and no thread started before the first event.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Producer:
         deliver: bool = True,
         environment: dict[str, str] | None = None,
     ) -> None:
-        """Take what the environment does not say; without `deliver` events only wait, for a flush or another courier."""
+        """Override the environment; without `deliver` events stay in the spool until a flush or another courier."""
         said = dict(os.environ) if environment is None else environment
         surroundings = read_environment(said)
         address = server or surroundings.server
@@ -211,18 +211,18 @@ class Producer:
         self._subject_texts: dict[tuple[Subject, int], str] = {}
         self._usual = self._about(self._subject, self._epoch)
         self._types: set[str] = set()
-        # What a pilot runs may speak to its service by the pilot's own door, wherever only that is open.
+        # A package may reach the service through its pilot's link, where no other way is open.
         is_pilots = bool(said.get(MARK_VARIABLE)) and _is_at(surroundings.server, self.queue.server)
         self._path = PACKAGE_PATH if is_pilots else EVENTS_PATH
         self._left_to_pilot = is_pilots_own(self.queue.server)
         self._deliver = deliver and not self._left_to_pilot
         self._closed = False
-        self._last: dict[str, EventId] = {}  # of each stream this producer wrote to
+        self._last: dict[str, EventId] = {}  # last event of each stream that this producer wrote to
         self._begin()
         _producers.add(self)
 
     def _begin(self) -> None:
-        """The state that belongs to one process: a forked child begins it anew."""
+        """Set up the state of this process; a forked child starts afresh."""
         self._guard = threading.RLock()
         self._stream: Stream | None = None
         connection = Connection(self.queue.server, ca_file=self._ca_file)
@@ -247,10 +247,10 @@ class Producer:
         time: float | None = None,
         version: int = 1,
     ) -> EventId:
-        """Append an event to the spool and return at once with its identity; it is on disk a moment later.
+        """Append an event to the spool and return its identity at once; it is on disk a moment later.
 
-        Without a subject it is about the attempt this program runs in. Raises `BadEvent` for what no server would
-        take, `SpoolFull` where there is no room; then nothing was written.
+        The default subject is the attempt that this program runs in. Raises `BadEvent` for an event that no server
+        would accept, and `SpoolFull` if there is no space; then nothing was written.
         """
         if job is None and package is None and attempt is None and pilot is None and site is None and epoch is None:
             about = self._usual
@@ -289,7 +289,7 @@ class Producer:
             rest = text.encode()
         except UnicodeEncodeError as error:
             raise BadEvent(
-                "the event has text that is not Unicode", got=repr(error.object[error.start : error.end])
+                "the event contains text that is not Unicode", got=repr(error.object[error.start : error.end])
             ) from error
         if len(rest) > EVENT_BYTES_MAX:
             raise BadEvent("the event is too large", expected=f"at most {EVENT_BYTES_MAX} bytes", got=str(len(rest)))
@@ -312,7 +312,7 @@ class Producer:
                 stream.close()
 
     def _open(self) -> Stream:
-        """The stream to append to, and the threads that look after it."""
+        """The stream to append to; starts the background threads."""
         if self._closed:
             raise AgentError("the producer is closed", subject=self.queue.server)
         if self._failure is not None:
@@ -329,7 +329,7 @@ class Producer:
         return self._stream
 
     def _keep(self) -> None:
-        """Bring events to disk in groups, and learn how far the server's book has come."""
+        """Sync events to disk in groups, and note the position of the server's book."""
         while not self._stopping.is_set():
             self._dirty.wait()
             if self._stopping.wait(GROUP_SECONDS):
@@ -351,7 +351,7 @@ class Producer:
             stream.sync()
 
     def sync(self) -> None:
-        """Wait until everything logged so far is on disk."""
+        """Wait until every event logged so far is on disk."""
         with self._guard:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -362,7 +362,7 @@ class Producer:
     def tag(
         self, name: str, value: str, *, job: str | None = None, package: str | None = None, epoch: int | None = None
     ) -> EventId:
-        """Give a job or a package a name and a value; without either, the package that this program runs in."""
+        """Tag a job or a package; the default is the package that this program runs in."""
         check_tag(name, value)
         if job is None and package is None:
             job, package = self._subject.job, self._subject.package
@@ -374,10 +374,10 @@ class Producer:
     def log_now(
         self, event_type: str, data: dict[str, Any] | None = None, *, timeout_seconds: float = 30.0, **details: Any
     ) -> EventId:
-        """Log an event as `log` does, and return when the server has it.
+        """Log an event like `log`, and return when the server has acknowledged it.
 
-        Raises `EventRefused` with the server's reason, or `NotDelivered` when the time is up, or at once where the
-        token is refused: then the event is kept and delivered later.
+        Raises `EventRefused` with the server's reason, `NotDelivered` when the time is up, and `TokenRefused` at once
+        if the server rejects the token; in the last two cases the event is kept and delivered later.
         """
         event = self.log(event_type, data, **details)
         self._deliver_all([event], timeout_seconds=timeout_seconds)
@@ -387,10 +387,10 @@ class Producer:
         return event
 
     def flush(self, timeout_seconds: float = 30.0) -> None:
-        """Return when the server has everything that this producer logged; raises `NotDelivered` when the time is up.
+        """Return when the server has acknowledged all our events; raises `NotDelivered` when the time is up.
 
-        A token that is refused ends it at once (`TokenRefused`), since waiting does not make it a better one.
-        An event that the server refuses is done with, too: it is set aside (`queue.refused()`).
+        A rejected token ends it at once (`TokenRefused`), since waiting does not help. Events that the server refuses
+        count as done: they are set aside (`queue.refused()`).
         """
         with self._guard:
             wanted = list(self._last.values())
@@ -399,9 +399,9 @@ class Producer:
     def _deliver_all(self, wanted: list[EventId], *, timeout_seconds: float) -> None:
         if self._left_to_pilot and wanted:
             raise NotDelivered(
-                "only the pilot of this package reaches the server",
+                "only the pilot of this package can reach the server",
                 subject=self.queue.server,
-                next_step=f"the events are kept in {self.queue.folder}, and it delivers them",
+                next_step=f"the events are kept in {self.queue.folder}; the pilot delivers them",
             )
         until = clock.monotonic() + timeout_seconds
         pause_seconds = 0.05
@@ -415,14 +415,14 @@ class Producer:
                 raise NotDelivered(
                     f"not acknowledged within {timeout_seconds:g} s: {self.last_error or 'another courier is at work'}",
                     subject=self.queue.server,
-                    next_step=f"the events are kept in {self.queue.folder} and delivered when the server is there",
+                    next_step=f"the events are kept in {self.queue.folder} and delivered when the server answers",
                 )
             drained = self._courier.drain_once(timeout_seconds=left, enough=done)
             if drained.denied and not done():
                 raise TokenRefused(
                     drained.problem,
                     subject=self.queue.server,
-                    next_step=f"the events are kept in {self.queue.folder}; show a token that the server knows",
+                    next_step=f"the events are kept in {self.queue.folder}; use a token that the server accepts",
                 )
             if drained.busy:
                 self._courier.wait_for_news(min(0.02, left))
@@ -432,23 +432,23 @@ class Producer:
 
     @property
     def last_error(self) -> str:
-        """Why the last try to deliver failed; empty when it did not."""
-        return "only the pilot of this package reaches it" if self._left_to_pilot else self._courier.last_error
+        """Why the last delivery failed; empty if it succeeded."""
+        return "only the pilot of this package can reach it" if self._left_to_pilot else self._courier.last_error
 
     @property
     def delivered(self) -> int:
-        """How many events this producer brought to the server, with those that others left in the spool."""
+        """Number of events that this producer delivered, including those that others left in the spool."""
         return self._courier.delivered
 
     @property
     def parked(self) -> int:
-        """How many of them are of jobs that were not registered yet: they wait at the server, and count then."""
+        """Number of delivered events whose jobs were not registered yet; they are parked at the server until then."""
         return self._courier.parked
 
     def close(self, flush_seconds: float = CLOSE_SECONDS) -> None:
-        """Bring everything to disk, give the server that long to take it, end the threads.
+        """Sync all events to disk, wait that long for the server, end the threads.
 
-        What is not acknowledged by then stays in the spool, for the next courier of this queue.
+        Unacknowledged events stay in the spool for the next courier of this queue.
         """
         if self._closed:
             return
@@ -459,7 +459,7 @@ class Producer:
             if self._deliver and flush_seconds > 0:
                 self.flush(flush_seconds)
         except NotDelivered:
-            pass  # kept, and said so in the docstring
+            pass  # the events are kept, as the docstring says
         finally:
             self._end()
 
@@ -484,7 +484,7 @@ class Producer:
         self.close()
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child, which has neither the threads nor the locks of its parent."""
+        """Start afresh in a forked child, which has neither the threads nor the locks of its parent."""
         stream = self._stream
         courier = self._courier
         self._begin()
@@ -494,7 +494,7 @@ class Producer:
 
 
 def _is_at(address: str | None, server: str) -> bool:
-    """Whether an address, however it is written, is that of a server."""
+    """Tell whether two spellings name the same server."""
     try:
         return address is not None and normal_server(address) == server
     except BadSetting:
@@ -505,11 +505,11 @@ def _payload(data: dict[str, Any] | None) -> str:
     if data is None:
         return "{}"
     if not isinstance(data, dict):
-        raise BadEvent("the data of an event is an object", expected="a dictionary", got=type(data).__name__)
+        raise BadEvent("the data of an event must be an object", expected="a dictionary", got=type(data).__name__)
     try:
         return _encode(data)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadEvent(f"the data cannot be written as JSON: {error}", got=type(data).__name__) from error
+        raise BadEvent(f"the data cannot be encoded as JSON: {error}", got=type(data).__name__) from error
 
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()

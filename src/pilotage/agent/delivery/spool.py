@@ -1,4 +1,4 @@
-"""The spool: a folder with one queue for each destination server, and in each queue the streams that wait for it.
+"""The spool: a folder with one queue per server; each queue holds the streams of events to deliver.
 
 SPOOL/
   127.0.0.1-8700-0c4f9a31/          one queue
@@ -8,7 +8,7 @@ SPOOL/
     application.node17-3f9a2c51d0b7/
       append.lock                   held while an event is appended
       0000000000000001.segment      events, one a line
-      acknowledged                  how far the server has them
+      acknowledged                  the last event that the server acknowledged
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from pilotage.agent.errors import BadSetting, SpoolError, spool_error
 
 SOURCES = frozenset({"client", "service", "site", "agent", "application"})
 PILOTS_OWN = ("spool:", "unix:")
-"""How addresses begin that only a pilot reaches: it delivers what its packages log."""
+"""Prefixes of addresses that only a pilot reaches: it delivers the events of its packages."""
 _NOWHERE = Mark("", "", 0, 0)
 
 
 class EventId(NamedTuple):
-    """What an event is known by, everywhere and for ever."""
+    """The identity of an event, everywhere and for ever."""
 
     source: str
     stream: str
@@ -58,7 +58,7 @@ class EventId(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """How far a server has a stream: a segment, the size in bytes that is done with, the number of the last event."""
+    """The acknowledged mark of a stream: a segment, the bytes of it that are done, the number of the last event."""
 
     segment: int
     size_bytes: int
@@ -66,9 +66,9 @@ class Acknowledged(NamedTuple):
 
 
 def normal_server(server: str) -> str:
-    """One way to write each server, so that it has one queue; raises `BadSetting` for what is no base URL.
+    """Normalise the URL of a server, so that each has one queue; raises `BadSetting` if it is not a base URL.
 
-    The address that only a pilot reaches stays as it is.
+    An address that only a pilot reaches stays as it is.
     """
     if is_pilots_own(server):
         return server
@@ -96,18 +96,18 @@ def normal_server(server: str) -> str:
 
 
 def is_pilots_own(server: str) -> bool:
-    """Whether only a pilot reaches a server."""
+    """Tell whether only a pilot reaches a server."""
     return server.startswith(PILOTS_OWN) and not server.endswith(":")
 
 
 def queue_name(server: str) -> str:
-    """The name of the folder of a server: readable, and different for different servers."""
+    """Folder name for a server: readable, and unique."""
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", server.partition("://")[2] or server).strip("-.")[:48]
     return f"{readable}-{zlib.crc32(server.encode()):08x}"
 
 
 def default_spool(environment: dict[str, str]) -> Path:
-    """Where events wait when nobody says where."""
+    """The default spool folder."""
     named = environment.get("PILOTAGE_SPOOL")
     if named:
         return Path(named)
@@ -116,10 +116,9 @@ def default_spool(environment: dict[str, str]) -> Path:
 
 
 class Spool:
-    """The folder of all queues of a user on a host. Nothing is made before something is written."""
+    """The folder of all queues of a user on a host; made at the first write."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the folder, which need not exist yet."""
         self.folder = folder
 
     def queue(self, server: str) -> Queue:
@@ -128,7 +127,7 @@ class Spool:
         return Queue(self.folder / queue_name(server), server=server)
 
     def queues(self) -> list[Queue]:
-        """The queues that exist, by name."""
+        """All existing queues, sorted by name."""
         found = []
         for folder in sorted(self.folder.iterdir()) if self.folder.is_dir() else ():
             server = _server_of(folder)
@@ -146,16 +145,15 @@ def _server_of(folder: Path) -> str:
 
 
 class Queue:
-    """The events for one server: the streams that wait, what it has acknowledged, what it refused."""
+    """The events for one server: waiting streams, acknowledged marks, refused events."""
 
     def __init__(self, folder: Path, *, server: str) -> None:
-        """Name the folder, which need not exist yet."""
         self.folder = folder
         self.server = server
         self._seen = 0
 
     def stream(self, source: str, *, segment_bytes: int = SEGMENT_BYTES) -> Stream:
-        """The stream that this host appends to for a source, opened; made where there is none."""
+        """Open the stream that this host appends to for a source; makes one if needed."""
         if source not in SOURCES:
             raise BadSetting("unknown source", subject=source, expected=", ".join(sorted(SOURCES)))
         try:
@@ -176,7 +174,7 @@ class Queue:
             return
         if server:
             raise SpoolError(
-                "the queue is another server's", subject=str(self.folder), expected=self.server, got=server
+                "the queue belongs to another server", subject=str(self.folder), expected=self.server, got=server
             )
         make_folder(self.folder)
         with locked(self.folder / "queue.lock"):
@@ -198,15 +196,15 @@ class Queue:
             return sorted(self.folder / each.name for each in entries if each.is_dir())
 
     def streams(self) -> list[Path]:
-        """The folders of the streams that hold events, whoever writes them."""
+        """The folders of all streams with events, of any writer."""
         return [folder for folder in self._folders() if folder.name.partition(".")[0] in SOURCES]
 
     def acknowledged(self, stream: Path) -> Acknowledged:
-        """How far the server has a stream. What cannot be read counts as nothing: sending again does no harm."""
+        """The acknowledged mark of a stream; an unreadable one counts as zero: sending again does no harm."""
         return read_acknowledged(stream)
 
     def seen(self) -> int:
-        """The last position of the server's book that this queue has heard of."""
+        """The last position of the server's book that this queue knows."""
         try:
             position = int(read_small(self.folder / "seen") or b"0")
         except ValueError:
@@ -215,13 +213,13 @@ class Queue:
         return self._seen
 
     def note_seen(self, position: int) -> None:
-        """Remember a position; called by whoever holds the courier's lock."""
+        """Store a position; the caller holds the courier's lock."""
         if position > self.seen():
             replace_file(self.folder / "seen", b"%d\n" % position)
             self._seen = position
 
     def set_aside(self, entries: list[dict[str, Any]]) -> None:
-        """Keep refused events with their reasons, on disk when this returns."""
+        """Append refused events with their reasons, synced to disk."""
         lines = "".join(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) + "\n" for entry in entries)
         try:
             append_durably(self.folder / "refused.jsonl", lines.encode("utf-8", "backslashreplace"))
@@ -229,34 +227,34 @@ class Queue:
             raise spool_error(error, doing="setting events aside", subject=str(self.folder)) from error
 
     def pending(self) -> int:
-        """How many events wait, told by their numbers without reading them."""
+        """Number of waiting events, computed from their numbers without reading them."""
         return sum(pending_events(stream) for stream in self.streams())
 
     def refused(self) -> list[dict[str, Any]]:
-        """The events that were set aside, each with `time`, `code`, `reason` and the `event` as it was."""
+        """The refused events, each with `time`, `code`, `reason` and the original `event`."""
         found = []
         for line in read_small(self.folder / "refused.jsonl").splitlines():
             try:
                 value = json.loads(line)
             except ValueError:
-                continue  # a torn line; its event will be refused again
+                continue  # a torn line: the server will refuse its event again
             if isinstance(value, dict):
                 found.append(value)
         return found
 
     def refusal(self, event: EventId) -> dict[str, Any] | None:
-        """Why an event was set aside, or None."""
+        """The entry of a refused event, or None."""
         return next((entry for entry in reversed(self.refused()) if event_id(entry) == event), None)
 
 
 def event_id(entry: dict[str, Any]) -> EventId | None:
-    """Which event an entry of `refused.jsonl` is about, or None where that could not be told."""
+    """The event of an entry of `refused.jsonl`; None if unknown."""
     event = entry.get("event")
     return EventId(event["source"], event["stream"], event["n"]) if isinstance(event, dict) else None
 
 
 def read_acknowledged(stream: Path) -> Acknowledged:
-    """How far the server has a stream."""
+    """Read the acknowledged mark of a stream."""
     try:
         segment, size, number = read_small(stream / "acknowledged").split()
         return Acknowledged(int(segment), int(size), int(number))
@@ -265,12 +263,12 @@ def read_acknowledged(stream: Path) -> Acknowledged:
 
 
 def write_acknowledged(stream: Path, mark: Acknowledged) -> None:
-    """Remember how far the server has a stream."""
+    """Write the acknowledged mark of a stream."""
     replace_file(stream / "acknowledged", b"%d %d %d\n" % mark)
 
 
 def pending_events(stream: Path) -> int:
-    """How many events of a stream the server has not acknowledged, told by their numbers without reading them all."""
+    """Number of unacknowledged events of a stream, computed from their numbers."""
     segments = segments_of(stream)
     if not segments:
         return 0
@@ -288,7 +286,7 @@ def pending_events(stream: Path) -> int:
 
 
 def _usable(folder: Path, *, segment_bytes: int) -> Stream | None:
-    """A stream that this process may count on in, or None."""
+    """Open a stream if this process may append to it, else None."""
     if not segments_of(folder):
         return None
     try:
@@ -298,7 +296,7 @@ def _usable(folder: Path, *, segment_bytes: int) -> Stream | None:
     try:
         following = stream.catch_up()
         if following <= read_acknowledged(folder).n:
-            # The server has numbers that are gone from this disk: they must not be given again.
+            # The server has numbers that are missing on this disk: they must not be used again.
             stream.retire("events that were delivered are missing from it")
             raise StreamRetired("shortened", subject=str(folder))
     except StreamRetired:

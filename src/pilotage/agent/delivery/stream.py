@@ -1,12 +1,12 @@
-"""The writing side of one stream: events get their numbers here and are appended, by many processes at once.
+"""Writes one stream: numbers events and appends them, from many processes at once.
 
 A stream is a folder of segments, each named by the number of its first event. Every append holds the lock of the folder
-(a microsecond), looks whether the segment is as long as this process left it, and if not reads on from its last line.
-So all processes of a host count in one sequence, and of two values logged one after the other the later one is later.
+(a microsecond), checks whether the segment still has the length this process left, and if not reads on from its last
+line. So all processes of a host share one sequence, and a value logged later has the higher number.
 
-A number is never used twice. What is cut from the end of a segment is a line without its newline; the courier sends a
-line only when its newline is there and the file is on disk, so no number that was cut has ever been sent. A segment
-that ends is closed by an end line, on disk before its successor exists, and the last segment is never deleted.
+No number is used twice. Only a line without its newline is ever cut from the end of a segment, and the courier sends a
+line only when its newline is there and the file is synced, so no cut number was ever sent. A finished segment is closed
+by an end line, synced before its successor exists, and the last segment is never deleted.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _SUFFIX = ".segment"
 
 
 class StreamPosition(NamedTuple):
-    """How far a stream goes: the first number of a segment, and a size in bytes of it; later places are greater."""
+    """A position in a stream: the first number of a segment, and an offset in it; later positions compare greater."""
 
     segment: int
     size_bytes: int
 
 
 class StreamRetired(SpoolError):
-    """The stream is written no more; another one takes its place, and the writer goes on there."""
+    """The stream is closed for writing; the writer goes on in a new one."""
 
 
 def segment_file(folder: Path, first: int) -> Path:
@@ -63,7 +63,7 @@ def segment_file(folder: Path, first: int) -> Path:
 
 
 def segments_of(folder: Path) -> list[int]:
-    """The first numbers of the segments of a stream, in order."""
+    """The first numbers of a stream's segments, in order."""
     found = []
     for entry in os.scandir(folder):
         number, suffix = entry.name[: -len(_SUFFIX)], entry.name[-len(_SUFFIX) :]
@@ -79,7 +79,7 @@ def local_mark(descriptor: int) -> Mark:
 
 
 def _machine() -> str:
-    # The number of a machine is not for others to see, so only a checksum of it is kept.
+    # The machine ID is confidential, so only a checksum of it is stored.
     from zlib import crc32
 
     try:
@@ -89,15 +89,15 @@ def _machine() -> str:
 
 
 class Stream:
-    """One stream, opened for appending; safe for threads, to be abandoned after a fork."""
+    """One stream, opened for appending; safe for threads; a forked child must abandon it."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """Open the last segment of a folder; raises `StreamRetired` where this process must not append to it."""
+        """Open the last segment of a folder; raises `StreamRetired` if this process must not append to it."""
         self.folder = folder
         self._segment_bytes = segment_bytes
         self._guard = threading.Lock()
         self._lock = self._descriptor = -1
-        self._end = -1  # where this process left the segment; anything else means that others wrote
+        self._end = -1  # where this process left the segment; another size means that others wrote
         try:
             self._lock = open_lock(folder / LOCK_NAME)
             self._take_segment(max(segments_of(folder), default=0))
@@ -112,7 +112,7 @@ class Stream:
     def _take_segment(self, first: int) -> None:
         descriptor = os.open(segment_file(self.folder, first), os.O_RDWR | os.O_APPEND)
         old, self._descriptor, self._first, self._end = self._descriptor, descriptor, first, -1
-        if old >= 0:  # forgotten before it is closed: a fork in between must not find a number that is another's
+        if old >= 0:  # forgotten before it is closed: a fork in between must not see a reused number
             os.close(old)
         header = parse_header(first_line(descriptor) or b"")
         if header is None:
@@ -128,16 +128,16 @@ class Stream:
         here = local_mark(self._descriptor)
         if self.header.mark != here:
             raise StreamRetired(
-                "the spool was copied or moved: the original may still count on",
+                "the spool was copied or moved: the original may still be in use",
                 subject=str(self.folder),
                 expected=str(self.header.mark),
                 got=str(here),
             )
 
     def append(self, rest: bytes, *, seen: int = 0) -> int:
-        """Append an event, given what follows its counters in JSON, and return its number; it is not yet on disk.
+        """Append an event, given its JSON after the counters, and return its number; it is not yet synced.
 
-        The position seen never falls along a stream, so what is logged later also ranks later in the book.
+        The position seen never falls along a stream, so an event logged later also ranks later in the book.
         """
         with self._guard:
             self._check_open()
@@ -168,7 +168,7 @@ class Stream:
             raise
 
     def _catch_up(self) -> None:
-        """Learn what others wrote, cut a torn line, follow to the segment that is written now; the lock is held."""
+        """Read the lines of other writers, cut a torn line, move on to the newest segment; the lock is held."""
         while True:
             size = os.lseek(self._descriptor, 0, os.SEEK_END)
             tail = tail_of(self._descriptor, size_bytes=size)
@@ -178,7 +178,7 @@ class Stream:
                 os.ftruncate(self._descriptor, tail.end)
             self._end = tail.end
             if tail.text is None:
-                # A finished line that is not what was written may have been sent once: its number is not known.
+                # A complete but damaged line may have been sent before: its number is unknown.
                 self._retire("its last line is damaged")
             ended = parse_end(tail.text or b"")
             if ended is None:
@@ -200,7 +200,7 @@ class Stream:
     def _rotate(self) -> None:
         self._write(line_of(end_text(following=self._next, seen=self._seen)))
         self._end = -1
-        os.fdatasync(self._descriptor)  # before the successor exists, or a power cut could leave both open
+        os.fdatasync(self._descriptor)  # before the successor exists, or a power failure could leave both open
         self._follow(self._next, seen=self._seen)
         self._catch_up()
 
@@ -211,13 +211,13 @@ class Stream:
         raise StreamRetired(f"retired: {why}", subject=str(self.folder))
 
     def retire(self, why: str) -> None:
-        """Close the stream for all its writers, for good; what is in it is delivered as before."""
+        """Close the stream for all writers, for good; its events are still delivered."""
         with contextlib.suppress(StreamRetired), self._exclusively("retiring a stream"):  # by us or by another
             self._catch_up()
             self._retire(why)
 
     def catch_up(self) -> int:
-        """Look at what is there, cut a torn line, and return the number that comes next."""
+        """Read the lines of other writers, cut a torn line, and return the next number."""
         with self._exclusively("reading a stream"):
             self._catch_up()
             return self._next
@@ -239,7 +239,7 @@ class Stream:
             raise SpoolError("the stream is closed", subject=str(self.folder))
 
     def sync(self) -> StreamPosition:
-        """Wait until everything that this process appended is on disk; says how far that is."""
+        """Sync everything that this process appended; returns the position reached."""
         with self._guard:
             self._check_open()
             place = StreamPosition(self._first, self._end)
@@ -247,7 +247,7 @@ class Stream:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            # The disk may have forgotten events that are still in memory and could be sent: count on elsewhere.
+            # The disk may have lost events that are still in memory and could be sent: start another stream.
             with contextlib.suppress(SpoolError):
                 self.retire("it could not be written to disk")
             raise spool_error(error, doing="writing events to disk", subject=str(self.folder)) from error
@@ -257,7 +257,7 @@ class Stream:
 
     @property
     def place(self) -> StreamPosition:
-        """How far this process has written."""
+        """The position up to which this process has written."""
         return StreamPosition(self._first, self._end)
 
     def close(self) -> None:
@@ -267,14 +267,14 @@ class Stream:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close what a forked child inherited; the lock stays with the parent."""
+        """Close the inherited files in a forked child; the parent keeps the lock."""
         old, self._descriptor, self._lock = self._descriptor, -1, -1
         if old >= 0:
             os.close(old)
 
 
 def create_segment(folder: Path, header: Header) -> None:
-    """Make a segment that is there with its header or not at all; the lock of the stream is held, or nobody knows it."""
+    """Make a segment and its header atomically; the stream is locked, or not visible yet."""
     new = folder / _NEW_NAME
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     try:

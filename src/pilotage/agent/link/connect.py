@@ -1,9 +1,10 @@
-"""The token that an agent shows: the last of those that it was given, in its file or with an answer of the service.
+"""The token of an agent: the newest one from its file or from an answer of the service.
 
-All pilots of a site are started with one token. In answer to its first exchange each is given one of its own, without which it
-is not heard. A service renews tokens with its answers. What came so is kept in memory, and in a file of the agent's own for who has to
-speak for it after its end; the file that it was started with stays as it is: others may read it, too. One of its own that has
-ended, because the service was away for longer than it lasts, is told beside a newer one of its site, and another one comes.
+All pilots of a site start with one token. The service answers the first exchange of each with a token of its own, which
+the pilot must use from then on, and renews tokens with later answers. Such tokens are kept in memory, and in a file of
+the agent's own, so that a later agent can deliver for it; the file that it was started with stays unchanged, since
+others read it. If its own token expired because the service was away too long, the agent uses a newer one of its site,
+and names the expired one to get another.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-# How an agent finds its service: by address or announcement, over the network or through a folder.
+# Finding the service: by address or announcement, over the network or through a folder.
 
 
 class Announced(NamedTuple):
-    """What a service told in its announcement: its address, and the file with the authority of its certificate."""
+    """The announcement of a service: its address, and the file with its CA certificate."""
 
     url: str = ""
     ca_file: str = ""
 
 
 def announced(file: str) -> Announced:
-    """What an announcement says; nothing where there is none to be read."""
+    """Read an announcement; empty if it cannot be read."""
     try:
         told = json.loads(Path(file).read_bytes()) if file else {}
         return Announced(str(told.get("url", "")), str(told.get("ca_file", "")))
@@ -42,7 +43,7 @@ def announced(file: str) -> Announced:
 
 
 def read_token(file: str) -> str:
-    """The token in a file, or nothing: then the service says what it thinks of that."""
+    """Read a token file; empty if it cannot be read: the service then rejects the request."""
     try:
         return Path(file).read_text("ascii").strip() if file else ""
     except (OSError, ValueError):
@@ -57,9 +58,9 @@ def connect(
     ca_file: str = "",
     token: Callable[[], str] | None = None,
 ) -> Link:
-    """Connect to the service; it may have come back under another address, which its announcement tells.
+    """Connect to the service, at the address in its announcement if it has moved.
 
-    `token` says which token to show now; without it, the one in the file is.
+    `token` returns the token for each request; the default is the one in the file.
     """
     addresses = [server]
     told = announced(announcement)
@@ -83,13 +84,13 @@ def _link(address: str, *, token: str | Callable[[], str], ca_file: str) -> Link
     return Link(address, token=token, ca_file=ca_file)
 
 
-TOKEN_FIELD = b"pilotage-token"  # of an answer: what to show from now on
-UNAUTHENTICATED = 401  # the status of an answer to who shows a token that is not taken
+TOKEN_FIELD = b"pilotage-token"  # header of an answer with the next token to use
+UNAUTHENTICATED = 401  # status of an answer to a rejected token
 _MODE = 0o600
 
 
 def ends_at(token: str) -> float | None:
-    """When a token ends, in seconds since 1970, by what it says of itself; None of one that says nothing."""
+    """When a token expires, in seconds since 1970, by its own claims; None if it has none."""
     try:
         return float(_claims(token)["exp"])
     except (ValueError, KeyError, TypeError):
@@ -97,18 +98,18 @@ def ends_at(token: str) -> float | None:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """What a token says of itself; raises `ValueError` for one that says nothing."""
+    """The claims of a token; raises `ValueError` if it has none."""
     parts = token.split(".")
     if len(parts) != 3:
-        raise ValueError("no signed token")
+        raise ValueError("not a signed token")
     claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     if not isinstance(claims, dict):
-        raise ValueError("a token that says nothing")
+        raise ValueError("a token without claims")
     return claims
 
 
 def _worth(token: str) -> tuple[bool, float]:
-    """By which of two tokens is shown: one of the pilot's own goes before that of its site, and the one that ends last."""
+    """Sort key of tokens: the pilot's own before that of its site, then the one that expires last."""
     try:
         claims = _claims(token)
         return bool(claims.get("pilot")), float(claims["exp"])
@@ -117,27 +118,27 @@ def _worth(token: str) -> tuple[bool, float]:
 
 
 class Credentials:
-    """Says which token to show now. Any thread may ask."""
+    """Chooses the current token; safe for threads."""
 
     def __init__(self, token_file: str, own_file: Path | None = None) -> None:
-        """Read the file that it is started with; `own_file` is where renewed ones are kept."""
+        """Read the initial token file; renewed tokens are kept in `own_file`."""
         self._token_file = token_file
         self._own_file = own_file
         self._guard = threading.Lock()
         self._token = ""
-        self.ended = ""  # the agent's own token, where it is taken no longer
+        self.ended = ""  # the agent's own token, if the service no longer accepts it
         self.look_again()
 
     def __call__(self) -> str:
-        """The token, empty where there is none."""
+        """The current token, or empty."""
         return self._token
 
     def look_again(self) -> None:
-        """Read the files: somebody else may have put a newer token there. Its own goes first, then the one that ends last."""
+        """Read the files again, which may have newer tokens; prefers its own, then the one that expires last."""
         given = read_token(self._token_file)
         own = read_token(str(self._own_file)) if self._own_file is not None else ""
         with self._guard:
-            # One that says no end is not renewed: whatever its file says now is right.
+            # A token without an expiry is not renewed: its file has the current one.
             if given and ends_at(given) is None:
                 self._token = given
                 return
@@ -145,9 +146,9 @@ class Credentials:
             self._token = max(known, key=_worth, default="")
 
     def refused(self) -> bool:
-        """The token is not taken; whether that of its site is shown in place of the agent's own from now on, and may be taken.
+        """React to a rejected token; returns whether another token, that of the site, is tried next.
 
-        Where that is refused, too, they take turns: either may be taken by who comes back.
+        If both are rejected they take turns: a service that comes back may accept either.
         """
         shown = self._token
         is_own = _worth(shown)[0]
@@ -156,23 +157,23 @@ class Credentials:
         return is_own and self._token != shown
 
     def connect(self, server: str, *, announcement: str, ca_file: str) -> Link:
-        """Connect to a service, and show it whatever is the token at each request; see `link.connect`."""
+        """Connect to a service, with the current token at each request; see `connect`."""
         self.look_again()
         return connect(server, announcement=announcement, ca_file=ca_file, token=self)
 
     def take(self, fields: Mapping[bytes, bytes]) -> None:
-        """Take the token that an answer of the service may bring in its header."""
+        """Take a renewed token from the header of an answer."""
         if TOKEN_FIELD in fields:
             self.renewed(fields[TOKEN_FIELD].decode("latin-1"))
 
     def renewed(self, token: str) -> None:
-        """The service gave another one."""
+        """Use and keep a renewed token."""
         if not token or token == self._token or _worth(token) <= _worth(self._token):
             return
         with self._guard:
             self._token, self.ended = token, ""
         if self._own_file is not None:
-            with contextlib.suppress(OSError):  # it is known here, and the next one may be kept
+            with contextlib.suppress(OSError):  # it is in memory, and the next one may be stored
                 _keep(self._own_file, token)
 
 

@@ -1,7 +1,7 @@
-"""The link of a pilot whose node shares no network with its service, only a folder with a relay.
+"""A link for a pilot whose node shares no network with the service, only a folder with a relay.
 
-It behaves as a connection does. A thread looks for the answer, ever more seldom, and makes a pipe readable when it is there,
-so that who listens to several links listens to this one the same way.
+It behaves like a connection. A thread polls for the answer, at growing intervals, and makes a pipe readable when it
+arrives, so that the pilot can wait for several links in the same way.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# The folder through which pilots and a relay speak where they share a file system and no network.
+# The folder through which pilots and a relay exchange messages if they share a file system and no network.
 #
-# DIR/ of one user, and closed to all others: requests have tokens in them requests/NAME a request, put there by a
-# rename taken/NAME the same while the relay sees to it answers/NAME empty while somebody waits for it; then the
-# answer, put in its place by a rename
+# DIR/             owned by one user and closed to others: requests contain tokens
+#   requests/NAME  a request, put there by a rename
+#   taken/NAME     the same while the relay forwards it
+#   answers/NAME   empty while a pilot waits for it; then the answer, put in its place by a rename
 #
-# A message is one line of JSON, and what follows it is its body. Nothing is locked: a rename has one winner on
-# every file system. Times are compared only with times that the same file system gave, since clocks of two
-# computers differ.
+# A message is one line of JSON, then its body. No locks: a rename has one winner on every file system.
+# Timestamps are compared only with timestamps of the same file system, since clocks of two computers differ.
 
 PREFIX = "spool:"
 HEAD_BYTES_MAX = 1 << 16
 POLL_SECONDS = (0.05, 1.0)
 POLL_GROWTH = 1.15
-_DRAFT = "."  # what begins the name of a file that is not whole yet
+_DRAFT = "."  # prefix of the name of a file that is still being written
 
 
 class BadFolder(OSError):
-    """The folder is not there, or is open to others; the message says what to do."""
+    """The folder does not exist or is open to others; the message says what to do."""
 
 
 class BadContent(OSError):
-    """A file of the folder is no message."""
+    """A file of the folder is not a message."""
 
 
 class Message(NamedTuple):
-    """The head of a message, and its file, which stands where the body begins."""
+    """The head of a message, and its file, positioned at the body."""
 
     head: dict[str, Any]
     file: IO[bytes]
@@ -57,41 +57,40 @@ class Message(NamedTuple):
 
 
 def next_pause(pause_seconds: float) -> float:
-    """How long to wait after having waited so long for nothing."""
+    """The next polling interval."""
     return min(POLL_GROWTH * pause_seconds, POLL_SECONDS[1])
 
 
 class RelayFolder:
-    """The names in such a folder, and what is done with them by either side."""
+    """The layout of a relay folder, and the operations of both sides."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the folder; nothing is looked at yet."""
         self.folder = folder
         self.requests = folder / "requests"
         self.taken = folder / "taken"
         self.answers = folder / "answers"
 
     def make(self) -> None:
-        """Make what is missing; raises `OSError`."""
+        """Make missing folders; raises `OSError`."""
         for each in (self.folder, self.requests, self.taken, self.answers):
             each.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         self.check()
 
     def check(self) -> None:
-        """Refuse a folder that others could read or write; raises `BadFolder`."""
+        """Reject a folder that others could read or write; raises `BadFolder`."""
         try:
             status = self.folder.stat()
         except OSError as error:
-            raise BadFolder(f"no relay works in {self.folder}: {error.strerror}") from error
+            raise BadFolder(f"no relay uses {self.folder}: {error.strerror}") from error
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise BadFolder(f"{self.folder} must be yours and closed to others: chmod 700 {self.folder}")
+            raise BadFolder(f"{self.folder} must belong to you and be closed to others: chmod 700 {self.folder}")
         if not self.answers.is_dir():
-            raise BadFolder(f"no relay works in {self.folder}: start the site agent with --spool")
+            raise BadFolder(f"no relay uses {self.folder}: start the site agent with --spool")
 
     # --- a pilot ---------------------------------------------------------------------------------------------------
 
     def ask(self, name: str, head: dict[str, Any], body: bytes) -> None:
-        """Put a request there, and the place of its answer before it. Raises `OSError`."""
+        """Make the empty answer, then put the request. Raises `OSError`."""
         os.close(os.open(self.answers / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
         draft = self.requests / f"{_DRAFT}{name}"
         with _new(draft) as file:
@@ -100,10 +99,10 @@ class RelayFolder:
         draft.rename(self.requests / name)
 
     def answer(self, name: str) -> tuple[dict[str, Any], bytes] | None:
-        """The answer to a request, which is removed; None where it is not there yet. Raises `OSError`."""
+        """Read and remove the answer to a request; None if it has not arrived. Raises `OSError`."""
         file = self.answers / name
         try:
-            # Opening a file that is there asks a file server for its newest state, where looking for one may not.
+            # Opening an existing file makes an NFS client fetch its newest state; a lookup may not.
             message = _open(file)
         except OSError as error:
             if error.errno == errno.ESTALE:
@@ -116,11 +115,11 @@ class RelayFolder:
         with contextlib.suppress(OSError):
             file.unlink()
         if len(body) != message.head.get("size_bytes", len(body)):
-            raise BadContent("the answer is not whole")
+            raise BadContent("the answer is incomplete")
         return message.head, body
 
     def forget(self, name: str) -> None:
-        """Nobody waits for this answer any more."""
+        """Withdraw a request and its answer."""
         for file in (self.answers / name, self.requests / name, self.requests / f"{_DRAFT}{name}"):
             with contextlib.suppress(OSError):
                 file.unlink()
@@ -128,25 +127,25 @@ class RelayFolder:
     # --- the relay -------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> list[str]:
-        """Take up to so many requests, oldest first; raises `OSError`."""
-        os.utime(self.requests)  # so that a file server's client looks again
+        """Take up to `count` requests, oldest first; raises `OSError`."""
+        os.utime(self.requests)  # makes an NFS client read the folder again
         names = sorted(each for each in os.listdir(self.requests) if not each.startswith(_DRAFT))
         taken = []
         for name in names[:count]:
-            with contextlib.suppress(FileNotFoundError):  # who asked has thought better of it
+            with contextlib.suppress(FileNotFoundError):  # the pilot withdrew it
                 os.rename(self.requests / name, self.taken / name)
                 taken.append(name)
         return taken
 
     def open_taken(self, name: str) -> Message:
-        """A request that was taken; raises `OSError`, and `BadContent` for what is none."""
+        """Open a taken request; raises `OSError`, and `BadContent` if it is not a request."""
         message = _open(self.taken / name)
         if message is None:
             raise BadContent("the request is empty")
         return message
 
     def is_awaited(self, name: str) -> bool:
-        """Whether somebody waits for this answer; also where that cannot be told."""
+        """Tell whether a pilot waits for this answer; True if unknown."""
         try:
             os.stat(self.answers / name)
         except FileNotFoundError:
@@ -156,25 +155,25 @@ class RelayFolder:
         return True
 
     def draft_answer(self, name: str) -> IO[bytes]:
-        """A file for an answer, which nobody sees yet."""
+        """Open a file for an answer, not yet visible to the pilot."""
         return _new(self.taken / f"{_DRAFT}{name}")
 
     def publish(self, name: str) -> None:
-        """Put the answer where it is awaited; raises `OSError`."""
+        """Rename the answer to its final name; raises `OSError`."""
         if self.is_awaited(name):
             os.rename(self.taken / f"{_DRAFT}{name}", self.answers / name)
 
     def done_with(self, name: str) -> None:
-        """The relay has seen to a request."""
+        """Remove a taken request."""
         for file in (self.taken / f"{_DRAFT}{name}", self.taken / name):
             with contextlib.suppress(OSError):
                 file.unlink()
 
     def clean(self, *, older_seconds: float, busy: frozenset[str] = frozenset()) -> int:
-        """Remove what is older and nobody sees to: who asked has given up. How many files were removed."""
+        """Remove older files that are not in use: their pilots have given up. Returns their number."""
         probe = self.taken / f"{_DRAFT}now"
         with _new(probe) as file:
-            now = os.fstat(file.fileno()).st_mtime  # by the clock of the file system
+            now = os.fstat(file.fileno()).st_mtime  # the clock of the file system
         probe.unlink()
         removed = 0
         for folder in (self.requests, self.taken, self.answers):
@@ -195,7 +194,7 @@ def _new(file: Path) -> IO[bytes]:
 
 
 def _open(file: Path) -> Message | None:
-    """A message that is whole; None where the file is empty."""
+    """Open a whole message; None if the file is empty."""
     opened = file.open("rb")
     try:
         size_bytes = os.fstat(opened.fileno()).st_size
@@ -208,7 +207,7 @@ def _open(file: Path) -> Message | None:
             raise ValueError("not a line of JSON")
     except ValueError as error:
         opened.close()
-        raise BadContent(f"{file.name} is no message: {error}") from None
+        raise BadContent(f"{file.name} is not a message: {error}") from None
     except OSError:
         opened.close()
         raise
@@ -216,10 +215,10 @@ def _open(file: Path) -> Message | None:
 
 
 class SpoolLink(Link):
-    """A link through a folder; see `Link`."""
+    """A link through a relay folder; see `Link`."""
 
     def __init__(self, address: str, *, token: str | Callable[[], str] = "") -> None:
-        """Look whether the folder is there and closed to others; raises `OSError` where it is not."""
+        """Check that the folder exists and is closed to others; raises `OSError` if not."""
         self.address = address
         self.ticket = 0
         self.answers = 0
@@ -236,11 +235,11 @@ class SpoolLink(Link):
         self._awake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """Where to listen for an answer."""
+        """Descriptor that becomes readable when an answer arrives."""
         return self._awake
 
     def send(self, method: str, target: str, body: bytes = b"", *, fields: str = "", ticket: int = 1) -> None:
-        """Put a request into the folder; raises `OSError` where that cannot be."""
+        """Put a request into the folder; raises `OSError`."""
         self.ticket = ticket
         self._count += 1
         name = f"{self._id}-{self._count}"
@@ -262,7 +261,7 @@ class SpoolLink(Link):
             self._change.notify()
 
     def receive(self) -> Answer | None:
-        """The answer, if it is there; raises `OSError` where it cannot be read."""
+        """The answer, if it has arrived; raises `OSError` if it cannot be read."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._awake, 4096)
         with self._change:
@@ -278,13 +277,13 @@ class SpoolLink(Link):
             }
             status = int(head["status"])
         except (KeyError, TypeError, ValueError) as error:
-            raise LinkBroken(f"the answer cannot be understood: {error}") from error
+            raise LinkBroken(f"the answer is malformed: {error}") from error
         self.ticket = 0
         self.answers += 1
         return Answer(status, fields, body)
 
     def close(self) -> None:
-        """Wait no longer, and leave nothing behind."""
+        """Stop waiting, and remove the open request."""
         self.ticket = 0
         with self._change:
             if self._closed:
@@ -318,7 +317,7 @@ class SpoolLink(Link):
                     os.write(self._wake, b"!")
 
     def _await(self, name: str) -> tuple[dict[str, Any], bytes] | OSError | None:
-        """The answer to a request, or what keeps it from being read; None where nobody waits for it any more."""
+        """Wait for the answer; returns an error if it cannot be read, None if it is no longer wanted."""
         pause_seconds = POLL_SECONDS[0]
         while True:
             with self._change:

@@ -1,4 +1,4 @@
-"""One connection to one server, kept open between requests; a request that waits can be broken off by another thread."""
+"""A persistent HTTP connection to one server; another thread can abort a request that waits."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _abandoned: list[HTTPConnection] = []
 
 
 class Unreachable(AgentError):
-    """No whole answer came back: whether the server has what was sent is not known."""
+    """No complete answer arrived: whether the server has the request is unknown."""
 
     retryable = True
 
 
 class Answer(NamedTuple):
-    """What a server answered."""
+    """The answer of a server."""
 
     status: int
     body: bytes
@@ -43,12 +43,12 @@ class Answer(NamedTuple):
 
 
 class Connection:
-    """A persistent connection. One thread posts at a time; any thread may break it off."""
+    """A persistent connection. One thread posts at a time; any thread may abort it."""
 
     def __init__(self, server: str, *, answer_seconds: float = ANSWER_SECONDS, ca_file: str = "") -> None:
-        """Name the server by its base URL; nothing is opened before the first request.
+        """Take the server's base URL; the connection opens at the first request.
 
-        `ca_file` has the only authority whose certificate is believed; none: those of this computer.
+        `ca_file` holds the only CA certificate to trust; default: those of this computer.
         """
         self.server = server
         self._parts = urlsplit(server)
@@ -60,7 +60,7 @@ class Connection:
         self._service_clock = ServiceClock()
 
     def post(self, path: str, body: bytes, *, token: str, timeout_seconds: float | None = None) -> Answer:
-        """Post JSON and return the answer; raises `Unreachable` where there is none."""
+        """Post JSON and return the answer; raises `Unreachable` if none arrives."""
         from http.client import HTTPException
 
         limit = self._answer_seconds if timeout_seconds is None else min(timeout_seconds, self._answer_seconds)
@@ -72,7 +72,7 @@ class Connection:
                 self.close()
                 if not reused or self._broken_off:
                     raise
-                # A server closes connections that rest: that says nothing about the server, so try once afresh.
+                # Servers close idle connections, which says nothing about their health: try once on a new one.
                 return self._exchange(path, body, token=token, limit_seconds=limit)
         except (OSError, HTTPException, ValueError) as error:
             self.close()
@@ -93,7 +93,7 @@ class Connection:
         headers.update(clock_fields(self._service_clock))
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        # Who finds a request too large may answer before all of it is sent, and hang up.
+        # A server may reject a large request before all of it is sent, and close the connection.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             http.request("POST", self._parts.path.rstrip("/") + path, body=body, headers=headers)
         response = http.getresponse()
@@ -109,7 +109,7 @@ class Connection:
         return answer
 
     def _connected(self, limit_seconds: float) -> HTTPConnection:
-        """The open connection, with that limit on each wait for the network."""
+        """The open connection, with that time limit on each network operation."""
         http = self._http
         if http is None:
             http = self._new(min(CONNECT_SECONDS, limit_seconds))
@@ -118,7 +118,7 @@ class Connection:
                 self._http = http
                 broken_off = self._broken_off
             if broken_off:
-                raise ConnectionAbortedError("broken off")
+                raise ConnectionAbortedError("aborted")
         connected: socket.socket = http.sock
         connected.settimeout(limit_seconds)
         return http
@@ -133,7 +133,7 @@ class Connection:
         return client.HTTPConnection(host, self._parts.port, timeout=connect_seconds)
 
     def break_off(self) -> None:
-        """End a request that waits, from another thread, and refuse new ones."""
+        """Abort a waiting request, from another thread, and refuse new ones."""
         import socket
 
         with self._guard:
@@ -146,8 +146,8 @@ class Connection:
     def abandon(self) -> None:
         """Forget the connection in a forked child, without a word to the server.
 
-        A thread of the parent may have been reading: its buffer is locked for ever in the child, so only the
-        descriptor is closed, and the buffer is kept from being closed by the collector.
+        A thread of the parent may have been reading: its buffer stays locked for ever in the child, so only the
+        descriptor is closed, and the buffer is kept alive so that the garbage collector does not close it.
         """
         http, self._http = self._http, None
         if http is not None:
@@ -163,8 +163,8 @@ class Connection:
             http.close()
 
 
-# The way of a courier over a link of a pilot: by whatever the pilot itself reaches its service, a folder of a relay
-# included.
+# A courier's connection over a link of the pilot: it reaches the service whichever way the pilot does, also through the
+# folder of a relay.
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,14 +172,14 @@ if TYPE_CHECKING:
     from pilotage.agent.link.link import Link
 
     Connect = Callable[[Callable[[], str]], Link]
-    """Connects to the service of a pilot, to show it at each request the token that is said then."""
+    """Connects to the pilot's service; the callable returns the token for each request."""
 
 
 class LinkConnection:
-    """What `http_client.Connection` does, over a link. One thread posts at a time."""
+    """The interface of `Connection`, over a link. One thread posts at a time."""
 
     def __init__(self, server: str, connect: Connect) -> None:
-        """Name the server for what is told of it; nothing is opened before the first request."""
+        """Take the server's name for messages; the link opens at the first request."""
         self.server = server
         self._connect = connect
         self._link: Link | None = None
@@ -187,7 +187,7 @@ class LinkConnection:
         self._service_clock = ServiceClock()
 
     def post(self, path: str, body: bytes, *, token: str, timeout_seconds: float | None = None) -> Answer:
-        """Post JSON and return the answer; raises `Unreachable` where there is none."""
+        """Post JSON and return the answer; raises `Unreachable` if none arrives."""
         limit_seconds = ANSWER_SECONDS if timeout_seconds is None else min(timeout_seconds, ANSWER_SECONDS)
         self._token = token
         reused = self._link is not None
@@ -198,7 +198,7 @@ class LinkConnection:
                 self.close()
                 if not reused:
                     raise
-                # A server closes connections that rest: that says nothing about the server, so try once afresh.
+                # Servers close idle connections, which says nothing about their health: try once on a new one.
                 return self._say(path, body, limit_seconds)
         except (OSError, ValueError) as error:
             self.close()
@@ -223,26 +223,26 @@ class LinkConnection:
         )
 
     def break_off(self) -> None:
-        """Nobody waits here in another thread: its user ends it by its limit."""
+        """Do nothing: requests end by their time limit."""
 
     def abandon(self) -> None:
         """Forget the link in a forked child."""
         self._link = None
 
     def close(self) -> None:
-        """Hang up; the next request connects anew."""
+        """Close the link; the next request opens another."""
         link, self._link = self._link, None
         if link is not None:
             link.close()
 
 
-# What an answer of the server means for the events of a batch: only what it says plainly is believed.
+# The server's answer to a batch of events: only an explicit acknowledgement counts.
 
 RETRY_AFTER_MAX_SECONDS = 3600.0
 
 
 class Refusal(NamedTuple):
-    """One event of a batch that the server will not have."""
+    """One event of a batch that the server refused."""
 
     batch_index: int
     code: str
@@ -250,30 +250,30 @@ class Refusal(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Every event of the batch is durable at the server, but for the refused ones."""
+    """The server has stored every event of the batch except the refused ones."""
 
     position: int
     refused: list[Refusal]
-    parked: int = 0  # how many are of jobs that are not registered yet
+    parked: int = 0  # events whose jobs are not registered yet
 
 
 class TooMuch(NamedTuple):
-    """Nothing was kept; the same events may be taken in smaller batches, and one that is not taken alone is refused."""
+    """Nothing was stored; smaller batches may be accepted, and a single event that is too large is refused."""
 
     code: str
     message: str
 
 
 class NotNow(NamedTuple):
-    """Nothing is known to be kept: send the same again later."""
+    """The server may have stored nothing: send the same batch again later."""
 
     reason: str
     retry_after_seconds: float
-    denied: bool = False  # the token is the reason: later alone does not help
+    denied: bool = False  # because of the token: waiting alone does not help
 
 
 def judge(answer: Answer, *, count: int, now_seconds: float | None = None) -> Taken | TooMuch | NotNow:
-    """What an answer to a batch of that many events means; what is not understood means "not now"."""
+    """Interpret the answer to a batch of that many events; an unclear answer means "not now"."""
     value = _object(answer.body)
     if answer.status in (200, 409, 422):
         taken = _taken(value, count=count)
@@ -281,8 +281,8 @@ def judge(answer: Answer, *, count: int, now_seconds: float | None = None) -> Ta
             return taken
     code, message = _error(value)
     if answer.status == 413:
-        return TooMuch("too_large", message or "the server finds this too large")
-    # Another program on that address also answers 400; only our server says why in this form.
+        return TooMuch("too_large", message or "the server rejects this batch as too large")
+    # Other programs also answer 400; only our server gives the reason in this form.
     if answer.status in (400, 409, 422) and code:
         return TooMuch(code, message)
     return NotNow(
@@ -327,16 +327,16 @@ def _error(value: dict[str, Any]) -> tuple[str, str]:
 def _reason(answer: Answer, *, code: str, message: str) -> str:
     told = ": ".join(part for part in (code, message) if part)
     if 300 <= answer.status < 400:
-        told = told or f"redirected to {answer.location or 'nowhere'}; name the server itself"
+        told = told or f"redirected to {answer.location or 'nowhere'}; use the server's own address"
     elif answer.status == 200:
-        told = "the answer is not that of a pilotage server"
+        told = "the answer is not from a pilotage server"
     elif answer.status in (401, 403) and not told:
-        told = "the token is missing, wrong or not allowed to log events"
+        told = "the token is missing, invalid or not allowed to log events"
     return f"HTTP {answer.status}" + (f": {told}" if told else "")
 
 
 def _seconds(retry_after: str, *, now_seconds: float | None) -> float:
-    """How long a Retry-After header asks to wait, in seconds or as a date; 0 where it says nothing we understand."""
+    """Pause requested by a Retry-After header, in seconds or as a date; 0 if it is missing or malformed."""
     text = retry_after.strip()
     if not text:
         return 0.0

@@ -1,7 +1,7 @@
-"""A connection of an agent to its service, by TCP or a Unix socket: one request at a time, taken piece by piece as it comes.
+"""An agent's connection to its service, by TCP or a Unix socket: one request at a time, received piece by piece.
 
-It is leaner than `http.client`, which costs as much as all the rest of an exchange, and it never waits for an answer
-unless it is told to: who has several of them open listens to all at once.
+It is leaner than `http.client`, which costs as much as the rest of an exchange, and it does not block unless asked to:
+a caller with several links waits for all of them at once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONNECT_SECONDS = 10.0
-SOCKET_PATH_MAX = 100  # a path to a socket may have 107 bytes; longer ones are reached through their folder
+SOCKET_PATH_MAX = 100  # a socket's path may have 107 bytes; longer ones are reached through their folder
 ANSWER_BYTES_MAX = 256 << 20
 _PIECE_BYTES = 1 << 18
 
 
 class LinkBroken(OSError):
-    """The connection is gone, or what came is no HTTP: whether the request was heard is not known."""
+    """The connection is broken, or the answer is not HTTP: whether the service has the request is unknown."""
 
 
 class Answer(NamedTuple):
-    """What the service answered: its status, its header fields by their names in small letters, and its content."""
+    """An answer of the service: status, header fields by lower-case name, and body."""
 
     status: int
     fields: dict[bytes, bytes]
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where a service listens: a path, or a host and a port."""
+    """Where a service listens: a socket path, or a host and a port."""
 
     path: str
     host: str
@@ -51,7 +51,7 @@ class Address(NamedTuple):
         scheme, _, rest = text.partition("://")
         place, slash, prefix = rest.partition("/")
         if scheme not in ("http", "https") or not place:
-            raise ValueError(f"not an address of a service: {text!r}; expected unix:PATH or http://HOST:PORT")
+            raise ValueError(f"not the address of a service: {text!r}; expected unix:PATH or http://HOST:PORT")
         secure = scheme == "https"
         host, _, port = place.rpartition(":") if not place.endswith("]") else (place, "", "")
         if not host:
@@ -62,16 +62,17 @@ class Address(NamedTuple):
 
 
 class Link:
-    """An open connection. `ticket` is for its user to tell by which request waits on it; 0 where none does."""
+    """An open connection. The caller marks the request that waits on it with `ticket`; 0: none waits."""
 
     def __init__(self, address: str, *, token: str | Callable[[], str] = "", ca_file: str = "") -> None:
-        """Connect; raises `OSError` or `ValueError` where that cannot be.
+        """Connect; raises `OSError` or `ValueError`.
 
-        `token` is shown, or what it says at each request; `ca_file` has the only authority that is believed.
+        `token` is a token, or a function that returns one for each request; `ca_file` holds the only CA certificate to
+        trust.
         """
         self.address = address
         self.ticket = 0
-        self.answers = 0  # how many came so far
+        self.answers = 0  # number of answers so far
         self._received = bytearray()
         where = Address.parse(address)
         host = "localhost" if where.path else f"{where.host}:{where.port}"
@@ -88,11 +89,11 @@ class Link:
         self._fields = shown.encode("latin-1", "replace")
 
     def fileno(self) -> int:
-        """Where to listen for an answer."""
+        """Descriptor that becomes readable when an answer arrives."""
         return self._socket.fileno()
 
     def send(self, method: str, target: str, body: bytes = b"", *, fields: str = "", ticket: int = 1) -> None:
-        """Send a request; raises `OSError` where the connection does not take it."""
+        """Send a request; raises `OSError`."""
         self.ticket = ticket
         if self._token is not None and (token := self._token()) != self._shown:
             self._show(token)
@@ -101,7 +102,7 @@ class Link:
         self._socket.sendall(head + body)
 
     def receive(self) -> Answer | None:
-        """Take what has come; the answer once it is whole. Raises `OSError` where nothing more will come."""
+        """Read the received bytes; returns the answer once complete. Raises `OSError` if the connection is closed."""
         if not self._secure:
             piece = self._socket.recv(_PIECE_BYTES)
             if not piece:
@@ -121,7 +122,7 @@ class Link:
         return answer
 
     def _receive_secure(self) -> bool:
-        """Take what has come, if it is anything: what TLS itself has to say wakes the listener, too."""
+        """Read the received bytes, if any: messages of TLS itself make the socket readable, too."""
         import ssl
 
         self._socket.settimeout(0.0)
@@ -139,7 +140,7 @@ class Link:
             self._socket.settimeout(CONNECT_SECONDS)
 
     def wait(self, seconds: float) -> Answer:
-        """Wait for the whole answer; raises `OSError` where it does not come in time."""
+        """Wait for the complete answer; raises `OSError` if it does not arrive in time."""
         until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()
@@ -152,7 +153,7 @@ class Link:
                 return answer
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.ticket = 0
         with contextlib.suppress(OSError):
             self._socket.close()
@@ -194,14 +195,14 @@ def _connect_path(path: str) -> socket.socket:
 
 
 def _whole_answer(received: bytearray) -> tuple[Answer, int] | None:
-    """The first answer in what was received and how long it is, or None where some of it is still to come."""
+    """The first answer in the received bytes and its length; None if it is incomplete."""
     end = received.find(b"\r\n\r\n")
     if end < 0:
         return None
     lines = bytes(received[:end]).split(b"\r\n")
     words = lines[0].split(None, 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-        raise LinkBroken("what answers there does not speak HTTP")
+        raise LinkBroken("the server there does not speak HTTP")
     fields = {}
     for line in lines[1:]:
         name, _, value = line.partition(b":")
@@ -215,7 +216,7 @@ def _whole_answer(received: bytearray) -> tuple[Answer, int] | None:
         return (Answer(status, fields, chunks[0]), chunks[1]) if chunks is not None else None
     told = fields.get(b"content-length", b"0")
     if not told.isdigit():
-        raise LinkBroken("what answers there does not speak HTTP")
+        raise LinkBroken("the server there does not speak HTTP")
     size_bytes = 0 if status in (204, 304) else int(told)
     if len(received) < begin + size_bytes:
         return None
@@ -223,7 +224,7 @@ def _whole_answer(received: bytearray) -> tuple[Answer, int] | None:
 
 
 def _chunks(received: bytearray, begin: int) -> tuple[bytes, int] | None:
-    """The content of an answer that comes in chunks, and where it ends."""
+    """The body of a chunked answer, and where it ends."""
     content = bytearray()
     while True:
         end = received.find(b"\r\n", begin)
@@ -232,7 +233,7 @@ def _chunks(received: bytearray, begin: int) -> tuple[bytes, int] | None:
         try:
             size_bytes = int(received[begin:end].partition(b";")[0], 16)
         except ValueError as error:
-            raise LinkBroken("what answers there does not speak HTTP") from error
+            raise LinkBroken("the server there does not speak HTTP") from error
         begin = end + 2
         if len(received) < begin + size_bytes + 2:
             return None

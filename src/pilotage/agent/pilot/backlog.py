@@ -1,6 +1,6 @@
-"""The attempts that a pilot holds and the room it has for them: as many run as fit, the rest wait in order.
+"""The attempts of a pilot and the resources of its node: as many run as fit, the others wait in order.
 
-Whoever calls holds the lock of the pilot.
+The caller holds the lock of the pilot.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pilotage.agent.resources import Room, fits, give_back, room_of, take
 
 
 def ref_of(said: dict[str, Any]) -> tuple[str, str, int]:
-    """Which attempt a reference in a message means."""
+    """The key of a reference in a message."""
     return said["job"], said["package"], said["attempt"]
 
 
 class Held:
-    """An attempt that this pilot was given and of which it has not told the end."""
+    """An attempt assigned to this pilot whose end is not reported yet."""
 
     __slots__ = (
         "assignment",
@@ -36,35 +36,34 @@ class Held:
     )
 
     def __init__(self, assignment: dict[str, Any], work: dict[str, Any] | None, token: str = "") -> None:
-        """Hold what was assigned; `work` says how it is run, where the service told, `token` is for what it runs."""
+        """Take an assignment; `work` tells how to run it, `token` is for its commands."""
         said = assignment["ref"]
         self.assignment = assignment
         self.work = work
         self.token = token
         self.ref = ref_of(said)
         job, package, attempt = self.ref
-        # Said with every exchange: put together by hand, in a fifth of the time.
+        # Sent with every exchange: formatted by hand, in a fifth of the time.
         self.ref_text = f'{{"job":{_quoted(job)},"package":{_quoted(package)},"attempt":{attempt:d}}}'.encode()
         self.room = room_of(assignment.get("demand") or {})
         self.running = False
-        self.slot: Any = None  # who runs it
-        self.stopping: str | None = None  # why it is being ended: a reason, or nothing where the service wanted it so
-        self.phase: tuple[str, float] | None = None  # which one it is in, and since when
-        self.told: tuple[str, float] | None = None  # the last phase that was told of by itself
-        self.logs_told = 0  # the size of the logs that were sent while it runs
+        self.slot: Any = None  # the slot that runs it
+        self.stopping: str | None = None  # why it is being stopped; empty if the service cancelled it
+        self.phase: tuple[str, float] | None = None  # its current phase, and since when
+        self.told: tuple[str, float] | None = None  # the last phase reported on its own
+        self.logs_told = 0  # size of the logs sent so far
 
     def enter(self, phase: str, at: float) -> None:
-        """It enters a phase, at a time of the clock on the wall."""
+        """Enter a phase, at a wall-clock time."""
         self.phase = (phase, at)
 
 
 class Bench:
-    """What a pilot holds, in the order in which it came, and what is left of its node."""
+    """The attempts of a pilot, in order of arrival, and the free resources of its node."""
 
     __slots__ = ("_free", "capacity", "held", "running", "waiting")
 
     def __init__(self, capacity: Room) -> None:
-        """Begin with an empty node."""
         self.capacity = capacity
         self._free = capacity
         self.held: dict[tuple[str, str, int], Held] = {}
@@ -72,20 +71,20 @@ class Bench:
         self.running = 0
 
     def accept(self, held: Held) -> None:
-        """Hold an attempt, which runs as soon as those before it leave room."""
+        """Queue an attempt, which runs when those before it leave enough resources."""
         self.held[held.ref] = held
         self.waiting.append(held)
 
     def never_fits(self, room: Room) -> bool:
-        """Whether an attempt asks for more than the whole node has."""
+        """Tell whether an attempt asks for more than the whole node has."""
         return not fits(room, self.capacity)
 
     def has_room(self, backlog: int) -> bool:
-        """Whether one more attempt would run, or be let wait."""
+        """Tell whether one more attempt could run, or wait in the backlog."""
         return len(self.waiting) < backlog or (not self.waiting and self._free.cores_hundredths > 0)
 
     def take(self) -> Held | None:
-        """Let the first that waits begin, if there is room: a large one is not overtaken, or it would wait for ever."""
+        """Start the first waiting attempt if it fits; others do not overtake it, or a large one would wait for ever."""
         waiting = self.waiting
         if not waiting:
             return None
@@ -99,30 +98,30 @@ class Bench:
         return held
 
     def put_back(self, held: Held) -> None:
-        """Let an attempt that could not begin wait again, before all others."""
+        """Put an attempt that could not start at the head of the queue."""
         self._give_back(held.room)
         held.running = False
         self.waiting.appendleft(held)
 
     def follow(self, held: Held) -> Held | None:
-        """Let go of an attempt that is over, and let the first that waits begin if there is room then."""
+        """Remove a finished attempt, and start the first waiting one if it fits then."""
         waiting = self.waiting
         if not waiting or waiting[0].room != held.room:
             self.remove(held)
             return self.take()
-        del self.held[held.ref]  # it takes what the other gives back: neither is counted
+        del self.held[held.ref]  # the next one takes over its resources: no need to count
         following = waiting.popleft()
         following.running = True
         return following
 
     @property
     def may_begin(self) -> bool:
-        """Whether it is worth while to ask for the first that waits: its cores are free."""
+        """Tell whether the first waiting attempt may fit: its cores are free."""
         waiting = self.waiting
         return bool(waiting) and waiting[0].room.cores_hundredths <= self._free.cores_hundredths
 
     def remove(self, held: Held) -> None:
-        """Let go of an attempt, wherever it stands, and give back what it took."""
+        """Remove an attempt, running or waiting, and free its resources."""
         del self.held[held.ref]
         if not held.running:
             self.waiting.remove(held)
@@ -134,36 +133,34 @@ class Bench:
         self.running -= 1
 
 
-# How long attempts took lately, and so how many had better wait here for the slots: none of which a slot elsewhere
-# could do.
+# Average duration of recent attempts, and from it the size of the backlog: not more than other pilots could run sooner.
 
-AHEAD_SECONDS = 0.5  # as much work waits here as the slots do in this time: a long attempt had better wait elsewhere
-AHEAD_FACTOR = 8  # of few that are over little is known, and few come sooner: so many for each of them wait at most
-_LATEST_PART = 0.2  # of the figure is what the latest one took
+AHEAD_SECONDS = 0.5  # the backlog holds as much work as the slots do in this time
+AHEAD_FACTOR = 8  # at most so many waiting attempts per finished one, while few are finished
+_LATEST_PART = 0.2  # weight of the latest attempt in the average
 _SECONDS_MIN = 1e-4
 
 
 class Pace:
-    """What is known of the attempts of a pilot; guarded by whoever shares it."""
+    """Average duration of a pilot's attempts; the caller holds the pilot's lock."""
 
     __slots__ = ("_known", "_seconds")
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.forget()
 
     def forget(self) -> None:
-        """What comes next may be something else."""
+        """Reset the average: the next attempts may be different."""
         self._seconds = 0.0
-        self._known = 0  # how many are over
+        self._known = 0  # number of finished attempts
 
     def note(self, seconds: float) -> None:
-        """One more is over, after so long."""
+        """Add the duration of a finished attempt."""
         self._seconds = seconds if not self._known else self._seconds + _LATEST_PART * (seconds - self._seconds)
         self._known += 1
 
     def ahead(self, slots: int) -> int:
-        """How many attempts may wait for so many slots; where none is over yet, as many as there are slots."""
+        """How many attempts may wait for so many slots; before the first is finished, one per slot."""
         if not self._known:
             return slots
         return min(int(slots * AHEAD_SECONDS / max(self._seconds, _SECONDS_MIN)), AHEAD_FACTOR * self._known)

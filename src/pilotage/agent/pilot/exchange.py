@@ -1,8 +1,9 @@
-"""The exchange of a pilot with its service: one message that says everything, one answer that is believed if it is awaited.
+"""The exchange of a pilot with its service: one message with everything, and one answer, which counts only if awaited.
 
-An exchange without news is a poll: it stays open until there is something to do, and news overtake it on another
-connection. One with news is answered at once, so the next waits for its answer. What happens within a moment is told
-together. While the service is gone the pilot goes on with what it has, and asks again ever more seldom.
+An exchange without events is a long poll: the service answers when there is something to do, and events overtake it on
+another connection. An exchange with events is answered at once, so the next one waits for its answer. Events within a
+moment are sent together. While the service is away the pilot goes on with its attempts, and retries at growing
+intervals.
 """
 
 from __future__ import annotations
@@ -31,29 +32,29 @@ BACKOFF_SECONDS = (0.1, 10.0)
 NEAR_SECONDS = 0.5
 DENIED_SECONDS = 10.0
 DESERTED_FAREWELL_SECONDS = 1.0
-LINKS_MAX = 3  # one that listens, one that speaks, and one whose answer nobody awaits any more
-LOOK_SECONDS = 1.0  # how often to look after orphans and after those that are to end
+LINKS_MAX = 3  # a long poll, an exchange with events, and one whose answer no longer matters
+LOOK_SECONDS = 1.0  # how often to reap orphans and to remind stopping attempts
 COMPLAIN_SECONDS = 300.0
 WALL_TIME = "wall-time"
-LISTEN_SECONDS = 0.5  # who is full, and has nothing to say for so long, listens for what is to end
+LISTEN_SECONDS = 0.5  # a full pilot without news for so long opens a poll, to hear of cancellations
 
 
 class Exchanger:
-    """Speaks for a pilot until it ends: `run` in the main thread, everything else from there, but for `on_news`."""
+    """Exchanges messages for a pilot until it ends. All methods run in the main thread, except `on_news`."""
 
     def __init__(self, settings: PilotSettings, credentials: Credentials | None = None) -> None:
-        """Make what is needed to be woken; `run` takes the pilot. `credentials` say which token to show."""
+        """Make the wake-up pipe; `run` takes the pilot. `credentials` choose the token."""
         now = time.monotonic()
         margin_seconds = min(settings.wall_margin_seconds, 0.5 * settings.wall_seconds)
         self._settings = settings
         self._credentials = credentials or Credentials(settings.token_file)
-        # The end of its wall time; once it is leaving, when it gives up telling its last events.
+        # The end of its wall time; once it is leaving, when it gives up delivering its last events.
         self._limit_at = now + settings.wall_seconds - margin_seconds if settings.wall_seconds else math.inf
         self._interval_seconds = settings.interval_seconds
         self._patience_seconds = settings.patience_intervals * settings.interval_seconds
         self._heard_at = now
         self._sequence = 0
-        self._opened_at = -1.0  # of the open exchange; less than 0: none is open
+        self._opened_at = -1.0  # start of the open exchange; negative: none is open
         self._news = False  # the open exchange has events, so it is answered at once
         self._unsaid_at = math.inf  # since when there are events that the open exchange does not have
         self._flush_at = self._due_at = math.inf
@@ -74,7 +75,7 @@ class Exchanger:
         self.look_after: Callable[[], None] = reap_adopted  # every second
 
     def _said(self) -> bytes:
-        """The part of every exchange that is always the same, as JSON that goes on."""
+        """The constant part of every exchange, as the start of a JSON object."""
         settings = self._settings
         said: dict[str, Any] = {"pilot": settings.pilot, "site": settings.site, "node": settings.node}
         said["capacity"] = settings.capacity._asdict()
@@ -85,7 +86,7 @@ class Exchanger:
     # --- the process -------------------------------------------------------------------------------------------------
 
     def run(self, pilot: Pilot) -> bool:
-        """Exchange until the pilot ends; whether the service knows everything."""
+        """Exchange until the pilot ends; returns whether the service has all events."""
         self._pilot = pilot
         with pilot.guard:
             pilot.introduce()
@@ -107,21 +108,21 @@ class Exchanger:
 
     @property
     def heard_at(self) -> float:
-        """When the service last answered, by the clock that only goes on."""
+        """When the service last answered, by the monotonic clock."""
         return self._heard_at
 
     def ask_to_leave(self, reason: str) -> None:
-        """From a signal handler or another thread: end soon, whatever is held."""
+        """End soon, whatever it holds. May be called from a signal handler or another thread."""
         self._asked_to_leave = self._asked_to_leave or reason
         self._rouse()
 
-    def on_news(self, urgent: bool) -> None:  # noqa: FBT001 # said for every attempt that ends
-        """There is something to tell: soon, together with what comes in the next moment. The pilot is guarded."""
+    def on_news(self, urgent: bool) -> None:  # noqa: FBT001 # a positional call is cheaper, once per attempt
+        """Schedule an exchange for new events, with those of the next moment. The pilot's lock is held."""
         now = time.monotonic()
         if self._unsaid_at == math.inf:
             self._unsaid_at = now
         if self._opened_at >= 0.0 and self._news:
-            return  # its answer is on the way, and looks after this
+            return  # the answer to the open exchange is on its way, and triggers the next
         at = now if urgent else self._unsaid_at + self._settings.hold_seconds
         if at < self._flush_at:
             self._flush_at = at
@@ -131,7 +132,7 @@ class Exchanger:
         try:
             os.write(self._wake, b"!")
         except OSError:
-            return  # the pipe is full, so it will wake; or all is over
+            return  # the pipe is full, so the thread wakes up; or it has ended
 
     def _drain(self) -> None:
         try:
@@ -140,11 +141,11 @@ class Exchanger:
             return
 
     def _look(self, now: float) -> None:
-        """Look what is due."""
+        """Do what is due."""
         if self._asked_to_leave and not self._leaving:
             from pilotage.agent.allocation import is_over
 
-            # Its wall time may be over by a limit that it was not told of; a batch system that ends many answers nobody.
+            # The wall time may end by a limit that the pilot does not know; a batch system that ends many jobs answers slowly.
             over = WALL_TIME if now >= self._limit_at or is_over() else ""
             self._depart(over or self._asked_to_leave, over or "preempted", self._settings.grace_seconds)
             return
@@ -162,10 +163,10 @@ class Exchanger:
             self._check(now)
 
     def _check(self, now: float) -> None:
-        """A repetition, a heartbeat, the end of its wall time or of its patience."""
+        """Check for a retry, a heartbeat, the end of the wall time or of the patience."""
         settings = self._settings
         if self._leaving and now >= self._limit_at:
-            say(f"ended before the service knew everything: {self._leaving}")
+            say(f"ended before the service had all events: {self._leaving}")
             self._over = True
         elif now >= self._heard_at + settings.outlive_seconds:
             say(f"the service did not answer for {settings.outlive_seconds:g} s")
@@ -175,7 +176,7 @@ class Exchanger:
         elif not self._leaving and now >= self._heard_at + settings.deserted_seconds and self._has_nothing():
             self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
         elif not self._leaving and self._is_abandoned(now):
-            say("leaving what it could not tell in its spool, for who comes after it")
+            say("leaving undelivered events in the spool for the next pilot")
             self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
         else:
             if 0.0 <= self._opened_at <= now - self._patience_seconds:
@@ -185,11 +186,11 @@ class Exchanger:
 
     def _has_nothing(self) -> bool:
         pilot = self._pilot
-        with pilot.guard:  # of one that never had work nobody misses what it would tell: that it is there
+        with pilot.guard:  # a pilot that never had work has no events that matter
             return not pilot.bench.held and not (pilot.given and pilot.spool.pending)
 
     def _is_abandoned(self, now: float) -> bool:
-        """Whether its work is over, and nobody was there to be told of it for long enough."""
+        """Tell whether its work is done, and the service has been away for long enough."""
         pilot = self._pilot
         with pilot.guard:
             over_at = math.inf if pilot.bench.held else max(self._heard_at, pilot.idle_since)
@@ -199,7 +200,7 @@ class Exchanger:
         self._due_at = min(at, self._limit_at)
 
     def _depart(self, reason: str, stopping: str, seconds: float) -> None:
-        """Stop what runs, for a reason, and end as soon as the service knows."""
+        """Stop the running attempts, for a reason, and end as soon as the service knows."""
         self._leaving = reason
         self._limit_at = time.monotonic() + seconds
         self._retry_at = 0.0
@@ -247,7 +248,7 @@ class Exchanger:
         self._send(b",".join(parts))
 
     def _write(self) -> None:
-        """Have every event on disk before it is sent."""
+        """Write all events to disk before they are sent."""
         spool = self._pilot.spool
         try:
             spool.write(self._unwritten)
@@ -257,7 +258,7 @@ class Exchanger:
                     kept = spool.kept()
                 spool.rewrite(kept)
         except OSError as error:
-            self._complain(f"events cannot be put on disk, and are told all the same: {error}")
+            self._complain(f"events cannot be written to disk, and are sent all the same: {error}")
 
     def _send(self, body: bytes) -> None:
         link = next((each for each in self._links.values() if not each.ticket), None)
@@ -287,16 +288,16 @@ class Exchanger:
         link.close()
 
     def _failed(self, why: str, *, again: bool, seconds: float = 0.0) -> None:
-        """The open exchange has no answer and will have none; it is made anew, later the longer this lasts."""
+        """Give up the open exchange without an answer; retry it, later with each failure."""
         now = time.monotonic()
         with self._pilot.guard:
             self._opened_at = -1.0
-        if again:  # a connection that rested was closed: that says nothing about the service
+        if again:  # an idle connection was closed, which says nothing about the service
             self._wake_at(now)
             return
         if not seconds:
             seconds = self._backoff_seconds
-            # On the same computer asking costs nothing, and who comes back wants to go on at once.
+            # On the same computer a retry costs nothing, and a restarted service should go on at once.
             longest_seconds = NEAR_SECONDS if self._settings.server.startswith("unix:") else BACKOFF_SECONDS[1]
             self._backoff_seconds = min(2.0 * seconds, longest_seconds)
         self._retry_at = now + seconds
@@ -336,27 +337,27 @@ class Exchanger:
                     self._credentials.take(answer.fields)
                     self._hear(reply, heard.get("work") or [], heard.get("tokens") or [])
                     return
-                why = "it answers somebody else"
+                why = "the answer is for another pilot"
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                why = f"its answer cannot be understood: {type(error).__name__}: {error}"
+                why = f"the answer is malformed: {type(error).__name__}: {error}"
             self._failed(why, again=False)
             return
         told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
         if answer.status in (401, 403):
-            # Whoever gave it out may have put another one there.
+            # The token file may have been renewed.
             again = answer.status == UNAUTHENTICATED and self._credentials.refused()
             self._credentials.look_again()
             self._failed(
-                f"{told}; the token in {self._settings.token_file} is not taken", again=again, seconds=DENIED_SECONDS
+                f"{told}; the token in {self._settings.token_file} is rejected", again=again, seconds=DENIED_SECONDS
             )
         else:
             self._failed(told, again=False)
 
     def _hear(self, reply: dict[str, Any], work: list[dict[str, Any]], tokens: list[str]) -> None:
-        """Take the answer to the open exchange."""
+        """Process the answer to the open exchange."""
         pilot, now = self._pilot, time.monotonic()
         if self._complained_at > self._heard_at:
-            say("the service answers")
+            say("connected to the service")
             self._complained_at = -math.inf
         self._heard_at, self._retry_at = now, 0.0
         self._backoff_seconds = BACKOFF_SECONDS[0]
@@ -373,7 +374,7 @@ class Exchanger:
                     changed = pilot.cancel(ref_of(said)) or changed
                 if not reply.get("leave"):
                     for assignment, how, token in zip_longest(assignments, work, tokens):
-                        assignment["seen"] = spool.seen  # for what the attempt says of itself
+                        assignment["seen"] = spool.seen  # for events that the attempt logs
                         pilot.accept(assignment, how, token or "")
                     pilot.begin()
             done = bool(pilot.ended) and not spool.pending
@@ -386,7 +387,7 @@ class Exchanger:
             self._listen(opened_at, changed=changed)
 
     def _listen(self, opened_at: float, *, changed: bool) -> None:
-        """Open the next exchange: soon when there is something to say or to get, else as a heartbeat."""
+        """Open the next exchange: soon if there are events or free slots, else as a heartbeat."""
         pilot, now, hold_seconds = self._pilot, time.monotonic(), self._settings.hold_seconds
         with pilot.guard:
             unsaid = self._unsaid_at < math.inf or pilot.spool.pending
@@ -399,15 +400,15 @@ class Exchanger:
         if unsaid:
             self._wake_at(max(now, at))
         elif stopping and not self._news and not changed:
-            self._wake_at(now + 0.5)  # the service repeats what is to end, until it has ended
+            self._wake_at(now + 0.5)  # the service repeats cancellations until the attempts have ended
         elif self._news or changed or now >= opened_at + 0.5 * self._interval_seconds:
-            # What runs may be over in a moment: then its news are the next exchange, and this poll is saved.
+            # Running attempts may end in a moment: their events are then the next exchange, and this poll is saved.
             self._wake_at(now + (hold_seconds if room else LISTEN_SECONDS) if busy else now)
-        else:  # an early answer that brought nothing: the service does not keep polls open
+        else:  # an early answer without content: the service does not keep polls open
             self._wake_at(max(now, at))
 
     def _end_if_idle(self, now: float) -> bool:
-        # Only while no exchange is open: nothing is on its way here then that the service would wait for in vain.
+        # Only while no exchange is open: then no assignment can be on its way here.
         settings, pilot = self._settings, self._pilot
         with pilot.guard:
             if pilot.bench.held:

@@ -1,4 +1,4 @@
-"""What a slot does not see is brought by the service: captured files, files of a job's tree, and outputs the other way."""
+"""Transfers files that a slot cannot see: fetches captured files and files of a job's tree, and uploads outputs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pilotage.agent.link.link import Answer
 
 ANSWER_SECONDS = 60.0
-PATIENCE_SECONDS = 300.0  # how long a slot waits for a service that is gone: without it the attempt can only fail
+PATIENCE_SECONDS = 300.0  # how long a slot waits for an absent service: without it the attempt can only fail
 AGAIN_SECONDS = (0.05, 1.0)
 _AWAY = 503
 PIECE_BYTES = 4 << 20
 
 
 class ServerFetch:
-    """Asks the service of a pilot. Every slot may, from its own thread; each has a connection of its own."""
+    """Asks the pilot's service. Each slot uses it from its own thread, with a connection of its own."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ServerFetch:
         is_over: Callable[[], bool] = lambda: False,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        """Keep captured files in a folder, and connect when somebody asks; `is_over` ends the waiting for a service."""
+        """Cache captured files in a folder; `is_over` ends the waiting for an absent service."""
         self._folder = folder
         self._connect = connect
         self._is_over = is_over
@@ -50,12 +50,12 @@ class ServerFetch:
         self._numbers = itertools.count(1)
 
     def content(self, sha256: str) -> str:
-        """The path of a captured file in the pilot's own cache; fetched once. Raises `OSError`."""
+        """The path of a captured file in the pilot's cache; fetched once. Raises `OSError`."""
         path = self._known.get(sha256)
         if path is not None and Path(path).exists():
             return path
         with self._guard:
-            # A file that a command has changed is removed by its slot, and fetched again.
+            # A slot removes a file that a command has changed; it is then fetched again.
             if sha256 not in self._known or not Path(self._known[sha256]).exists():
                 draft = self._fetch(f"/agent/content/{quote(sha256, safe='')}", checksum=sha256)
                 if draft is None:
@@ -67,13 +67,13 @@ class ServerFetch:
             return self._known[sha256]
 
     def file(self, job: str, name: str) -> str | None:
-        """The path of a copy of a file of the job's tree, which the slot may take away; None where there is none."""
+        """The path of a copy of a file of the job's tree, which the caller may move away; None if it does not exist."""
         target = f"/agent/files/{quote(job, safe='')}?name={quote(name, safe='')}"
         found = self._fetch(target, checksum="")
         return None if found is None else str(found)
 
     def stage(self, ref: Mapping[str, object], number: int, path: str) -> None:
-        """Put a file to where the outputs of an attempt wait, as the one of this number. Raises `OSError`."""
+        """Upload a file as the output with this number in the attempt's manifest. Raises `OSError`."""
         target = "/agent/staged/" + "/".join(quote(str(ref[each]), safe="") for each in ("job", "package", "attempt"))
         with Path(path).open("rb") as file:
             offset = 0
@@ -87,12 +87,12 @@ class ServerFetch:
                     return
 
     def close(self) -> None:
-        """Hang up; no slot asks any more."""
+        """Close all connections."""
         for link in list(self._links):
             link.close()
 
     def _fetch(self, target: str, *, checksum: str) -> Path | None:
-        """A file of the service in a file here, piece by piece; None where it has none of that name."""
+        """Download a file, piece by piece; None if the service has no such file."""
         import hashlib
 
         self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ class ServerFetch:
                     draft.unlink()
                     return None
                 if answer.status == 416:
-                    break  # it ends where a piece ends
+                    break  # the file ends with this piece
                 _check(answer, target)
                 write_all(descriptor, answer.body)
                 digest.update(answer.body)
@@ -124,7 +124,7 @@ class ServerFetch:
         return draft
 
     def _ask(self, method: str, target: str, body: bytes, fields: str) -> Answer:
-        """Ask, and ask again while the service is gone: what runs elsewhere goes on meanwhile, and so will this."""
+        """Send a request, and retry while the service is away."""
         until, again_seconds = time.monotonic() + self._patience_seconds, AGAIN_SECONDS[0]
         while True:
             try:
@@ -143,7 +143,7 @@ class ServerFetch:
             try:
                 return self._say(link, method, target, body, fields)
             except OSError:
-                self._drop(link)  # a service closes connections that rest: try once afresh
+                self._drop(link)  # services close idle connections: try once on a new one
         link = self._local.link = self._connect()
         self._links.append(link)
         try:

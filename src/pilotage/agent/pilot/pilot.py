@@ -1,7 +1,7 @@
-"""A pilot: it holds the slots of a node, runs what it is given in them, and remembers what there is to tell.
+"""A pilot: holds the slots of a node, runs assigned attempts in them, and records events.
 
-One thread runs one attempt at a time and takes the next by itself, so that a slot never waits for anybody while attempts
-wait here. What happened is told by the thread that exchanges, together with what else happened in the same moment.
+Each slot is a thread that runs one attempt at a time and takes the next by itself, so that it never idles while
+attempts wait. The exchanging thread sends the events, together with others of the same moment.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from pilotage.agent.attempt.workplace import Fetch, Workplace
 
-PACE_SECONDS = 5.0  # who had nothing to do for so long has forgotten how long attempts take
-CANCELLED = ""  # the reason of what is ended because the service wants it so
+PACE_SECONDS = 5.0  # after so long without work the average duration of attempts is reset
+CANCELLED = ""  # reason of attempts that the service cancelled
 
 
 class PilotSettings(NamedTuple):
-    """Who a pilot is, what it has, and its habits; what the service tells it (the interval) goes before what stands here."""
+    """The identity, resources and intervals of a pilot; an interval from the service takes precedence."""
 
     pilot: str
     site: str
@@ -40,53 +40,51 @@ class PilotSettings(NamedTuple):
     announcement: str = ""
     token_file: str = ""
     ca_file: str = ""
-    scratch_folder: str = ""  # none: in the state folder
+    scratch_folder: str = ""  # empty: in the state folder
     node: str = ""
-    in_batch_job: bool = False  # whose batch system knows how it ended
-    serves: dict[str, Any] | None = None  # the one attempt that it was started for
+    in_batch_job: bool = False  # whether a batch system knows how it ended
+    serves: dict[str, Any] | None = None  # the only attempt to run
     capacity: Room = Room()
     backlog: int = 64  # attempts that may wait here at most; the longer they take, the fewer
-    wall_seconds: float = 0.0  # 0: nobody ends it
-    interval_seconds: float = 10.0  # until the first reply says another
-    patience_intervals: float = 1.5  # without a reply for so long, an exchange is repeated
+    wall_seconds: float = 0.0  # 0: no limit
+    interval_seconds: float = 10.0  # until the first reply sets it
+    patience_intervals: float = 1.5  # an exchange is repeated after so long without a reply
     patience_growth: float = 2.0
     patience_seconds_max: float = 120.0
-    hold_seconds: float = 0.06  # how long a first event waits for others to go with it
-    idle_seconds: float = 300.0  # a pilot that holds nothing for so long ends
-    outlive_seconds: float = 21_600.0  # without any reply for so long, it ends too
-    deserted_seconds: float = 21_600.0  # the same where it holds nothing, and has nothing to tell
-    untold_seconds: float = (
-        1800.0  # the same where its work is over, and something of it is not told: that stays in its spool
-    )
-    farewell_seconds: float = 300.0  # how long it tries to tell its last events
-    grace_seconds: float = 10.0  # the same when it was told to end from outside
-    wall_margin_seconds: float = 30.0  # so long before its wall time is over it stops everything
-    remembered_max: int = 256  # how many attempts that it has finished it can still answer for
+    hold_seconds: float = 0.06  # how long a first event waits for others
+    idle_seconds: float = 300.0  # a pilot without attempts ends after so long
+    outlive_seconds: float = 21_600.0  # a pilot without any reply ends after so long
+    deserted_seconds: float = 21_600.0  # the same, without attempts and undelivered events
+    untold_seconds: float = 1800.0  # the same, without attempts; undelivered events stay in its spool
+    farewell_seconds: float = 300.0  # how long it tries to deliver its last events
+    grace_seconds: float = 10.0  # the same after a signal
+    wall_margin_seconds: float = 30.0  # it stops everything so long before its wall time is over
+    remembered_max: int = 256  # finished attempts that it can still report again
 
     @property
     def spool(self) -> Path:
-        """The folder of the spools of the pilots of a state folder."""
+        """The folder with the spools of all pilots of the state folder."""
         return Path(self.state) / "spool"
 
     @property
     def reach(self) -> dict[str, str]:
-        """What else there is to know to connect to the service."""
+        """The keyword arguments of `connect`."""
         return {"announcement": self.announcement, "ca_file": self.ca_file}
 
     @property
     def own_token_file(self) -> Path:
-        """Where a token that the service renewed is kept."""
+        """The file for the renewed token."""
         return self.spool / f"{self.pilot}{TOKEN_SUFFIX}"
 
     @property
     def scratch(self) -> Path:
-        """The folder that this pilot works in, which is its alone."""
+        """The scratch folder of this pilot alone."""
         return (Path(self.scratch_folder) if self.scratch_folder else Path(self.state) / "scratch") / self.pilot
 
 
 def say(text: str) -> None:
-    """Say something to who reads the pilot's standard error: it is shown in the state of the site."""
-    with contextlib.suppress(OSError, ValueError):  # nobody listens, or the disk is full
+    """Write a log line to standard error; the state of the site shows it."""
+    with contextlib.suppress(OSError, ValueError):  # closed, or the disk is full
         sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} pilotage-agent: {text}\n")
         sys.stderr.flush()
 
@@ -95,9 +93,8 @@ class Slot:
     """A thread that runs attempts, one at a time."""
 
     def __init__(self, pilot: Pilot, number: int, held: Held) -> None:
-        """Begin with an attempt."""
         self.number = number
-        self.runner: AttemptRunner | None = None  # made in its thread: the main one never starts a process
+        self.runner: AttemptRunner | None = None  # made in its thread: the main thread never starts a process
         self.next: Held | None = held
         self._wake = threading.Lock()
         self._wake.acquire()
@@ -105,7 +102,7 @@ class Slot:
         threading.Thread(target=self._work, name=f"slot {number}", daemon=True).start()
 
     def hand(self, held: Held) -> None:
-        """Give an attempt to a slot that has nothing to do."""
+        """Give an attempt to an idle slot."""
         self.next = held
         self._wake.release()
 
@@ -120,10 +117,10 @@ class Slot:
 
 
 class Pilot:
-    """What a pilot has and does; `exchanging` gives it work and takes what it has to tell.
+    """The attempts and slots of a pilot; `Exchanger` assigns attempts and takes the events.
 
-    `guard` stands before everything that slots and the exchange share. `on_news` is called with it, when there is
-    something to tell, and with whether that is urgent.
+    `guard` is the lock of everything that slots and the exchange share. `on_news` is called under it, when there are
+    new events, and with whether they are urgent.
     """
 
     def __init__(
@@ -136,9 +133,9 @@ class Pilot:
         on_slots: Callable[[int], None] = lambda _: None,
         make_runner: Callable[[Workplace, int], AttemptRunner] = AttemptRunner,
     ) -> None:
-        """Take what it shares with its slots; nothing runs before the first assignment.
+        """Take the parts shared with its slots; nothing runs before the first assignment.
 
-        `on_slots` is told of each attempt that runs beside so many others as it has no cores for: they share some.
+        `on_slots` is called when more attempts run than there are cores, because they share some.
         """
         self.settings = settings
         self.guard = threading.Lock()
@@ -146,9 +143,9 @@ class Pilot:
         self.spool = PilotSpool(settings.spool, settings.pilot, remembered_max=settings.remembered_max)
         self.slots = max(1, settings.capacity.cores_hundredths // 100)
         self.idle_since = time.monotonic()
-        self.given = False  # it has had work
-        self.closing = False  # nothing is begun any more
-        self.ended = ""  # why it ends, once that is told
+        self.given = False  # whether it ever had work
+        self.closing = False  # whether it starts no more attempts
+        self.ended = ""  # why it ended, once reported
         self._leaving = ""
         self._workplace = workplace
         self._fetch = fetch
@@ -161,7 +158,7 @@ class Pilot:
 
     @property
     def backlog(self) -> int:
-        """How many attempts may wait here beyond those that run; guarded."""
+        """How many attempts may wait here beyond the running ones; guarded."""
         settings = self.settings
         if settings.serves is not None:
             return 0
@@ -171,11 +168,11 @@ class Pilot:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether news are told at once: little waits, or no more than is untold, so that more comes while it is run."""
+        """Tell whether to send events at once: few attempts wait, so that more should arrive in time."""
         return len(self.bench.waiting) <= max(self.slots, self.spool.unsaid)
 
     def introduce(self) -> None:
-        """Tell that it is there, and where; guarded."""
+        """Report the pilot and its node; guarded."""
         settings, now = self.settings, time.time()
         started: dict[str, Any] = {"site": settings.site, "node": settings.node, "slots": self.slots}
         if settings.request:
@@ -183,10 +180,10 @@ class Pilot:
         self.spool.tell("PilotStarted", started, at=now)
         self.spool.tell("NodeDescribed", describe_node(settings.node, settings.site), at=now)
 
-    # --- what the service says: guarded ----------------------------------------------------------------------------
+    # --- instructions of the service: guarded ------------------------------------------------------------------------
 
     def accept(self, assignment: dict[str, Any], work: dict[str, Any] | None, token: str = "") -> None:
-        """Take an attempt, unless it is held or over; `token` is for what it runs."""
+        """Accept an attempt, unless it is known already; `token` is for its commands."""
         held = Held(assignment, work, token)
         if held.ref in self.bench.held:
             return
@@ -202,15 +199,15 @@ class Pilot:
         self.bench.accept(held)
 
     def _why_not(self, held: Held) -> str:
-        """Why an attempt fails before it begins; empty where it may."""
+        """Why an attempt cannot be run; empty if it can."""
         if held.work is None:
             return "the service does not say how"
         if self.bench.never_fits(held.room):
-            return f"it asks for {held.room}, and all there is is {self.bench.capacity}"
+            return f"it asks for {held.room}, but the node has {self.bench.capacity}"
         return str(held.work.get("refused", ""))
 
     def begin(self) -> None:
-        """Begin what has room now, in order."""
+        """Start the waiting attempts that fit, in order."""
         while not self.closing:
             held = self.bench.take()
             if held is None:
@@ -222,7 +219,7 @@ class Pilot:
                 self._on_slots(self._count + 1)
             try:
                 Slot(self, self._count + 1, held)
-            except RuntimeError as error:  # the system gives no more threads: those there are run one after the other
+            except RuntimeError as error:  # the system gives no more threads: the existing slots go on one by one
                 self.bench.put_back(held)
                 if self.bench.running:
                     return
@@ -233,7 +230,7 @@ class Pilot:
                 self._count += 1
 
     def cancel(self, ref: tuple[str, str, int]) -> bool:
-        """End an attempt that nobody waits for; whether that is news."""
+        """Stop a cancelled attempt; returns whether that is an event to report."""
         held = self.bench.held.get(ref)
         if held is None or held.stopping is not None:
             return False
@@ -245,7 +242,7 @@ class Pilot:
         return True
 
     def leave(self, reason: str, *, stopping: str) -> None:
-        """Begin nothing more, end what runs for a reason, and tell the end of the pilot when all is over."""
+        """Start no more attempts, stop the running ones for a reason, and report the pilot's end when all are over."""
         self.closing, self._leaving = True, reason
         for held in list(self.bench.held.values()):
             if held.running:
@@ -257,7 +254,7 @@ class Pilot:
         self._end_if_empty()
 
     def remind(self) -> bool:
-        """Tell those that are to end once more: an attempt that was just beginning did not hear it. Whether there are any."""
+        """Stop attempts again that were just starting and missed it. Returns whether there are any."""
         stopping = [each for each in self.bench.held.values() if each.stopping is not None and each.slot is not None]
         for held in stopping:
             _cancel(held)
@@ -268,7 +265,7 @@ class Pilot:
         _cancel(held)
 
     def tell_long_phases(self, interval_seconds: float) -> None:
-        """Tell of each phase that lasts longer than an interval, once."""
+        """Report each phase that takes longer than an interval, once."""
         if not self.bench.running:
             return
         old = time.time() - interval_seconds
@@ -278,10 +275,10 @@ class Pilot:
                 held.told = phase
                 self.spool.tell_of(held, "PhaseEntered", {"phase": phase[0]}, at=phase[1])
 
-    # --- what happens in the slots -----------------------------------------------------------------------------------
+    # --- in the slots' threads ---------------------------------------------------------------------------------------
 
     def run(self, slot: Slot, held: Held) -> Held | None:
-        """Run an attempt to its end, in the thread of its slot; the next one for it, if there is one."""
+        """Run an attempt to its end, in the thread of its slot; returns the next one, if any."""
         held.slot = slot
         began = time.monotonic()
         if held.stopping is None:
@@ -317,14 +314,14 @@ class Pilot:
             return slot.runner.run(
                 held.assignment, held.work or {}, on_phase=held.enter, fetch=self._fetch, token=held.token
             )
-        except Exception as error:  # noqa: BLE001 # a surprise ends an attempt, and not the slot for ever
+        except Exception as error:  # noqa: BLE001 # an unexpected error fails the attempt, and must not end the slot
             import traceback
 
             say(traceback.format_exc())
             return Outcome(_failure(f"the agent failed: {type(error).__name__}: {error}"), [])
 
     def partial_logs(self) -> list[bytes]:
-        """The logs of attempts in a long phase, as they are now, where they grew since they were told; not guarded."""
+        """The current logs of attempts in a long phase, if they grew since they were sent; not guarded."""
         with self.guard:
             told = [held for held in self.bench.held.values() if held.told is not None and held.slot is not None]
             running = [(held, held.slot.runner) for held in told if held.slot.runner is not None]
@@ -360,7 +357,7 @@ def _failure(message: str) -> dict[str, Any]:
 
 
 def _stopped(payload: dict[str, Any], reason: str) -> dict[str, Any]:
-    """What is told of an attempt that was ended because its pilot ends, for a reason."""
+    """The payload of an attempt that was stopped because its pilot ends."""
     told = dict(payload)
     told["reason"] = reason
     told["exit_code"] = exit_code_for(reason, phase="application")
@@ -371,7 +368,7 @@ def _stopped(payload: dict[str, Any], reason: str) -> dict[str, Any]:
 
 
 def describe_node(node: str, site: str) -> dict[str, Any]:
-    """What is worth knowing of this computer."""
+    """A description of this computer."""
     system = os.uname()
     name = ""
     try:
@@ -392,18 +389,18 @@ def describe_node(node: str, site: str) -> dict[str, Any]:
 
 
 def usable_folder(text: str) -> str:
-    """The folder that a text names with the variables of this computer; nothing where there is no such one to write to."""
+    """Expand the variables in a folder's path; empty if it is not a writable folder."""
     folder = os.path.expandvars(text)
     if not text or "$" in folder:
         return ""
     if not os.path.isabs(folder) or not os.access(folder, os.W_OK | os.X_OK):
-        say(f"packages cannot work in {folder}: they work in the state folder")
+        say(f"packages cannot use {folder}: they work in the state folder")
         return ""
     return folder
 
 
 def memory_bytes() -> int:
-    """How much memory this computer has."""
+    """The memory of this computer."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

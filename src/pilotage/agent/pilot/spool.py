@@ -1,8 +1,8 @@
-"""What a pilot has to tell: its events in order, on disk before they are sent, until the service has them.
+"""The spool of a pilot: its events in order, written to disk before they are sent, until the service acknowledges them.
 
-Two small files belong to each pilot of a state folder: `PILOT.lock`, which its supervisor and it hold locked as long as
-either lives and which says whose it is, and `PILOT.events`, whose lines are those of `records`. A file whose lock is free
-is what a dead pilot left; who finds it delivers it.
+Each pilot of a state folder has two small files: `PILOT.lock`, which names its owner and which the pilot and its
+supervisor keep locked as long as either lives, and `PILOT.events`, with the lines of `durable_files`. A free lock means
+that the pilot is dead; the process that finds it delivers its events.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 LOCK_SUFFIX = ".lock"
 EVENTS_SUFFIX = ".events"
 TOKEN_SUFFIX = ".token"  # of the file with its renewed token
-DRAFT_SUFFIX = ".new"  # of a lock that has not its name yet
+DRAFT_SUFFIX = ".new"  # of a lock file before its rename
 REWRITE_BYTES = 4 << 20
 EVENTS_MAX = 2000  # in one exchange
 LOGS_MAX_BYTES = 8 << 20
 _END = "AttemptFinished"
 
-# So a number is written faster than any other way.
+# The fastest way to format these numbers.
 _PHASE = '{"phase":"%s","started_at":%.6f,"seconds":%.6f}'
 _FILE = '{"name":%s,"size_bytes":%d,"sha256":%s}'
 _PLAIN: dict[type, Callable[[Any], str]] = {str: _quoted, int: int.__repr__, float: "%.6f".__mod__}
@@ -42,9 +42,9 @@ encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def encode_end(payload: dict[str, Any]) -> bytes:
-    """What an event says, as JSON: put together by hand, since every attempt has an end, in a third of the time.
+    """Encode the payload of an attempt's end: formatted by hand, in a third of the time, since every attempt has one.
 
-    The names are those of the payload's fields, and so plain; a time has six digits behind the point.
+    The names are those of the payload's fields, so need no escaping; times have six decimals.
     """
     parts = []
     for name, value in payload.items():
@@ -54,7 +54,7 @@ def encode_end(payload: dict[str, Any]) -> bytes:
         elif name == "phases":
             phases = [_PHASE % (each["phase"], each["started_at"], each["seconds"]) for each in value]
             parts.append(f'"phases":[{",".join(phases)}]')
-        elif name == "manifest" and "exit_status" in payload:  # what is adopted is told as the service said
+        elif name == "manifest" and "exit_status" in payload:  # an adopted manifest is returned as received
             files = [_FILE % (_quoted(each["name"]), each["size_bytes"], _quoted(each["sha256"])) for each in value]
             parts.append(f'"manifest":[{",".join(files)}]')
         else:
@@ -63,7 +63,7 @@ def encode_end(payload: dict[str, Any]) -> bytes:
 
 
 class SpooledEvent(NamedTuple):
-    """An event as it travels, and the logs that go with it."""
+    """An encoded event, and the logs to send with it."""
 
     n: int
     text: bytes
@@ -71,7 +71,7 @@ class SpooledEvent(NamedTuple):
 
 
 class _UnencodedEvent(NamedTuple):
-    """An event that nobody has asked for yet: `about` is the attempt that it is of, None where it is about the pilot."""
+    """An event that is not encoded yet: `about` is its attempt, None for an event of the pilot."""
 
     n: int
     seen: int
@@ -83,7 +83,7 @@ class _UnencodedEvent(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Whose spool a lock belongs to."""
+    """The owner of a spool, as its lock file names it."""
 
     pilot: str
     site: str
@@ -91,9 +91,9 @@ class Owner(NamedTuple):
 
 
 def claim(folder: Path, owner: Owner) -> int:
-    """Take the name of a pilot in a spool folder; the descriptor holds its lock, also over a fork.
+    """Lock the name of a pilot in a spool folder; the descriptor holds the lock, also over a fork.
 
-    The file appears locked: nobody ever sees the lock of a living pilot free.
+    The lock file appears already locked: the lock of a living pilot is never seen free.
     """
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     draft = folder / f".{owner.pilot}{DRAFT_SUFFIX}"
@@ -101,7 +101,7 @@ def claim(folder: Path, owner: Owner) -> int:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink == 0:  # it was taken for one that a dead pilot left
+            if os.fstat(descriptor).st_nlink == 0:  # another process took it for that of a dead pilot
                 os.close(descriptor)
                 continue
             write_all(descriptor, encode(owner._asdict()).encode())
@@ -115,16 +115,16 @@ def claim(folder: Path, owner: Owner) -> int:
 
 
 def release(folder: Path, pilot: str) -> None:
-    """Remove what belongs to a pilot whose events are all delivered, the lock last."""
+    """Remove the files of a pilot whose events are all delivered, the lock last."""
     for suffix in (EVENTS_SUFFIX, f"{EVENTS_SUFFIX}.new", TOKEN_SUFFIX, LOCK_SUFFIX):
         with contextlib.suppress(FileNotFoundError):
             (folder / f"{pilot}{suffix}").unlink()
 
 
 class PilotSpool:
-    """The events of one pilot's stream, and the ends of attempts that it can still answer for.
+    """The events of one pilot, and the ends of attempts that it can still report again.
 
-    `write` belongs to the thread that exchanges; for the rest whoever calls holds the lock of the pilot.
+    `write` belongs to the exchanging thread; for the rest the caller holds the lock of the pilot.
     """
 
     def __init__(self, folder: Path, pilot: str, *, remembered_max: int = 256) -> None:
@@ -136,45 +136,45 @@ class PilotSpool:
         self._about_pilot = b'"pilot":%b' % encode(pilot).encode()
         self._remembered_max = remembered_max
         self._n = 0
-        self._happened: list[_UnencodedEvent] = []  # written out all together: one after the other that takes less
+        self._happened: list[_UnencodedEvent] = []  # encoded together, which is faster than one by one
         self._events: deque[SpooledEvent] = deque()  # not acknowledged yet
         self._unwritten: list[SpooledEvent] = []
         self._written = 0  # the number of the last event in the file
-        self._ends: dict[tuple[str, str, int], SpooledEvent | None] = {}  # None: not in words yet
+        self._ends: dict[tuple[str, str, int], SpooledEvent | None] = {}  # None: not encoded yet
         self._descriptor = -1
         self._size_bytes = 0
         self._last = b""
-        self.seen = 0  # the position of the book that the last reply told
+        self.seen = 0  # the book's position in the last reply
         self._service_clock = ServiceClock()
 
     @property
     def pending(self) -> bool:
-        """Whether there are events that the service has not acknowledged."""
+        """Tell whether there are unacknowledged events."""
         return bool(self._events or self._happened)
 
     @property
     def unsaid(self) -> int:
-        """How many events no exchange has taken yet."""
+        """Number of events not sent yet."""
         return len(self._unwritten) + len(self._happened)
 
     def hear(self, reply: dict[str, Any]) -> None:
-        """Take what a reply says of the book, of the clock of its service, and of the events that it has."""
+        """Take the position, the service's time and the acknowledgement from a reply."""
         self.seen = max(self.seen, int(reply.get("position", 0)))
         self._service_clock.hear(reply.get("time"))
         self.acknowledge(int(reply.get("acknowledged", 0)))
 
     def clocks(self) -> bytes:
-        """What an exchange says of the time: how far the book is, what the clock here shows, and at least the service's."""
+        """The book's position and both clocks, for an exchange."""
         return b'"seen":%d,"service_time":%.3f,"time":%.3f' % (self.seen, *both_clocks(self._service_clock))
 
     def tell(self, kind: str, payload: dict[str, Any], *, at: float) -> None:
-        """Tell something about the pilot itself."""
+        """Add an event of the pilot itself."""
         self._add(kind, None, payload, at, ())
 
     def tell_of(
         self, held: Held, kind: str, payload: dict[str, Any], *, at: float, logs: Sequence[dict[str, Any]] = ()
     ) -> None:
-        """Tell something about an attempt; its end is remembered. Nothing of it is changed any more."""
+        """Add an event of an attempt; its end is remembered. The payload must not change any more."""
         self._add(kind, held, payload, at, logs)
         if kind == _END:
             self._ends[held.ref] = None
@@ -186,7 +186,7 @@ class PilotSpool:
         self._happened.append(_UnencodedEvent(self._n, self.seen, kind, about, payload, at, logs))
 
     def _write_out(self) -> None:
-        """Put what has happened into words."""
+        """Encode the new events."""
         happened, self._happened = self._happened, []
         for n, seen, kind, held, payload, at, logs in happened:
             about = self._about_pilot
@@ -203,18 +203,18 @@ class PilotSpool:
                 self._ends[held.ref] = told
 
     def tell_again(self, ref: tuple[str, str, int]) -> bool:
-        """Tell the end of an attempt once more; False where nothing is known of it."""
+        """Report the end of an attempt once more; False if it is unknown."""
         if ref not in self._ends:
-            return False  # as most often: whoever brings new work is not kept waiting for words
+            return False  # the usual case: new work does not wait for encoding
         self._write_out()
         end = self._ends[ref]
         assert end is not None
         if all(event.n != end.n for event in self._events):
-            self._events.appendleft(end)  # it was acknowledged, so it is older than all that were not
+            self._events.appendleft(end)  # it was acknowledged, so it is older than all unacknowledged ones
         return True
 
     def batch(self) -> tuple[list[bytes], list[bytes]]:
-        """What the next exchange says, from the oldest on: events, and the logs that go with them."""
+        """The events for the next exchange, oldest first, and their logs."""
         self._write_out()
         events: list[bytes] = []
         logs: list[bytes] = []
@@ -228,7 +228,7 @@ class PilotSpool:
         return events, logs
 
     def acknowledge(self, n: int) -> None:
-        """Forget what need not be sent again, and all but the last of the ends among it."""
+        """Drop acknowledged events, and all but the last ends among them."""
         events = self._events
         while events and events[0].n <= n:
             events.popleft()
@@ -241,13 +241,13 @@ class PilotSpool:
             del ends[oldest]
 
     def take_unwritten(self) -> list[SpooledEvent]:
-        """The events that are not on disk yet; who takes them writes them."""
+        """Take the events that are not on disk yet; the caller writes them."""
         self._write_out()
         unwritten, self._unwritten = self._unwritten, []
         return unwritten
 
     def write(self, events: list[SpooledEvent]) -> None:
-        """Put events on disk and wait until they are there; raises `OSError`, and the file is as it was before."""
+        """Write events to disk and sync; raises `OSError` and leaves the file unchanged if that fails."""
         if not events:
             return
         if self._descriptor < 0:
@@ -268,15 +268,15 @@ class PilotSpool:
 
     @property
     def overgrown(self) -> bool:
-        """Whether most of the file is about what the service has long had."""
+        """Tell whether most of the file is acknowledged events."""
         return self._size_bytes > REWRITE_BYTES
 
     def kept(self) -> list[bytes]:
-        """What must stay in the file: what is not acknowledged, and in any case the last event, which has the number."""
+        """The lines that must stay in the file: unacknowledged events, and always the last, for its number."""
         return [told.text for told in self._events if told.n < self._written] + [self._last]
 
     def rewrite(self, texts: list[bytes]) -> None:
-        """Put a shorter file in place of one that is overgrown."""
+        """Replace an overgrown file by a shorter one."""
         new = self._file.with_name(f"{self._file.name}.new")
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -291,12 +291,12 @@ class PilotSpool:
         self._descriptor, self._size_bytes = descriptor, len(lines)
 
     def close(self) -> None:
-        """Close the file; what is in it stays."""
+        """Close the file, which stays."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def log_text(held: Held, log: dict[str, Any]) -> bytes:
-    """A log as it travels, with the attempt that it is of."""
+    """Encode a log with its attempt."""
     return b'{"ref":%b,%b' % (held.ref_text, encode(log).encode()[1:])

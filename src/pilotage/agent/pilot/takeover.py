@@ -1,4 +1,4 @@
-"""What dead pilots left: the events that nobody told yet, their scratch folder, and processes that outlived them."""
+"""Takes over from dead pilots: delivers their events, removes their scratch folders, kills their processes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pilotage.agent.link.link import Link
 
 ANSWER_SECONDS = 30.0
-SETTLE_SECONDS = 10.0  # how long who settles waits for a service that starts just now; a later one asks again
+SETTLE_SECONDS = 10.0  # how long `settle` waits for a service that is starting
 AGAIN_SECONDS = (0.05, 1.0)
 BATCH_EVENTS = 1000
 SEQUENCE = 1 << 40  # greater than that of any exchange of the pilot itself
 
 
 class DeadPilot(NamedTuple):
-    """What is left of one pilot; the descriptor holds its lock."""
+    """A dead pilot; the descriptor holds its lock."""
 
     pilot: str
     site: str
@@ -38,7 +38,7 @@ class DeadPilot(NamedTuple):
 
 
 def find_dead_pilots(spool: Path) -> list[DeadPilot]:
-    """The pilots of a spool folder whose lock is free; it is held from now on, so that one alone tells their end."""
+    """Find the pilots of a spool folder whose lock is free, and lock it, so that only one process reports their end."""
     found = []
     for draft in spool.glob(f".*{DRAFT_SUFFIX}"):
         _remove_if_free(draft)
@@ -56,7 +56,7 @@ def find_dead_pilots(spool: Path) -> list[DeadPilot]:
 
 
 def _remove_if_free(draft: Path) -> None:
-    """Remove a lock that somebody died over before it had its name; who is about to take it begins anew."""
+    """Remove a draft lock whose writer died; a writer that is still alive starts over."""
     with contextlib.suppress(OSError):
         descriptor = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -71,7 +71,7 @@ def _read_dead_pilot(descriptor: int) -> DeadPilot | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink == 0:
-            return None  # somebody else was quicker
+            return None  # another process was faster
         said = json.loads(os.pread(descriptor, 4096, 0))
         return DeadPilot(said["pilot"], said["site"], said["request"], descriptor)
     except (OSError, ValueError, KeyError):
@@ -79,7 +79,7 @@ def _read_dead_pilot(descriptor: int) -> DeadPilot | None:
 
 
 def clean_up(dead_pilot: DeadPilot, *, scratch: Path) -> None:
-    """End what a dead pilot started and remove its scratch folder."""
+    """Kill the processes of a dead pilot and remove its scratch folder."""
     import shutil
 
     sweep({dead_pilot.pilot})
@@ -87,7 +87,7 @@ def clean_up(dead_pilot: DeadPilot, *, scratch: Path) -> None:
 
 
 def own_credentials(dead_pilot: DeadPilot, *, spool: Path, token_file: str) -> Credentials:
-    """What to show for a dead pilot: its own token, which it left beside its events; the given one where it had none yet."""
+    """The credentials of a dead pilot: its own token, kept beside its events; the given one if it had none yet."""
     from pilotage.agent.link.connect import Credentials
 
     return Credentials(token_file, spool / f"{dead_pilot.pilot}{TOKEN_SUFFIX}")
@@ -101,7 +101,7 @@ def deliver(
     connect: Callable[[Credentials], Link],
     reason: str = "killed",
 ) -> bool:
-    """Tell what a dead pilot could not, its end last; whether the service has all of it, and nothing is left here."""
+    """Deliver the events of a dead pilot, its end last; returns whether the service has all, and the files are removed."""
     texts = _events(spool / f"{dead_pilot.pilot}{EVENTS_SUFFIX}")
     last = counters_of(texts[-1]) if texts else None
     if texts and last is not None:
@@ -123,16 +123,16 @@ def deliver(
 
 
 def has_results(dead_pilot: DeadPilot, *, spool: Path) -> bool:
-    """Whether a dead pilot left the end of an attempt, which may not have been told."""
+    """Tell whether a dead pilot left an attempt's end, which may be undelivered."""
     return any(b'"type":"AttemptFinished"' in text for text in _events(spool / f"{dead_pilot.pilot}{EVENTS_SUFFIX}"))
 
 
 def settle(
     state: Path, *, token_file: str, connect: Callable[[Credentials], Link], patience_seconds: float = SETTLE_SECONDS
 ) -> bool:
-    """End and remove what the dead pilots of a state folder left, and tell what they could not; whether all is told.
+    """Clean up after the dead pilots of a state folder, and deliver their events; returns whether all are delivered.
 
-    A service that does not answer is asked again for a while: it may have died with the pilots, and be about to return.
+    Retries for a while if the service does not answer: it may have died with the pilots, and be about to return.
     """
     spool = state / "spool"
     left = find_dead_pilots(spool)
@@ -155,13 +155,13 @@ def settle(
 
 
 def release_lock(dead_pilot: DeadPilot) -> None:
-    """Let go of the lock."""
+    """Release the lock."""
     with contextlib.suppress(OSError):
         os.close(dead_pilot.descriptor)
 
 
 def _events(file: Path) -> list[bytes]:
-    """The whole lines of a file of events; what follows a damaged one was never acknowledged, and may not be whole."""
+    """The valid lines of an events file up to the first damaged one; later lines were never acknowledged."""
     texts = []
     try:
         content = file.read_bytes()
@@ -185,7 +185,7 @@ def _tell(link: Link, credentials: Credentials, dead_pilot: DeadPilot, texts: li
     said: dict[str, Any] = {"pilot": dead_pilot.pilot, "site": dead_pilot.site, "sequence": SEQUENCE + number}
     said["leaving"] = "gone"
     last = counters_of(texts[-1])
-    # Of one that died before it was ever answered, or so long ago that its token has ended, an answer is a token to say all this with.
+    # If the pilot died before its first answer, or its token has expired, the first answer brings a token for the rest.
     for _ in range(3):
         shown, ended = credentials(), encode(credentials.ended).encode()
         told = (encode(said).encode()[:-1], b",".join(texts), ended)

@@ -1,8 +1,8 @@
-"""The agent of a site: in its user's account at the cluster, it submits and withdraws pilots as the service wants.
+"""The site agent: submits and cancels pilots from inside a cluster, under its user's account, as the service wants.
 
-It asks the service, which answers when there is something to do; looks at the batch system; and says what it has seen. All
-that counts is in the batch system and in a small file, so that it may end and begin at any moment. Pilots do not need it,
-but for the way to the service where that leads through its relay.
+It polls the service, which answers when there is something to do; lists the batch system; and reports what it found.
+All state is in the batch system and in a small file, so that the agent may end and start at any moment. Pilots do not
+need it, unless they reach the service through its relay.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from pilotage.agent.site.state_folder import SiteRecords
 
 
-# Commands of the batch system, run on this computer for the agent of a site, and what batch systems there are.
+# Running commands of the batch system on this computer, and finding out which batch systems are installed.
 
 CALL_SECONDS = 50.0
-"""So long a command may take: where one hangs, that is told within a minute."""
+"""Time limit of a command: one that hangs is reported within a minute."""
 _NOT_FOUND = 127
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 # Looked up here: between fork and exec nothing may be imported.
@@ -50,7 +50,7 @@ _prctl: Any = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 def run_here(call: Call, *, seconds: float = CALL_SECONDS) -> Answer:
-    """Run a command, without a shell and for a limited time; without an exit status where it did not end."""
+    """Run a command without a shell, with a time limit; `exit_status` is None if it did not end."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
     try:
         process = subprocess.Popen(
@@ -60,8 +60,8 @@ def run_here(call: Call, *, seconds: float = CALL_SECONDS) -> Answer:
             stderr=subprocess.PIPE,
             env={**environment, "LC_ALL": "C"},
             start_new_session=True,
-            # A submission that outlives who asked for it could come to something after it was looked for.
-            preexec_fn=_die_with_us,  # noqa: PLW1509 # it makes one system call, and no lock is taken
+            # A submission that outlived this process could be queued after the next one has listed the batch system.
+            preexec_fn=_die_with_us,  # noqa: PLW1509 # it makes one system call and takes no lock
         )
     except (FileNotFoundError, PermissionError) as error:
         return Answer(_NOT_FOUND, "", f"{call.argv[0]}: {error.strerror}")
@@ -72,7 +72,7 @@ def run_here(call: Call, *, seconds: float = CALL_SECONDS) -> Answer:
             said = process.communicate(call.stdin.encode("utf-8", "surrogateescape"), timeout=seconds)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)  # with what it started, which holds its output open
+                os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold its output open
             process.communicate()
             return Answer(None, "", f"{call.argv[0]} did not end within {seconds:g} s")
     stdout, stderr = (text.decode("utf-8", "surrogateescape") for text in said)
@@ -85,7 +85,7 @@ def _die_with_us() -> None:
 
 
 def schedulers_here(run: Callable[[Call], Answer] = run_here) -> dict[str, str]:
-    """The batch systems whose commands are here, with their versions; those that were tried on real ones first."""
+    """The installed batch systems with their versions; those tested on real systems first."""
     found = {}
     for name, kind in sorted(dialects().items(), key=lambda each: (each[1].experimental, each[0])):
         dialect = kind("pilotage")
@@ -97,12 +97,12 @@ def schedulers_here(run: Callable[[Call], Answer] = run_here) -> dict[str, str]:
 
 BACKOFF_SECONDS = (0.2, 10.0)
 DENIED_SECONDS = 10.0
-LATE_SECONDS = 30.0  # so much longer than an interval an answer may take
+LATE_SECONDS = 30.0  # an answer may arrive so much later than the interval
 COMPLAIN_SECONDS = 300.0
 REST_LOOKS = 12
-"""Where nothing of ours is and nothing should be, the batch system is asked so many times as seldom."""
+"""With no batch jobs present or wanted, the batch system is listed so many times less often."""
 ASKED_SECONDS = 2.0
-"""So often it is looked for what may have been submitted: a batch system is not asked each time that the service speaks."""
+"""Least time between two listings for submissions in doubt, however often the service answers."""
 
 
 class CannotDrive(Unknown):
@@ -110,14 +110,14 @@ class CannotDrive(Unknown):
 
 
 class SiteAgentSettings(NamedTuple):
-    """What the agent of a site is told when it is started."""
+    """Command-line settings of the site agent."""
 
     site: str
     version: str = "unknown"
     scheduler: str = "auto"
     settle_seconds: float = EARLIER_SECONDS
-    deserted_seconds: float = 0.0  # without the service for so long it ends; 0: never
-    started_as: str = ""  # what the service that started it knows this start by; none: somebody else did
+    deserted_seconds: float = 0.0  # it ends after so long without the service; 0: never
+    started_as: str = ""  # identifies this start for the service that made it; empty: started by hand
 
 
 class SiteAgent:
@@ -133,7 +133,6 @@ class SiteAgent:
         credentials: Credentials,
         run: Callable[[Call], Answer] = run_here,
     ) -> None:
-        """Take where it works, what it remembers, and how it reaches the service; nothing is done yet."""
         self._settings = settings
         self._place = place
         self._memory = memory
@@ -148,14 +147,14 @@ class SiteAgent:
         self._interval_seconds = 10.0
         self._backoff_seconds = BACKOFF_SECONDS[0]
         self._complained: dict[str, float] = {}
-        self._seen: tuple[bool, str] | None = None  # what the batch system was last found to be
+        self._seen: tuple[bool, str] | None = None  # whether the batch system answered, and why not
         self._seen_said: tuple[bool, str] | None = None
         self._noticed_said: list[Notice] = []
         self._submitter: SiteSubmitters | None = None
         self._submitter_for: tuple[str, str, tuple[str, ...]] = ("", "", ())
-        self._scheduler = ""  # what it drives
-        self._answered = False  # whether that ever answered
-        self._found: str | None = None  # what is here instead, where that was looked for
+        self._scheduler = ""  # the batch system in use
+        self._answered = False  # whether it ever answered
+        self._found: str | None = None  # the batch systems installed instead, once looked for
         self._link: Link | None = None
         self._heard_at = time.monotonic()
         self._looked_at = -math.inf
@@ -163,14 +162,14 @@ class SiteAgent:
         self._awake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> str:
-        """Work until it is asked to leave; why it left."""
+        """Work until asked to leave; returns the reason."""
         while not self._leaving:
             heard = self._exchange()
             self._look()
             if heard:
                 self._heard_at = time.monotonic()
             elif 0.0 < self._settings.deserted_seconds <= time.monotonic() - self._heard_at:
-                self.ask_to_leave("the service was not reached for too long")
+                self.ask_to_leave("the service could not be reached for too long")
             else:
                 self._pause(self._backoff_seconds)
                 self._backoff_seconds = min(2.0 * self._backoff_seconds, BACKOFF_SECONDS[1])
@@ -178,7 +177,7 @@ class SiteAgent:
         return self._leaving
 
     def ask_to_leave(self, reason: str) -> None:
-        """From a signal handler or another thread: end soon. Pilots go on."""
+        """End soon; pilots go on. May be called from a signal handler or another thread."""
         self._leaving = self._leaving or reason
         with contextlib.suppress(OSError):
             os.write(self._wake, b"!")
@@ -186,7 +185,7 @@ class SiteAgent:
     # --- the batch system --------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Look around at the site, and do what is wanted there."""
+        """List the batch system, and submit and cancel as wanted."""
         if self._leaving:
             return
         try:
@@ -203,13 +202,13 @@ class SiteAgent:
             self._seen = (False, why)
             self._complain("site", f"the batch system does not answer: {why}")
         except OSError as error:
-            self._seen = (False, f"the agent of the site cannot work: {error}")
+            self._seen = (False, f"the site agent cannot work: {error}")
             self._complain("disk", f"cannot work: {error}")
         else:
             self._seen = (True, self._work.message)
 
     def _is_due(self) -> bool:
-        """Whether to look around: not each time that the service has something to say."""
+        """Tell whether to list the batch system: not each time that the service answers."""
         memory = self._memory
         waits = any(record.state == ASKED for record in memory.records.values())
         pause_seconds = 0.5 * self._interval_seconds
@@ -220,15 +219,15 @@ class SiteAgent:
     def _current_submitter(self) -> SiteSubmitters | None:
         entry, prefix = self._memory.entry, self._memory.prefix
         if entry is None or not prefix:
-            return None  # the service was never heard
+            return None  # the service has not answered yet
         scheduler, setup = self._named_scheduler(str(entry.get("kind", ""))), tuple(entry.get("setup") or ())
         if self._submitter is None or self._submitter_for != (scheduler, prefix, setup):
             if scheduler != self._scheduler:
-                say(f"the batch system is {scheduler}, as the entry of the site says")
+                say(f"the batch system is {scheduler}, by the entry of the site")
             self._scheduler = self._memory.scheduler = scheduler
             self._submitter_for = (scheduler, prefix, setup)
             self._answered, self._found = False, None
-            self._looked_at = -math.inf  # nothing is done before it is known what an earlier process did
+            self._looked_at = -math.inf  # submit nothing before a listing shows what an earlier process did
             self._submitter = SiteSubmitters(
                 self._make_submitter(scheduler),
                 memory=self._memory,
@@ -241,34 +240,34 @@ class SiteAgent:
         return Submitter(dialects()[scheduler](self._submitter_for[1]), self._runs(), self._job_template)
 
     def _named_scheduler(self, kind: str) -> str:
-        """The batch system that the entry names; raises `CannotDrive`."""
+        """The batch system that the site's entry names; raises `CannotDrive`."""
         wanted = self._settings.scheduler
         if wanted not in ("auto", kind):
             raise CannotDrive(
-                f"its entry says `kind: {kind}`, and its agent was started with --scheduler={wanted}:"
-                " start it again without that, or change the entry"
+                f"its entry says `kind: {kind}`, but its agent was started with --scheduler={wanted}:"
+                " start it again without that option, or change the entry"
             )
         if kind not in dialects():
             known = ", ".join(dialects())
             raise CannotDrive(
-                f"its entry says `kind: {kind}`, and its agent has no such dialect, but {known}:"
+                f"its entry says `kind: {kind}`, but its agent only knows {known}:"
                 " start it again from the file that `pilotage site pack --output` writes"
             )
         return kind
 
     def _why_not(self, unknown: Unknown) -> str:
-        """What keeps the agent from driving what its entry says: another system may be here instead, or none."""
+        """Why the agent cannot use the entry's batch system: another one may be installed, or none."""
         if not self._answered and self._found is None and self._submitter is not None:
             run, dialect = self._runs(), dialects()[self._scheduler]("pilotage")
             answer = run(dialect.is_here()) if dialect.version_words else Answer(None)
-            is_here = answer.exit_status is None or bool(dialect.version(answer))  # it may hang, and be here
+            is_here = answer.exit_status is None or bool(dialect.version(answer))  # a hanging command is installed, too
             self._found = "" if is_here else _named(schedulers_here(run))
         if self._answered or not self._found:
             return str(unknown)
-        return f"its entry says `kind: {self._scheduler}`, and what is found here is {self._found}: {unknown}"
+        return f"its entry says `kind: {self._scheduler}`, but this computer has {self._found}: {unknown}"
 
     def _runs(self) -> Callable[[Call], Answer]:
-        """What runs commands of the batch system, as its entry says."""
+        """The function that runs commands of the batch system, with the setup of the entry."""
         setup = self._submitter_for[2]
         return in_login_shell(self._run, setup) if setup else self._run
 
@@ -278,7 +277,7 @@ class SiteAgent:
     # --- the service ---------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> bool:
-        """Say what there is to say, and wait for the answer; whether it came."""
+        """Send the reports and wait for the answer; returns whether it arrived."""
         self._sequence += 1
         reports = self._reports.due()
         if self._seen is not None and self._seen != self._seen_said:
@@ -313,20 +312,20 @@ class SiteAgent:
                 return False
             hears = json.loads(answer.body)
             if hears["agent"] != self._id or hears["sequence"] != self._sequence:
-                raise LinkBroken("it answers somebody else")
+                raise LinkBroken("the answer is for another agent")
             self._hear(hears, answer)
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._drop()
             self._reports.forget()
             self._complain("service", f"no answer from the service: {error}")
             return False
-        # Another service may not have heard it, and is told with the next one.
+        # Another service may not have it, and gets it with the next message.
         self._seen_said = seen if self._service == service else None
         self._noticed_said = noticed if self._service == service else []
         return True
 
     def _ask(self, body: bytes) -> HttpAnswer | None:
-        """One request; None where the agent is to leave. A connection that rested and was closed says nothing."""
+        """Send one request; None if the agent is to leave. Retries once if an idle connection was closed."""
         for fresh in (False, True):
             if fresh:
                 self._drop()
@@ -362,9 +361,9 @@ class SiteAgent:
 
     def _hear(self, hears: dict[str, Any], answer: HttpAnswer) -> None:
         if self._complained.pop("service", None) is not None:
-            say("the service answers")
+            say("connected to the service")
         if hears["service"] != self._service:
-            self._reports.forget()  # another one, which may know less than the last
+            self._reports.forget()  # another service, which may know less than the last
         self._service, self._heard = str(hears["service"]), int(hears.get("number", 0))
         self._interval_seconds = float(hears.get("interval_seconds", 10.0))
         self._backoff_seconds = BACKOFF_SECONDS[0]
@@ -379,7 +378,7 @@ class SiteAgent:
     def _refused(self, answer: HttpAnswer) -> None:
         told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
         self._reports.forget()
-        self._complain("service", f"the service does not take what this agent says: {told}")
+        self._complain("service", f"the service rejects this agent's messages: {told}")
         if answer.status in (401, 403):
             self._credentials.look_again()
             self._backoff_seconds = max(self._backoff_seconds, DENIED_SECONDS)

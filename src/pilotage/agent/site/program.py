@@ -1,4 +1,4 @@
-"""`agent.pyz site …`: the agent of a site as a program, with its relay, its lock and its line in the crontab."""
+"""`agent.pyz site …`: the site agent's command line, with its relay, its lock and its line in the crontab."""
 
 from __future__ import annotations
 
@@ -26,53 +26,49 @@ if TYPE_CHECKING:
 
 RUNS_ALREADY, FAILED = 3, 1
 LEAVES_SECONDS, LOOK_SECONDS = 10.0, 0.2
-"""So long one that was told to leave may take, and so often the next one looks whether it has left."""
+"""How long a site agent may take to leave, and how often its successor checks."""
 LOG_FILE = "site-agent.log"
 HOME_FOLDER = ".pilotage-site"
 _SITE = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
-_ANYWHERE = ("", "0.0.0.0", "::")  # nodes of the cluster must reach it
+_ANYWHERE = ("", "0.0.0.0", "::")  # the nodes of the cluster must reach it
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What the program takes."""
+    """Add the options of the site agent."""
     parser.add_argument("--server", required=True, metavar="ADDRESS", help="https://HOST:PORT or unix:PATH")
-    parser.add_argument("--site", required=True, metavar="NAME", help="the site that it is at")
+    parser.add_argument("--site", required=True, metavar="NAME", help="name of the site")
     parser.add_argument(
         "--folder", default="", metavar="DIR",
-        help=f"where it works, on a disk that all nodes share; unless given ~/{HOME_FOLDER}/NAME of the site",
+        help=f"folder to work in, on a disk that all nodes share; default: ~/{HOME_FOLDER}/NAME of the site",
     )  # fmt: skip
     parser.add_argument(
         "--scheduler", default="auto", metavar="NAME",
-        help="the only batch system that it drives; auto: whichever the entry of the site names",
+        help="the only batch system to use; auto: the one that the entry of the site names",
     )  # fmt: skip
-    parser.add_argument("--token-file", default="", metavar="FILE", help="what it shows to the service")
+    parser.add_argument("--token-file", default="", metavar="FILE", help="file with the token to authenticate with")
+    parser.add_argument("--ca-file", default="", metavar="FILE", help="the only CA certificate to trust")
     parser.add_argument(
-        "--ca-file", default="", metavar="FILE", help="the only authority whose certificate it believes"
+        "--listen", default="", metavar="HOST:PORT", help="relay for nodes that reach only this computer"
+    )
+    parser.add_argument("--spool", action="store_true", help="relay for nodes that share only the folder")
+    parser.add_argument(
+        "--settle", type=float, default=30.0, metavar="SECONDS", help="until submissions of an earlier agent are listed"
     )
     parser.add_argument(
-        "--listen", default="", metavar="HOST:PORT", help="relay for nodes that reach this computer alone"
+        "--deserted", type=float, default=0.0, metavar="SECONDS", help="end after this time without service; 0: never"
     )
-    parser.add_argument("--spool", action="store_true", help="relay for nodes that share nothing but the folder")
-    parser.add_argument(
-        "--settle", type=float, default=30.0, metavar="SECONDS", help="until what an earlier agent submitted is listed"
-    )
-    parser.add_argument(
-        "--deserted", type=float, default=0.0, metavar="SECONDS", help="end without the service after; 0: never"
-    )
-    parser.add_argument(
-        "--started-as", default="", metavar="MARK", help="what the service that starts it calls this start"
-    )
-    parser.add_argument("--unless-running", action="store_true", help="end without a word where it runs already")
+    parser.add_argument("--started-as", default="", metavar="MARK", help="how the service identifies this start")
+    parser.add_argument("--unless-running", action="store_true", help="end silently if it runs already")
     cron = parser.add_mutually_exclusive_group()
     cron.add_argument(
         "--install-cron", action="store_true",
-        help="have cron start it with this computer, and again where it was killed, and end",
+        help="let cron start it at boot, and again after a crash; then end",
     )  # fmt: skip
-    cron.add_argument("--uninstall-cron", action="store_true", help="have cron start it no more, and end")
+    cron.add_argument("--uninstall-cron", action="store_true", help="remove it from the crontab; then end")
 
 
 def main(chosen: argparse.Namespace) -> int:
-    """Run it; the exit status."""
+    """Run the site agent and return its exit status."""
     try:
         folder = folder_of(chosen.folder, site=chosen.site)
         Address.parse(chosen.server)
@@ -90,13 +86,13 @@ def main(chosen: argparse.Namespace) -> int:
 
 
 def folder_of(named: str, *, site: str) -> Path:
-    """Where the agent of a site works: where its user says, else in a folder of the site below their home.
+    """The folder of a site agent: the given one, else a folder of the site below the user's home.
 
-    Home folders of clusters are on a disk that the nodes share. Two sites have two folders, since an agent has its own to
-    itself. Raises `ValueError` for what is no name of a site.
+    Home folders of clusters are on a disk that the nodes share. Each site has a folder of its own, which one agent
+    uses. Raises `ValueError` for an invalid site name.
     """
     if not named and not _SITE.fullmatch(site):
-        raise ValueError(f"--site is no name of a site, so that there is no folder of its own for it: {site!r}")
+        raise ValueError(f"--site is not a valid site name, so that its folder cannot be named: {site!r}")
     return Path(os.path.abspath(os.path.expanduser(named or f"~/{HOME_FOLDER}/{site}")))
 
 
@@ -106,8 +102,8 @@ def _cron(chosen: argparse.Namespace, folder: Path) -> int:
     else:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         changed = install(_command(chosen, folder), folder, log=folder / LOG_FILE)
-        said = "put into" if changed else "already in"
-    sys.stdout.write(f"the agent of site {chosen.site} is {said} your crontab\n")
+        said = "added to" if changed else "already in"
+    sys.stdout.write(f"the site agent of {chosen.site} is {said} your crontab\n")
     return 0
 
 
@@ -121,7 +117,7 @@ def _command(chosen: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def _own_file() -> Path:
-    """The archive that this is; raises `OSError` where it is none: nothing could be started at a node then."""
+    """Our own archive; raises `OSError` if we run from elsewhere: nodes could start no agent then."""
     file = Path(os.path.abspath(sys.argv[0]))
     if not file.is_file() or file.suffix != ".pyz":
         raise OSError(f"{file} is not the agent in one file: start agent-VERSION.pyz, which `pilotage` makes")
@@ -142,7 +138,7 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
 
     def lost() -> None:
         for each in asked:
-            each.ask_to_leave("another agent of this folder has taken over")
+            each.ask_to_leave("another agent has taken over this folder")
 
     lock = FolderLock(folder, lost=lost)
     _take(lock, patience_seconds=LEAVES_SECONDS if chosen.started_as else 0.0)
@@ -166,18 +162,18 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
         asked.append(agent)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: agent.ask_to_leave(signal.Signals(number).name))
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it goes on when who started it hangs up
-        say(f"the agent of site {chosen.site} works; pilots ask {place.server}")
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it goes on when its terminal closes
+        say(f"the site agent of {chosen.site} runs; pilots connect to {place.server}")
         why = agent.run()
         relaying.stop()
-        say(f"the agent of site {chosen.site} ends: {why}; its pilots go on")
+        say(f"the site agent of {chosen.site} ends: {why}; its pilots go on")
     finally:
         lock.release()
     return 0
 
 
 def _take(lock: FolderLock, *, patience_seconds: float) -> None:
-    """Take the lock of the folder; raises `AlreadyRuns`, at once or where who has it does not leave."""
+    """Take the lock of the folder; raises `AlreadyRuns`, after some patience if its holder was told to leave."""
     until = time.monotonic() + patience_seconds
     while True:
         try:
@@ -191,13 +187,13 @@ def _take(lock: FolderLock, *, patience_seconds: float) -> None:
 
 
 def _start_relays(relaying: object, chosen: argparse.Namespace, place: SiteFolder, memory: SiteRecords) -> None:
-    """Start what was asked for, and say what pilots are told."""
+    """Start the requested relays, and set the address that pilots connect to."""
     from pilotage.agent.site.relay import Relaying, bound
 
     assert isinstance(relaying, Relaying)
     listener = None
     place.server = chosen.server
-    # A socket of this computer is no use to a node.
+    # Nodes cannot use a Unix socket of this computer.
     spool = chosen.spool or (chosen.server.startswith("unix:") and not chosen.listen)
     if spool:
         place.server = f"spool:{place.relay_folder}"
@@ -206,7 +202,7 @@ def _start_relays(relaying: object, chosen: argparse.Namespace, place: SiteFolde
         if not port.isdigit():
             raise ValueError(f"--listen takes HOST:PORT, not {chosen.listen!r}")
         host = host.strip("[]")
-        # Pilots that live know the port of before.
+        # Running pilots know the previous port.
         listener = _bound_again(host, int(port), memory.port) if not int(port) else bound(host, int(port))
         memory.port = listener.getsockname()[1]
         memory.save()
@@ -223,51 +219,50 @@ def _bound_again(host: str, port: int, before: int) -> socket.socket:
         try:
             return bound(host, before)
         except OSError:
-            pass  # it is somebody else's by now
+            pass  # another program has the port now
     return bound(host, port)
 
 
-# Two lines in the user's own crontab, by which the agent of a site comes back when its computer does, and where it
-# was killed.
+# Two lines in the user's crontab start the site agent at boot and after a crash.
 #
-# Both start it in a login shell: cron itself gives next to nothing, and the commands of the batch system would not
-# be found.
+# Both use a login shell: cron's own environment has almost nothing, and the commands of the batch system would not be
+# found.
 
 TIMES = ("@reboot", "*/5 * * * *")
-"""When it is started: one that runs is left alone."""
+"""When cron starts it; a second one ends at once."""
 _NONE_YET = "no crontab for"
 _SECONDS = 30
 
 
 class NoCrontab(AgentError):
-    """There is no crontab here, or it may not be used; the message says what to do instead."""
+    """The crontab is missing or may not be used; the message says what to do instead."""
 
 
 def mark_of(folder: Path) -> str:
-    """What the lines of a folder's agent end with, by which they are known again."""
+    """The comment at the end of a site agent's lines, to find them again."""
     return f"# pilotage site agent {folder}"
 
 
 def lines_for(command: Sequence[str], folder: Path, *, log: Path) -> list[str]:
-    """The lines: the command in a login shell at each of its times, and what it says in a file, but nothing of the profile."""
+    """The crontab lines: the command in a login shell, with its output in a file and that of the profile discarded."""
     shell = shutil.which("bash") or "/bin/sh"
     script = f'exec "$@" >>{shlex.quote(str(log))} 2>&1'
     words = f"{shlex.join([shell, '-l', '-c', script, shell, *command])} >/dev/null 2>&1"
     if any(char in words + str(folder) for char in "\n\r"):
-        raise NoCrontab("a line of a crontab cannot hold a name of several lines", subject=str(folder))
-    # A % ends the command in a crontab, unless a backslash stands before it.
+        raise NoCrontab("a crontab line cannot contain a name with line breaks", subject=str(folder))
+    # A % ends the command in a crontab, unless it is escaped.
     return [f"{when} {words} {mark_of(folder)}".replace("%", "\\%") for when in TIMES]
 
 
 def install(command: Sequence[str], folder: Path, *, log: Path) -> bool:
-    """Put the lines into the crontab, in place of older ones; whether that changed anything."""
+    """Put the lines into the crontab, in place of older ones; returns whether it changed."""
     before = _read()
     after = [*_others(before, folder), *lines_for(command, folder, log=log)]
     return _write(before, after)
 
 
 def uninstall(folder: Path) -> bool:
-    """Remove the lines; whether there was one."""
+    """Remove the lines; returns whether there were any."""
     before = _read()
     return _write(before, _others(before, folder))
 
@@ -283,7 +278,7 @@ def _program() -> str:
     if program is None:
         raise NoCrontab(
             "there is no crontab here",
-            next_step="start the agent again by hand after a restart of this computer, or by what the site offers instead",
+            next_step="start the agent by hand after each reboot, or use what the site offers instead",
         )
     return program
 
@@ -294,7 +289,7 @@ def _read() -> list[str]:
     )
     said = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode and _NONE_YET not in said:
-        raise NoCrontab("the crontab cannot be read", got=said, next_step="ask the site whether you may use cron")
+        raise NoCrontab("cannot read the crontab", got=said, next_step="ask the site whether you may use cron")
     return done.stdout.decode("utf-8", "surrogateescape").splitlines() if not done.returncode else []
 
 
@@ -305,5 +300,5 @@ def _write(before: Sequence[str], after: Sequence[str]) -> bool:
     done = subprocess.run([_program(), "-"], input=content, capture_output=True, timeout=_SECONDS, check=False)
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip()
-        raise NoCrontab("the crontab cannot be written", got=said, next_step="ask the site whether you may use cron")
+        raise NoCrontab("cannot write the crontab", got=said, next_step="ask the site whether you may use cron")
     return True

@@ -1,4 +1,4 @@
-"""What the agent of a site does there: it brings what is wanted together with what is there, by keys, and notes what came of it."""
+"""Reconciles wanted batch jobs with listed ones, by key: the site agent submits, cancels and records the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pilotage.agent.site.state_folder import SiteRecords
 
 EARLIER_SECONDS = 30.0
-"""So long after a submission that an earlier process may have made, what it queued is seen in a listing."""
+"""How long a submission of an earlier process may take to show up in a listing."""
 BUSY_SECONDS = (5.0, 300.0)
 CANCEL_SECONDS = 30.0
 TOGETHER_MAX = 100
@@ -29,44 +29,43 @@ SUBMIT_PILOT, SUBMIT_ATTEMPT, CANCEL = "submit-pilot", "submit-attempt", "cancel
 
 
 class BatchAccess(Protocol):
-    """What is needed of `Submitter`."""
+    """The part of `Submitter` that is used here."""
 
     def submit_pilots(self, key: str, count: int = 1) -> list[str]:
-        """Start pilots."""
+        """Submit pilots."""
         ...
 
     def submit_attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> str:
-        """Start an agent for one attempt."""
+        """Submit an agent for one attempt."""
         ...
 
     def cancel(self, *keys: str) -> None:
-        """End things."""
+        """Cancel batch jobs."""
         ...
 
     def listing(self, expected: Collection[str] = ()) -> dict[str, Any]:
-        """What is there, and what has ended."""
+        """List present and ended batch jobs."""
         ...
 
     def notice(self, unheard: Collection[str]) -> list[Notice]:
-        """What somebody should know of things that have not spoken."""
+        """Report held and silent batch jobs."""
         ...
 
 
 class SiteWork:
-    """Does what is wanted, with the memory that makes it safe to die at any moment."""
+    """Submits and cancels as the service wants; its records make it safe to die at any moment."""
 
     def __init__(self, memory: SiteRecords, *, settle_seconds: float = EARLIER_SECONDS) -> None:
-        """Take the memory; nothing is done yet."""
         self._memory = memory
         self._settle_seconds = settle_seconds
         self._busy_until = 0.0
         self._busy_seconds = BUSY_SECONDS[0]
         self._cancelled_at: dict[str, float] = {}
-        self.message = ""  # why what is wanted waits
-        self.noticed: list[Notice] = []  # at the last look
+        self.message = ""  # why wanted submissions wait
+        self.noticed: list[Notice] = []  # in the last listing
 
     def look(self, submitter: BatchAccess) -> None:
-        """Note what is there and what has ended; raises `Unknown`."""
+        """Record which batch jobs are present and which have ended; raises `Unknown`."""
         memory = self._memory
         submitted = {key for key, record in memory.records.items() if record.state == SUBMITTED}
         over = {key for key, record in memory.records.items() if record.state in (GONE, ASKED)}
@@ -79,7 +78,7 @@ class SiteWork:
         memory.save()
 
     def act(self, submitter: BatchAccess) -> None:
-        """Do what is wanted and not done; raises `Unknown`, and `OSError` where nothing can be noted."""
+        """Submit and cancel as wanted; raises `Unknown`, and `OSError` if nothing can be recorded."""
         memory = self._memory
         cancelled = [str(each["key"]) for each in memory.effects if each.get("type") == CANCEL]
         self._submit(submitter, [each for each in memory.effects if each.get("type") != CANCEL], {*cancelled})
@@ -103,7 +102,7 @@ class SiteWork:
             key = str(effect["key"])
             record = self._memory.records.get(key)
             if record is not None and record.state == ASKED and self._memory.age_seconds(key) < self._settle_seconds:
-                continue  # it may be there: it is looked for
+                continue  # it may be queued: wait for a listing
             if record is not None and record.state != ASKED:
                 continue
             if key in cancelled:
@@ -118,7 +117,7 @@ class SiteWork:
             for group in _together(wanted):
                 self._start(submitter, group)
         except Busy as busy:
-            self.message = f"the batch system takes no more now: {busy}"
+            self.message = f"the batch system accepts no more now: {busy}"
             self._busy_until = time.monotonic() + self._busy_seconds
             self._busy_seconds = min(2.0 * self._busy_seconds, BUSY_SECONDS[1])
         else:
@@ -128,7 +127,7 @@ class SiteWork:
         memory, keys = self._memory, [str(each["key"]) for each in group]
         for key in keys:
             memory.note(key, ASKED)
-        memory.save()  # before anything is started: whoever comes after us must know
+        memory.save()  # before the submission: our successor must know of it
         first, begun = group[0], time.monotonic()
         try:
             if first.get("type") == SUBMIT_PILOT:
@@ -147,14 +146,14 @@ class SiteWork:
             memory.save()
             raise
         else:
-            seconds = (time.monotonic() - begun) / max(1, len(native_ids))  # one call did it for all of them
-            for key, native_id in zip(keys, native_ids):  # noqa: B905 # there may be fewer, and Python 3.8 has no strict
+            seconds = (time.monotonic() - begun) / max(1, len(native_ids))  # one call submitted all of them
+            for key, native_id in zip(keys, native_ids):  # noqa: B905 # may be fewer; Python 3.8 has no `strict`
                 memory.note(key, SUBMITTED, native_id=native_id, seconds=seconds)
         memory.save()
 
 
 def _together(effects: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Pilots whose keys follow each other go together; everything else by itself."""
+    """Groups pilots with consecutive keys; everything else stays alone."""
     groups: list[list[Mapping[str, Any]]] = []
     for effect in effects:
         last = groups[-1] if groups else []
@@ -171,16 +170,15 @@ def _together(effects: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, An
 
 
 class Reports:
-    """What the service is to hear: everything that it asks or expects and that is known here, but not over and over at once."""
+    """Reports to the service: everything known that it wants or expects, without repeating it at once."""
 
     def __init__(self, memory: SiteRecords, site: str) -> None:
-        """Take the memory."""
         self._memory = memory
         self._site = site
         self._said: dict[tuple[str, str], float] = {}
 
     def due(self) -> list[dict[str, Any]]:
-        """What to say now."""
+        """The reports to send now."""
         memory, now = self._memory, time.monotonic()
         asked = {str(each["key"]) for each in memory.effects if each.get("type") != CANCEL}
         cancelled = {str(each["key"]) for each in memory.effects if each.get("type") == CANCEL}
@@ -207,26 +205,25 @@ class Reports:
         return reports
 
     def unspoken_of(self) -> list[str]:
-        """What is there and the service neither wants nor expects: it may want it to end."""
+        """Batch jobs that the service neither wants nor expects: it may want to cancel them."""
         records = self._memory.records.items()
         return [key for key, record in records if record.state == SUBMITTED and record.absent_at][:UNSPOKEN_OF_MAX]
 
     def forget(self) -> None:
-        """Nothing that was said counts: it was not heard, or another service listens now."""
+        """Report everything again: the last message was lost, or another service listens now."""
         self._said.clear()
 
 
-# The batch systems at which the agent of a site has something: the one that its entry names, and those that it
-# named before.
+# The batch systems with jobs of ours: the one that the site's entry names, and those that it named before.
 #
-# What was submitted to another one before the entry changed is looked at and ended there, for as long as anything
-# of it is left. One that does not answer any more holds up nobody: it is asked more and more seldom.
+# Jobs submitted before the entry changed are listed and cancelled there as long as any is left. A former batch system
+# that does not answer delays nothing: it is asked at growing intervals.
 
 LOOK_AGAIN_SECONDS = (10.0, 600.0)
 
 
 class _Former:
-    """A batch system that the entry named before."""
+    """A batch system that the site's entry named before."""
 
     def __init__(self, submitter: Submitter) -> None:
         self.submitter = submitter
@@ -235,7 +232,7 @@ class _Former:
 
 
 class SiteSubmitters:
-    """The submitter of the batch system that the entry names, and beside it those at which something is left; see `Submitter`."""
+    """Submits to the batch system of the entry; lists and cancels also at former ones. See `Submitter`."""
 
     def __init__(
         self,
@@ -245,7 +242,7 @@ class SiteSubmitters:
         others: Mapping[str, Callable[[], Submitter]],
         say: Callable[[str], None],
     ) -> None:
-        """Take the submitter of the entry's system, and what makes one of each other that is known, by name."""
+        """Take the submitter of the entry's system, and for every other known system a function that makes one."""
         self._current = current
         self._memory = memory
         self._others = others
@@ -253,15 +250,15 @@ class SiteSubmitters:
         self._formers: dict[str, _Former] = {}
 
     def submit_pilots(self, key: str, count: int = 1) -> list[str]:
-        """Start pilots, where the entry says."""
+        """Submit pilots to the entry's system."""
         return self._current.submit_pilots(key, count)
 
     def submit_attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> str:
-        """Start an agent for one attempt, where the entry says."""
+        """Submit an agent for one attempt to the entry's system."""
         return self._current.submit_attempt(key, serves=serves, demand=demand)
 
     def cancel(self, *keys: str) -> None:
-        """End things, each where it was submitted. Raises `Unknown`."""
+        """Cancel batch jobs, each where it was submitted. Raises `Unknown`."""
         elsewhere = self._elsewhere()
         for name, submitter in self._due():
             some = [key for key in keys if elsewhere.get(key) == name]
@@ -273,7 +270,7 @@ class SiteSubmitters:
             self._current.cancel(*here)
 
     def listing(self, expected: Collection[str] = ()) -> dict[str, Listed]:
-        """What is there, and what has ended. Raises `Unknown` where the entry's own system does not answer."""
+        """List present and ended batch jobs. Raises `Unknown` if the entry's own system does not answer."""
         elsewhere = self._elsewhere()
         for name in {*elsewhere.values()} - self._formers.keys():
             self._formers[name] = _Former(self._others[name]())
@@ -286,12 +283,12 @@ class SiteSubmitters:
         return found
 
     def notice(self, unheard: Collection[str]) -> list[Notice]:
-        """What somebody should know of things that have not spoken."""
+        """Report held and silent batch jobs."""
         elsewhere = self._elsewhere()
         return self._current.notice([key for key in unheard if key not in elsewhere])
 
     def _elsewhere(self) -> dict[str, str]:
-        """The batch system of what was submitted to another than the entry's, and has not ended, by key."""
+        """Unfinished batch jobs at former systems: the name of the system by key."""
         return {
             key: record.scheduler
             for key, record in self._memory.records.items()
@@ -299,7 +296,7 @@ class SiteSubmitters:
         }
 
     def _due(self) -> list[tuple[str, Submitter]]:
-        """The systems that the entry named before, at which something is left, and that are to be asked now."""
+        """Former systems with unfinished batch jobs that are due to be asked."""
         left, now = {*self._elsewhere().values()}, time.monotonic()
         return [
             (name, former.submitter)
@@ -309,13 +306,13 @@ class SiteSubmitters:
 
     @contextmanager
     def _tried(self, name: str) -> Iterator[None]:
-        """Ask a system that is not the entry's any more; whether it answers is nobody else's matter."""
+        """Call a former system; log an error and back off if it does not answer."""
         former = self._formers[name]
         try:
             yield
         except Unknown as unknown:
             former.again_at = time.monotonic() + former.pause_seconds
             former.pause_seconds = min(2.0 * former.pause_seconds, LOOK_AGAIN_SECONDS[1])
-            self._say(f"{name}, which the entry named before, does not answer, and has something of ours: {unknown}")
+            self._say(f"{name}, the batch system of an earlier entry, has jobs of ours but does not answer: {unknown}")
         else:
             former.pause_seconds = LOOK_AGAIN_SECONDS[0]

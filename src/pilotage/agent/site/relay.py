@@ -1,8 +1,8 @@
-"""A relay for pilots without a way out: they speak to it inside the cluster, and it carries what they say to the service.
+"""A relay for pilots whose nodes cannot reach the service: they connect to it inside the cluster, and it forwards.
 
-It reads no more of a request than its head, acknowledges nothing, and keeps nothing: a service that cannot be reached is
-told as 503, which agents answer by asking again. Only what is for agents goes through. Whoever connects must show a token,
-which the service judges.
+It reads only the head of a request, acknowledges nothing, and stores nothing: if the service cannot be reached it
+answers 503, and agents try again. It forwards only the paths for agents, and only with a token, which the service
+checks.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
     from pilotage.agent.site.relay_upstream import Fields, Head
 
-KEPT_BYTES_MAX = 1 << 18  # a body of this size is kept until it was heard, so that it can be said twice
+KEPT_BYTES_MAX = 1 << 18  # a body up to this size is buffered, so that it can be sent again
 REST_SECONDS = 600.0
 CONNECTIONS_MAX = 8192
 CLOSE_SECONDS = 2.0
 _TARGET = re.compile(r"/agent/[!-~]*")
 _ASTRAY = re.compile(r"\\|//|(^|/)(\.|%2e)", re.IGNORECASE)
 _METHODS = frozenset((b"GET", b"POST", b"PUT"))
-_EVENTS = {b"/v1/events": b"/agent/events"}  # what packages say of themselves has a door for agents, too
+_EVENTS = {b"/v1/events": b"/agent/events"}  # the path for agents takes events of packages, too
 _PHRASES = {
     400: "Bad Request",
     401: "Unauthorized",
@@ -56,18 +56,18 @@ _PHRASES = {
 
 
 def may_pass(target: str) -> bool:
-    """Whether a target is for the pilots of a service, however it is read."""
+    """Tell whether a target is for pilots, under every interpretation."""
     path = target.partition("?")[0]
     return _TARGET.fullmatch(target) is not None and not _ASTRAY.search(path) and path != "/agent/site"
 
 
 def error_body(code: str, message: str) -> bytes:
-    """An error, in the form of the service's own."""
+    """An error body in the format of the service."""
     return json.dumps({"error": {"code": code, "message": message}}).encode()
 
 
 class _Coming(Body):
-    """The body of a request, as it comes; `taken` is set when all of it was."""
+    """The body of a request, as it arrives; `taken` is set when all of it was read."""
 
     def __init__(self, reader: asyncio.StreamReader, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -76,7 +76,7 @@ class _Coming(Body):
         self._kept: bytes | None = None
 
     async def keep(self) -> None:
-        """Read it now, where it is small."""
+        """Buffer a small body."""
         if self.size_bytes <= KEPT_BYTES_MAX:
             self._kept = b"".join([piece async for piece in pieces_of(self._reader, self.size_bytes)])
             self.is_kept = True
@@ -93,7 +93,7 @@ class _Coming(Body):
 
 
 class _Back(Answering):
-    """The way back to a pilot."""
+    """The answer to a pilot."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -113,7 +113,7 @@ class _Back(Answering):
             await self._write(b"0\r\n\r\n")
 
     async def refuse(self, status: int, code: str, message: str, *, lasting: bool = False) -> None:
-        """Answer by oneself."""
+        """Answer with an error of our own."""
         content = error_body(code, message)
         head = (
             f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
@@ -127,29 +127,28 @@ class _Back(Answering):
         try:
             await asyncio.wait_for(self._writer.drain(), STALL_SECONDS)
         except LATE:
-            raise BadMessage("the pilot takes nothing") from None
+            raise BadMessage("the pilot does not read its answer") from None
 
 
 class Relay:
-    """Listens inside the cluster; of one event loop."""
+    """Listens inside the cluster; belongs to one event loop."""
 
     def __init__(self, upstream: Upstream, *, connections_max: int = CONNECTIONS_MAX) -> None:
-        """Take the way to the service."""
         self._upstream = upstream
         self._connections_max = connections_max
         self._open: set[asyncio.StreamWriter] = set()
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self, listener: socket.socket) -> None:
-        """Serve a socket that is bound."""
+        """Serve a bound socket."""
         self._server = await asyncio.start_server(self._serve, sock=listener, limit=HEAD_BYTES_MAX, backlog=512)
 
     async def close(self) -> None:
-        """Hang up on everybody: they ask again."""
+        """Close all connections: pilots reconnect."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._open):
-            writer.close()  # whoever serves it notices
+            writer.close()  # its `_serve` task notices
         until = asyncio.get_event_loop().time() + CLOSE_SECONDS
         while self._open and asyncio.get_event_loop().time() < until:
             await asyncio.sleep(0.01)
@@ -166,14 +165,14 @@ class Relay:
             while begun is not None:
                 begun = await self._carry(reader, writer, begun)
         except (OSError, LATE):
-            pass  # it hung up, spoke no HTTP, or rested too long
+            pass  # it disconnected, sent no HTTP, or was idle too long
         finally:
             self._open.discard(writer)
             with contextlib.suppress(OSError, RuntimeError):
                 writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: bytes) -> bytes | None:
-        """Carry one request; what was read of the next one, or None where none may follow."""
+        """Forward one request; returns the first bytes of the next one, or None if none may follow."""
         back = _Back(writer)
         try:
             head = await asyncio.wait_for(read_head(reader, begun), REST_SECONDS)
@@ -194,7 +193,7 @@ class Relay:
         try:
             await asyncio.wait({carrying, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not carrying.done() and not watching.result():
-                return None  # nobody waits for the answer any more
+                return None  # the pilot no longer waits for the answer
             await asyncio.wait({carrying})
             try:
                 carrying.result()
@@ -213,7 +212,7 @@ class Relay:
 
 
 async def _next_byte(reader: asyncio.StreamReader, body: _Coming) -> bytes:
-    """The first byte of what a pilot says next; nothing where it hangs up."""
+    """The first byte of a pilot's next request; empty if it disconnects."""
     await body.taken.wait()
     try:
         return await reader.read(1)
@@ -222,25 +221,25 @@ async def _next_byte(reader: asyncio.StreamReader, body: _Coming) -> bytes:
 
 
 def _refusal(head: Head) -> tuple[int, str, str] | None:
-    """Why a request does not go through, as status, code and text."""
+    """Why a request is not forwarded, as status, code and text."""
     method, target = head.words[0], _EVENTS.get(head.words[1], head.words[1]).decode("latin-1")
     if method not in _METHODS or head.words[-1] != b"HTTP/1.1" or not may_pass(target):
         return 404, "not_found", "only requests of pilots are relayed"
     if not head.field(b"authorization"):
-        return 401, "unauthenticated", "a pilot shows its token"
+        return 401, "unauthenticated", "a pilot must send its token"
     if head.field(b"transfer-encoding") or (head.size_bytes() is None and method != b"GET"):
-        return 411, "malformed", "a body says its length before it comes"
+        return 411, "malformed", "a body must state its length"
     return None
 
 
-# The relay's side of a folder: it takes the requests that pilots put there, carries each to the service, and puts
+# The relay's side of a folder: it takes the requests that pilots put there, forwards each to the service, and writes
 # the answer back.
 #
-# What a file server does slowly is done in threads. A request whose asker waits no longer is broken off, and what
-# nobody fetches is removed after a while.
+# Slow file operations run in threads. A request is aborted when its pilot stops waiting, and files that no pilot
+# fetches are removed after a while.
 
 AT_ONCE_MAX = 4096
-AWAITED_SECONDS = 5.0  # how often to look whether somebody still waits
+AWAITED_SECONDS = 5.0  # how often to check that the pilot still waits
 OLD_SECONDS = 600.0
 CLEAN_SECONDS = 60.0
 _SPOOL_METHODS = frozenset(("GET", "POST", "PUT"))
@@ -253,7 +252,7 @@ async def _in_thread(work: Callable[..., Told], *arguments: object) -> Told:
 
 
 class _Written(Body):
-    """The body of a request, in its file."""
+    """The body of a request, read from its file."""
 
     is_kept = True
 
@@ -268,13 +267,13 @@ class _Written(Body):
         while left:
             piece = await _in_thread(self._file.read, min(left, 4 * PIECE_BYTES))
             if not piece:
-                raise BadContent("the request has shrunk")
+                raise BadContent("the request was truncated")
             left -= len(piece)
             yield piece
 
 
 class _Writing(Answering):
-    """An answer on its way into a file."""
+    """An answer that is written to a file."""
 
     def __init__(self, open_draft: Callable[[], IO[bytes]]) -> None:
         self._open = open_draft
@@ -299,24 +298,24 @@ class _Writing(Answering):
             await _in_thread(self._file.close)
 
     def drop(self) -> None:
-        """Close what may be open."""
+        """Close the draft, if open."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
 
 
 class SpoolRelay:
-    """Serves a folder; of one event loop."""
+    """Serves a relay folder; belongs to one event loop."""
 
     def __init__(self, folder: RelayFolder, upstream: Upstream, *, say: Callable[[str], None] = lambda _: None) -> None:
-        """Take a folder, which must have been made, and the way to the service."""
+        """Take an existing folder, and the connection to the service."""
         self._folder = folder
         self._upstream = upstream
         self._say = say
         self._busy: dict[str, asyncio.Future[None]] = {}
 
     async def run(self) -> None:
-        """Serve until it is cancelled."""
+        """Serve until cancelled."""
         loop = asyncio.get_event_loop()
         pause_seconds, clean_at, ill = POLL_SECONDS[0], 0.0, False
         try:
@@ -329,7 +328,7 @@ class SpoolRelay:
                     ill = False
                 except OSError as error:
                     if not ill:
-                        self._say(f"the relay cannot look into {self._folder.folder}: {error}")
+                        self._say(f"the relay cannot read {self._folder.folder}: {error}")
                     taken, ill = [], True
                 for name in taken:
                     self._busy[name] = asyncio.ensure_future(self._see_to(name))
@@ -352,7 +351,7 @@ class SpoolRelay:
             else:
                 carrying.result()
         except (OSError, ValueError) as error:
-            self._say(f"a request in {self._folder.folder} came to nothing: {error}")
+            self._say(f"a request in {self._folder.folder} failed: {error}")
         finally:
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
@@ -385,29 +384,28 @@ async def _answer(answering: _Writing, status: int, code: str, text: str) -> Non
 
 
 def _request(head: dict[str, Any]) -> tuple[str, str, Fields]:
-    """What a request asks for; raises `BadContent` for what is none."""
+    """Method, target and fields of a request; raises `BadContent` if it is malformed."""
     try:
         method, target = str(head["method"]), str(head["target"])
         fields = []
         for name, value in head["fields"]:
             if any(char in f"{name}{value}" for char in "\r\n\0"):
-                raise ValueError("a field of several lines")
+                raise ValueError("a field with line breaks")
             field = str(name).lower().encode("latin-1")
             if field not in HOP_BY_HOP:
                 fields.append((field, str(value).encode("latin-1")))
     except (KeyError, TypeError, ValueError) as error:
-        raise BadContent(f"this is no request: {error}") from error
+        raise BadContent(f"not a request: {error}") from error
     return method, target, fields
 
 
-# Relays at work beside everything else: one thread with an event loop, for the network inside a cluster and for a
-# folder.
+# The relays run in one thread with an event loop, for the network inside the cluster and for a folder.
 
 STOP_SECONDS = 5.0
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address; raises `OSError`."""
+    """A bound socket; raises `OSError`."""
     family, kind, protocol, _, where = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -422,10 +420,10 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class Relaying:
-    """Relays to one service, which run from `start` to `stop`."""
+    """The relays to one service, which run from `start` to `stop`."""
 
     def __init__(self, server: str, *, ca_file: str = "", say: Callable[[str], None] = lambda _: None) -> None:
-        """Say where the service is, and who is told of what goes wrong."""
+        """Take the address of the service, and a function that logs errors."""
         self._server = server
         self._ca_file = ca_file
         self._say = say
@@ -437,7 +435,7 @@ class Relaying:
         self._folder: RelayFolder | None = None
 
     def start(self, *, listener: socket.socket | None = None, folder: Path | None = None) -> None:
-        """Serve a bound socket, or a folder, or both; raises `OSError` where the folder cannot be used."""
+        """Serve a bound socket, or a folder, or both; raises `OSError` if the folder cannot be used."""
         if folder is not None:
             self._folder = RelayFolder(folder)
             self._folder.make()
@@ -447,7 +445,7 @@ class Relaying:
         self._ready.wait()
 
     def stop(self) -> None:
-        """Hang up on everybody; they ask again."""
+        """Close all connections; pilots reconnect."""
         if self._ending is not None and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._ending.set)
@@ -478,11 +476,11 @@ class Relaying:
             each.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         upstream.close()
-        await asyncio.sleep(0)  # closed connections are let go of
+        await asyncio.sleep(0)  # lets transports close
 
 
 def _raise_limit() -> None:
-    """Take as many open files as we may: each pilot has some connections."""
+    """Raise the limit of open files: each pilot has some connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):

@@ -1,7 +1,7 @@
-"""The way of a relay to its service: requests carried over connections that are used again, their bodies in pieces.
+"""A relay's connection to the service: forwards requests over reused connections, with bodies in pieces.
 
-Nothing is answered in the service's stead: a request that it did not hear is told as that, and whoever asked keeps what it
-has to say. No more than a piece of a body is in memory at a time.
+It never answers in the service's name: a request that the service did not get fails, and its sender keeps the content.
+Only one piece of a body is in memory at a time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pilotage.agent.link.link import CONNECT_SECONDS, SOCKET_PATH_MAX, Address
 from pilotage.agent.link.tls import client_context
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
 
     Fields = Sequence[tuple[bytes, bytes]]
 
 PIECE_BYTES = 1 << 16
 HEAD_BYTES_MAX = 1 << 16
-STALL_SECONDS = 120.0  # a body of which nothing comes for so long is given up
+STALL_SECONDS = 120.0  # a body that stalls for so long is given up
 RESTING_MAX = 256
-LATE = asyncio.TimeoutError  # which is the builtin one only from Python 3.11 on
+LATE = asyncio.TimeoutError  # the builtin TimeoutError only since Python 3.11
 
 HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer", b"upgrade")
@@ -32,68 +32,68 @@ HOP_BY_HOP = frozenset(
 
 
 class NoAnswer(OSError):
-    """The service could not be asked, or hung up before it answered."""
+    """The service could not be reached, or closed the connection before it answered."""
 
 
 class BadMessage(OSError):
-    """What came is no HTTP that could be carried on."""
+    """The message is not HTTP that can be forwarded."""
 
 
 class Head(NamedTuple):
-    """The beginning of a message: its first line in words, and its fields by their names in small letters."""
+    """The head of a message: the words of its first line, and its fields by lower-case name."""
 
     words: tuple[bytes, ...]
     fields: Fields
 
     def field(self, name: bytes) -> bytes:
-        """The value of a field; nothing where it is not there. Raises `BadMessage` where it is there twice."""
+        """The value of a field, or empty. Raises `BadMessage` if it occurs twice."""
         found = [value for each, value in self.fields if each == name]
         if len(found) > 1:
-            raise BadMessage(f"{name.decode('latin-1')} is there twice")
+            raise BadMessage(f"{name.decode('latin-1')} occurs twice")
         return found[0] if found else b""
 
     def size_bytes(self) -> int | None:
-        """How long the body is by its own word; None where it does not say. Raises `BadMessage`."""
+        """The stated length of the body; None if there is none. Raises `BadMessage`."""
         told = self.field(b"content-length")
         if told and (not told.isdigit() or len(told) > 15):
-            raise BadMessage("the length of a body is a number")
+            raise BadMessage("the length of a body must be a number")
         return int(told) if told else None
 
     def kept(self) -> Fields:
-        """The fields that are for the other end."""
+        """The end-to-end fields, which are forwarded."""
         return [(name, value) for name, value in self.fields if name not in HOP_BY_HOP]
 
 
 async def read_head(reader: asyncio.StreamReader, begun: bytes = b"") -> Head | None:
-    """The beginning of the next message, of which a byte may have been read; None where there is none. Raises `OSError`."""
+    """The head of the next message, after the bytes already read; None at the end of the stream. Raises `OSError`."""
     try:
         text = begun + await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
         if error.partial or begun:
-            raise BadMessage("it broke off") from None
+            raise BadMessage("the message was truncated") from None
         return None
     except asyncio.LimitOverrunError:
-        raise BadMessage("the head of the message has no end") from None
+        raise BadMessage("the head of the message is too long") from None
     first, *lines = text[:-4].split(b"\r\n")
     fields = []
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not name or name != name.strip() or b"\n" in line:
-            raise BadMessage("a field of the message cannot be read")
+            raise BadMessage("a field of the message is malformed")
         fields.append((name.lower(), value.strip()))
     words = tuple(first.split(b" ", 2))
     if len(words) < 2 or b"\n" in first:
-        raise BadMessage("the first line of the message cannot be read")
+        raise BadMessage("the first line of the message is malformed")
     return Head(words, fields)
 
 
 async def pieces_of(reader: asyncio.StreamReader, size_bytes: int) -> AsyncIterator[bytes]:
-    """So much of what comes, piece by piece; raises `OSError` where it breaks off or stalls."""
+    """So many bytes, piece by piece; raises `OSError` if they stop or stall."""
     left = size_bytes
     while left:
         piece = await _in_time(reader.read(min(left, PIECE_BYTES)))
         if not piece:
-            raise BadMessage("the body broke off")
+            raise BadMessage("the body was truncated")
         left -= len(piece)
         yield piece
 
@@ -107,7 +107,7 @@ async def _chunks_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             raise BadMessage("a chunk has no length") from None
         async for piece in pieces_of(reader, size_bytes):
             yield piece
-        while True:  # the end of the chunk; after the last one, trailers may stand before it
+        while True:  # the end of the chunk; trailers may precede it after the last one
             rest = await _in_time(reader.readuntil(b"\n"))
             if not rest.strip():
                 break
@@ -125,44 +125,44 @@ async def _rest_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _in_time(coming: object) -> bytes:
+async def _in_time(coming: Awaitable[bytes]) -> bytes:
     try:
-        return await asyncio.wait_for(coming, STALL_SECONDS)  # type: ignore[arg-type]
+        return await asyncio.wait_for(coming, STALL_SECONDS)
     except LATE:
-        raise BadMessage(f"nothing came for {STALL_SECONDS:g} s") from None
+        raise BadMessage(f"nothing arrived for {STALL_SECONDS:g} s") from None
     except asyncio.IncompleteReadError:
-        raise BadMessage("the body broke off") from None
+        raise BadMessage("the body was truncated") from None
     except asyncio.LimitOverrunError:
-        raise BadMessage("a line has no end") from None
+        raise BadMessage("a line is too long") from None
 
 
 class Body(ABC):
-    """What a request brings."""
+    """The body of a request."""
 
     size_bytes = 0
-    is_kept = False  # whether it can be had a second time
+    is_kept = False  # whether it can be read a second time
 
     @abstractmethod
     def pieces(self) -> AsyncIterator[bytes]:
-        """All of it, from the beginning."""
+        """The whole body, from its beginning."""
 
 
 class Answering(ABC):
-    """Who takes an answer."""
+    """The receiver of an answer."""
 
     begun = False
 
     @abstractmethod
     async def begin(self, status: int, fields: Fields, size_bytes: int | None) -> None:
-        """Take its head; the size is not always known."""
+        """Take the head; the size may be unknown."""
 
     @abstractmethod
     async def take(self, piece: bytes) -> None:
-        """Take a piece of its body."""
+        """Take a piece of the body."""
 
     @abstractmethod
     async def end(self) -> None:
-        """That was all."""
+        """End the answer."""
 
 
 class _Connection:
@@ -179,16 +179,16 @@ class _Connection:
 
 
 class Upstream:
-    """The service, as a relay sees it; of one event loop."""
+    """The service, as a relay sees it; belongs to one event loop."""
 
     def __init__(self, address: str, *, ca_file: str = "") -> None:
-        """Say where it is; `ca_file` has the only authority that is believed. Nothing is connected yet."""
+        """Take its address; `ca_file` holds the only CA certificate to trust. Connects at the first request."""
         self._where = Address.parse(address)
         self._ca_file = ca_file
         self._resting: list[_Connection] = []
 
     async def carry(self, method: str, target: str, fields: Fields, body: Body, answering: Answering) -> None:
-        """Carry a request there and the answer back. Raises `NoAnswer` before the answer begins, then `OSError`."""
+        """Forward a request and its answer. Raises `NoAnswer` before the answer begins, afterwards `OSError`."""
         head = self._head(method, target, fields, body.size_bytes)
         while self._resting:
             connection = self._resting.pop()
@@ -199,13 +199,13 @@ class Upstream:
                 await self._carry(connection, head, body, answering)
             except NoAnswer:
                 if not body.is_kept:
-                    raise  # a connection that rested was closed: who asked asks again
+                    raise  # the service had closed an idle connection: the pilot tries again
             else:
                 return
         await self._carry(await self._connect(), head, body, answering)
 
     def close(self) -> None:
-        """Hang up what rests."""
+        """Close idle connections."""
         for each in self._resting:
             each.close()
         self._resting.clear()
@@ -258,7 +258,7 @@ class Upstream:
             writer.write(head)
         async for piece in body.pieces():
             if writer.is_closing():
-                break  # it may have said why
+                break  # the service may have answered with the reason
             writer.write(head + piece if head else piece)
             head = b""
             try:
@@ -272,14 +272,14 @@ class Upstream:
         except OSError as error:
             raise NoAnswer(str(error) or type(error).__name__) from error
         if answer is None:
-            raise NoAnswer("it hung up")
+            raise NoAnswer("it closed the connection")
         return answer
 
 
 async def _bring(reader: asyncio.StreamReader, head: Head, answering: Answering) -> bool:
-    """Bring an answer to who waits for it; whether the connection can be used again."""
+    """Forward an answer; returns whether the connection can be reused."""
     if not head.words[0].startswith(b"HTTP/1.") or not head.words[1].isdigit():
-        raise NoAnswer("what answers there does not speak HTTP")
+        raise NoAnswer("the server there does not speak HTTP")
     status, size_bytes = int(head.words[1]), head.size_bytes()
     lasting = head.words[0] == b"HTTP/1.1" and head.field(b"connection").lower() != b"close"
     if status in (204, 304):

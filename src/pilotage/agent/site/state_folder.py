@@ -1,7 +1,7 @@
-"""What the agent of a site was told and did, in a small file: so that an end at any moment makes it lose and double nothing.
+"""The site agent's records in a small file, so that it may die at any moment without losing or doubling a submission.
 
-What is about to be submitted is noted before, and what came of it after. Of what was noted and has not shown itself nobody
-knows whether it was queued: it is looked for under its key.
+A submission is recorded before it is made, and its result afterwards. A submission without a result may or may not be
+queued: the agent looks for its key in the listings.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 FORGET_SECONDS = 600.0
 
-ASKED = "asked"  # it was about to be submitted
+ASKED = "asked"  # about to be submitted
 SUBMITTED = "submitted"
 GONE = "gone"
-FAILED = "failed"  # it was refused
+FAILED = "failed"  # refused
 
 
 class Record(NamedTuple):
-    """What is known of one key."""
+    """The record of one key."""
 
     state: str
-    at: float  # when it came to this, in seconds since 1970
+    at: float  # when it reached this state, in seconds since 1970
     native_id: str = ""
     reason: str = ""
-    text: str = ""  # what it printed last, or what the batch system said
-    absent_at: float = 0.0  # since when the service does not speak of it
-    seconds: float = 0.0  # that its submission took; 0: not known
-    scheduler: str = ""  # the batch system that it was submitted to; none: the one that the entry names
+    text: str = ""  # its last output, or the message of the batch system
+    absent_at: float = 0.0  # since when the service no longer mentions it
+    seconds: float = 0.0  # duration of its submission; 0: unknown
+    scheduler: str = ""  # the batch system it was submitted to; empty: the one that the entry names
 
 
 class SiteRecords:
-    """Records by key, and what the service said last; `save` makes it durable."""
+    """Records by key, and the last answer of the service; `save` makes them durable."""
 
     def __init__(self, file: Path) -> None:
-        """Read what an earlier process noted; a file that cannot be read is as good as none: the batch system knows the rest."""
+        """Read the records of an earlier process; an unreadable file counts as empty: the batch system has the rest."""
         self._file = file
         try:
             said = json.loads(read_small(file) or b"{}")
@@ -57,15 +57,15 @@ class SiteRecords:
             said, self.records = {}, {}
         self.entry: dict[str, Any] | None = said.get("entry")
         self.prefix: str = said.get("prefix", "")
-        self.port: int = said.get("port", 0)  # where its relay listened
+        self.port: int = said.get("port", 0)  # of the relay
         self.expected: set[str] = set(said.get("expected", ()))
         self.effects: list[dict[str, Any]] = said.get("effects", [])
-        self.unheard: set[str] = set()  # what has not spoken, by the service's last word
-        self.scheduler = ""  # the batch system that is submitted to now
+        self.unheard: set[str] = set()  # pilots that have not contacted the service, by its last answer
+        self.scheduler = ""  # the current batch system
         self._saved = b""
 
     def save(self) -> None:
-        """Have everything on disk; raises `OSError`."""
+        """Write everything to disk; raises `OSError`."""
         said = {
             "entry": self.entry,
             "prefix": self.prefix,
@@ -80,7 +80,7 @@ class SiteRecords:
             self._saved = content
 
     def told(self, hears: dict[str, Any]) -> None:
-        """Take what the service said; what it does not speak of any more is forgotten after a while."""
+        """Take an answer of the service; forget keys that it has not mentioned for a while."""
         self.expected = set(hears.get("expected") or ())
         self.effects = list(hears.get("effects") or ())
         self.unheard = set(hears.get("unheard") or ())
@@ -100,7 +100,7 @@ class SiteRecords:
     def note(
         self, key: str, state: str, *, native_id: str = "", reason: str = "", text: str = "", seconds: float = 0.0
     ) -> None:
-        """Note what has become of a key; what is known stays known."""
+        """Set the state of a key; known fields stay."""
         before = self.records.get(key)
         if before is not None and before.state == state and state != ASKED:
             return
@@ -109,16 +109,19 @@ class SiteRecords:
         self.records[key] = Record(state, time.time(), native_id, reason, text, seconds=seconds, scheduler=scheduler)
 
     def age_seconds(self, key: str) -> float:
-        """How long ago a key came to what it is; clocks that were set back say nothing."""
+        """How long ago a key reached its state; never negative, if the clock was set back."""
         return max(0.0, time.time() - self.records[key].at)
 
 
-# The folder of a service at a site, on the file system that its nodes share: the agent in one file, tokens, and
-# what runs there.
+# The folder of a service at a site, on the file system that its nodes share:
 #
-# FOLDER/ agent-VERSION-DIGEST.pyz what pilots are started with ca.pem, tokens/ closed to others state/, output/ of
-# the pilots relay/ where nodes without a network speak to the relay address.json what pilots ask, for those that
-# were started when that was another address site-agent.json, .lock, .log
+# FOLDER/
+#   agent-VERSION-DIGEST.pyz     the agent that pilots are started with
+#   ca.pem, tokens/              closed to others
+#   state/, output/              of the pilots
+#   relay/                       for nodes without a network
+#   address.json                 the current address, for pilots that were started with another
+#   site-agent.json, .lock, .log
 
 MEMORY_FILE = "site-agent.json"
 RELAY_FOLDER = "relay"
@@ -128,34 +131,33 @@ _NAMED_DIGITS = 12
 
 
 class SiteFolder:
-    """Where the agent of a site works."""
+    """The folder of a site agent."""
 
     def __init__(self, folder: Path, *, site: str, version: str, token_file: str = "", ca_file: str = "") -> None:
-        """Name the folder; nothing is made yet."""
         self.folder = folder
         self.site = site
-        self.server = ""  # what pilots are told to ask
+        self.server = ""  # the address that pilots connect to
         self._version = version
         self._given_token_file = token_file
         self._given_ca_file = ca_file
         self.pilot_token_file = str(folder / "tokens" / site)
         self.own_token_file = folder / "tokens" / f"{site}.site-agent"
-        self.agent_file: Path | None = None  # known once it is installed, as its digest is
+        self.agent_file: Path | None = None  # known once installed, since its digest is part of its name
         self._agent_sha256 = ""
         self._kept_at = 0.0
         self.ca_file = folder / "ca.pem"
         self.relay_folder = folder / RELAY_FOLDER
-        self._announcement = ""  # its path, once it is written
+        self._announcement = ""  # its path, once written
 
     def make(self) -> None:
-        """Make what is missing; raises `OSError`."""
+        """Make missing folders; raises `OSError`."""
         for each in ("", OUTPUT_FOLDER, STATE_FOLDER, "tokens"):
             (self.folder / each).mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
 
     def install(self, agent: Path) -> None:
-        """Put the agent and the authority of the service's certificate where nodes find them; raises `OSError`.
+        """Copy the agent and the service's CA certificate to where nodes find them; raises `OSError`.
 
-        What lies in the folder already is taken as it is: who put it there named it by what is in it.
+        Files in the folder stay as they are: their names contain their digests.
         """
         content = agent.read_bytes()
         self._agent_sha256 = hashlib.sha256(content).hexdigest()
@@ -169,18 +171,18 @@ class SiteFolder:
             _put(self.ca_file, Path(self._given_ca_file).read_bytes(), mode=FILE_MODE)
 
     def keep_agent(self) -> None:
-        """Have the agent be new, once a day: a service removes old ones by their age. Raises `OSError` where it is gone."""
+        """Touch the agent's file once a day: a service removes old ones by age. Raises `OSError` if it is gone."""
         now = time.time()
         if self.agent_file is not None and not self._kept_at <= now < self._kept_at + KEEP_SECONDS:
             os.utime(self.agent_file)
             self._kept_at = now
 
     def keep_pilot_token(self, token: str) -> None:
-        """Put a token where pilots read it; raises `OSError`."""
+        """Write the token that pilots read; raises `OSError`."""
         _put(Path(self.pilot_token_file), token.encode("ascii") + b"\n", mode=FILE_MODE)
 
     def announce(self) -> None:
-        """Tell pilots, those that live among them, what to ask from now on; raises `OSError`."""
+        """Announce the current address to pilots, running ones too; raises `OSError`."""
         file = self.folder / ADDRESS_FILE
         said = {"url": self.server, "ca_file": self._told_ca_file}
         _put(file, json.dumps(said).encode() + b"\n", mode=FILE_MODE)
@@ -188,11 +190,11 @@ class SiteFolder:
 
     @property
     def _told_ca_file(self) -> str:
-        """Whom pilots believe: nobody else, where they ask the service itself."""
+        """The CA file for pilots; only needed if they connect to the service itself."""
         return str(self.ca_file) if self.server.startswith("https:") and self._given_ca_file else ""
 
     def job_template(self, entry: Mapping[str, Any]) -> PilotJobTemplate:
-        """How agents are started, by the entry of the site as it is told in JSON."""
+        """The template of pilot jobs, from the JSON of the site's entry."""
         token_file = self.pilot_token_file if os.path.exists(self.pilot_token_file) else self._given_token_file
         return PilotJobTemplate(
             site=self.site,
@@ -216,7 +218,7 @@ class SiteFolder:
 
 
 def _put(file: Path, content: bytes, *, mode: int) -> None:
-    """Put a file in its place as a whole, unless the same is there."""
+    """Write a file atomically, unless it has this content."""
     with contextlib.suppress(OSError):
         if hashlib.sha256(file.read_bytes()).digest() == hashlib.sha256(content).digest():
             return
@@ -233,11 +235,11 @@ def _put(file: Path, content: bytes, *, mode: int) -> None:
         raise
 
 
-# One agent for each folder of a site: a lock that holds on any shared file system, also after a crash.
+# One agent per site folder: a lock that works on any shared file system, also after a crash.
 #
-# The lock is a file that is linked into its place, which one process alone can do. It says who holds it, and its
-# time is renewed as long as that lives. It is taken over from a process of this computer that is dead, and from one
-# of another computer that has not renewed it for a while; ages are told by the clock of the file system.
+# The lock is a file that is hard-linked into place, at which only one process can succeed. It names its holder, which
+# renews its time. It is taken over from a dead process of this computer, and from a process of another computer that
+# has not renewed it for a while; ages are measured by the clock of the file system.
 
 RENEW_SECONDS = 10.0
 STALE_SECONDS = 90.0
@@ -245,7 +247,7 @@ LOCK_FILE = "site-agent.lock"
 
 
 class AlreadyRuns(OSError):
-    """Another agent of this folder lives; the message says where."""
+    """Another agent uses this folder; the message says where it runs."""
 
 
 def _boot() -> str:
@@ -261,7 +263,7 @@ class FolderLock:
     def __init__(
         self, folder: Path, *, renew_seconds: float = RENEW_SECONDS, lost: Callable[[], object] | None = None
     ) -> None:
-        """Name the folder; `lost` is called where another process took the lock away."""
+        """Take the folder; `lost` is called if another process takes the lock away."""
         self._folder = folder
         self._file = folder / LOCK_FILE
         self._renew_seconds = renew_seconds
@@ -285,7 +287,7 @@ class FolderLock:
             os.close(descriptor)
         try:
             for _ in range(10):
-                # The answer to a link may be lost on a network although it was made: the count of names tells.
+                # On a network the reply to a successful link may be lost: the link count tells.
                 with contextlib.suppress(FileExistsError):
                     os.link(draft, self._file)
                 if os.stat(draft).st_nlink == 2:
@@ -304,7 +306,7 @@ class FolderLock:
         self._thread.start()
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -313,7 +315,7 @@ class FolderLock:
                 self._file.unlink()
 
     def _set_aside(self, held: dict[str, Any]) -> None:
-        """Remove the lock of a dead one; where somebody else's has come in its place it is put back."""
+        """Remove the lock of a dead process; if another lock is in its place by then, put that back."""
         aside = self._folder / f".{LOCK_FILE}-{self._id}-dead"
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._file, aside)
@@ -334,11 +336,11 @@ class FolderLock:
                     return
                 os.utime(self._file)
             except OSError:
-                continue  # the file system does not answer: it will, or somebody takes over
+                continue  # the file system does not answer: it will later, or another agent takes over
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """What a lock says; None where there is none."""
+    """The content of a lock; None if there is none."""
     try:
         said = json.loads(file.read_bytes() or b"{}")
     except FileNotFoundError:

@@ -62,8 +62,10 @@ _PYTHON = re.compile(
     r"command not found|: not found|No such file or directory|Permission denied|SyntaxError|ModuleNotFoundError|ImportError"
     r"|cannot execute|can't open file|Traceback|bad interpreter|module: (command )?not found",
 )
-_DENIED = re.compile(r"HTTP 40[13]|is not taken")
-_ANSWERED = re.compile(r"HTTP [0-9]{3}|its answer cannot be understood|it answers somebody else")
+_DENIED = re.compile(r"HTTP 40[13]|is not taken|is rejected")
+_ANSWERED = re.compile(
+    r"HTTP [0-9]{3}|its answer cannot be understood|it answers somebody else|the answer is (malformed|for another)"
+)
 _UNHEARD = re.compile(r"no answer from the service|did not answer|certificate|refused|unreachable|timed out|resolve")
 _NOT_SHARED = re.compile(r"could not write to")
 _NOT_STARTED = re.compile(r"the batch system could not start it")
