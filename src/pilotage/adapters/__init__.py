@@ -1,3 +1,3 @@
-"""Implements the ports: journals in SQLite and PostgreSQL, sites, stores of files, notifiers, and files of settings."""
+"""Implements the ports: journals in SQLite and PostgreSQL, sites, file stores, notifiers, and settings files."""
 
 __all__ = ["closed_folders", "journals", "notifiers", "settings", "sites", "stores"]

@@ -1,4 +1,4 @@
-"""Folders that are one user's alone: with every folder above them that is made for their sake."""
+"""Makes folders that only one user can read, including their missing parents."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ MODE = 0o700
 
 
 def make_closed(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, closed to others; raises `OSError`.
+    """Make a folder and its missing parents, closed to other users; raises `OSError`.
 
-    `mkdir` with `parents` would leave those above open, and one of them may be the state folder.
+    `mkdir` with `parents` would leave the parents open, and one of them may be the state folder.
     """
     missing = []
     while not folder.is_dir():

@@ -115,7 +115,7 @@ def opened(store: PostgresHarness) -> PostgresJournal:
 def test_a_writer_whose_lock_somebody_else_has_taken_gives_up_for_good(store: PostgresHarness) -> None:
     first = opened(store)
     second = taken_over(store, first)
-    with pytest.raises(JournalLost, match="another process writes this book by now") as caught, first.transaction():
+    with pytest.raises(JournalLost, match="another process writes this book now") as caught, first.transaction():
         pass
     assert "start this one again" in caught.value.next_step
     keeper(second).take(a_short_job())
@@ -482,7 +482,7 @@ def test_what_a_url_says_of_the_connection_is_heeded_and_the_rest_is_ours(postgr
 
 def test_whoever_finds_no_book_to_read_leaves_no_session_behind(postgres_server: PostgresServer) -> None:
     url = postgres_server.database()
-    with pytest.raises(JournalError, match="no book that can be read") as caught:
+    with pytest.raises(JournalError, match="no book that this version can read") as caught:
         PostgresReader(url)
     left = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     with psycopg.connect(url, autocommit=True) as connection:

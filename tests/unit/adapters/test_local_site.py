@@ -135,7 +135,7 @@ def test_an_agent_is_held_against_its_digest_before_it_is_started(
     site = LocalSite(msgspec.structs.replace(settings, agent=file))
     file.unlink()
     monkeypatch.setattr("pilotage.adapters.sites.zipapp._MAIN", "# another version was installed meanwhile\n")
-    with pytest.raises(SubmissionRefused, match=r"own\.pyz is not what was put there: start the service again"):
+    with pytest.raises(SubmissionRefused, match=r"own\.pyz has changed since it was written: restart the service"):
         site.submit_pilots("here-2")
     assert not site.listing()
     site.close()

@@ -81,7 +81,9 @@ def test_a_token_that_others_could_touch_is_refused(folder: Path, mode: int) -> 
     ensure_token(folder)
     token_file(folder).chmod(mode)
     for use in (read_token, ensure_token):
-        with pytest.raises(TokenError, match=f"others may read or write the token; expected mode 600, got {mode:o}"):
+        with pytest.raises(
+            TokenError, match=f"other users may read or write the token; expected mode 600, got {mode:o}"
+        ):
             use(folder)
 
 
@@ -96,7 +98,7 @@ def test_a_token_of_another_user_is_refused(folder: Path, monkeypatch: pytest.Mo
 def test_a_file_without_a_token_is_refused_and_not_replaced(folder: Path, content: bytes) -> None:
     ensure_token(folder)
     token_file(folder).write_bytes(content)
-    with pytest.raises(TokenError, match="holds no token") as refused:
+    with pytest.raises(TokenError, match="does not contain a token") as refused:
         ensure_token(folder)
     assert "rm " in refused.value.next_step
     assert token_file(folder).read_bytes() == content
@@ -111,11 +113,11 @@ def test_a_missing_token_says_how_to_get_one(folder: Path) -> None:
 def test_a_pipe_or_a_folder_in_its_place_does_not_hang(folder: Path) -> None:
     folder.mkdir(parents=True)
     os.mkfifo(token_file(folder), 0o600)
-    with pytest.raises(TokenError, match="plain file"):
+    with pytest.raises(TokenError, match="regular file"):
         ensure_token(folder)
     token_file(folder).unlink()
     token_file(folder).mkdir(mode=0o700)
-    with pytest.raises(TokenError, match="plain file"):
+    with pytest.raises(TokenError, match="regular file"):
         ensure_token(folder)
 
 

@@ -206,7 +206,7 @@ def test_a_name_that_cannot_be_resolved_is_tried_again(monkeypatch: pytest.Monke
         raise socket.gaierror("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(NotDelivered, match="resolved") as caught:
+    with pytest.raises(NotDelivered, match="cannot resolve") as caught:
         webhook().tell("https://nowhere.example/", [notice()], secret=SECRET)
     assert caught.value.retryable
 

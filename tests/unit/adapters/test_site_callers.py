@@ -185,7 +185,7 @@ def test_a_computer_that_is_not_known_is_not_spoken_to(ssh_server: SshServer, tm
 
 def test_what_is_not_answered_in_time_is_not_known(ssh_server: SshServer, tmp_path: Path) -> None:
     caller = _ssh(ssh_server, tmp_path, seconds_max=1.0)
-    with pytest.raises(Unknown, match=r"no answer within 1 s \(what a shell there reads when it starts"):
+    with pytest.raises(Unknown, match=r"no answer within 1 s \(a start-up file of the shell there"):
         caller.run(Call(("sleep", "5")))
     caller.close()
 
@@ -232,6 +232,6 @@ def test_a_login_shell_that_hangs_is_told_as_such_and_not_as_a_bad_python(
     monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda entry, state: Impatient())
     entry = SiteEntry(name="here", kind="slurm", folder=str(tmp_path / "site"), setup=("sleep 5",))
     looks = Looks(entry, state=tmp_path, settings=Settings())
-    with pytest.raises(NotSeen, match=r"no answer in time: what a shell there reads when it starts"):
+    with pytest.raises(NotSeen, match=r"no answer in time: a start-up file of the shell there"):
         dict(looks.each())["install"]()
     looks.close()

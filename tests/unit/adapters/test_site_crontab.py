@@ -47,19 +47,19 @@ def test_the_line_is_put_there_once_and_removed_alone(tmp_path: Path, table: Pat
     others = "MAILTO=me\n5 * * * * other # pilotage site agent elsewhere\n"
     table.write_text(others)
     first = call(tmp_path, "--install-cron")
-    assert (first.returncode, first.stdout) == (0, "the agent of site lyon is put into your crontab\n")
+    assert (first.returncode, first.stdout) == (0, "the site agent of lyon is added to your crontab\n")
     again = call(tmp_path, "--install-cron")
-    assert (again.returncode, again.stdout) == (0, "the agent of site lyon is already in your crontab\n")
+    assert (again.returncode, again.stdout) == (0, "the site agent of lyon is already in your crontab\n")
     lines = table.read_text().splitlines()
     assert "\n".join(lines[:2]) + "\n" == others
     assert [line.partition(" /")[0] for line in lines[2:]] == ["@reboot", "*/5 * * * *"]
     assert "token" not in "".join(lines[2:])
     changed = call(tmp_path, "--install-cron", "--scheduler=slurm")
-    assert "put into" in changed.stdout
+    assert "added to" in changed.stdout
     assert len(table.read_text().splitlines()) == 4
-    assert call(tmp_path, "--uninstall-cron").stdout == "the agent of site lyon is removed from your crontab\n"
+    assert call(tmp_path, "--uninstall-cron").stdout == "the site agent of lyon is removed from your crontab\n"
     assert table.read_text() == others
-    assert call(tmp_path, "--uninstall-cron").stdout == "the agent of site lyon is not in your crontab\n"
+    assert call(tmp_path, "--uninstall-cron").stdout == "the site agent of lyon is not in your crontab\n"
 
 
 def test_the_line_is_read_by_a_shell_as_it_was_meant(tmp_path: Path, table: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_cron_runs_starts_the_agent_in_a_login_shell_where_it_was_killed_an
         return subprocess.Popen(["/bin/sh", "-c", command_in(line)], env=bare)
 
     def works(count: int) -> bool:
-        return log.exists() and log.read_text().count("the agent of site lyon works") == count
+        return log.exists() and log.read_text().count("the site agent of lyon runs") == count
 
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -140,7 +140,7 @@ def test_without_a_folder_it_works_in_one_of_its_site_below_the_home_of_its_user
         assert f"--folder={tmp_path}/home/.pilotage-site/{name} " in table.read_text()
     bad = subprocess.run([*words, "--site=../x"], env=env, timeout=60, check=False, capture_output=True, text=True)
     assert bad.returncode == 1
-    assert "no name of a site" in bad.stderr
+    assert "not a valid site name" in bad.stderr
 
 
 def test_where_there_is_no_crontab_it_is_said(tmp_path: Path) -> None:

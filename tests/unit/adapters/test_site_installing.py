@@ -108,7 +108,7 @@ def test_an_agent_that_is_not_what_was_put_there_is_replaced_before_it_is_used(
         agent.write_bytes(changed)
         scene.another().ensure()
         assert agent.read_bytes() == whole
-        assert "is not what was put there" in caplog.text
+        assert "has changed since it was installed" in caplog.text
         caplog.clear()
     agent.write_bytes(b"evil")
     scene.installation.ensure()  # it was looked at a moment ago

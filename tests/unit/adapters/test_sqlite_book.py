@@ -434,7 +434,7 @@ def test_on_a_network_file_system_there_is_a_rollback_journal_and_a_warning(
     mounts = tmp_path / "mounts"
     mounts.write_text(f"server:/x {tmp_path.resolve()} nfs rw 0 0\n")
     with caplog.at_level(logging.WARNING), opened(tmp_path / "book", mounts=mounts) as journal:
-        assert "nfs, a network file system" in caplog.text
+        assert "a network file system (nfs)" in caplog.text
         assert journal._writer.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         keep(journal, a_short_job())
         before = known(journal, "j1")

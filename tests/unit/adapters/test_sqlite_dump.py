@@ -187,14 +187,18 @@ def test_a_dump_that_is_not_whole_is_refused_and_nothing_is_written(tmp_path: Pa
         keep(source, a_short_job())
         lines = list(source.dump("j1"))
         for count in range(len(lines)):
-            refused(target, lines[:count], "ends too early|line 1 ")
+            refused(target, lines[:count], "the dump is truncated|line 1 ")
         text = b"".join(lines)
-        refused(target, [text[: len(text) // 2]], "cannot be read|ends too early")
-        refused(target, [*lines[:3], *lines[4:]], "changed on its way")
-        refused(target, [*lines, lines[3]], "follows the last line")
-        refused(target, [line.replace(b"lyon", b"Lyon") for line in lines], "changed on its way")
-        refused(target, [lines[0].replace(b'"version":1', b'"version":2'), *lines[1:]], "no dump of a job")
-        refused(target, [b"hello\n"], "line 1 of the dump cannot be read")
+        refused(target, [text[: len(text) // 2]], "is malformed|the dump is truncated")
+        refused(target, [*lines[:3], *lines[4:]], "the dump is damaged")
+        refused(target, [*lines, lines[3]], "more lines after the last one")
+        refused(target, [line.replace(b"lyon", b"Lyon") for line in lines], "the dump is damaged")
+        refused(
+            target,
+            [lines[0].replace(b'"version":1', b'"version":2'), *lines[1:]],
+            "not a dump that this version can read",
+        )
+        refused(target, [b"hello\n"], "line 1 of the dump is malformed")
         assert target.load([text[at : at + 7] for at in range(0, len(text), 7)]) == "j1"
 
 
@@ -203,9 +207,11 @@ def test_a_forged_dump_is_refused(tmp_path: Path) -> None:
         keep(source, a_short_job())
         lines = list(source.dump("j1"))
         refused(target, sealed_again([lines[0], *lines[2:]]), "before its job|cannot be loaded")
-        refused(target, sealed_again([lines[0], lines[1], lines[1], *lines[2:]]), "came twice")
+        refused(target, sealed_again([lines[0], lines[1], lines[1], *lines[2:]]), "occurs twice")
         refused(
-            target, sealed_again([line.replace(b'"type":"JobAcc', b'"type":"JobXcc') for line in lines]), "no event is"
+            target,
+            sealed_again([line.replace(b'"type":"JobAcc', b'"type":"JobXcc') for line in lines]),
+            "unknown event type",
         )
         refused(
             target,
@@ -213,7 +219,7 @@ def test_a_forged_dump_is_refused(tmp_path: Path) -> None:
             "in the dump of",
         )
         content = msgspec.json.encode({"content": "ab" * 32, "base64": "aGVsbG8="}) + b"\n"
-        refused(target, sealed_again([lines[0], content, *lines[1:]]), "not what its hash says")
+        refused(target, sealed_again([lines[0], content, *lines[1:]]), "does not match its hash")
 
 
 def test_a_job_that_is_known_is_not_loaded_again(tmp_path: Path) -> None:
@@ -231,7 +237,7 @@ def test_a_stream_that_is_something_else_here_and_waits_for_the_job_too_is_refus
         keep(source, of_job)
         keep(target, [of_job[3]])  # parked: its job is not known yet
         keep(target, [Stream("service", "same").event(Noted(text="another"))])
-        refused(target, list(source.dump("j1")), "known here with other content")
+        refused(target, list(source.dump("j1")), "an event of the job with other content")
 
 
 def test_a_purged_job_says_so(tmp_path: Path) -> None:
@@ -312,7 +318,7 @@ def test_dumps_that_follow_each_other_are_told_apart(tmp_path: Path) -> None:
         lines = [*source.dump("j1"), *source.dump("j2")]
     assert [check_lines(each) for each in split_dumps(lines)] == ["j1", "j2"]
     assert [check_lines(each) for each in split_dumps([b"".join(lines)])] == ["j1", "j2"]
-    with pytest.raises(DumpError, match="ends too early"):
+    with pytest.raises(DumpError, match="the dump is truncated"):
         [check_lines(each) for each in split_dumps(lines[:-1])]
 
 

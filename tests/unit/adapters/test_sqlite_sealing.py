@@ -243,7 +243,7 @@ def test_a_job_that_never_comes_to_rest_is_not_sealed(tmp_path: Path) -> None:
                 keep(journal, [late.event(Noted(text="again"), job="j1", package="1.1.1", time=START)])
 
         journal._sealing.reached = interrupt
-        with pytest.raises(JournalUnavailable, match="keep coming in"):
+        with pytest.raises(JournalUnavailable, match="still receives events"):
             journal.seal("j1")
         row = journal.job("j1")
         assert row is not None
@@ -254,7 +254,7 @@ def test_a_job_that_never_comes_to_rest_is_not_sealed(tmp_path: Path) -> None:
 def test_only_a_job_that_is_over_is_sealed(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         keep(journal, finished_job()[:-12])
-        with pytest.raises(JournalError, match="that is over"):
+        with pytest.raises(JournalError, match="that has ended"):
             journal.seal("j1")
         with pytest.raises(JournalError, match="no such job"):
             journal.seal("j9")
@@ -401,9 +401,9 @@ def test_a_missing_file_is_said_and_nothing_is_made_up(tmp_path: Path) -> None:
         path.unlink()
         row = journal.job("j1")
         assert row is not None
-        with pytest.raises(JournalUnavailable, match="no file of its own"):
+        with pytest.raises(JournalUnavailable, match="file of a sealed job is missing"):
             journal.stages(row)
-        with pytest.raises(SealedLost, match="no file of its own"):
+        with pytest.raises(SealedLost, match="file of a sealed job is missing"):
             journal.unseal(["j1"])
         path.write_bytes(kept)
         assert journal.stages(row)[0].done == 5

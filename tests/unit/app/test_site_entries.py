@@ -110,7 +110,7 @@ def test_a_file_that_somebody_changed_meanwhile_is_not_overwritten(tmp_path: Pat
     file.write_text("pilotage: 1\n")
     kept = read_file(file)
     file.write_text("pilotage: 1\nsites: []\n")
-    with pytest.raises(SitesFileError, match="changed it meanwhile"):
+    with pytest.raises(SitesFileError, match="was changed meanwhile"):
         write_file(file, "x", before=kept)
     assert [each.name for each in tmp_path.iterdir()] == ["sites.yaml"]
 

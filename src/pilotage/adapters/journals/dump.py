@@ -1,15 +1,15 @@
-"""The one format in which a job leaves a journal and enters another: lines of JSON, the last of which vouches for the rest.
+"""The dump format of a job, to move it between journals: lines of JSON, with a checksum in the last one.
 
 1. `{"format": "pilotage-job", "version": 1, "job": ID, "schema": N}`
-2. for each content that the job speaks of, `{"content": SHA256, "base64": …}`
+2. for each content that the job refers to, `{"content": SHA256, "base64": …}`
 3. for each event, in the order of positions, `{"event": {…}, "received": SECONDS}`; the event as on the wire, and
-   `"skewed": true` where it came from a wrong clock, `false` where it only looks so
-4. `{"end": true, "contents": N, "events": N, "sha256": …}`, the hash of all lines before it
+   `"skewed": true` if it came from a wrong clock, `false` if it only looks so
+4. `{"end": true, "contents": N, "events": N, "sha256": …}`, with the hash of all lines before it
 
-Dumps of several jobs may follow each other in one text.
+Dumps of several jobs may follow each other in one file.
 
-Services count their decisions in streams of the same name. Where a stream of the dump has numbers that were heard here as
-something else, its events are kept under `STREAM@JOB`: a job has an id of its own wherever it is.
+Services number their decisions in streams of the same name. If this book has other events under the numbers of a dumped
+stream, the stream is loaded as `STREAM@JOB`: a job id is unique everywhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPOOLED_BYTES_MAX = 16 * 1024 * 1024
 
 
 class DumpError(JournalError):
-    """The text is no whole dump of a job; nothing of it was kept. Dump the job again, or copy the dump again."""
+    """The file is not a complete dump of a job; nothing was loaded. Dump the job again, or copy the dump again."""
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class _Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     event: Event
     received: float
-    skewed: bool | msgspec.UnsetType = msgspec.UNSET  # where it is not said, the time of the event does
+    skewed: bool | msgspec.UnsetType = msgspec.UNSET  # if missing, the event's time decides
 
 
 class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +70,7 @@ class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class _Start(msgspec.Struct, frozen=True):
-    """Enough of a line to tell what it is."""
+    """Enough of a line to tell its kind."""
 
     event: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -87,7 +87,7 @@ _kept = msgspec.json.Decoder(_Kept)
 def dump_lines(
     job: str, *, schema: int, contents: Iterable[tuple[str, bytes]], events: Iterable[FoundEvent]
 ) -> Iterator[bytes]:
-    """The lines of a dump, each with its end."""
+    """The lines of a dump, with line ends."""
     hashed = hashlib.sha256()
     counts = [0, 0]
 
@@ -111,19 +111,19 @@ def dump_lines(
 
 
 def _looks_skewed(event: Event, received: float) -> bool:
-    """Whether an event has a time that is flagged unless a setting says otherwise."""
+    """Tell whether an event's time is flagged by default."""
     return event.time > received + SKEW_SECONDS
 
 
 class Takes(Protocol):
-    """What a journal must have for a dump to be loaded into it."""
+    """What loading a dump needs of a journal."""
 
     def job(self, job: str) -> JobRow | None:
         """A job, also a sealed or a purged one."""
         ...
 
     def put_content(self, content: bytes) -> str:
-        """Keep bytes by their sha256, which is returned."""
+        """Store bytes and return their sha256."""
         ...
 
     def transaction(self) -> AbstractContextManager[Ledger]:
@@ -132,7 +132,7 @@ class Takes(Protocol):
 
 
 def split_dumps(lines: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
-    """The dumps that follow each other in a text, each to be read to its end before the next one is asked for."""
+    """The dumps in a file, each to be read to its end before the next."""
     whole = _whole_lines(lines)
 
     def one(first: bytes) -> Iterator[bytes]:
@@ -148,13 +148,13 @@ def split_dumps(lines: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
 
 
 def check_lines(lines: Iterable[bytes]) -> str:
-    """Read a dump through and see that it is whole; the id of its job. Raises `DumpError`."""
+    """Check that a dump is complete, and return its job id. Raises `DumpError`."""
     with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES_MAX) as spool:
         return _Dump(spool, lines).job
 
 
 def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
-    """Take a dumped job in, whole or not at all; its id is returned."""
+    """Load a dumped job atomically, and return its id."""
     with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES_MAX) as spool:
         dump = _Dump(spool, lines)
         if journal.job(dump.job) is not None:
@@ -165,7 +165,7 @@ def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
             if list(ledger.jobs([dump.job])):
                 raise _known(dump.job)
             dump.name_streams(ledger)
-            # Who changes a tag of this job from now on must have seen more than those who set it elsewhere.
+            # A later change of a tag must rank after those made elsewhere.
             ledger.advance(dump.seen_max)
             try:
                 replay = Replay(ledger, comes=dump.has)
@@ -181,14 +181,14 @@ def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
 
 
 class _Dump:
-    """A dump that was read once and found whole."""
+    """A dump that was read once and found complete."""
 
     def __init__(self, spool: IO[bytes], lines: Iterable[bytes]) -> None:
-        """Read every line and check it against the last; nothing else happens before that."""
+        """Read every line and check it against the last."""
         self._spool = spool
         self._codec = Codec(limits=KEPT_ALREADY)
         self._numbers: dict[tuple[str, str], array[int]] = {}
-        self._renamed: dict[tuple[str, str], str] = {}  # streams that have another name here
+        self._renamed: dict[tuple[str, str], str] = {}  # streams with another name here
         self._contents = self._events = 0
         self.job = ""
         self.seen_max = 0
@@ -196,17 +196,17 @@ class _Dump:
         end: _End | None = None
         for number, line in enumerate(_whole_lines(lines), 1):
             if end is not None:
-                raise _broken(number, "something follows the last line")
+                raise _broken(number, "there are more lines after the last one")
             end = self._read(number, line)
             if end is None:
                 hashed.update(line)
                 spool.write(line)
         if end is None:
-            raise DumpError("the dump ends too early", next_step="copy it again: its last line is missing")
+            raise DumpError("the dump is truncated", next_step="copy it again: its last line is missing")
         counted = (self._contents, self._events, hashed.hexdigest())
         if not end.end or (end.contents, end.events, end.sha256) != counted:
             raise DumpError(
-                "the dump was changed on its way",
+                "the dump is damaged",
                 expected=f"{end.contents} contents, {end.events} events, sha256 {end.sha256}",
                 got=f"{counted[0]} contents, {counted[1]} events, sha256 {counted[2]}",
                 next_step="copy it again",
@@ -215,7 +215,7 @@ class _Dump:
             name: ranges_of(numbers) for name, numbers in self._numbers.items()
         }
         if sum(size(ranges) for ranges in self._ranges.values()) != self._events:
-            raise DumpError("an event came twice in the dump", subject=f"job {self.job}", next_step="dump it again")
+            raise DumpError("an event occurs twice in the dump", subject=f"job {self.job}", next_step="dump it again")
 
     def _read(self, number: int, line: bytes) -> _End | None:
         try:
@@ -237,7 +237,7 @@ class _Dump:
     def _header(self, header: _Header) -> None:
         if header.format != FORMAT or header.version != VERSION or not JOB_ID.fullmatch(header.job):
             raise DumpError(
-                "this is no dump of a job that can be read",
+                "not a dump that this version can read",
                 expected=f"format {FORMAT}, version {VERSION}",
                 got=f"format {header.format[:40]}, version {header.version}, job {header.job[:64]!r}",
                 next_step="load it with the pilotage that made it, or a newer one",
@@ -255,12 +255,12 @@ class _Dump:
         self._numbers.setdefault((event.source, event.stream), array("q")).append(event.n)
 
     def has(self, identity: Identity) -> bool:
-        """Whether an event is in the dump."""
+        """Tell whether an event is in the dump."""
         source, stream, n = identity
         return contains(self._ranges.get((source, stream), []), n)
 
     def name_streams(self, ledger: Ledger) -> None:
-        """Choose other names for streams whose numbers were heard here as something else; what waits here for the job is the same."""
+        """Rename streams whose numbers this book uses for other events; parked events of the job must be equal."""
         waiting = {identity_of(row) for row in ledger.parked(self.job)}
         taken = {(row.source, row.stream): heard_by(row) for row in ledger.streams(self._ranges.keys())}
         for (source, stream), heard in taken.items():
@@ -270,7 +270,7 @@ class _Dump:
                 continue
             if any((source, stream, n) in waiting for n in numbers):
                 raise DumpError(
-                    "an event of the job is known here with other content",
+                    "the book has an event of the job with other content",
                     subject=f"job {self.job}",
                     got=f"{source} {stream} {known[0]}",
                     next_step="load the job into another book",
@@ -280,7 +280,7 @@ class _Dump:
     def _free_name(self, source: str, stream: str, ledger: Ledger) -> str:
         """A name that no stream of this source has, here or in the dump."""
         name = f"{stream}@{self.job}"
-        if not STREAM.fullmatch(name):  # it is too long
+        if not STREAM.fullmatch(name):  # too long
             name = f"{hashlib.sha256(stream.encode()).hexdigest()[:32]}@{self.job}"
         others = {*self._ranges, *((of, other) for (of, _), other in self._renamed.items())}
         free, tries = name, 1
@@ -294,7 +294,7 @@ class _Dump:
         return (_content(line) for line in self._lines() if _start.decode(line).content is not msgspec.UNSET)
 
     def events(self) -> Iterator[_Kept]:
-        """The events, under the names that their streams have here."""
+        """The events, with the stream names of this book."""
         named = self._named()
         return (named(_kept.decode(line)) for line in self._lines() if _start.decode(line).event is not msgspec.UNSET)
 
@@ -317,12 +317,12 @@ def _content(line: bytes) -> bytes:
     found = msgspec.json.decode(line, type=_Content)
     content = base64.b64decode(found.base64, validate=True)
     if hashlib.sha256(content).hexdigest() != found.content:
-        raise DumpError("a content of the dump is not what its hash says", got=found.content[:64])
+        raise DumpError("a content of the dump does not match its hash", got=found.content[:64])
     return content
 
 
 def _whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines, however the text was cut into pieces."""
+    """Split pieces of text into lines."""
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -341,4 +341,4 @@ def _known(job: str) -> DumpError:
 
 
 def _broken(number: int, why: str) -> DumpError:
-    return DumpError(f"line {number} of the dump cannot be read: {why[:300]}", next_step="copy it again")
+    return DumpError(f"line {number} of the dump is malformed: {why[:300]}", next_step="copy it again")

@@ -1,4 +1,4 @@
-"""Whether a folder is on a network file system, where SQLite's shared memory, and sometimes its locks, do not hold."""
+"""Tells whether a folder is on a network file system, where SQLite's shared memory, and sometimes its locks, fail."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def network_kind(folder: Path, *, mounts: Path = MOUNTS) -> str:
-    """The kind of the network file system that a folder is on, or nothing where it is on none that is known."""
+    """The type of the network file system of a folder; empty if it is not on a known one."""
     try:
         lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return ""  # no such list on this system: the usual case is a local disk
+        return ""  # no such list on this system: assume a local disk
     path = str(folder.resolve())
     best, kind = "", ""
     for line in lines:
@@ -29,7 +29,7 @@ def network_kind(folder: Path, *, mounts: Path = MOUNTS) -> str:
             continue
         point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), parts[1])
         inside = path == point or path.startswith(point if point.endswith("/") else point + "/")
-        # Of two file systems mounted at one place the later one is seen.
+        # Of two file systems mounted at one path the later one is visible.
         if inside and len(point) >= len(best):
             best, kind = point, parts[2]
     return kind if kind in NETWORK_KINDS else ""

@@ -1,8 +1,8 @@
-"""From a checked query to SQL, for SQLite and PostgreSQL: the same rows are found as `matches` finds.
+"""Compiles a checked query to SQL, for SQLite and PostgreSQL; finds the same rows as `matches`.
 
-A query has two uses in SQL: one of its clauses is served by an index and gives candidates in the order of their key
-(`plan`), and all of it is the filter that each candidate must pass (`Compiler.filter`). The aliases are `j` for jobs, `p`
-for package_facts, `e` for events, `s` for streams.
+One clause of the query, served by an index, gives candidates in the order of their keys (`plan`); the whole query is
+the filter that each candidate must pass (`Compiler.filter`). The aliases are `j` for jobs, `p` for package_facts, `e`
+for events, `s` for streams.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pilotage.model.events.events import parse_dotted
 from pilotage.model.states import State
 
 UNINDEXED_STATES = (State.DONE.value, State.CLEARED.value)
-"""Where nearly all packages end: the index of package states leaves them out, and they are asked for by job."""
+"""Final states of nearly all packages: the state index leaves them out, so they are looked up by job."""
 
 DEFAULT_INDEXED = frozenset({"owner", "state", "site", "tag", "submitted", "name", "parent"})
-"""What is indexed unless a setting says otherwise: what `book.query.default_indexed` promises for jobs and packages."""
+"""Attributes indexed by default: `book.query.default_indexed` for jobs and packages."""
 
 INDEXABLE: dict[Target, frozenset[str]] = {
     Target.JOBS: frozenset({"owner", "name", "parent", "state", "submitted", "entered", "updated", "cause", TAG}),
@@ -45,18 +45,18 @@ INDEXABLE: dict[Target, frozenset[str]] = {
     }),
     Target.EVENTS: frozenset(),
 }  # fmt: skip
-"""What can have an index, beside job ids and positions, which always have one."""
+"""Attributes that can have an index, besides job ids and positions, which always have one."""
 
 
 class Sql(msgspec.Struct, frozen=True):
-    """A piece of SQL and the values of its placeholders, in their order."""
+    """A piece of SQL and the values of its placeholders, in order."""
 
     text: str
     parameters: tuple[Any, ...] = ()
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between the two stores: how a placeholder looks, how facts are read, and how text is stored."""
+    """The differences between the two databases: placeholders, access to facts, and stored texts."""
 
     placeholder: str
     fact: Callable[[str], str]
@@ -67,7 +67,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _sqlite_number(name: str) -> str:
-    # `real_of` is Python's own: SQLite reads some decimal numbers to the neighbour of the nearest double.
+    # `real_of` is Python's: SQLite rounds some decimal numbers to a neighbouring double.
     return f"real_of(p.facts -> '{name}')"
 
 
@@ -81,7 +81,7 @@ SQLITE = Dialect(
 
 
 def postgresql(text: Callable[[str], str]) -> Dialect:
-    """The dialect of PostgreSQL, where facts are `json`; `text` says how a text is stored."""
+    """The dialect of PostgreSQL, where facts are `json`; `text` encodes a stored text."""
     return Dialect(
         placeholder="%s",
         fact=lambda name: f"(p.facts ->> '{name}')",
@@ -93,10 +93,9 @@ def postgresql(text: Callable[[str], str]) -> Dialect:
 
 
 class Compiler:
-    """Makes conditions of one target in one dialect. Relative times must be resolved before."""
+    """Compiles conditions for one target in one dialect. Relative times must be resolved before."""
 
     def __init__(self, dialect: Dialect, target: Target) -> None:
-        """Know the columns of the target."""
         self._dialect = dialect
         self._target = target
         match target:
@@ -109,7 +108,7 @@ class Compiler:
         self._place = {Target.PACKAGES: "p", Target.EVENTS: "e"}.get(target, "")
 
     def filter(self, query: Query) -> Sql:
-        """The condition that is true for exactly the rows that a query asks for; it may also be unknown, which is not."""
+        """The condition that is true for exactly the rows of a query; for others it is false or NULL."""
         return self._joined((self.clause(clause) for clause in query.clauses), word="AND", empty="TRUE")
 
     def clause(self, clause: Clause) -> Sql:
@@ -156,7 +155,9 @@ class Compiler:
 
     def _value(self, value: Value) -> Any:
         if isinstance(value, Ago):
-            raise QueryError("a relative time has no meaning of its own", next_step="resolve the query first")
+            raise QueryError(
+                "a relative time must be resolved before it is compiled", next_step="resolve the query first"
+            )
         if isinstance(value, bool):
             return int(value)
         return self._dialect.text(value) if isinstance(value, str) else value
@@ -193,16 +194,16 @@ def _package_columns(dialect: Dialect) -> dict[str, str]:
 
 
 def serving_clause(query: Query, target: Target, *, indexed: frozenset[str]) -> Clause | None:
-    """The clause whose alternatives indexes serve best, or None where the order of the keys does; else `QueryTooBroad`.
+    """The clause that indexes serve best, or None if the order of the keys does; else raises `QueryTooBroad`.
 
-    `indexed` is what the journal has indexes for, of any target.
+    `indexed` are the attributes, of any target, for which the journal has indexes.
     """
     clauses = serving_clauses(query, target, indexed=indexed)
     return clauses[0] if clauses else None
 
 
 def serving_clauses(query: Query, target: Target, *, indexed: frozenset[str]) -> list[Clause]:
-    """Every clause whose alternatives indexes serve, the best first; none where the order of the keys serves."""
+    """All clauses that indexes serve, the best first; empty if the order of the keys serves."""
     plan = served_by(query, target, indexed=_useful(indexed, target))
     if plan.clause is None:
         return []
@@ -222,7 +223,7 @@ def serving_clauses(query: Query, target: Target, *, indexed: frozenset[str]) ->
 
 
 def narrowing_clauses(query: Query, *, indexed: frozenset[str]) -> list[Clause]:
-    """The clauses by which an index finds some of the packages of a job that is known already."""
+    """The clauses by which an index finds packages within a known job."""
     check_target(query, Target.PACKAGES)
     try:
         clauses = serving_clauses(query, Target.PACKAGES, indexed=indexed)
@@ -232,21 +233,21 @@ def narrowing_clauses(query: Query, *, indexed: frozenset[str]) -> list[Clause]:
 
 
 OF_JOBS = frozenset({"job", "owner", "name", "parent", "submitted"})
-"""What a package has from its job."""
+"""Attributes that a package has from its job."""
 
 
 def is_span(condition: Condition) -> bool:
-    """Whether an index of packages has what it is about between two values, and not in the order of jobs and places."""
+    """Tell whether an index finds it as a range of values, not in the order of jobs and places."""
     return condition.operator.orders or condition.about.kind is Kind.TIME
 
 
 def _of_all_jobs(condition: Condition) -> bool:
-    """Whether an index that serves it cannot tell the packages of one job from the others."""
+    """Tell whether an index that serves it cannot separate the packages of one job from the others."""
     return condition.attribute in OF_JOBS or is_span(condition)
 
 
 def check_indexable(names: Iterable[str]) -> None:
-    """Refuse a setting that names what no index can have."""
+    """Refuse a setting that names an attribute without a possible index."""
     everything = frozenset().union(*INDEXABLE.values()) | {"job", "position"}
     wrong = [name for name in sorted(names) if name not in everything and not name.startswith(TAG_PREFIX)]
     if wrong:
@@ -267,7 +268,7 @@ def _ends(condition: Condition) -> bool:
 
 
 def named_jobs(query: Query) -> tuple[str, ...] | None:
-    """The jobs of which alone a query may be true, where it names some: the ids of its shortest such clause."""
+    """The only jobs that a query can match, if it names some: the ids of its shortest such clause."""
     naming = [
         tuple(sorted({str(value) for condition in clause for value in condition.values}))
         for clause in query.clauses
@@ -277,7 +278,7 @@ def named_jobs(query: Query) -> tuple[str, ...] | None:
 
 
 def bounds(query: Query, *, after: int) -> tuple[int, int | None]:
-    """The positions between which events can match: after the first, and up to the second where there is one."""
+    """The positions of possible events: after the first, and up to the second if there is one."""
     last: int | None = None
     for clause in query.clauses:
         if len(clause) != 1 or clause[0].attribute != "position":
@@ -308,7 +309,7 @@ def _span(condition: Condition) -> tuple[int, int | None]:
             return 0, None
 
 
-# SQL for rows that are found and removed by the key of their table: the same text for SQLite and PostgreSQL.
+# SQL to find and remove rows by the key of their table: the same text for SQLite and PostgreSQL.
 
 Statement = tuple[str, list[Any]]
 """A text and its parameters."""
@@ -322,7 +323,7 @@ def find_statement(
     limit: int | None,
     mark: str,
 ) -> Statement:
-    """Select rows with some values in the order of their key, behind a key; `mark` stands for a parameter."""
+    """Select rows with some values in the order of their key, after a key; `mark` is the placeholder."""
     table = TABLE_BY_ROW[row]
     where, parameters = _where(row, having, key=after, order=">", mark=mark)
     text = f"SELECT {', '.join(table.columns)} FROM {table.name}{where} ORDER BY {', '.join(table.key)}"
@@ -332,7 +333,7 @@ def find_statement(
 def remove_statement(
     row: type[Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...], mark: str
 ) -> Statement:
-    """Delete rows with some values, up to a key where one is given."""
+    """Delete rows with some values, up to a key if given."""
     where, parameters = _where(row, having, key=through, order="<=", mark=mark)
     return f"DELETE FROM {TABLE_BY_ROW[row].name}{where}", parameters
 

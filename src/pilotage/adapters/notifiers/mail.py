@@ -1,4 +1,4 @@
-"""Makes the notifier that mails; what sends is loaded only where a mail server is set."""
+"""Makes the mail notifier; loads the mail modules only if a mail server is configured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def mail_notifier(settings: NotificationSettings, *, clock: Clock) -> SmtpNotifier | None:
-    """The notifier that mails; None where no mail server is set."""
+    """The mail notifier; None if no mail server is configured."""
     if not settings.smtp_host:
         return None
     from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer

@@ -1,4 +1,4 @@
-"""What a mail address looks like."""
+"""Validates mail addresses, without loading the mail modules."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Z
 
 
 def is_address(text: str) -> bool:
-    """Whether a text looks like one mail address, without a name or anything else that means something in a header."""
+    """Tell whether a text is one plain mail address, without a display name or anything special in a header."""
     return len(text) <= ADDRESS_MAX and _ADDRESS.fullmatch(text) is not None and ".." not in text

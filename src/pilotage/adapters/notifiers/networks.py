@@ -1,7 +1,7 @@
-"""Which addresses a webhook may reach: the public ones, and the networks that a setting adds.
+"""Which addresses a webhook may reach: public ones, and the networks that a setting adds.
 
-Whoever may subscribe makes the service send requests. Without this they could reach what only the service can reach:
-programs on its own machine, the metadata service of a cloud, the machines behind its firewall.
+A subscriber makes the service send requests. Without this check they could reach what only the service can reach:
+programs on its own machine, the metadata service of a cloud, machines behind its firewall.
 """
 
 from __future__ import annotations
@@ -18,40 +18,42 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 EVERYTHING = ("0.0.0.0/0", "::/0")
 
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: what a NAT64 makes of IPv4 addresses
-_ISATAP = 0x0000_5EFE  # RFC 5214: the third quarter of an address, but for a bit
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: IPv4 addresses behind a NAT64
+_ISATAP = 0x0000_5EFE  # RFC 5214: the third quarter of an address, except for one bit
 _TUNNELS = tuple(
     ipaddress.IPv6Network(text)
     for text in (
         "::/96",  # IPv4-compatible, RFC 4291
-        "64:ff9b:1::/48",  # a NAT64 of somebody's own, RFC 8215
+        "64:ff9b:1::/48",  # local-use NAT64, RFC 8215
         "2001::/32",  # Teredo, RFC 4380
         "2002::/16",  # 6to4, RFC 3056
     )
 )
 _UNREACHABLE = "this host is in a network that webhooks may not reach"
-_HOW_TO_REACH = "use a public address, or ask who runs the service to add its network to notifications.webhook_networks"
+_HOW_TO_REACH = (
+    "use a public address, or ask the service's operator to add its network to notifications.webhook_networks"
+)
 
 
 def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks such as `10.0.0.0/8`; raises `BadAddress`."""
+    """Parse networks such as `10.0.0.0/8`; raises `BadAddress`."""
     found = []
     for text in texts:
         try:
             found.append(ipaddress.ip_network(text, strict=False))
         except ValueError as fault:
             raise BadAddress(
-                "this is not a network", subject=text[:80], expected="an address with a prefix, such as 10.0.0.0/8"
+                "not a network", subject=text[:80], expected="an address with a prefix, such as 10.0.0.0/8"
             ) from fault
     return tuple(found)
 
 
 def connect(host: str, port: int, *, networks: tuple[Network, ...], timeout_seconds: float) -> socket.socket:
-    """A connection to the first address of a host that may be reached; the address that is judged is the one used."""
+    """Connect to the first allowed address of a host; the checked address is the one used."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as fault:
-        raise NotDelivered("the name of the host cannot be resolved", subject=host) from fault
+        raise NotDelivered("cannot resolve the host name", subject=host) from fault
     allowed = [each for each in found if _allowed(str(each[4][0]), networks)]
     if not allowed:
         raise NotDelivered(_UNREACHABLE, subject=host, next_step=_HOW_TO_REACH)
@@ -70,7 +72,7 @@ def connect(host: str, port: int, *, networks: tuple[Network, ...], timeout_seco
 
 
 def check_literal(host: str, *, networks: tuple[Network, ...]) -> None:
-    """Refuse an address, written as such, that may not be reached; what a name stands for is seen when it is used."""
+    """Refuse a numeric address that is not allowed; host names are checked when they are resolved."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -80,7 +82,7 @@ def check_literal(host: str, *, networks: tuple[Network, ...]) -> None:
 
 
 def reason(fault: BaseException | None) -> str:
-    """What a fault of the network is called, in a few words."""
+    """A network error in a few words."""
     if isinstance(fault, TimeoutError):
         return "no answer in time"
     if isinstance(fault, OSError) and fault.strerror:
@@ -98,7 +100,7 @@ def _allowed(text: str, networks: tuple[Network, ...]) -> bool:
 
 
 def _meant(address: Address) -> Address:
-    """The IPv4 address that stands in an IPv6 one, where whoever sends to this reaches that."""
+    """The IPv4 address embedded in an IPv6 one that leads to it."""
     if not isinstance(address, ipaddress.IPv6Address):
         return address
     if address.ipv4_mapped is not None:
@@ -110,5 +112,5 @@ def _meant(address: Address) -> Address:
 
 
 def _is_tunnel(address: ipaddress.IPv6Address) -> bool:
-    """Whether a tunnel or a translation stands behind an address, whose other end may be anywhere."""
+    """Tell whether an address leads through a tunnel or a translation, whose other end may be anywhere."""
     return any(address in network for network in _TUNNELS)

@@ -1,4 +1,4 @@
-"""Mail: digests as letters, and the notices of a subscription together in one letter."""
+"""Mail: sends digests, and the notices of a subscription together in one message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pilotage.adapters.notifiers.networks import reason
 from pilotage.book.notices.notices import Notice, data_of, plain, time_text
 from pilotage.ports import BadAddress, Clock, DeliveryRefused, Letter, NotDelivered
 
-# What a mail address looks like; apart from mail itself, which a service without a mail server never needs.
+# The check of mail addresses is in a module of its own, since a service without a mail server never loads this one.
 
 
 log = logging.getLogger(__name__)
@@ -28,13 +28,13 @@ TIMEOUT_SECONDS = 20.0
 PAUSE_SECONDS = 60.0
 NOTICES_MAX = 100
 
-_POLICY = SMTP.clone(cte_type="7bit")  # every server takes it
+_POLICY = SMTP.clone(cte_type="7bit")  # accepted by every server
 
 Security = Literal["none", "starttls", "tls"]
 
 
 class SmtpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """The mail server that letters are handed to, and who sends them."""
+    """The mail server, and the sender of messages."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class SmtpServer(msgspec.Struct, frozen=True, kw_only=True):
         return f"SmtpServer(host={self.host!r}, port={self.port}, sender={self.sender!r})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        # Never with the password.
+        # Without the password.
         return [("host", self.host), ("port", self.port), ("sender", self.sender)]
 
 
@@ -58,10 +58,10 @@ class SmtpNotifier:
     notices_max = NOTICES_MAX
 
     def __init__(self, server: SmtpServer, *, clock: Clock, pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Send through a server; a subscriber gets at most one mail in `pause_seconds`."""
+        """Send through a server; a subscriber gets at most one message per `pause_seconds`."""
         if not is_address(server.sender):
             raise BadAddress(
-                "the sender of mails is no mail address",
+                "the sender is not a mail address",
                 subject="notifications.smtp_from",
                 expected="NAME@DOMAIN",
                 got=repr(server.sender[:80]),
@@ -71,20 +71,18 @@ class SmtpNotifier:
         self.pause_seconds = pause_seconds
 
     def check_address(self, address: str) -> None:
-        """Refuse what is not one plain mail address."""
+        """Refuse anything but one plain mail address."""
         if not is_address(address):
-            raise BadAddress(
-                "this is not a mail address", subject=plain(address, length_max=80), expected="NAME@DOMAIN"
-            )
+            raise BadAddress("not a mail address", subject=plain(address, length_max=80), expected="NAME@DOMAIN")
 
     def tell(self, address: str, notices: Sequence[Notice], *, secret: str) -> None:
-        """Send one mail with all notices, a line each."""
+        """Send one message with all notices, a line each."""
         self.check_address(address)
         if notices:
             self.send(_letter(address, notices))
 
     def send(self, letter: Letter) -> None:
-        """Hand a letter over; where any recipient is refused the others have it, and it counts as sent to those."""
+        """Send a message; if the server refuses some recipients, it counts as sent to the others."""
         message = self._message(letter)
         where = f"{self._server.host}:{self._server.port}"
         try:
@@ -99,14 +97,14 @@ class SmtpNotifier:
             raise _refused([(fault.smtp_code, _bytes(fault.smtp_error))], where) from fault
         except (smtplib.SMTPException, OSError) as fault:
             said = plain(str(fault)) if isinstance(fault, smtplib.SMTPException) else reason(fault)
-            raise NotDelivered(f"the mail server did not take it: {said}", subject=where) from fault
+            raise NotDelivered(f"the mail server did not accept it: {said}", subject=where) from fault
         if refused:
-            # Nobody is told twice because another one's mailbox is gone.
+            # No retry: the other recipients would get it twice.
             log.warning("%s refused %d of the %d recipients of a mail", where, len(refused), len(letter.recipients))
 
     def _connect(self) -> smtplib.SMTP:
         server = self._server
-        # Our own name as the sender's domain: looking it up can take longer than the mail.
+        # The sender's domain as our own name: looking that up can take longer than the mail.
         own = server.sender.rpartition("@")[2]
         if server.security == "tls":
             context = ssl.create_default_context()
@@ -120,7 +118,7 @@ class SmtpNotifier:
                 connection.starttls(context=ssl.create_default_context())
             if server.user:
                 connection.login(server.user, server.password)
-        except BaseException:
+        except BaseException:  # whatever fails, close the connection and raise it again
             connection.close()
             raise
         return connection
@@ -133,13 +131,13 @@ class SmtpNotifier:
         message["Subject"] = plain(letter.subject)
         message["Date"] = formatdate(self._clock.now(), usegmt=True)
         message["Message-ID"] = f"<{letter.id}@{domain}>"
-        message["Auto-Submitted"] = "auto-generated"  # no automatic answers, please (RFC 3834)
+        message["Auto-Submitted"] = "auto-generated"  # suppresses automatic replies (RFC 3834)
         message.set_content(letter.body)
         return message
 
 
 def _leave(smtp: smtplib.SMTP) -> None:
-    """Say goodbye. What was taken stays taken, whatever happens to the goodbye."""
+    """Send QUIT. The server has accepted the message, whatever happens now."""
     try:
         smtp.quit()
     except (smtplib.SMTPException, OSError):
@@ -173,7 +171,7 @@ def _bytes(text: bytes | str) -> bytes:
 
 
 def _refused(answers: Sequence[tuple[int, bytes]], where: str) -> NotDelivered:
-    """What the answers of a mail server mean: a code from 500 on is for good, unless another says later."""
+    """Interpret a mail server's answers: a code from 500 on is permanent, unless another one is temporary."""
     code, text = min(answers, default=(0, b""))
     said = f"the mail server answered {code} {plain(text.decode(errors='replace'))}".rstrip()
     if code >= 500:

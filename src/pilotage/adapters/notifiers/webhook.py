@@ -28,13 +28,13 @@ ADDRESS_MAX = 2048
 
 
 def signature(secret: str, body: bytes, *, at: float) -> str:
-    """The value of the signature header: HMAC-SHA256 over the time, a point and the body."""
+    """The signature header: HMAC-SHA256 over the time, a dot and the body."""
     stamp = str(int(at))
     return f"t={stamp},v1={_mac(secret, stamp, body)}"
 
 
 def verify(secret: str, body: bytes, header: str, *, now: float, tolerance_seconds: float = TOLERANCE_SECONDS) -> bool:
-    """Whether a header was made with the secret for these bytes, not long ago. For receivers."""
+    """Tell whether a header is a recent signature of these bytes with the secret. For receivers."""
     parts = dict(part.strip().partition("=")[::2] for part in header.split(","))
     stamp, given = parts.get("t", ""), parts.get("v1", "")
     if not (stamp.isascii() and stamp.isdecimal() and len(stamp) <= 16):
@@ -48,7 +48,7 @@ def _mac(secret: str, stamp: str, body: bytes) -> str:
 
 
 class WebhookNotifier:
-    """Posts notices, one by one. A receiver that takes its time, answers slowly or not at all is given up in time."""
+    """Posts notices, one by one, with a time limit for each however slowly the receiver answers."""
 
     notices_max = 1
     pause_seconds = 0.0
@@ -68,11 +68,11 @@ class WebhookNotifier:
         self._tls = tls
 
     def check_address(self, address: str) -> None:
-        """Refuse what is no plain HTTP URL, and a numeric address that may never be reached."""
+        """Refuse anything but a plain HTTP URL, and a numeric address that is not allowed."""
         check_literal(_read(address).host, networks=self._networks)
 
     def tell(self, address: str, notices: Sequence[Notice], *, secret: str) -> None:
-        """Post each notice, in order; the first that is not taken ends it."""
+        """Post the notices in order, until one is not accepted."""
         url = _read(address)
         for notice in notices:
             self._post(url, cloud_event_body(notice), secret=secret)
@@ -116,7 +116,7 @@ class WebhookNotifier:
 
 
 def _judge(status: int, retry_after: str, url: _Url) -> None:
-    """Nothing where the receiver took it; else what it said."""
+    """Raise an error unless the receiver accepted the notice."""
     if 200 <= status < 300:
         return
     if 300 <= status < 400:
@@ -130,7 +130,7 @@ def _judge(status: int, retry_after: str, url: _Url) -> None:
 
 
 class _Patience:
-    """A connection that is cut when its time is over, however busy it looks; closed in the end."""
+    """A connection that is cut at its deadline, however busy it is; closed at the end."""
 
     def __init__(self, connection: socket.socket, *, seconds: float) -> None:
         self.socket = connection
@@ -148,19 +148,19 @@ class _Patience:
         self.socket.close()
 
     def watch(self, connection: ssl.SSLSocket) -> ssl.SSLSocket:
-        """Go on with a connection that was made of the first one."""
+        """Continue with a TLS connection over the first one."""
         self.socket = connection
         return connection
 
     def _end(self) -> None:
         self.lost.set()
         with contextlib.suppress(OSError):
-            # Not the method of a TLS socket, which would forget its state under the thread that reads from it.
+            # Not the method of the TLS socket, which would reset its state under the reading thread.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
 
 class _Url(msgspec.Struct, frozen=True):
-    """The parts of an address that a request needs; `shown` is what may be logged."""
+    """The parts of a URL that a request needs; `shown` may be logged."""
 
     secure: bool
     host: str
@@ -170,7 +170,7 @@ class _Url(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        # A path or a query is often the receiver's own secret.
+        # The path or query is often the receiver's secret.
         return f"{'https' if self.secure else 'http'}://{self.authority}"
 
 
@@ -188,12 +188,10 @@ def _read(address: str) -> _Url:
         or not (address.isascii() and address.isprintable())
         or any(sign in address for sign in ' "<>\\^`{|}')
     ):
-        raise BadAddress(
-            "this is not the address of a webhook", expected="http://HOST[:PORT]/PATH or https://HOST[:PORT]/PATH"
-        )
+        raise BadAddress("not the address of a webhook", expected="http://HOST[:PORT]/PATH or https://HOST[:PORT]/PATH")
     if parts.username is not None or parts.password is not None:
         raise BadAddress(
-            "the address of a webhook holds no user or password: it would be seen in listings",
+            "the address of a webhook must not contain a user or password: listings would show it",
             subject=f"{parts.scheme}://…@{host}",
             next_step="verify the signature instead",
         )
@@ -204,5 +202,5 @@ def _read(address: str) -> _Url:
 
 
 def webhook_notifier(settings: NotificationSettings, *, clock: Clock) -> WebhookNotifier:
-    """The notifier that posts to the networks that the settings allow."""
+    """The notifier for the networks that the settings allow."""
     return WebhookNotifier(clock=clock, networks=settings.webhook_networks)

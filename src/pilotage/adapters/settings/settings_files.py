@@ -1,6 +1,6 @@
 """Reads the settings: the system's file, the user's, the project's, the environment, then the flags; the last one wins.
 
-Who starts the program gives the environment and the folder, so that nothing here depends on where a test runs.
+The caller passes the environment and the folder, so that the result does not depend on where a test runs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SETTINGS_BYTES_MAX = 1024 * 1024
 
 
 def load_settings(*, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]) -> Settings:
-    """The settings for a program started in `folder`: every source read, checked at once, and made one value.
+    """The settings for a program started in `folder`: reads and checks all sources, and merges them.
 
-    `flags` has the names of settings (`"service.port"`); None is a flag that was not given. A SQLite journal's folder
-    is made absolute, from `folder`, so that the value means the same wherever it is handed to.
+    `flags` has the names of settings (`"service.port"`); None is a flag that was not given. The folder of a SQLite
+    journal is made absolute, relative to `folder`, so that the value means the same everywhere.
     """
     said, faults = _gathered(environment=environment, folder=folder, flags=flags)
     settings = settle(said, faults=faults)
@@ -35,7 +35,7 @@ def load_settings(*, environment: Mapping[str, str], folder: Path, flags: Mappin
 
 
 def is_said(name: str, *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]) -> bool:
-    """Whether anybody gave a setting (`"service.port"`) a value, and it is not only as it is where nobody does."""
+    """Tell whether any source sets a setting (`"service.port"`), or it has its default."""
     said, _ = _gathered(environment=environment, folder=folder, flags=flags)
     return any(each.name == name for each in said)
 
@@ -43,7 +43,7 @@ def is_said(name: str, *, environment: Mapping[str, str], folder: Path, flags: M
 def _gathered(
     *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]
 ) -> tuple[list[Said], list[SettingFault]]:
-    """What every source says, the weakest first, and what is wrong with the files."""
+    """The settings of every source, the weakest first, and the faults of the files."""
     said: list[Said] = []
     faults: list[SettingFault] = []
     for file in settings_files(environment=environment, folder=folder):
@@ -61,8 +61,8 @@ def _gathered(
 
 
 def settings_files(*, environment: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Where settings may stand, the weakest first, whether the files exist or not (XDG Base Directory Specification)."""
-    # The first of XDG_CONFIG_DIRS is the most important one, so they are read from the last.
+    """The possible settings files, the weakest first, whether they exist or not (XDG Base Directory Specification)."""
+    # The first of XDG_CONFIG_DIRS has the highest precedence, so they are read from the last.
     for system in reversed((environment.get("XDG_CONFIG_DIRS") or SYSTEM_FOLDERS).split(":")):
         if system.startswith("/"):
             yield Path(system) / "pilotage" / SETTINGS_FILE
@@ -75,7 +75,7 @@ def settings_files(*, environment: Mapping[str, str], folder: Path) -> Iterator[
 
 
 def state_folder(settings: Settings, *, folder: Path) -> Path:
-    """Where the program keeps what is its own, such as the local token: beside a SQLite book, else in the project."""
+    """The folder of the program's own state, such as the local token: beside a SQLite book, else in the project."""
     address = settings.journal.address
     return folder / (address.folder if address.kind == "sqlite" else STATE_FOLDER)
 
@@ -85,7 +85,7 @@ def _read(file: Path) -> dict[str, object]:
         content = stream.read(SETTINGS_BYTES_MAX + 1)
     if len(content) > SETTINGS_BYTES_MAX:
         raise OSError(errno.EFBIG, f"larger than {SETTINGS_BYTES_MAX} bytes")
-    import tomllib  # most folders have no settings of their own
+    import tomllib  # most folders have no settings file
 
     return tomllib.loads(content.decode("utf-8"))
 
@@ -106,28 +106,28 @@ def _with_absolute_journal(settings: Settings, *, environment: Mapping[str, str]
         return msgspec.structs.replace(settings, journal=msgspec.structs.replace(settings.journal, url=address.url))
     path = address.folder
     home = environment.get("HOME", "")
-    # No shell expands a tilde behind `sqlite:`, and nobody wants a folder called ~.
+    # No shell expands a tilde after `sqlite:`, and a folder named ~ is never meant.
     if home and (path == "~" or path.startswith("~/")):
         path = home + path[1:]
     url = f"sqlite:{(folder / path).absolute()}"
     return msgspec.structs.replace(settings, journal=msgspec.structs.replace(settings.journal, url=url))
 
 
-# Where `sites.yaml` is, what is in it, and how it is replaced: the file of the project, or else the user's own.
+# Finds, reads and replaces `sites.yaml`: the file of the project, or else the user's own.
 
 SITES_FILE = "sites.yaml"
 SITES_BYTES_MAX = 4 * 1024 * 1024
 
 Mark = tuple[str, int, int, int]
-"""What tells one state of the file from another: its path, inode, size and time."""
+"""Identifies a version of the file: its path, inode, size and time."""
 
 
 class SitesFileError(PilotageError):
-    """The file of sites cannot be read or written. The message says why."""
+    """The sites file cannot be read or written. The message says why."""
 
 
 class Kept(NamedTuple):
-    """A file as it was at one moment."""
+    """A version of the sites file."""
 
     file: Path
     mark: Mark
@@ -135,14 +135,14 @@ class Kept(NamedTuple):
 
 
 def sites_file(*, environment: Mapping[str, str], folder: Path, named: str = "") -> Path:
-    """The file that holds for a folder: the one that is named, else the project's, else the user's.
+    """The sites file for a folder: the named one, else the project's, else the user's.
 
-    Where there is none, it is where the project's would be.
+    If none exists, the path of the project's.
     """
     if named:
         home = environment.get("HOME", "")
         return folder / (home + named[1:] if home and (named == "~" or named.startswith("~/")) else named)
-    # The strongest first; the system's own are no place for one's accounts.
+    # The strongest first; system folders are no place for personal accounts.
     places = [
         file.with_name(SITES_FILE) for file in reversed([*settings_files(environment=environment, folder=folder)])
     ]
@@ -151,7 +151,7 @@ def sites_file(*, environment: Mapping[str, str], folder: Path, named: str = "")
 
 
 def mark_of(file: Path) -> Mark | None:
-    """The state that a file is in; None where there is none."""
+    """The version of a file; None if it does not exist."""
     try:
         found = file.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -162,8 +162,8 @@ def mark_of(file: Path) -> Mark | None:
 
 
 def read_file(file: Path) -> Kept | None:
-    """What is in a file; None where there is none. Raises `SitesFileError`."""
-    mark = mark_of(file)  # before it is read: what is written meanwhile is read again
+    """Read the sites file; None if it does not exist. Raises `SitesFileError`."""
+    mark = mark_of(file)  # before the read: a change meanwhile is read again
     if mark is None:
         return None
     try:
@@ -177,10 +177,10 @@ def read_file(file: Path) -> Kept | None:
 
 
 def write_file(file: Path, text: str, *, before: Kept | None) -> None:
-    """Replace a file as a whole; not where somebody changed it since it was read as `before`."""
+    """Replace a file atomically, unless it was changed since it was read as `before`."""
     if mark_of(file) != (before.mark if before is not None else None):
-        raise SitesFileError("somebody has changed it meanwhile", subject=str(file), next_step="say it again")
-    target = Path(os.path.realpath(file))  # a link stays a link
+        raise SitesFileError("the file was changed meanwhile", subject=str(file), next_step="run the command again")
+    target = Path(os.path.realpath(file))  # keep a symbolic link
     draft = target.with_name(f".{target.name}-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""A private authority and the certificate of one service: keys that nobody else can read, in the state folder's `tls`.
+"""A private certificate authority and the certificate of one service, in the state folder's `tls`, with private keys.
 
-The key of the authority never leaves that folder. What clients need to know the service by is `ca.pem`, which is no secret.
+The authority's key never leaves that folder. Clients verify the service with `ca.pem`, which is not secret.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CA_FILE, CA_KEY_FILE = "ca.pem", "ca.key"
 SERVER_FILE, SERVER_KEY_FILE = "server.pem", "server.key"
 CA_DAYS = 3650
 SERVER_DAYS = 365
-EARLY = dt.timedelta(hours=1)  # a clock elsewhere may be behind
+EARLY = dt.timedelta(hours=1)  # another computer's clock may be behind
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NAME_LENGTH_MAX = 253
 
@@ -36,7 +36,7 @@ class TlsError(PilotageError):
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made: where the certificates are, for whom, until when, and whether the authority is a new one."""
+    """The new certificates: their files, hosts and expiry, and whether the authority is new."""
 
     ca_file: str
     certificate: str
@@ -48,12 +48,12 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 def make_certificates(
     folder: Path, hosts: Sequence[str], *, days: int = SERVER_DAYS, new_ca: bool = False, now: Callable[[], float]
 ) -> Made:
-    """Make a certificate for the hosts and the names of the loopback, and the authority first, where there is none.
+    """Make a certificate for the hosts and the loopback names, and an authority if there is none.
 
-    Everything appears whole; a service that runs takes the new certificate by itself. Raises `TlsError`.
+    Files are replaced atomically; a running service loads the new certificate by itself. Raises `TlsError`.
     """
     with part(purpose="to make certificates"):
-        import cryptography  # noqa: F401 # whether it is there at all
+        import cryptography  # noqa: F401 # only to check that it is installed
     names = tuple(dict.fromkeys([*map(_checked, hosts), *LOOPBACK]))
     moment = dt.datetime.fromtimestamp(now(), dt.UTC)
     try:
@@ -77,7 +77,7 @@ def make_certificates(
 
 
 def expires_at(certificate: Path) -> float:
-    """When a certificate ends, in seconds since 1970; raises `OSError` or `ValueError`."""
+    """When a certificate expires, in seconds since 1970; raises `OSError` or `ValueError`."""
     from cryptography import x509
 
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
@@ -86,7 +86,7 @@ def expires_at(certificate: Path) -> float:
 def _checked(host: str) -> str:
     name = host.strip().strip("[]").lower()
     if not name or len(name) > NAME_LENGTH_MAX or not name.isascii() or any(each in name for each in " /@,"):
-        raise TlsError("this is no name of a host", got=repr(host), expected="a name or an address: pilot.example.org")
+        raise TlsError("not a host name", got=repr(host), expected="a name or an address: pilot.example.org")
     return name
 
 
@@ -111,7 +111,7 @@ def _make_server(folder: Path, names: Sequence[str], moment: dt.datetime, days: 
 
     ca, ca_key = _read_ca(folder)
     key = _new_key()
-    # None lasts longer than who vouches for it.
+    # A certificate must not outlive its authority.
     until = min(moment + dt.timedelta(days=days), ca.not_valid_after_utc)
     builder = _builder(subject=_named(names[0][:64]), issuer=ca.subject, key=key, since=moment, until=until)
     builder = builder.add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
@@ -136,9 +136,9 @@ def _read_ca(folder: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
     except ValueError as error:
         raise _bad_ca(folder, str(error)) from error
     except FileNotFoundError as error:
-        raise _bad_ca(folder, f"{error.filename} is gone") from error
+        raise _bad_ca(folder, f"{error.filename} is missing") from error
     if not isinstance(key, EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise _bad_ca(folder, "its key is another one's")
+        raise _bad_ca(folder, "its key does not match its certificate")
     return certificate, key
 
 
@@ -147,7 +147,7 @@ def _bad_ca(folder: Path, got: str) -> TlsError:
         "the authority cannot be used",
         subject=str(folder / CA_FILE),
         got=got,
-        next_step="make another with `pilotage tls init --new-ca`; whoever knows the old ca.pem needs the new one",
+        next_step="make another with `pilotage tls init --new-ca`; clients with the old ca.pem need the new one",
     )
 
 
@@ -218,7 +218,7 @@ def _key_bytes(key: EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(file: Path, content: bytes, mode: int) -> None:
-    """Put a file in its place whole; nobody else could read it at any moment where its mode says so."""
+    """Write a file atomically, with its mode from the start, so that others can never read it."""
     draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

@@ -1,6 +1,6 @@
-"""The keys of a service's tokens: made once, in files of the state folder's `keys` that nobody else can read.
+"""The signing keys of a service's tokens: made once, in private files of the state folder's `keys`.
 
-Who removes a key ends every token that it signed; the next start makes another.
+Removing a key invalidates every token that it signed; the next start makes another.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ class KeyFault(PilotageError):
 
 
 class StoredKeys:
-    """Keys in a state folder. Nothing is read or made before it is needed: most services sign nothing."""
+    """Keys in a state folder, read or made at the first use: most services sign nothing."""
 
     def __init__(self, state: Path) -> None:
-        """Name the state folder."""
         self._folder = state / KEYS_FOLDER
         self._guard = threading.Lock()
         self._signing: Ed25519PrivateKey | None = None
@@ -48,14 +47,14 @@ class StoredKeys:
         return jwt.encode(dict(claims), self._key(), algorithm="EdDSA")
 
     def verify(self, token: str, *, issuer: str, audience: str) -> Mapping[str, Any]:
-        """The claims of a JWT that this signed, whenever it ends; raises `ValueError` for any other."""
+        """The claims of a JWT that this service signed, expired or not; raises `ValueError` for any other."""
         if not (self._folder / TOKEN_KEY_FILE).exists():
-            raise ValueError("nothing was signed here")
+            raise ValueError("this service has not signed any token")
         with part(purpose="to read tokens"):
             import jwt
         wanted = ["exp", "iat", "sub", "iss", "aud"]
         try:
-            # The times are for who knows how far clocks may be apart.
+            # The caller checks the times, since it knows how far clocks may differ.
             options: Any = {"require": wanted, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
             key = self._key().public_key()
             return jwt.decode(token, key, algorithms=["EdDSA"], issuer=issuer, audience=audience, options=options)
@@ -63,7 +62,7 @@ class StoredKeys:
             raise ValueError(str(error)) from error
 
     def package_key(self) -> bytes:
-        """The key of the digests in packages' tokens."""
+        """The key of the MACs in packages' tokens."""
         return bytes.fromhex(
             self._content(PACKAGE_KEY_FILE, lambda: secrets.token_hex(PACKAGE_KEY_BYTES).encode()).decode("ascii")
         )
@@ -97,14 +96,14 @@ class StoredKeys:
     def _no_key(self, name: str, got: str) -> KeyFault:
         file = self._folder / name
         return KeyFault(
-            "this file holds no key of ours",
+            "this file does not contain a valid key",
             subject=str(file),
             got=got,
-            next_step=f"remove it and another is made; every token of the old one ends: rm {file}",
+            next_step=f"remove it and another is made; every token of the old key becomes invalid: rm {file}",
         )
 
     def _content(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """What is in a file; where there is none it is made, whole and once, whoever else does so at the same moment."""
+        """Read a file; if it does not exist, make it, atomically and only once among all processes."""
         file = self._folder / name
         try:
             if not file.exists():
@@ -124,11 +123,11 @@ def _refuse_shared(file: Path, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
         raise KeyFault(
-            "others could have read or written this key",
+            "other users could have read or written this key",
             subject=str(file),
             expected="a plain file of your own, mode 600",
             got=f"mode {mode:o}, user id {status.st_uid}",
-            next_step=f"remove it and another is made; every token of the old one ends: rm {file}",
+            next_step=f"remove it and another is made; every token of the old key becomes invalid: rm {file}",
         )
 
 
@@ -143,15 +142,15 @@ def _make(file: Path, content: bytes) -> None:
         try:
             os.link(draft, file)
         except FileExistsError:
-            return  # another process was first: its key is ours
-        except OSError:  # no hard links here
+            return  # another process was first: use its key
+        except OSError:  # no hard links on this file system
             if not file.exists():
                 draft.rename(file)
     finally:
         draft.unlink(missing_ok=True)
 
 
-# The token of the local user: random, in a file that nobody else can read, made once by whoever comes first.
+# The local user's token: random, in a private file, made once by the first process.
 
 TOKEN_FILE = "token"
 TOKEN_BYTES = 32
@@ -159,18 +158,18 @@ _TOKEN = re.compile(rb"[A-Za-z0-9._~+/=-]{16,1024}")
 
 
 class TokenError(PilotageError):
-    """The local token cannot be used. The message says whether to mend the file's mode or to remove the file."""
+    """The local token cannot be used. The message says whether to correct the file's mode or to remove the file."""
 
 
 def token_file(folder: Path) -> Path:
-    """Where the token lies in the state folder."""
+    """The path of the token in the state folder."""
     return folder / TOKEN_FILE
 
 
 def ensure_token(folder: Path) -> str:
-    """The token of the state folder; it is made, and the folder too, where there is none yet.
+    """The token of the state folder; makes it, and the folder, if needed.
 
-    Two processes that start together agree: the file appears complete, under its name, exactly once.
+    Two processes that start together agree: the file appears complete, and only once.
     """
     file = token_file(folder)
     try:
@@ -188,10 +187,10 @@ def ensure_token(folder: Path) -> str:
 
 
 def read_token(folder: Path) -> str:
-    """The token of the state folder; refused when anybody else could have read or written it."""
+    """The token of the state folder; refused if other users could have read or written it."""
     file = token_file(folder)
     try:
-        # Not waiting: a pipe under this name must not hang the program.
+        # Non-blocking: a pipe of this name must not hang the program.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise TokenError(
@@ -209,7 +208,7 @@ def read_token(folder: Path) -> str:
     token = content.strip()
     if not _TOKEN.fullmatch(token):
         raise TokenError(
-            "this file holds no token",
+            "this file does not contain a token",
             subject=str(file),
             expected="one line of 16 or more letters and digits",
             got=f"{len(content)} bytes" if content else "an empty file",
@@ -220,7 +219,7 @@ def read_token(folder: Path) -> str:
 
 def _refuse_shared_token(file: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise TokenError("the token must be a plain file", subject=str(file), next_step=f"remove it: rm -r {file}")
+        raise TokenError("the token must be a regular file", subject=str(file), next_step=f"remove it: rm -r {file}")
     if status.st_uid != os.geteuid():
         raise TokenError(
             "the token belongs to another user",
@@ -232,16 +231,16 @@ def _refuse_shared_token(file: Path, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise TokenError(
-            "others may read or write the token",
+            "other users may read or write the token",
             subject=str(file),
             expected="mode 600",
             got=f"{mode:o}",
-            next_step=f"if nobody has read it: chmod 600 {file}; otherwise remove it and a new one is made",
+            next_step=f"if no other user has read it: chmod 600 {file}; otherwise remove it and a new one is made",
         )
 
 
 def _make_token(file: Path) -> None:
-    """Write a new token beside its place, then link it there: a link, unlike a rename, never replaces another's file."""
+    """Write a new token to a draft, then link it: unlike a rename, a link never replaces another process's file."""
     draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -252,7 +251,7 @@ def _make_token(file: Path) -> None:
         try:
             os.link(draft, file)
         except FileExistsError:
-            return  # another process was first: its token is ours
+            return  # another process was first: use its token
         except OSError:
             _rename_once(draft, file)
     finally:
@@ -260,11 +259,11 @@ def _make_token(file: Path) -> None:
 
 
 def _rename_once(draft: Path, file: Path) -> None:
-    """The same where the file system knows no hard links: whoever has the folder's lock looks, and renames."""
+    """The same without hard links: the process with the folder's lock checks, and renames."""
     folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if not file.exists():
             draft.rename(file)
     finally:
-        os.close(folder)  # and the lock with it
+        os.close(folder)  # releases the lock

@@ -1,4 +1,4 @@
-"""A site with a batch system, reached from here: agents are started there as batch jobs under our keys."""
+"""A site with a batch system that we can reach: agents are submitted as batch jobs under our keys."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefu
 
 LOOK_SECONDS = 10.0
 _DOUBTFUL = frozenset(("failed", "platform-failure", "vanished"))
-"""What ended so may not have found what it needs there, or found something else; a system that forgets soon says no more."""
+"""Ends that may mean a missing or wrong installation at the site; a system that forgets soon says no more."""
 _NEXT_STEPS = {
     "bad-queue": "name another `queue` in the site's entry",
     "bad-account": "name another `account` in the site's entry",
     "bad-resources": "ask for less in the site's entry: slots, memory, GPUs, or wall time",
-    "not-allowed": "ask who runs the site what you may use",
+    "not-allowed": "ask the site's operators what you may use",
 }
 
 
 def runs_commands(entry: SiteEntry, caller: Caller) -> Callable[[Call], Answer]:
-    """What runs the commands of a site's batch system, in the environment that its users have.
+    """A function that runs commands of a site's batch system in the environment of its users.
 
-    Over ssh that is what a login shell has; here it is ours, unless the entry has lines of setup.
+    Over ssh that is a login shell; here it is our own environment, unless the entry has lines of setup.
     """
     return in_login_shell(caller.run, entry.setup) if entry.address or entry.setup else caller.run
 
 
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a site, and what its agents are given."""
+    """Settings of a batch site and its agents."""
 
     entry: SiteEntry
-    prefix: str  # of what is ours there: see `site_prefix`
-    server: Callable[[], str]  # the address that its nodes reach us by
-    token: Callable[[], str] = str  # what its agents show
-    ca_file: Callable[[], Path | None] = lambda: None  # whom they believe
-    notes: Path | None = None  # a file for what may be queued without our knowing, for who comes after us
+    prefix: str  # of our job names there: see `site_prefix`
+    server: Callable[[], str]  # our address, as its nodes reach it
+    token: Callable[[], str] = str  # for its agents
+    ca_file: Callable[[], Path | None] = lambda: None  # the CA certificate that agents trust
+    notes: Path | None = None  # file with the keys of unanswered submissions, for the next process
     look_seconds: float = LOOK_SECONDS
     settle_seconds: float = SETTLE_SECONDS
     grace_seconds: float = 10.0
@@ -57,10 +57,10 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSite:
-    """Starts agents through a batch system; see `SiteAccess`."""
+    """Submits agents to a batch system; see `SiteAccess`."""
 
     def __init__(self, settings: BatchSettings, dialect: Dialect, caller: Caller) -> None:
-        """Begin; what an earlier process started is found again. Nothing is called yet."""
+        """Take the settings; jobs of an earlier process are found by their keys."""
         self._settings = settings
         self._caller = caller
         self._installation = Installation(
@@ -84,30 +84,30 @@ class BatchSite:
 
     @property
     def look_seconds(self) -> float:
-        """How long to wait between two listings."""
+        """Seconds between two listings."""
         return self._settings.look_seconds
 
     def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
-        """Start pilots under a key and those that follow it, unless they are there; the native ids of the first ones."""
+        """Submit pilots with consecutive keys, unless they exist; returns the native ids of the first ones."""
         with self._told():
             return self._submitter.submit_pilots(key, count)
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
-        """Start an agent for one attempt, unless there is one; its native id."""
+        """Submit an agent for one attempt, unless it exists; returns its native id."""
         serves = f"{ref.job}:{ref.package}:{ref.attempt}"
         with self._told():
             return self._submitter.submit_attempt(key, serves=serves, demand=msgspec.to_builtins(demand))
 
     def cancel(self, *keys: str) -> None:
-        """End what was started under these keys."""
+        """Cancel the batch jobs of these keys."""
         with self._told():
             self._submitter.cancel(*keys)
 
     def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
-        """Everything that is there, and what ended since the last listing, by key."""
+        """All present batch jobs, and those that ended since the last listing, by key."""
         with self._told():
             listed = self._submitter.listing(expected)
-            if listed:  # what waits in the queue reads the token when it starts, and all hear where we are now
+            if listed:  # queued agents read the token when they start, and all read our current address
                 self._installation.ensure()
             else:
                 self._installation.refresh()
@@ -119,12 +119,12 @@ class BatchSite:
         }
 
     def notice(self, unheard: Collection[str]) -> list[Noticed]:
-        """What is held, and what runs without a word, with the last that it printed."""
+        """Held batch jobs, and silent ones with the end of their output."""
         with self._told():
             return msgspec.convert([each._asdict() for each in self._submitter.notice(unheard)], list[Noticed])
 
     def close(self) -> None:
-        """Close the connection; what was started goes on."""
+        """Close the connection; batch jobs go on."""
         self._caller.close()
 
     def _output(self) -> str:
@@ -156,7 +156,7 @@ class BatchSite:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Say what went wrong in the words of the port."""
+        """Turn errors of the batch system into errors of the port."""
         site = self._settings.entry.name
         try:
             yield
@@ -168,10 +168,10 @@ class BatchSite:
             raise SubmissionRefused(
                 str(error), reason=error.reason, subject=site, next_step=_NEXT_STEPS.get(error.reason, "")
             ) from error
-        except ValueError as error:  # the entry cannot be said in this system's language
+        except ValueError as error:  # this system has no option for a setting of the entry
             raise SubmissionRefused(str(error), reason="bad-resources", subject=site) from error
-        except OSError as error:  # nothing was submitted that cannot be noted first
-            raise SiteUnreachable(f"cannot note what is submitted: {error}", subject=site) from error
+        except OSError as error:  # nothing is submitted that cannot be recorded first
+            raise SiteUnreachable(f"cannot record the submission: {error}", subject=site) from error
 
 
 def _noted(file: Path | None) -> list[str]:

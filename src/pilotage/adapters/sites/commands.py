@@ -1,4 +1,4 @@
-"""Ways to run a command at a site: on this computer, or on another over the system's own `ssh`."""
+"""Runs commands at a site: on this computer, or on another with the system's own `ssh`."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.model.errors import PilotageError
 
 CALL_SECONDS_MAX = 50.0
-"""So long a command may take: where one hangs, that is told within a minute."""
+"""Time limit of a command: one that hangs is reported within a minute."""
 CONNECT_SECONDS = 15
 ALIVE_SECONDS, ALIVE_COUNT = 15, 3
-PERSIST_SECONDS = 120  # how long a connection waits for the next command
+PERSIST_SECONDS = 120  # how long an idle connection stays open
 ANSWER_BYTES_MAX = 64 << 20
-MAY_WAIT = "what a shell there reads when it starts, such as ~/.bashrc, may wait for something"
-_NOT_QUOTED = "\n!'\\"  # what not every shell leaves alone in single quotes
-_SSH_FAILED = 255  # its own exit status, and not that of the command
+MAY_WAIT = "a start-up file of the shell there, such as ~/.bashrc, may be waiting for input"
+_NOT_QUOTED = "\n!'\\"  # characters that some shell interprets in single quotes
+_SSH_FAILED = 255  # exit status of ssh itself, not of the command
 _NOT_FOUND, _NOT_RUN = 127, 126
 _SOCKET_PATH_MAX = 107
-_SOCKET_NAME = 40 + 1 + 17  # what ssh makes of %C, and what it adds while it binds
+_SOCKET_NAME = 40 + 1 + 17  # length of ssh's %C, and of its suffix while binding
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
-# Locales are the user's own matter; only what is said to people must be what we can read.
+# The locale is the user's; only messages must be English.
 _LOCALE = {"LC_MESSAGES": "C"}
 
 
@@ -43,36 +43,35 @@ class Caller(Protocol):
     """Runs commands at a site."""
 
     def run(self, call: Call) -> Answer:
-        """Run a command to its end; raises `Unknown` where there is no way to the site."""
+        """Run a command to its end; raises `Unknown` if the site cannot be reached."""
         ...
 
     def close(self) -> None:
-        """Let go of what is held, and break off what is under way; any thread may."""
+        """Close connections, and abort a running command; callable from any thread."""
         ...
 
 
 class UnderWay:
-    """The command that runs now, for whoever has to break it off."""
+    """The running command, so that another thread can abort it."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
         self._guard = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._over = False
 
     def began(self, process: subprocess.Popen[bytes]) -> None:
-        """A command was started."""
+        """Note a started command."""
         with self._guard:
             self._process = process
             if self._over:
                 process.kill()
 
     def break_off(self) -> None:
-        """End what runs, and what will be started."""
+        """Kill the running command, and any that is started later."""
         with self._guard:
             self._over = True
             if self._process is not None:
-                self._process.kill()  # nothing happens where it has ended
+                self._process.kill()  # no effect if it has ended
 
 
 class Here:
@@ -85,7 +84,7 @@ class Here:
         environment: Mapping[str, str] | None = None,
         seconds_max: float = CALL_SECONDS_MAX,
     ) -> None:
-        """Take words that go before every command, and what is added to its environment."""
+        """Take words to put before every command, and additions to its environment."""
         self._within = tuple(within)
         self._environment = dict(environment or {})
         self._seconds_max = seconds_max
@@ -103,18 +102,18 @@ class Here:
         )
 
     def close(self) -> None:
-        """Break off what is under way."""
+        """Abort the running command."""
         self._under_way.break_off()
 
 
 class BadAddress(PilotageError):
-    """What is to be an address of a login node is none."""
+    """Not a valid address of a login node."""
 
 
 class Ssh:
-    """Runs commands on another computer; one connection is kept for some time and used by all of them.
+    """Runs commands on another computer over one shared connection, which stays open for some time.
 
-    How one gets there, and who is believed to be there, is what the user's own configuration of ssh says.
+    The user's own ssh configuration decides how to get there and which host keys to trust.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class Ssh:
         configuration: str = "",
         seconds_max: float = CALL_SECONDS_MAX,
     ) -> None:
-        """Take `ssh://USER@HOST:PORT`, and the folder in which the socket of the connection is; nothing is opened yet."""
+        """Take `ssh://USER@HOST:PORT`, and the folder for the connection's socket; connects at the first command."""
         self.host, user, port = parse_address(address)
         self._environment = {**_LOCALE, **(environment or {})}
         self._seconds_max = seconds_max
@@ -152,14 +151,14 @@ class Ssh:
             *(["-l", user] if user else []),
             *(["-p", str(port)] if port else []),
         ]  # fmt: skip
-        """What goes before `-- HOST COMMAND`."""
+        """The words before `-- HOST COMMAND`."""
 
     def run(self, call: Call) -> Answer:
-        """Run a command to its end; what ssh itself says is raised as `Unknown`."""
+        """Run a command to its end; an error of ssh itself raises `Unknown`."""
         make_closed(Path(self._folder))
         told = [f"{name}={value}" for name, value in self._environment.items()]
         command = command_line(["env", *told, *call.argv])
-        # A broken connection is noticed by ssh itself; ours is the last word.
+        # ssh itself notices a broken connection first; our limit comes last.
         words = [*self.words, "--", self.host, command]
         answer = run_words(words, call.stdin, seconds_max=self._seconds_max, under_way=self._under_way)
         if answer.exit_status in (_SSH_FAILED, None):
@@ -169,14 +168,14 @@ class Ssh:
         return answer
 
     def held(self, command: str) -> list[str]:
-        """The words of an ssh that holds the connection for all others as long as its command runs; one of before is closed."""
+        """The words of an ssh that keeps the shared connection open while its command runs; closes an earlier one."""
         make_closed(Path(self._folder))
         run_words([*self.words, "-O", "exit", "--", self.host], "", seconds_max=CONNECT_SECONDS)
-        first = ("-o", "ControlMaster=yes", "-o", "ControlPersist=no")  # what is said first holds
+        first = ("-o", "ControlMaster=yes", "-o", "ControlPersist=no")  # ssh uses the first value of an option
         return [self.words[0], *first, *self.words[1:], "--", self.host, command]
 
     def forward(self, *, there: str, here: Path) -> None:
-        """Have a socket there lead to one here as long as the connection is held; raises `Unknown`."""
+        """Forward a socket there to one here as long as the connection is open; raises `Unknown`."""
         words = [*self.words, "-O", "forward", "-R", f"{there}:{here.absolute()}", "--", self.host]
         answer = run_words(words, "", seconds_max=CONNECT_SECONDS)
         if answer.exit_status != 0:
@@ -184,7 +183,7 @@ class Ssh:
             raise Unknown(f"ssh {self.host}: no socket could be forwarded: {said}")
 
     def close(self) -> None:
-        """Break off what is under way, and close the connection, if there is one."""
+        """Abort the running command, and close the connection, if there is one."""
         self._under_way.break_off()
         if Path(self._folder).is_dir():
             run_words([*self.words, "-O", "exit", "--", self.host], "", seconds_max=CONNECT_SECONDS)
@@ -193,7 +192,7 @@ class Ssh:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Some words as a command that the login shell of any account reads: to csh a line ends a quote, and ! is history."""
+    """Quote words for any login shell: in csh a line break ends a quote, and ! is history."""
     plain = shlex.join(words)
     if not any(char in plain for char in "\n!"):
         return plain
@@ -202,7 +201,7 @@ def command_line(words: Sequence[str]) -> str:
 
 
 def parse_address(address: str) -> tuple[str, str, int]:
-    """The host, user and port of `ssh://USER@HOST:PORT`; nothing that ssh could take for an option. Raises `BadAddress`."""
+    """Host, user and port of `ssh://USER@HOST:PORT`, none of which ssh could take for an option. Raises `BadAddress`."""
     try:
         parts = urlsplit(address)
         host, user, port = parts.hostname or "", parts.username or "", parts.port or 0
@@ -222,9 +221,9 @@ def run_words(
     seconds_max: float = CALL_SECONDS_MAX,
     under_way: UnderWay | None = None,
 ) -> Answer:
-    """Run a command here, in a session of its own, with an end in any case; a command that is not there has an answer, too.
+    """Run a command here, in a session of its own, with a time limit; a missing command has an answer, too.
 
-    What it prints goes to files: a connection of ssh that stays open would hold a pipe.
+    Its output goes to files: a persistent ssh connection would keep a pipe open.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         given.write(stdin.encode("utf-8", "surrogateescape"))
@@ -245,11 +244,11 @@ def run_words(
         status: int | None = None
         if under_way is not None:
             under_way.began(process)
-        given.close()  # hundreds may hang, and each open file counts
+        given.close()  # hundreds of commands may hang, and each open file counts
         try:
             status = _ended(process, seconds_max)
         except subprocess.TimeoutExpired:
-            pass  # an answer without a status says so
+            pass  # the answer has no exit status then
         finally:
             if status is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -259,7 +258,7 @@ def run_words(
 
 
 def _ended(process: subprocess.Popen[bytes], seconds_max: float) -> int:
-    """The exit status of a process; raises `TimeoutExpired`. Where the system can, it is slept until then: `wait` looks again and again."""
+    """The exit status of a process; raises `TimeoutExpired`. Sleeps on a pidfd if possible, since `wait` polls."""
     try:
         file = os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # an old kernel, or another system
@@ -279,7 +278,7 @@ def _read(file: IO[bytes]) -> str:
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Ours without our own settings: batch systems hand it on to what they start."""
+    """Our environment without our own settings: batch systems pass it on to their jobs."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_") and name != "LANGUAGE"}
     everything = own.pop("LC_ALL", "")
     if everything:

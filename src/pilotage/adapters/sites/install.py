@@ -1,4 +1,4 @@
-"""What agents need at a site, put there through any way of running a command: the agent, whom to believe, and a token."""
+"""Installs what agents need at a site, by running commands there: the agent, the CA certificate and a token."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 HOME_FOLDER = ".pilotage-site"
 ANNOUNCEMENT = "service.json"
 OLD_DAYS = 30
-"""What nobody fetched, and agents of earlier versions, are removed after so long."""
+"""Old outputs and agents of earlier versions are removed after so many days."""
 RENEW_LEFT = 0.5
-"""A token is replaced when so much of its life is left: what reads it may wait in a queue for days."""
+"""A token is replaced when this part of its life is left: a queued agent may read it days later."""
 CHECKED_SECONDS = 600.0
-"""So long the agent is believed to be what was put there; then its digest is looked at again before it is used."""
+"""How long the installed agent counts as unchanged; then its digest is checked before the next use."""
 _HERE, _AGENT = "here:", "agent:"
 _PACKING = threading.Lock()
 
@@ -51,7 +51,7 @@ if [ -s {agent} ]; then
   {{ sha256sum < {agent} || shasum -a 256 < {agent} || openssl dgst -sha256 -r < {agent}; }} 2>/dev/null | sed 's/^/agent:/'
 fi
 """
-# A connection that breaks looks like the end of the file: only what is whole gets its name.
+# A broken connection looks like the end of the file: the file is renamed only if it is complete.
 _PUT = """\
 umask 077
 file=$1 draft=$(dirname "$1")/.$(basename "$1").$$.new
@@ -63,7 +63,7 @@ exit $((status ? status : 1))
 
 
 class Installation:
-    """The folder of one service at one site, with what its agents need; everything is put there when it is first needed."""
+    """The folder of one service at one site, with the files of its agents; installed at the first use."""
 
     def __init__(
         self,
@@ -76,51 +76,51 @@ class Installation:
         server: Callable[[], str] = str,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take the way there, the folder that its user named, and where the rest comes from; `server` is our own address."""
+        """Take a caller, the user's folder and the sources of the files; `server` returns our own address."""
         self._caller = caller
         self._named = posixpath.join(home_relative(folder), prefix)
         self._ca_file = ca_file
         self._make_token = token
         self._server = server
         self._clock = clock
-        self._announced = b""  # where we are, as it was last written there
+        self._announced = b""  # our address, as last written there
         self._folder = ""
         self._token = ""
         self._renew_at = 0.0
         self._ca_digest = b""
-        self._agent = ""  # its name, once it is installed
-        self.agent_sha256 = ""  # the same of its digest
+        self._agent = ""  # its file name, once installed
+        self.agent_sha256 = ""  # its digest, once installed
         self._checked_at = 0.0
 
     @property
     def agent(self) -> str:
-        """The path of the agent; known once it is installed."""
+        """The path of the agent, once installed."""
         return f"{self._folder}/{self._agent}"
 
     @property
     def token_file(self) -> str:
-        """The path of the token, or nothing where there is none."""
+        """The path of the token; empty if there is none."""
         return f"{self._folder}/token" if self._token else ""
 
     @property
     def ca_file(self) -> str:
-        """The path of the authority that is believed, or nothing where there is none."""
+        """The path of the CA certificate; empty if there is none."""
         return f"{self._folder}/ca.pem" if self._ca_digest else ""
 
     @property
     def announcement(self) -> str:
-        """The path of what says where we are now, or nothing where that is not said."""
+        """The path of the announcement; empty if there is none."""
         return f"{self._folder}/{ANNOUNCEMENT}" if self._announced else ""
 
     def ensure(self) -> str:
-        """See that all is there; the folder. Raises `Unknown` where that cannot be."""
+        """Install what is missing and return the folder. Raises `Unknown`."""
         if not self._folder or not 0.0 <= self._clock() - self._checked_at < CHECKED_SECONDS:
             self._prepare()
         self.refresh()
         return self._folder
 
     def refresh(self) -> None:
-        """Put a newer token, authority or address where the old ones are, once something is installed."""
+        """Update the token, the CA certificate and the address, once something is installed."""
         if not self._folder:
             return
         now = self._clock()
@@ -141,10 +141,10 @@ class Installation:
         self._announce()
 
     def _announce(self) -> None:
-        """Say where we are, for pilots that were started when we were elsewhere."""
+        """Write our current address, for pilots that were started with an earlier one."""
         try:
             url = self._server()
-        except PilotageError:  # nobody knows it yet, or its nodes cannot reach it, which is said where one is submitted
+        except PilotageError:  # it is unknown yet, or not reachable from the nodes, which a submission reports
             return
         said = json.dumps({"url": url, "ca_file": self.ca_file}).encode() if url else b""
         if said and said != self._announced:
@@ -152,11 +152,11 @@ class Installation:
             self._announced = said
 
     def doubt(self) -> None:
-        """Look again at the next need whether all is there: something may have removed it."""
+        """Check the installation again at the next use: it may have been removed."""
         self._folder, self._renew_at, self._ca_digest, self._announced = "", 0.0, b"", b""
 
     def _prepare(self) -> None:
-        # It is known by its digest, and called by it: an agent that runs reads from its file, which must stay what it was.
+        # Its name contains its digest: a running agent reads from its file, which must not change.
         content, known = _packed(digest())
         self._agent, self.agent_sha256 = f"agent-{VERSION}-{known[:12]}.pyz", known
         script = _PREPARE.format(
@@ -171,17 +171,17 @@ class Installation:
         lines = answer.stdout.splitlines()
         folder = next((line[len(_HERE) :] for line in lines if line.startswith(_HERE)), "")
         if answer.exit_status != 0 or not folder:
-            raise Unknown(f"cannot use the folder {self._named}: {' '.join(answer.stderr.split()) or 'not a word'}")
+            raise Unknown(f"cannot use the folder {self._named}: {' '.join(answer.stderr.split()) or 'no message'}")
         found = next((line[len(_AGENT) :][: len(known)] for line in lines if line.startswith(_AGENT)), "")
         if found != known:
             if found:
-                log.warning("%s/%s is not what was put there, and is put there again", folder, self._agent)
+                log.warning("%s/%s has changed since it was installed, and is installed again", folder, self._agent)
             put(self._caller, f"{folder}/{self._agent}", content, mode=0o700)
         self._folder, self._checked_at = folder, self._clock()
 
 
 def _packed(mark: str) -> tuple[bytes, str]:
-    """The agent as it goes a long way, and its digest; packed once, however many sites ask for it at a time."""
+    """The compressed agent, and its digest; packed once for all sites."""
     with _PACKING:
         return _pack(mark)
 
@@ -193,47 +193,47 @@ def _pack(_mark: str) -> tuple[bytes, str]:
 
 
 def put(caller: Caller, path: str, content: bytes, *, mode: int) -> None:
-    """Write a file at a site; it appears whole, and nobody else can read it before it has its mode. Raises `Unknown`."""
+    """Write a file at a site atomically, with its mode from the start. Raises `Unknown`."""
     words = ("sh", "-c", _PUT, "sh", path, f"{mode:o}", str(len(content)))
     answer = caller.run(Call(words, content.decode("utf-8", "surrogateescape")))
     if answer.exit_status != 0:
-        raise Unknown(f"cannot write {path}: {' '.join(answer.stderr.split()) or 'not a word'}")
+        raise Unknown(f"cannot write {path}: {' '.join(answer.stderr.split()) or 'no message'}")
 
 
 def home_relative(folder: str) -> str:
-    """A folder as the home folder sees it: `~`, `~/x` and `x` are below it, `/x` is not. Raises `ValueError`."""
+    """A folder relative to the home folder: `~`, `~/x` and `x` are below it, `/x` is not. Raises `ValueError`."""
     if folder.startswith("~") and folder != "~" and not folder.startswith("~/"):
-        raise ValueError(f"only one's own home folder can be meant by `~`: {folder!r}")
+        raise ValueError(f"`~` can only mean your own home folder: {folder!r}")
     text = folder[1:].lstrip("/") if folder.startswith("~") else folder
     if folder and not text:
         return "."
-    # A leading hyphen would be read as an option.
+    # A leading hyphen would be taken for an option.
     return posixpath.normpath(text or HOME_FOLDER) if text.startswith("/") else f"./{text or HOME_FOLDER}"
 
 
-# What tells the batch jobs and files of one service from those of another at the same site.
+# Distinguishes the batch jobs and files of one service from those of another at the same site.
 
 IDENTITY_FILE = "identity"
 
 
 def site_prefix(state: Path, site: str) -> str:
-    """A name for what the service of a state folder has at a site: its jobs begin with it, and its folder there has it.
+    """The prefix of a service's jobs at a site, and the name of its folder there.
 
-    Two services may know a site by one name, and one service two sites of one cluster.
+    Two services may use one name for a site, and one service may have two sites at one cluster.
     """
     told = hashlib.sha256(f"{_identity(state)}\n{site}".encode()).hexdigest()
     return f"pilotage-{told[:10]}"
 
 
 def _identity(state: Path) -> str:
-    """A number of the state folder's own, made once; a folder that is made anew has another."""
+    """A random id of the state folder, made once."""
     file = state / IDENTITY_FILE
     if not file.exists():
         make_closed(state)
         draft = state / f".{IDENTITY_FILE}-{secrets.token_hex(8)}"
         draft.write_text(secrets.token_hex(16), "ascii")
         try:
-            with contextlib.suppress(FileExistsError):  # another was quicker
+            with contextlib.suppress(FileExistsError):  # another process was faster
                 os.link(draft, file)
         finally:
             draft.unlink()

@@ -1,8 +1,8 @@
-"""The computer that this runs on as a site: a pilot is a process of its own, which goes on whatever becomes of who started it.
+"""The local computer as a site: a pilot is a process of its own, which outlives the service that started it.
 
-Under each key there is a record, `pilots/KEY.json`, and what the pilot wrote to its standard error, `pilots/KEY.err`. The
-record is locked by the pilot as long as it or its supervisor lives: the lock, and not a process number, tells that it is
-there. It is handed over open and locked, so that there is no moment in which a pilot runs and nobody can know of it.
+Each key has a record, `pilots/KEY.json`, and the pilot's standard error, `pilots/KEY.err`. The pilot and its supervisor
+keep the record locked as long as either lives: the lock, not a process number, shows that it runs. The record is handed
+over open and locked, so that a running pilot is never without a record.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.ports import SeenAtSite, SiteSurroundings, SiteUnreachable, SubmissionRefused
 
 GRACE_SECONDS = 10.0
-OVERDUE_SECONDS = 5.0  # what is left so long after its grace is killed
+OVERDUE_SECONDS = 5.0  # a pilot that outlives its grace period by so long is killed
 STDERR_CHARACTERS_MAX = 2000
 _RECORD_DESCRIPTOR = 3
 _SUFFIX = ".json"
-_left: set[int] = set()  # started by this process for sites that were let go of: whoever looks next takes their ends
+_left: set[int] = set()  # children of closed sites: the next site that looks reaps them
 _left_guard = threading.Lock()
 
 
 class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the agents of this computer work, whom they ask, and what they have to give."""
+    """Settings of the agents of this computer: folders, service address and resources."""
 
     site: str
     state: Path
@@ -54,8 +54,8 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     capacity: Capacity = Capacity()
     backlog: int = 256
     idle_seconds: float = 300.0
-    outlive_seconds: float = 21_600.0  # how long a pilot works without a service that is gone
-    deserted_seconds: float = 10.0  # how long it waits when its work is over: another is started here in no time
+    outlive_seconds: float = 21_600.0  # how long a pilot works on without its service
+    deserted_seconds: float = 10.0  # how long it waits without work: starting another one here is quick
     grace_seconds: float = GRACE_SECONDS
     wall_seconds: float = 0.0
     look_seconds: float = 0.5  # it costs next to nothing
@@ -63,26 +63,26 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalSite:
-    """Starts agents on this computer; see `SiteAccess`."""
+    """Starts agents as processes on this computer; see `SiteAccess`."""
 
     def __init__(self, settings: LocalSettings) -> None:
-        """Begin; what an earlier process started is found again."""
+        """Take the settings; agents of an earlier process are found by their records."""
         self._settings = settings
         self._folder = settings.state / "pilots"
         self._guard = threading.Lock()
-        self._children: set[int] = set()  # started by this process, so their ends are ours to take
-        self._settling = 0  # the process that tells what dead pilots left
-        self._cancelled: dict[str, float] = {}  # when, by key
+        self._children: set[int] = set()  # started by this process, which must reap them
+        self._settling = 0  # the process that delivers events of dead pilots
+        self._cancelled: dict[str, float] = {}  # time of cancellation, by key
         self._silence = Silence()
-        self._agent_digest = content_digest(settings.agent)  # which it is held against before each start
+        self._agent_digest = content_digest(settings.agent)  # checked before each start
 
     @property
     def look_seconds(self) -> float:
-        """How long to wait between two listings."""
+        """Seconds between two listings."""
         return self._settings.look_seconds
 
     def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
-        """Start pilots under a key and those that follow it, unless they are there; their process ids."""
+        """Start pilots with consecutive keys, unless they exist; returns their process ids."""
         if count == 1:
             return [self._submit_pilot(key)]
         from pilotage.agent.batch import element_key
@@ -91,13 +91,13 @@ class LocalSite:
         for offset in range(count):
             follower = element_key(key, offset)
             if follower is None:
-                raise ValueError(f"the key of several pilots ends in a number, not {key!r}")
+                raise ValueError(f"the key of several pilots must end in a number, not {key!r}")
             try:
                 started.append(self._submit_pilot(follower))
             except SubmissionRefused:
                 if not started:
                     raise
-                break  # what is left is asked for again, and refused then
+                break  # the others are requested again, and refused then
         return started
 
     def _submit_pilot(self, key: str) -> str:
@@ -106,7 +106,7 @@ class LocalSite:
         return self._submit(key, [*options, f"--backlog={settings.backlog}", f"--idle={settings.idle_seconds}"])
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
-        """Start an agent for one attempt, unless there is one; its process id."""
+        """Start an agent for one attempt, unless it exists; returns its process id."""
         options = attempt_options(_room_of(demand))
         return self._submit(key, [*options, f"--serves={ref.job}:{ref.package}:{ref.attempt}"])
 
@@ -124,7 +124,7 @@ class LocalSite:
                     f"cannot start an agent: {error}",
                     reason="platform-failure",
                     subject=self._settings.site,
-                    next_step="look whether there is room on the disk and in the table of processes",
+                    next_step="check for free space on the disk and free entries in the process table",
                 ) from error
 
     def _start(self, key: str, record: Path, options: Sequence[str]) -> int:
@@ -132,7 +132,7 @@ class LocalSite:
         draft = record.with_name(f".{record.name}.new")
         draft.unlink(missing_ok=True)
         opened = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 10)  # never the number that the agent finds it under
+        descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 10)  # not the number that the agent expects
         os.close(opened)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,7 +154,7 @@ class LocalSite:
             )
             self._children.add(pid)
             said = msgspec.json.encode({"pid": pid, "started": started_at(pid)})
-            if os.fstat(descriptor).st_size == 0:  # otherwise the agent was quicker, and says more
+            if os.fstat(descriptor).st_size == 0:  # otherwise the agent was faster, and wrote more
                 os.pwrite(descriptor, said, 0)
             return pid
         except OSError:
@@ -170,13 +170,13 @@ class LocalSite:
         if settings.wall_seconds:
             words.append(f"--wall={settings.wall_seconds}")
         words += [f"--outlive={settings.outlive_seconds}", f"--deserted={settings.deserted_seconds}"]
-        words += [f"--untold={settings.deserted_seconds}"]  # the next service reads it in the spool, which lies here
+        words += [f"--untold={settings.deserted_seconds}"]  # the next service reads the spool, which is on this disk
         words.append(f"--grace={settings.grace_seconds}")
         return [*words, f"--record={_RECORD_DESCRIPTOR}", *options]
 
     def _agent(self, command: str) -> list[str]:
         settings = self._settings
-        # Isolated and without site packages: nothing of the user's environment changes the agent, and it starts sooner.
+        # Isolated and without site packages: the user's environment cannot change the agent, and it starts faster.
         words = [settings.interpreter, "-I", "-S", str(settings.agent), command]
         words += [f"--server={settings.server}", f"--state={settings.state}"]
         if settings.announcement is not None:
@@ -186,7 +186,7 @@ class LocalSite:
         return words
 
     def cancel(self, *keys: str) -> None:
-        """End what was started under these keys: it is told to, and killed at a later listing if it does not."""
+        """Send SIGTERM to the agents of these keys; a later listing kills those that do not end."""
         with self._guard:
             for key in keys:
                 record = self._record(key)
@@ -196,14 +196,14 @@ class LocalSite:
                     _signal(known, signal.SIGTERM)
 
     def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
-        """Everything that runs here, and what ended since the last listing, by key; nothing else remembers what ended."""
+        """All running agents, and those that ended since the last listing, by key; ended ones are listed once."""
         found = {}
         with self._guard:
             self._reap()
             try:
                 names = sorted(entry.name for entry in self._folder.iterdir()) if self._folder.is_dir() else []
             except OSError as error:
-                raise SiteUnreachable(f"cannot look what runs: {error}", subject=self._settings.site) from error
+                raise SiteUnreachable(f"cannot list agents: {error}", subject=self._settings.site) from error
             for name in names:
                 if name.endswith(_SUFFIX) and not name.startswith("."):
                     key = unquote(name.removesuffix(_SUFFIX))
@@ -214,7 +214,7 @@ class LocalSite:
         return found
 
     def notice(self, unheard: Collection[str]) -> list[Noticed]:
-        """What runs here without a word, with the last that it wrote."""
+        """Silent agents, with the end of their output."""
         with self._guard:
             running = [key for key in unheard if not _is_free(self._record(key))]
             found = self._silence.notice(running, self._written)
@@ -253,21 +253,21 @@ class LocalSite:
         return seen
 
     def _settle(self) -> None:
-        """Where a pilot could not tell all, or died without a word: have somebody end what it left, and tell its end.
+        """Start a process that cleans up after dead pilots and delivers their events, if there are any.
 
-        Its record may be gone: a service that saw its end, and died before it could say so, has removed it.
+        A dead pilot may have no record: a service that saw its end, and died before it reported it, has removed it.
         """
         spool = self._settings.state / "spool"
         locks = (*spool.glob(f"*{LOCK_SUFFIX}"), *spool.glob(f".*{DRAFT_SUFFIX}"))
         if self._settling in self._children or not any(map(_is_free, locks)):
             return
         words = self._agent("settle")
-        with contextlib.suppress(OSError):  # it is tried again at the next listing
+        with contextlib.suppress(OSError):  # the next listing tries again
             self._settling = os.posix_spawn(words[0], words, _environment(), setsid=True)
             self._children.add(self._settling)
 
     def _kill(self, known: dict[str, Any]) -> None:
-        """End a pilot that did not heed: its agent first, so that its supervisor clears up, then whatever is left."""
+        """Kill a pilot that ignored SIGTERM: its agent first, so that the supervisor cleans up, then the rest."""
         pid = known.get("pid")
         if isinstance(pid, int) and known.get("started") and started_at(pid) == known["started"]:
             end_descendants(pid)
@@ -281,7 +281,7 @@ class LocalSite:
             _take_ends(_left)
 
     def close(self) -> None:
-        """Let go; what was started goes on."""
+        """Close the site; agents go on."""
         with self._guard:
             self._reap()
             with _left_guard:
@@ -290,7 +290,7 @@ class LocalSite:
 
 
 def _take_ends(children: set[int]) -> None:
-    """Take the ends of those that have ended, which nobody else can."""
+    """Reap the children that have ended."""
     for pid in list(children):
         try:
             ended, _ = os.waitpid(pid, os.WNOHANG)
@@ -301,17 +301,17 @@ def _take_ends(children: set[int]) -> None:
 
 
 def _room_of(known: Amounts) -> Room:
-    """What an agent has; 0 of what nobody knows, which it finds out itself."""
+    """The resources of an agent; 0 for unknown ones, which it measures itself."""
     return Room(**{name: 0 if (each := getattr(known, name)) == AMOUNT_UNKNOWN else each for name in NAMES})
 
 
 def _environment() -> dict[str, str]:
-    """What an agent is given of our environment: not our settings, which are for this program."""
+    """Our environment without our settings, for an agent."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
 
 
 def _read(record: Path) -> dict[str, Any] | None:
-    """What a record says; None where there is none."""
+    """The content of a record; None if it does not exist."""
     try:
         said = msgspec.json.decode(record.read_bytes() or b"{}")
     except FileNotFoundError:
@@ -322,7 +322,7 @@ def _read(record: Path) -> dict[str, Any] | None:
 
 
 def _is_free(record: Path) -> bool:
-    """Whether nobody holds the lock of a record."""
+    """Tell whether a record is not locked."""
     try:
         descriptor = os.open(record, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -337,7 +337,7 @@ def _is_free(record: Path) -> bool:
 
 
 def _signal(known: dict[str, Any], number: int) -> None:
-    """Send a signal to the process that a record names, if it is still that one."""
+    """Send a signal to the process of a record, if its number was not reused."""
     pid = known.get("pid")
     if isinstance(pid, int) and known.get("started") and started_at(pid) == known["started"]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -354,7 +354,7 @@ def _last_lines(file: Path) -> str:
 
 
 def local_access(entry: SiteEntry, around: SiteSurroundings) -> LocalSite:
-    """The way to a site of the kind `local`: this computer once more, under another name."""
+    """A site of the kind `local`: this computer under another name."""
     return LocalSite(
         LocalSettings(
             site=entry.name,

@@ -1,8 +1,8 @@
-"""The agent of a site that is reached only over ssh from here: a way back to the service is kept open, and the agent is started.
+"""Runs a site agent on a login node over ssh: starts it, and keeps open its connection to the service.
 
-One connection of ssh forwards a socket of the login node to that of the service, so that the agent there reaches it without
-any port being open anywhere; it is opened again when it ends. The agent is started in the user's account over the same
-connection, so on the same login node, when it was not heard for a while: it runs on by itself, and a second one ends at once.
+One ssh connection forwards a socket of the login node to the service's socket, so that the agent needs no open port; it
+is reopened when it ends. The agent is started in the user's account over the same connection, thus on the same login
+node, when it has been silent for a while: a running one goes on, and a second one ends at once.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = (1.0, 60.0)
 UNHEARD_SECONDS = 20.0
-"""An agent that was not heard for so long is started, though perhaps in vain: one that lives is let alone."""
+"""An agent that was silent for so long is started again; a second one does no harm."""
 DESERTED_SECONDS = 900
-"""An agent that reaches no service for so long ends: another login node may be ours by now."""
+"""An agent without a service for so long ends: we may use another login node by now."""
 READY_SECONDS = 45.0
 STOP_SECONDS = 5.0
 _READY = b"pilotage-ready\n"
 
-# In /tmp, which every login node has to itself: not every shared file system takes sockets. Nobody else may put one there.
+# In /tmp, which is local to each login node: some shared file systems have no sockets. Only this user may write there.
 _SOCKET = """\
 umask 077
 folder=/tmp/{prefix}-$(id -u)
@@ -55,28 +55,27 @@ nohup setsid {command} >>site-agent.log 2>&1 </dev/null &
 
 
 class OutpostSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed to have an agent at a site."""
+    """Settings of a site agent that is started over ssh."""
 
     entry: SiteEntry
     prefix: str
     socket: Path  # of the service
     token: Callable[[], str]  # for the agent
     unheard_seconds: float = UNHEARD_SECONDS
-    options: tuple[str, ...] = ()  # of the agent, besides
+    options: tuple[str, ...] = ()  # further options of the agent
 
 
 class Outpost:
-    """Keeps the way open and the agent there, from `start` to `stop`."""
+    """Keeps the connection open and the agent running, from `start` to `stop`."""
 
     def __init__(self, settings: OutpostSettings, caller: Ssh) -> None:
-        """Take the way there; nothing is called yet."""
         self._settings = settings
         self._caller = caller
         self._installation = Installation(
             caller,
             folder=settings.entry.folder,
             prefix=settings.prefix,
-            ca_file=lambda: None,  # the socket of one's own is believed
+            ca_file=lambda: None,  # a socket of the same user needs no certificate
             token=settings.token,
         )
         self._heard_at: Callable[[], float] = lambda: 0.0
@@ -84,18 +83,18 @@ class Outpost:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"outpost {settings.entry.name}", daemon=True)
         self._connection: subprocess.Popen[bytes] | None = None
-        self._mark = ""  # of agents that are started as the entry says now; none before that is known
-        self._complaint = ""  # what was last said of why there is no way
+        self._mark = ""  # identifies agents started with the current entry; empty until known
+        self._complaint = ""  # the last logged error
         self._guard = threading.Lock()
 
     def start(self, *, heard_at: Callable[[], float], complain: Callable[[str], None]) -> None:
-        """Begin; `heard_at` tells when the agent was last heard, by the clock that only goes on."""
+        """Start the thread; `heard_at` returns when the agent last reported, by the monotonic clock."""
         self._heard_at = heard_at
         self._complain = complain
         self._thread.start()
 
     def stop(self) -> None:
-        """Hang up; the agent goes on, and waits."""
+        """Close the connection; the agent goes on, and waits."""
         self._stopping.set()
         with self._guard:
             if self._connection is not None:
@@ -105,7 +104,7 @@ class Outpost:
         self._caller.close()
 
     def is_as_started(self, mark: str) -> bool:
-        """Whether an agent that was started with a mark is as one would be that is started now."""
+        """Tell whether an agent with this mark was started with the current entry and file."""
         return not mark or not self._mark or mark == self._mark
 
     def _run(self) -> None:
@@ -116,23 +115,25 @@ class Outpost:
                 self._hold()
             except (Unknown, OSError, PilotageError) as fault:
                 self._failed(str(fault))
-            except Exception as fault:  # one surprise must not end the way to a site for ever
+            except (
+                Exception
+            ) as fault:  # an unexpected error must not end the connection to a site for good; it is logged
                 log.exception("site %s", self._settings.entry.name)
                 self._failed(f"{type(fault).__name__}: {fault}")
             if time.monotonic() - opened_at > AGAIN_SECONDS[1]:
-                again_seconds = AGAIN_SECONDS[0]  # it held for a while
+                again_seconds = AGAIN_SECONDS[0]  # the connection held for a while
             self._stopping.wait(again_seconds)
             again_seconds = min(2.0 * again_seconds, AGAIN_SECONDS[1])
 
     def _failed(self, message: str) -> None:
         if not self._stopping.is_set():
-            if message != self._complaint:  # it is tried again every minute, perhaps for days
+            if message != self._complaint:  # log once: it is retried every minute, perhaps for days
                 self._complaint = message
                 log.warning("site %s: %s", self._settings.entry.name, message)
             self._complain(message)
 
     def _hold(self) -> None:
-        """Open the way and look after the agent as long as it stays open; raises where it does not open."""
+        """Open the connection and supervise the agent while it lasts; raises an error if it does not open."""
         with tempfile.TemporaryFile() as said:
             connection = self._open(said.fileno())
             try:
@@ -149,7 +150,7 @@ class Outpost:
             raise Unknown(f"ssh {self._caller.host}: {text or 'the connection ended'}")
 
     def _open(self, said: int) -> subprocess.Popen[bytes]:
-        # It ends with its input, so with us, however we end.
+        # The remote command ends with its input, hence with this process, however that ends.
         words = self._caller.held(f"echo {_READY.decode().strip()}; exec cat >/dev/null")
         with self._guard:
             if self._stopping.is_set():
@@ -183,11 +184,11 @@ class Outpost:
             self._stopping.wait(1.0)
 
     def _socket(self) -> str:
-        """A place for a socket at the login node, which is ours alone."""
+        """A path for the socket on the login node, in a folder of this user alone."""
         answer = self._caller.run(Call(("sh",), _SOCKET.format(prefix=self._settings.prefix)))
         told = [line for line in answer.stdout.splitlines() if line.startswith("here:")]
         if answer.exit_status != 0 or not told:
-            raise Unknown(f"no place for a socket: {' '.join(answer.stderr.split())}")
+            raise Unknown(f"cannot make a folder for the socket: {' '.join(answer.stderr.split())}")
         return told[0].partition(":")[2]
 
     def _start(self, folder: str, socket: str) -> None:
@@ -196,23 +197,23 @@ class Outpost:
         words += [f"--site={entry.name}", f"--folder={folder}", f"--deserted={DESERTED_SECONDS}"]
         words += [f"--token-file={self._installation.token_file}"] if self._installation.token_file else []
         words += [f"--started-as={self._mark}", *self._settings.options]
-        # What cannot even say its version, such as with a Python that is too old, says why here and not in a log far away.
+        # Run `--version` first: an error such as a Python that is too old then appears here, not in a remote log.
         check = shlex.join([*words[:4], "--version"])
         script = _START.format(folder=shlex.quote(folder), check=check, command=shlex.join(words))
-        log.info("site %s: starting its agent", entry.name)
+        log.info("site %s: starting its site agent", entry.name)
         answer = in_login_shell(self._caller.run, entry.setup)(Call(("sh",), script))
         if answer.exit_status != 0:
-            raise Unknown(f"the agent of the site cannot be started: {' '.join(answer.stderr.split())}")
+            raise Unknown(f"cannot start the site agent: {' '.join(answer.stderr.split())}")
 
 
 def mark_of(entry: SiteEntry, agent: str) -> str:
-    """What tells an agent that was started as its entry says from one that was started otherwise, or from another file."""
+    """Identifies the entry and the file that an agent was started with."""
     told = [entry.kind, entry.address, entry.python, *entry.setup, agent]
     return hashlib.sha256("\0".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End an ssh; nothing happens the second time."""
+    """End an ssh process; a second call has no effect."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()

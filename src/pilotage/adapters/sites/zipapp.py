@@ -1,8 +1,8 @@
-"""The agent in one file: the modules of `pilotage.agent`, and nothing else, in an archive that any Python can run.
+"""The agent in one file: a zip archive of `pilotage.agent` alone, which any Python can run.
 
-Equal sources make equal files. Beside each module stands what this very version of Python compiled of it, which makes
-the start three times quicker here; other versions do not take it, and read the module. A first package waits until this
-file is made and read: what Python has compiled already is not compiled again, and here nothing is packed.
+Equal sources make equal files. The archive also has bytecode of this version of Python, which makes the agent start
+three times faster here; other versions ignore it. The first package waits until this file is built and read, so modules
+already compiled are not compiled again, and nothing is compressed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PACKAGE = "pilotage.agent"
 DIALECTS = "pilotage.agent.batch"
 _NAMED_DIGITS = 12
 _DIGEST_BYTES = 64  # of a sha256 in hexadecimal
-_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that an archive can say
-# Any Python must be able to read this one file, so that it says what is wrong instead of where a syntax is not known to it.
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip archive
+# Every Python must be able to parse this file, so that an old one prints an error instead of a syntax error.
 _MAIN = """\
 import sys
 
@@ -45,11 +45,11 @@ from pilotage.agent.__main__ import main
 if __name__ == "__main__":
     sys.exit(main())
 """
-_MARSHAL_VERSION = 2  # later ones depend on how often a value is used elsewhere, and then equal sources differ
+_MARSHAL_VERSION = 2  # later versions depend on reference counts, so that equal sources would differ
 
 
 def build(file: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
-    """Write the agent into a file, which appears whole; where the same is there already it is left alone."""
+    """Write the agent to a file atomically, unless the file is up to date."""
     return _build(file, digest(interpreter=interpreter), interpreter=interpreter)
 
 
@@ -60,7 +60,7 @@ def _build(file: Path, mark: str, *, interpreter: str = "/usr/bin/env python3") 
 
 
 def content_digest(file: Path) -> str:
-    """The digest of what is in a file now; empty where there is none."""
+    """The digest of a file's content; empty if it does not exist."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
@@ -68,16 +68,16 @@ def content_digest(file: Path) -> str:
 
 
 def hold_to(file: Path, known: str) -> None:
-    """See that the agent in a file is what was put there, and put it there again where it is not.
+    """Check that the agent's file is unchanged, and write it again if not.
 
-    Raises `OSError` where that cannot be made any more, since another version of pilotage was installed meanwhile.
+    Raises `OSError` if that is impossible, because another version of pilotage was installed meanwhile.
     """
     if content_digest(file) == known:
         return
     content = archive()
     if hashlib.sha256(content).hexdigest() != known:
-        raise OSError(f"{file} is not what was put there: start the service again, which makes it anew")
-    log.warning("%s is not what was put there, and is put there again", file)
+        raise OSError(f"{file} has changed since it was written: restart the service, which makes it anew")
+    log.warning("%s has changed since it was written, and is written again", file)
     _write(file, content)
 
 
@@ -92,10 +92,10 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def build_in(folder: Path) -> Path:
-    """The agent in a state folder, under a name that says what is in it: whoever runs an earlier one keeps that.
+    """Write the agent to a state folder, under a name with its digest: running agents keep their own file.
 
-    A Python that runs an archive reads further modules from it later, and must not find another one in its place.
-    Earlier ones that nobody runs any more are removed.
+    Python reads further modules from a running archive later, so the file must not be replaced. Earlier files that no
+    process runs are removed.
     """
     mark = digest()
     file = _build(folder / f"agent-{VERSION}-{mark[:_NAMED_DIGITS]}.pyz", mark)
@@ -104,13 +104,13 @@ def build_in(folder: Path) -> Path:
         running = _running()
         for each in others:
             if running is not None and not any(_runs(command, each) for command in running):
-                with suppress(OSError):  # it takes room, and nothing else
+                with suppress(OSError):  # it only takes space
                     each.unlink()
     return file
 
 
 def _runs(command: str, file: Path) -> bool:
-    """Whether a command names a file; one that is named by less than its whole path may be any of that name."""
+    """Tell whether a command line names a file; a relative path may be any file of that name."""
     if file.name not in command:
         return False
     place = os.path.realpath(file)
@@ -119,7 +119,7 @@ def _runs(command: str, file: Path) -> bool:
 
 
 def _running() -> list[str] | None:
-    """The commands of all processes of this system; None where it does not tell."""
+    """The command lines of all processes; None if the system does not show them."""
     found = []
     try:
         for entry in os.scandir("/proc"):
@@ -132,9 +132,9 @@ def _running() -> list[str] | None:
 
 
 def archive(*, interpreter: str = "/usr/bin/env python3", compression: int = zipfile.ZIP_STORED) -> bytes:
-    """The agent as the content of a file; it ends with its own checksum, and with what tells it from any other.
+    """The agent as the content of a file, which ends with its checksum and its digest.
 
-    `compression` is one of `zipfile`: what goes a long way is worth packing.
+    `compression` is one of `zipfile`, for an archive that is sent over a network.
     """
     content = io.BytesIO()
     content.write(f"#!{interpreter}\n".encode())
@@ -142,7 +142,7 @@ def archive(*, interpreter: str = "/usr/bin/env python3", compression: int = zip
     with zipfile.ZipFile(content, "a", compression=compression) as target:
         for name, source in sorted(_sources(own).items()):
             _add(target, name, source)
-            # The first module of an archive is run from its source in any case.
+            # `__main__` is always run from its source.
             if name != "__main__.py":
                 _add(target, f"{name}c", _compiled(name, source, own.get(name)))
         mark = digest(interpreter=interpreter).encode()
@@ -152,7 +152,7 @@ def archive(*, interpreter: str = "/usr/bin/env python3", compression: int = zip
 
 
 def digest(*, interpreter: str = "/usr/bin/env python3") -> str:
-    """What tells this agent from any other: its sources, and the Python that compiled them."""
+    """Identifies this agent: its sources, and the Python that compiled them."""
     known = hashlib.sha256(importlib.util.MAGIC_NUMBER + interpreter.encode())
     for name, source in sorted(_sources(_own_modules()).items()):
         known.update(f"{name} {len(source)}\n".encode())
@@ -161,7 +161,7 @@ def digest(*, interpreter: str = "/usr/bin/env python3") -> str:
 
 
 def _is_whole(file: Path, mark: bytes) -> bool:
-    """Whether a file is an agent of this mark, and as it was written."""
+    """Tell whether a file is a complete agent with this digest."""
     try:
         content = file.read_bytes()
     except OSError:
@@ -171,7 +171,7 @@ def _is_whole(file: Path, mark: bytes) -> bool:
 
 
 def _own_modules() -> dict[str, Traversable]:
-    """The modules of the package by their names in the archive."""
+    """The package's modules by their names in the archive."""
     found: dict[str, Traversable] = {}
     waiting: list[tuple[str, Traversable]] = [("pilotage/agent", resources.files(PACKAGE))]
     while waiting:
@@ -186,10 +186,10 @@ def _own_modules() -> dict[str, Traversable]:
 
 
 def _sources(own: dict[str, Traversable]) -> dict[str, bytes]:
-    """The sources of everything in the archive by name."""
+    """All sources in the archive by name."""
     found = {"__main__.py": _MAIN.encode(), "pilotage/__init__.py": _front_door()}
     found |= {name: entry.read_bytes() for name, entry in own.items()}
-    # Dialects that somebody added lie in folders of their own, which are part of the same package; whoever adds imports it.
+    # Added dialects are in folders of their own, which extend the same package; they are found by importing it.
     batch = sys.modules.get(DIALECTS)
     for further in batch.__path__[1:] if batch is not None else ():
         for file in sorted(Path(further).glob("*.py")):
@@ -202,26 +202,26 @@ def _front_door() -> bytes:
 
 
 def _compiled(name: str, source: bytes, entry: Traversable | None) -> bytes:
-    """What this Python makes of a module, in a form that it believes without looking at the source again."""
+    """The bytecode of a module, in a form that Python uses without checking the source."""
     place = f"agent.pyz/{name}"
     if isinstance(entry, Path):
         code = _placed(_known_code(name, entry), place)
     else:
         code = compile(source, place, "exec", dont_inherit=True)
-    flags = (0b01).to_bytes(4, "little")  # known by a checksum of the source, which nobody need check
+    flags = (0b01).to_bytes(4, "little")  # hash-based and unchecked: see PEP 552
     head = importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source)
     return head + marshal.dumps(code, _MARSHAL_VERSION)
 
 
 def _known_code(name: str, file: Path) -> CodeType:
-    """A module as Python itself would take it: from where it keeps what it has compiled, if that is of this source."""
+    """The code of a module as Python would load it: from its bytecode cache, if that is up to date."""
     code = SourceFileLoader(name, str(file)).get_code(name)
     assert isinstance(code, CodeType)
     return code
 
 
 def _placed(code: CodeType, place: str) -> CodeType:
-    """The same code, with its functions, as if its source stood elsewhere: equal sources make equal files everywhere."""
+    """The same code with another file name, so that equal sources make equal files everywhere."""
     inner = tuple(_placed(each, place) if isinstance(each, CodeType) else each for each in code.co_consts)
     return code.replace(co_filename=place, co_consts=inner)
 

@@ -1,6 +1,6 @@
-"""Checksums of files, worked out once and remembered as long as the file is the same by its size, time and inode."""
+"""Checksums of files, computed once and cached as long as size, time and inode stay the same."""
 
-# Paths are texts here: to make a Path costs more than the system call that it is for.
+# Paths are strings here: making a Path costs more than its system call.
 # ruff: noqa: PTH116, PTH123
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from contextlib import suppress
 from pilotage.ports.job_tree import StoredFile, StoreError
 from pilotage.ports.results_index import ResultsIndex, SeenFile
 
-_KEPT_MAX = 512  # so many are handed to the index at once
-_SETTLED_NS = 2_000_000_000  # a file changed this shortly ago may change again without another time
+_KEPT_MAX = 512  # checksums written to the index at once
+_SETTLED_NS = 2_000_000_000  # a file changed this recently may change again without a new time
 
 
 def stored(path: str, name: str) -> StoredFile | None:
-    """What is at a path; something that is no regular file has a size of -1."""
+    """Look up a path; anything but a regular file has size -1."""
     try:
         found = os.lstat(path)
         if stat.S_ISLNK(found.st_mode):
-            with suppress(FileNotFoundError):  # a link to nowhere is in the way, too
+            with suppress(FileNotFoundError):  # a broken link is in the way, too
                 found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    except OSError as fault:  # a name that is too long, a link to itself, a folder that may not be looked into
-        raise StoreError(f"it cannot be looked at: {fault.strerror}", subject=name[:200]) from fault
+    except OSError as fault:  # a name that is too long, a link to itself, a closed folder
+        raise StoreError(f"cannot examine it: {fault.strerror}", subject=name[:200]) from fault
     size_bytes = found.st_size if stat.S_ISREG(found.st_mode) else -1
     return StoredFile(
         name=name,
@@ -41,21 +41,20 @@ def stored(path: str, name: str) -> StoredFile | None:
 
 
 class Checksums:
-    """Remembers checksums, at first here, then in the index."""
+    """Caches checksums in memory, and writes them to the index."""
 
     def __init__(self, index: ResultsIndex) -> None:
-        """Begin with what the index knows."""
         self._index = index
         self._lock = threading.Lock()
         self._fresh: dict[tuple[str, str], tuple[SeenFile, bool]] = {}
 
     def is_certainly(self, folder: str, file: StoredFile, sha256: str) -> bool:
-        """Whether it is remembered that a file has this checksum, and nothing has touched it since, not even a link."""
+        """Tell whether a file is known to have this checksum and was not touched since, not even by a link."""
         known = self._known(folder, file.name)
         return known is not None and known.file == file and bool(file.changed_ns) and known.sha256 == sha256
 
     def of(self, folder: str, name: str, path: str) -> str | None:
-        """The sha256 of a file; None where it is gone or no regular file."""
+        """The sha256 of a file; None if it is missing or not a regular file."""
         there = stored(path, name)
         if there is None or there.size_bytes < 0:
             return None
@@ -81,18 +80,18 @@ class Checksums:
         return sha256
 
     def remember(self, folder: str, file: StoredFile, sha256: str, *, made: bool) -> None:
-        """A file has this checksum; `made` says that it is ours."""
+        """Cache the checksum of a file; `made` marks it as ours."""
         with self._lock:
             before = self._fresh.get((folder, file.name))
             if before is not None and before[1] and not (made and before[0].sha256 == sha256):
-                self._index.saw(folder, [before[0]], made=True)  # that it was ours must not be forgotten
+                self._index.saw(folder, [before[0]], made=True)  # keep the fact that it was ours
             self._fresh[folder, file.name] = (SeenFile(file=file, sha256=sha256), made)
             full = len(self._fresh) >= _KEPT_MAX
         if full:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the index."""
+        """Write everything to the index."""
         with self._lock:
             fresh, self._fresh = self._fresh, {}
             by_kind: dict[tuple[str, bool], list[SeenFile]] = {}

@@ -1,4 +1,4 @@
-"""A store in folders of this computer: `file://` locators, and absolute paths."""
+"""A store in folders of this computer: `file://` locators and absolute paths."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DRAFT = ".pilotage-draft-"
 
 
 class FolderStore:
-    """The files of this computer by their locators."""
+    """Files of this computer, by locator."""
 
     def stat(self, locator: str) -> StoreObject | None:
-        """What is at a locator; None where no regular file is."""
+        """Look up a locator; None if there is no regular file."""
         path = path_of(locator)
         with _told(locator):
             return _object(locator, path)
@@ -33,7 +33,7 @@ class FolderStore:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def list(self, prefix: str) -> Iterator[StoreObject]:
-        """The files below a folder, sorted by locator; none where there is no folder."""
+        """The files below a folder, sorted by locator; empty if the folder does not exist."""
         root = path_of(prefix)
         base = prefix.rstrip("/")
         found: list[StoreObject] = []
@@ -48,14 +48,14 @@ class FolderStore:
         return iter(sorted(found, key=lambda each: each.locator))
 
     def fetch(self, locator: str, target: str) -> StoreObject:
-        """Copy a file here."""
+        """Copy a file from the store."""
         source = path_of(locator)
         with _told(locator):
             _copy(source, Path(target), os.replace)
             return _present(locator, source)
 
     def put(self, source: str, locator: str) -> StoreObject:
-        """Copy a file there; its folder is made where there is none."""
+        """Copy a file into the store; makes its folder if needed."""
         target = path_of(locator)
         with _told(locator):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def folder_store() -> FolderStore:
 
 
 def path_of(locator: str) -> Path:
-    """The path that a locator names; raises `StoreError` where it names none of this computer."""
+    """The path of a locator; raises `StoreError` if it is not on this computer."""
     parts = urlsplit(locator)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and not parts.query and not parts.fragment:
         path = unquote(parts.path)
@@ -86,7 +86,7 @@ def path_of(locator: str) -> Path:
         path = locator
     if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise StoreError(
-            "this names no file of this computer", subject=locator[:200], expected="file:///PATH or an absolute path"
+            "not a file of this computer", subject=locator[:200], expected="file:///PATH or an absolute path"
         )
     return Path(path)
 
@@ -112,12 +112,12 @@ def _object(locator: str, path: Path) -> StoreObject | None:
 def _present(locator: str, path: Path) -> StoreObject:
     found = _object(locator, path)
     if found is None:
-        raise NotInStore("nothing is there", subject=locator)
+        raise NotInStore("no such file", subject=locator)
     return found
 
 
 def _copy(source: Path, target: Path, name_it: Callable[[str, Path], None]) -> None:
-    """Copy beside the target, and give the copy its name when it is whole."""
+    """Copy to a draft beside the target, and rename it when complete."""
     with source.open("rb") as reading:
         descriptor, draft = tempfile.mkstemp(prefix=_DRAFT, dir=target.parent)
         try:
@@ -143,12 +143,12 @@ def _refuse_unless_gone(fault: OSError) -> None:
 
 @contextmanager
 def _told(locator: str) -> Iterator[None]:
-    """What the system says, as an error of a store."""
+    """Turn an `OSError` into an error of the store."""
     try:
         yield
     except FileNotFoundError as fault:
-        raise NotInStore("nothing is there", subject=locator) from fault
+        raise NotInStore("no such file", subject=locator) from fault
     except FileExistsError as fault:
-        raise AlreadyInStore("something is there, and is not replaced", subject=locator) from fault
+        raise AlreadyInStore("the file exists, and is not replaced", subject=locator) from fault
     except OSError as fault:
         raise StoreError(f"the store cannot be used: {fault.strerror}", subject=locator) from fault

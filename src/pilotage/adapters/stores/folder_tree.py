@@ -1,7 +1,8 @@
-"""The tree of a job as a folder on disk: outputs are staged beside it, and renamed into it when they are granted.
+"""The tree of a job as a folder: outputs are staged beside it, and renamed into it when they are granted.
 
-A file that is in the way is replaced only if this program made it and nobody changed it since.
+An existing file is replaced only if pilotage made it and it was not changed since.
 """
+# Paths are strings here: making a Path costs more than its system call.
 # ruff: noqa: PTH100, PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.ports.job_tree import InTheWay, Mark, NotOurs, Rival, StoredFile, StoreError
 from pilotage.ports.results_index import ResultsIndex
 
-# Files that get a name, and those that give it back: by a rename, which is done or is not.
+# Moving files into place and back, by renames, which are atomic.
 
 
 def move(source: str, target: str) -> None:
-    """Rename; where that is not possible between two places, copy beside the target and rename that."""
+    """Rename; if that is impossible between two file systems, copy beside the target and rename the copy."""
     try:
         os.rename(source, target)
     except OSError as fault:
         if fault.errno != errno.EXDEV:
             raise
-        import shutil  # only where file systems differ in spite of what they say
+        import shutil  # rarely needed: only if the file systems differ after all
 
         beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:200]}.pilotage")
         shutil.copy2(source, beside)
@@ -44,97 +45,97 @@ def move(source: str, target: str) -> None:
 
 
 def set_aside(path: str) -> str:
-    """Give what is at a path the first free name of `NAME.~1~`, `NAME.~2~`, … beside it, as numbered backups have; that name.
+    """Rename a path to the first free name of `NAME.~1~`, `NAME.~2~`, …, like numbered backups; returns that name.
 
-    A file keeps the one it has, too, until another takes that: it is never without a name.
+    A file is linked first, so that it is never without a name.
     """
     number = 1
     while True:
         aside = f"{path}.~{number}~"
         if not os.path.lexists(aside):
             try:
-                os.link(path, aside, follow_symlinks=False)  # fails where somebody else took the name meanwhile
+                os.link(path, aside, follow_symlinks=False)  # fails if another process has taken the name
             except FileExistsError:
                 continue
-            except OSError:  # a folder, or a file system without links
+            except OSError:  # a folder, or a file system without hard links
                 os.rename(path, aside)
             return aside
         number += 1
 
 
 def take_back(brought: Sequence[tuple[str, str]]) -> None:
-    """Put files back to where they were staged, as far as that can be done: they are brought again with the others."""
+    """Move files back to where they were staged, as far as possible: they are published again with the others."""
     for staged, target in brought:
-        with suppress(OSError):  # then it stays under its name, which it was granted
+        with suppress(OSError):  # then it stays under its final name, which was granted
             os.rename(target, staged)
 
 
 STATE_FOLDER = ".pilotage"
 STAGED_BESIDE = ".pilotage-staged"
-"""Where outputs are staged when the state folder is on another file system than the results."""
+"""Folder for staged outputs if the state folder is on another file system than the results."""
 
 IsRival = Callable[[str], bool]
-"""Whether the files of a job must not be replaced."""
+"""Tells whether the files of a job must not be replaced."""
 Learn = Callable[[str], bool]
-"""Have the index learn from the book which files of a folder are ours; whether there was anything to learn."""
+"""Makes the index learn from the book which files of a folder are ours; returns whether it learned anything."""
 
 log = logging.getLogger(__name__)
 
 _STAGED = re.compile(r"([0-9]+\.[0-9]+\.[0-9]+)-([0-9]+)-([0-9]+)")
 _STAGING = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _NOT_PLAIN = frozenset({"", ".", "..", STATE_FOLDER, STAGED_BESIDE})
-_FEW = 16  # so many names of one directory are looked up one by one; for more, the directory is listed
+_FEW = 16  # up to so many names of a directory are looked up one by one; for more, it is listed
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
 
 
 class FolderTree:
-    """A store for folders of this machine. It may be asked from several threads."""
+    """A store for folders of this machine; safe for threads."""
 
     def __init__(self, state: Path, index: ResultsIndex, *, learn: Learn = lambda _: False) -> None:
-        """Stage within `state` where that is on the file system of the results; the index says what is ours.
+        """Stage within `state` if that is on the file system of the results; the index knows which files are ours.
 
-        Of what it does not know it may `learn` from the book: an index can be lost, and then its last part first.
+        `learn` asks the book about files unknown to the index, which can be lost, its newest part first.
         """
         self._state = state
         self._inside = f"{os.path.abspath(state)}/"
         self._checksums = Checksums(index)
         self._index = index
         self._learn = learn
-        self._beginnings: dict[str, str] = {}  # folder → how paths begin there; empty: in our state
-        self._roots: dict[str, str] = {}  # folder → where its jobs stage
-        self._paths: dict[tuple[str, str], str] = {}  # folder and job → where it stages
-        self._made: set[str] = set()  # staged folders that exist
+        self._beginnings: dict[str, str] = {}  # folder → prefix of its paths; empty: in the state folder
+        self._roots: dict[str, str] = {}  # folder → root of its staging folders
+        self._paths: dict[tuple[str, str], str] = {}  # folder and job → staging folder
+        self._made: set[str] = set()  # staging folders that exist
         self._marks = Marks(STAGED_BESIDE)
 
     # --- staged ---
 
     def staged_folder(self, folder: str, job: str) -> str:
-        """Where attempts of a job put their outputs; it is made where it is not there."""
+        """The staging folder of a job; made if needed."""
         path = self._staged_path(folder, job)
         if path not in self._made:
             try:
                 os.makedirs(path, mode=0o700, exist_ok=True)
             except OSError as fault:
-                raise _told(fault, path, "outputs cannot be staged") from fault
+                raise _told(fault, path, "cannot stage outputs") from fault
             self._made.add(path)
         return path
 
     def mark(self, folder: str, job: str) -> Mark:
-        """Make the marks by which agents know the folders of a job."""
+        """Write the mark files by which agents recognise the folders of a job."""
         return self._marks.make(folder, job, staged=self.staged_folder(folder, job))
 
     def kept_folder(self, job: str) -> str:
-        """Where agents beside the store keep what finished binaries made, for a later attempt; nothing is made."""
+        """The folder where agents keep outputs of finished binaries for a later attempt; not made here."""
         return os.path.join(self._state, "kept", job)
 
     def staged(self, folder: str, job: str) -> list[tuple[str, int]]:
-        """The packages and attempts of which staged files are there."""
+        """The packages and attempts with staged files."""
         try:
             names = os.listdir(self._staged_path(folder, job))
         except FileNotFoundError:
             return []
         except OSError as fault:
-            raise _told(fault, folder, "staged outputs cannot be listed") from fault
+            raise _told(fault, folder, "cannot list staged outputs") from fault
         found = (_STAGED.fullmatch(name) for name in names)
         return sorted({(one[1], int(one[2])) for one in found if one is not None})
 
@@ -145,7 +146,7 @@ class FolderTree:
         try:
             try:
                 handle = os.open(path, _STAGING, 0o644)
-            except FileNotFoundError:  # somebody removed the folder since it was made
+            except FileNotFoundError:  # the folder was removed since it was made
                 self._made.discard(staged)
                 self.staged_folder(folder, ref.job)
                 handle = os.open(path, _STAGING, 0o644)
@@ -156,10 +157,10 @@ class FolderTree:
             finally:
                 os.close(handle)
         except OSError as fault:
-            raise _told(fault, path, "an output cannot be staged") from fault
+            raise _told(fault, path, "cannot stage an output") from fault
 
     def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
-        """Remove the staged files of an attempt: as many as it told of, and what it staged before it could tell."""
+        """Remove the staged files of an attempt: the reported ones, and those staged before a report."""
         number = 0
         while True:
             path = self._staged_file(folder, ref, number)
@@ -169,11 +170,11 @@ class FolderTree:
                 if number >= count:
                     return
             except OSError as fault:
-                raise _told(fault, path, "a staged output cannot be removed") from fault
+                raise _told(fault, path, "cannot remove a staged output") from fault
             number += 1
 
     def forget(self, folder: str, job: str) -> None:
-        """Remove everything that is still staged for a job, or kept for its next attempts."""
+        """Remove all staged and kept files of a job."""
         shutil.rmtree(self.kept_folder(job), ignore_errors=True)
         path = self._staged_path(folder, job)
         with suppress(OSError):
@@ -196,7 +197,7 @@ class FolderTree:
             if root is None:
                 root = self._roots[folder] = self._staging_root(folder)
             if JOB_ID.fullmatch(job) is None:
-                raise StoreError("this is no id of a job", subject=job[:80])
+                raise StoreError("not a job id", subject=job[:80])
             path = self._paths[folder, job] = os.path.join(root, job)
         return path
 
@@ -205,12 +206,12 @@ class FolderTree:
             if os.stat(folder).st_dev == os.stat(self._state).st_dev:
                 return os.path.join(self._state, "staged")
         except OSError as fault:
-            raise _told(fault, folder, "the folder of the results cannot be used") from fault
+            raise _told(fault, folder, "cannot use the folder of the results") from fault
         return os.path.join(folder, STAGED_BESIDE)
 
     def _staged_file(self, folder: str, ref: AttemptRef, number: int) -> str:
         if parse_dotted(ref.package) is None:
-            raise StoreError("this is no place of a package", subject=ref.package[:80])
+            raise StoreError("not a package number", subject=ref.package[:80])
         return f"{self._staged_path(folder, ref.job)}/{ref.package}-{ref.attempt}-{number}"
 
     # --- the tree ---
@@ -224,7 +225,7 @@ class FolderTree:
         is_rival: IsRival | None = None,
         in_the_way: InTheWay = "refuse",
     ) -> None:
-        """Put the staged files of a granted attempt under their names: all of them, or none where one cannot be."""
+        """Rename the staged files of a granted attempt to their final names: all of them, or none if one fails."""
         targets = self._targets(folder, manifest, is_rival, in_the_way)
         brought: list[tuple[str, str]] = []
         aside: list[tuple[str, str]] = []
@@ -233,7 +234,7 @@ class FolderTree:
             try:
                 if there:
                     with suppress(FileNotFoundError):
-                        os.unlink(staged)  # done before, or equal: nothing to bring
+                        os.unlink(staged)  # published before, or equal
                     continue
                 if there is None and os.path.lexists(target):
                     aside.append((target, set_aside(target)))
@@ -242,11 +243,11 @@ class FolderTree:
                 take_back([*brought, *aside])
                 if isinstance(fault, StoreError):
                     raise
-                raise _told(fault, target, "an output cannot be published") from fault
+                raise _told(fault, target, "cannot publish an output") from fault
             if there is None:
                 brought.append((staged, target))
         for target, name in aside:
-            log.info("%s was not ours, and is kept as %s", target, name)
+            log.info("%s was not made by pilotage, and is kept as %s", target, name)
 
     def check(
         self,
@@ -256,13 +257,13 @@ class FolderTree:
         is_rival: IsRival | None = None,
         in_the_way: InTheWay = "refuse",
     ) -> None:
-        """Refuse files that could not be published as things stand."""
+        """Refuse files that could not be published now."""
         self._targets(folder, manifest, is_rival, in_the_way)
 
     def _targets(
         self, folder: str, manifest: Sequence[OutputFile], is_rival: IsRival | None, in_the_way: InTheWay
     ) -> list[tuple[str, bool | None]]:
-        """Where outputs go, each with what is there; what is in the way of one is refused."""
+        """The targets of outputs, each with the state of the existing file; refuses a file in the way."""
         targets: list[tuple[str, bool | None]] = []
         for file in manifest:
             target = self._target(folder, file.name)
@@ -273,13 +274,13 @@ class FolderTree:
                     raise
                 targets.append((target, None))
             except OSError as fault:
-                raise _told(fault, target, "an output cannot be published") from fault
+                raise _told(fault, target, "cannot publish an output") from fault
         return targets
 
     def _in_place(self, folder: str, file: OutputFile, *, target: str, is_rival: IsRival | None) -> bool | None:
-        """Whether an output is under its name already: False means that one is which may be replaced, None that none is.
+        """Compare a target with its output: True if equal, False if it may be replaced, None if it does not exist.
 
-        What must stay is refused.
+        Refuses a file that must stay.
         """
         there = stored(target, file.name)
         if there is None:
@@ -298,9 +299,9 @@ class FolderTree:
         except FileNotFoundError:
             if not os.path.lexists(staged):
                 raise StoreError(
-                    "a staged output is gone before it was published",
+                    "a staged output was removed before it was published",
                     subject=target,
-                    next_step="restart the package: what it made is lost",
+                    next_step="restart the package: its output is lost",
                 ) from None
             os.makedirs(os.path.dirname(target), exist_ok=True)
             move(staged, target)
@@ -312,17 +313,17 @@ class FolderTree:
         job = self._index.maker(folder, name, sha256=self.checksum(folder, name) or "")
         if job and is_rival(job):
             raise Rival(
-                f"the job {job}, which was not over when this one came, has made another file of this name",
+                f"job {job}, which had not ended when this job was submitted, has made another file of this name",
                 subject=target,
                 next_step="move that file away if both are wanted, or remove it",
             )
 
     def _is(self, folder: str, there: StoredFile, file: OutputFile) -> bool:
-        """Whether a file that is there has the content of an output."""
+        """Tell whether an existing file has the content of an output."""
         return there.size_bytes == file.size_bytes and self.checksum(folder, file.name) == file.sha256
 
     def is_ours(self, folder: str, files: Collection[StoredFile]) -> dict[str, bool]:
-        """Which of these files this program made, as they are now."""
+        """Which of these files pilotage made, as they are now."""
         self._checksums.flush()
         ours = self._known_as_ours(folder, files)
         others = [file for file in files if not ours[file.name]]
@@ -344,7 +345,7 @@ class FolderTree:
         return ours
 
     def look_up(self, folder: str, names: Collection[str]) -> dict[str, StoredFile]:
-        """The files of a tree that exist, of those named; a directory that holds many of them is listed once."""
+        """The existing files among some names; a directory with many of them is listed once."""
         by_parent: dict[str, list[str]] = {}
         for name in names:
             by_parent.setdefault(name.rpartition("/")[0], []).append(name)
@@ -362,25 +363,25 @@ class FolderTree:
         return found
 
     def checksum(self, folder: str, name: str) -> str | None:
-        """The sha256 of a file of a tree, remembered as long as its size, time and inode stay."""
+        """The sha256 of a file of a tree, cached as long as its size, time and inode stay the same."""
         try:
             return self._checksums.of(folder, name, self._below(folder, name))
         except OSError as fault:
-            raise _told(fault, os.path.join(folder, name), "a file cannot be read") from fault
+            raise _told(fault, os.path.join(folder, name), "cannot read a file") from fault
 
     def read(self, folder: str, name: str, *, offset: int, size_bytes: int) -> bytes:
-        """A piece of a file of a tree."""
+        """Read a piece of a file of a tree."""
         path = self._below(folder, name)
         try:
             with open(path, "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise StoreError("this is no regular file", subject=path)
+                    raise StoreError("not a regular file", subject=path)
                 return os.pread(file.fileno(), size_bytes, offset)
         except OSError as fault:
-            raise _told(fault, path, "a file cannot be read") from fault
+            raise _told(fault, path, "cannot read a file") from fault
 
     def is_linked(self, folder: str, name: str) -> bool:
-        """Whether a file of a tree is a link, or is reached through a folder that is one."""
+        """Tell whether a file of a tree is a link, or behind a folder that is one."""
         self._below(folder, name)
         path = folder
         for part in name.split("/"):
@@ -389,11 +390,11 @@ class FolderTree:
                 if stat.S_ISLNK(os.lstat(path).st_mode):
                     return True
             except OSError:
-                return False  # it is not there, and so is nothing below it
+                return False  # it does not exist, so nothing below it does
         return False
 
     def remove(self, folder: str, name: str, *, sha256: str) -> bool:
-        """Remove a file of a tree if it is still the one that was made; what is not known for certain is read once more."""
+        """Remove a file of a tree if it is unchanged since it was made; reads it if the cache is not certain."""
         path = self._target(folder, name)
 
         def is_known(file: StoredFile) -> bool:
@@ -404,26 +405,26 @@ class FolderTree:
         except FileNotFoundError:
             return False
         except OSError as fault:
-            raise _told(fault, path, "a file cannot be removed") from fault
+            raise _told(fault, path, "cannot remove a file") from fault
 
     def remove_empty(self, folder: str, names: Collection[str]) -> list[str]:
-        """Remove the folders that names stood in, from the innermost on, as far as they are empty."""
+        """Remove the empty parent folders of some names, innermost first."""
         found = {parent for name in names for parent in _parents(name)}
         removed: list[str] = []
         for parent in sorted(found, key=lambda each: (-each.count("/"), each)):
             if self.is_linked(folder, parent):
                 continue
-            with suppress(OSError):  # it is not empty, or not ours to change
+            with suppress(OSError):  # not empty, or not permitted
                 os.rmdir(self._target(folder, parent))
                 removed.append(parent)
         return sorted(removed)
 
     def close(self) -> None:
-        """Hand over what is remembered of files."""
+        """Write cached checksums to the index."""
         self._checksums.flush()
 
     def _below(self, folder: str, name: str) -> str:
-        """The path of a name, which must not lead out of the folder by itself."""
+        """The path of a name, which must stay inside the folder."""
         if "/" not in name and name not in _NOT_PLAIN and "\0" not in name:
             beginning = self._beginnings.get(folder)
             if beginning is None:
@@ -433,14 +434,14 @@ class FolderTree:
                 return beginning + name
         parts = name.split("/")
         if not name or "\0" in name or "" in parts or "." in parts or ".." in parts:
-            raise StoreError("this is no name of a file in the job's tree", subject=name[:200])
+            raise StoreError("not a file name in the job's tree", subject=name[:200])
         path = os.path.join(folder, name)
         if parts[0] in (STATE_FOLDER, STAGED_BESIDE) or path.startswith(self._inside):
-            raise StoreError("this is where pilotage keeps its own state", subject=name[:200])
+            raise StoreError("this name is reserved for the state of pilotage", subject=name[:200])
         return path
 
     def _target(self, folder: str, name: str) -> str:
-        """The path of a name to be written, which must not lead out of the folder through links either."""
+        """The path of a name to write, which must stay inside the folder, also through links."""
         path = self._below(folder, name)
         if "/" not in name:
             return path
@@ -451,7 +452,7 @@ class FolderTree:
                 if not stat.S_ISLNK(os.lstat(parent).st_mode):
                     continue
             except OSError:
-                break  # it is not there yet, and so is nothing below it
+                break  # it does not exist yet, so nothing below it does
             root = os.path.realpath(folder)
             if not os.path.realpath(parent).startswith(f"{root}/"):
                 raise StoreError(
@@ -463,7 +464,7 @@ class FolderTree:
             own = (os.path.join(root, STATE_FOLDER), os.path.join(root, STAGED_BESIDE), os.path.realpath(self._state))
             if led.startswith(tuple(f"{each}/" for each in own)):
                 raise StoreError(
-                    "a link leads to where pilotage keeps its own state",
+                    "a link leads to the state of pilotage",
                     subject=parent,
                     next_step="make it a folder, or give the output another name",
                 )
@@ -471,16 +472,16 @@ class FolderTree:
 
 
 def not_ours(path: str) -> NotOurs:
-    """What is said of a file that is in the way."""
+    """The error for a file in the way."""
     return NotOurs(
-        "a file is there that pilotage did not make, or that was changed since",
+        "this file exists, and pilotage did not make it, or it was changed since",
         subject=path,
         next_step="move it away, or give the output another name; or run again with --replace, which keeps it beside the output",
     )
 
 
 def _parents(name: str) -> list[str]:
-    """The folders of a tree that a name stands in."""
+    """The parent folders of a name."""
     parts = name.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
@@ -493,16 +494,16 @@ def _listing(path: str) -> set[str]:
 
 
 def _told(fault: OSError, path: str | Path, what: str) -> StoreError:
-    """What the system says, as an error of the store."""
+    """Turn an `OSError` into an error of the store."""
     next_step = ""
     if fault.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         next_step = (
             "let this user write there, or run a copy of the document in a folder of your own; `ls -ld` shows who may"
         )
     elif fault.errno in (errno.ENOSPC, errno.EDQUOT):
-        next_step = "make room on that disk"
+        next_step = "free space on that disk"
     elif fault.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-        next_step = "move away what is in its place"
+        next_step = "move away the file in its place"
     error = StoreError(f"{what}: {os.strerror(fault.errno or 0)}", subject=str(path), next_step=next_step)
     error.retryable = fault.errno in _PASSING
     return error

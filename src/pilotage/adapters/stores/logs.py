@@ -1,4 +1,4 @@
-"""The logs of attempts in the database of a state folder."""
+"""The logs of attempts, in the database of a state folder."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pilotage.adapters.stores.work_database import WorkTables, mending, place_of
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.exchange.exchange import AttemptRef, LogText
 
-# Texts as they lie in a database: packed where that pays, and where they hold what no text there may hold.
+# Texts in the database: compressed if that saves space, or if they contain characters that no text there may contain.
 
-_PACKED_MIN = 200  # a shorter text is not worth packing
+_PACKED_MIN = 200  # shorter texts are not compressed
 
 
 def packed(text: str) -> str | bytes:
-    """A text as it is stored."""
+    """Encode a text for storage."""
     if len(text) < _PACKED_MIN and text.isascii():
         return text
     return zlib.compress(text.encode("utf-8", "surrogatepass"), 1)
 
 
 def unpacked(stored: str | bytes) -> str:
-    """A text from what is stored of it."""
+    """Decode a stored text."""
     return stored if isinstance(stored, str) else zlib.decompress(stored).decode("utf-8", "surrogatepass")
 
 
 class SqliteLogs(WorkTables):
-    """The logs of a state folder. It may be asked from several threads, one at a time."""
+    """The logs of a state folder; safe for threads."""
 
     @mending
     def put(self, logs: Sequence[LogText]) -> None:
-        """Keep logs; what was kept of the same attempt and stream before is replaced."""
+        """Store logs; they replace those of the same attempt and stream."""
         if not logs:
             return
         with self._database.writing() as book:
@@ -40,7 +40,7 @@ class SqliteLogs(WorkTables):
                 [
                     (self._database.numbered(one.ref.job), *place_of(one.ref.package), one.ref.attempt, one.stream,
                      packed(one.head), packed(one.tail), one.dropped_bytes, one.final)
-                    for one in logs if parse_dotted(one.ref.package) is not None  # of no package: nobody could ask for it
+                    for one in logs if parse_dotted(one.ref.package) is not None  # without a package it could not be found
                 ],
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Marks in the folders of a job, by which an agent knows that it sees these and no others at the same paths."""
+"""Mark files in the folders of a job, by which an agent recognises these folders and no others at the same paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pilotage.agent.attempt.files import MARK_BYTES_MAX, MARK_FILE
 from pilotage.ports.job_tree import Mark
 
-# Paths are texts here, as in the store.
+# Paths are strings here, as in the store.
 # ruff: noqa: PTH103, PTH104, PTH106, PTH108, PTH118, PTH120, PTH123, PTH208
 
 log = logging.getLogger(__name__)
@@ -21,26 +21,25 @@ _KEPT_MAX = MARK_BYTES_MAX // (2 * _TEXT_BYTES + 1) - 1
 
 
 def is_mark(name: str) -> bool:
-    """Whether a file beside staged outputs is a mark, or a draft of one."""
+    """Tell whether a file beside staged outputs is a mark, or a draft of one."""
     return name == MARK_FILE or name.startswith(_DRAFT)
 
 
 class Marks:
-    """The marks of one store. Another time they say one line more: a copy of a folder does not have that.
+    """The marks of one store. Each start adds a line, which a copy of the folder does not have.
 
-    The lines before it stay, for agents that run what an earlier service gave them.
+    Earlier lines stay, for agents that run work of an earlier service.
     """
 
     def __init__(self, beside: str) -> None:
-        """Take the name of the folder for marks in a tree."""
         self._beside = beside
         self._text = os.urandom(_TEXT_BYTES).hex()
         self._drafts = itertools.count(1)
 
     def make(self, folder: str, job: str, *, staged: str) -> Mark:
-        """Mark where outputs are staged, and the tree itself where that is elsewhere.
+        """Mark the staging folder, and the tree itself if it is elsewhere.
 
-        Of what cannot be written nothing is said: agents take it for not seen, and are brought everything.
+        A folder that cannot be written gets no mark: agents then count it as not visible, and transfer all files.
         """
         if not self._write(staged):
             return Mark()
@@ -50,7 +49,7 @@ class Marks:
         return Mark(self._text, f"{name}/{MARK_FILE}" if self._write(os.path.join(folder, name)) else "")
 
     def remove(self, folder: str, job: str) -> None:
-        """Remove the mark of a job from a tree, with the folder that it is in, where nothing else is there."""
+        """Remove the mark of a job from a tree, with its folder if that is empty."""
         path = os.path.join(folder, self._beside, job)
         with suppress(OSError):
             for name in os.listdir(path):
@@ -60,7 +59,7 @@ class Marks:
             os.rmdir(os.path.dirname(path))
 
     def _write(self, folder: str) -> bool:
-        """Have a folder say it; who reads meanwhile reads what it said before."""
+        """Write the mark atomically; returns whether that worked."""
         file, draft = os.path.join(folder, MARK_FILE), os.path.join(folder, f"{_DRAFT}{next(self._drafts)}")
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -69,7 +68,7 @@ class Marks:
                 written.writelines(f"{line}\n" for line in [*lines, self._text])
             os.rename(draft, file)
         except OSError as fault:
-            log.warning("%s cannot be marked, so agents read and write nothing there themselves: %s", folder, fault)
+            log.warning("cannot mark %s; agents do not use it directly, and transfer files instead: %s", folder, fault)
             with suppress(OSError):
                 os.unlink(draft)
             return False
@@ -77,7 +76,7 @@ class Marks:
 
 
 def _lines(file: str) -> list[str]:
-    """What a mark says so far."""
+    """The lines of a mark."""
     try:
         with open(file, encoding="ascii") as written:
             return [line for line in written.read(MARK_BYTES_MAX).split("\n") if len(line) == 2 * _TEXT_BYTES]

@@ -1,4 +1,4 @@
-"""A file is removed if it has the very content that is expected, and no link leads to it."""
+"""Removes a file only if it has the expected content and is not behind a link."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def remove_unchanged(folder: str, name: str, *, sha256: str, is_known: Callable[[StoredFile], bool]) -> bool:
-    """Remove a file below a folder if it has a checksum; `is_known` says of what need not be read. Whether it was removed.
+    """Remove a file below a folder if it has a checksum; `is_known` skips the read. Returns whether it was removed.
 
-    Each folder on the way is held open, and none is entered through a link: what somebody moves or replaces meanwhile is
-    not removed in its place. Raises `OSError`; of a link it is `ELOOP` or `ENOTDIR`.
+    Each folder on the path is held open, and none is entered through a link, so that a file moved or replaced meanwhile
+    is not removed by mistake. Raises `OSError`; for a link with `ELOOP` or `ENOTDIR`.
     """
     *parents, last = name.split("/")
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -35,7 +35,7 @@ def remove_unchanged(folder: str, name: str, *, sha256: str, is_known: Callable[
             if not is_known(_stored(name, found)) and _checksum(file) != sha256:
                 return False
             if _stored(name, os.stat(last, dir_fd=held, follow_symlinks=False)) != _stored(name, found):
-                return False  # somebody writes into it, or another has its name by now
+                return False  # it is being written, or another file has its name by now
             os.unlink(last, dir_fd=held)
         finally:
             os.close(file)

@@ -1,4 +1,4 @@
-"""The index of results in the database of a state folder: what was made before, and which files are ours."""
+"""The index of results, in the database of a state folder: earlier results, and which files are ours."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.ports.job_tree import StoredFile, StoreError
 from pilotage.ports.results_index import MadeFile, MadeWork, SeenFile, WorkFields
 
-# Files that the index has as ours, remembered for a while: what is kept is seen soon after, and need not be kept
-# again.
+# A cache of files that the index has as ours: most are looked up soon after they were stored.
 
 _FILES_MAX = 16_384
 
 
 class KeptFiles:
-    """The last content that was kept under each name; one thread asks at a time."""
+    """The last stored content of each name; for one thread at a time."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._contents: dict[str, dict[str, str]] = {}  # folder → name → sha256
         self._count = 0
 
     def add(self, made: Iterable[MadeWork]) -> None:
-        """These are in the index."""
+        """Note files that are in the index."""
         if self._count >= _FILES_MAX:
             self._contents, self._count = {}, 0
         for one in made:
@@ -41,13 +39,13 @@ class KeptFiles:
             self._count += len(one.manifest)
 
     def others(self, folder: str, files: Collection[SeenFile]) -> list[SeenFile]:
-        """Which of some files are not known to be in the index."""
+        """The files that are not known to be in the index."""
         known = self._contents.get(folder, {}).get
         return [each for each in files if known(each.file.name) != each.sha256]
 
 
-_PAGE = 10_000  # files in one answer
-_CHUNK = 500  # values in one question; SQLite takes no more than some thousand
+_PAGE = 10_000  # files per page
+_CHUNK = 500  # values per statement; SQLite allows some thousand
 
 _MADE = (
     "INSERT OR REPLACE INTO made (folder, key, document, stage, line, number, job, attempt, fields, manifest)"
@@ -66,33 +64,32 @@ _manifest = msgspec.msgpack.Decoder(tuple[OutputFile, ...])
 
 
 class SqliteResultsIndex(WorkTables):
-    """The index of a state folder. It may be asked from several threads, one at a time."""
+    """The index of a state folder; safe for threads."""
 
     def __init__(self, database: WorkDatabase) -> None:
-        """Use a database."""
         super().__init__(database)
         self._used: dict[str, int] = {}  # folder → until when attempts used its files
         self._kept = KeptFiles()
 
     @property
     def path(self) -> Path:
-        """Where the database lies."""
+        """The path of the database."""
         return self._database.path
 
     @property
     def beginnings(self) -> int:
-        """How often it was begun anew since it was opened."""
+        """How often it was started anew since it was opened."""
         return self._database.beginnings
 
     def lost(self) -> None:
-        """Nothing that was kept is known to be there."""
+        """Forget the cache: the database was started anew."""
         self._kept = KeptFiles()
 
-    # --- what was made ---
+    # --- results ---
 
     @mending
     def keep(self, made: Sequence[MadeWork]) -> None:
-        """Remember granted attempts, and that their files are ours."""
+        """Store granted attempts, and that their files are ours."""
         if not made:
             return
         with self._database.lock:
@@ -104,17 +101,17 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def claim(self, folder: str, job: str, files: Sequence[OutputFile]) -> None:
-        """Remember that these contents, which a job was granted, are ours."""
+        """Store that these contents, which a job was granted, are ours."""
         with self._database.writing() as book:
             numbers = self._database.numbered(folder), self._database.numbered(job)
             rows = [(numbers[0], file.name, bytes.fromhex(file.sha256), file.size_bytes, numbers[1]) for file in files]
             book.executemany(_OURS, rows)
 
     def _rows_of(self, made: Sequence[MadeWork]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-        """What was made, and its files, as they are stored."""
+        """Results and their files, as rows."""
         rows: list[tuple[Any, ...]] = []
         files: list[tuple[Any, ...]] = []
-        known, unhex = self._database.names.get, bytes.fromhex  # a name has a number greater than 0
+        known, unhex = self._database.names.get, bytes.fromhex  # numbers of names are positive
         for one in made:
             ref = one.ref
             folder = known(one.folder) or self._database.numbered(one.folder)
@@ -129,7 +126,7 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def knows(self, folder: str, *, document: str | None = None) -> bool:
-        """Whether anything was made in a folder, by a document where one is named."""
+        """Tell whether a folder has results, of one document if given."""
         with self._database.reading() as book:
             numbers = [self._database.number(name) for name in (folder, document) if name is not None]
             if None in numbers:
@@ -139,14 +136,14 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def knows_files(self, folder: str) -> bool:
-        """Whether any file was made in a folder."""
+        """Tell whether a folder has files of ours."""
         with self._database.reading() as book:
             number = self._database.number(folder)
             return book.execute("SELECT 1 FROM ours WHERE folder = ? LIMIT 1", (number,)).fetchone() is not None
 
     @mending
     def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
-        """What was made in a folder under these keys."""
+        """The results of a folder with these keys."""
         found: dict[str, MadeWork] = {}
         with self._database.reading() as book:
             number = self._database.number(folder)
@@ -170,7 +167,7 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def latest(self, folder: str, document: str, packages: Collection[str]) -> dict[str, WorkFields]:
-        """What the latest run of a document was asked for, by the dotted place of each package."""
+        """The fields of each package in the latest run of a document, by package number."""
         found: dict[str, WorkFields] = {}
         with self._database.reading() as book:
             numbers = (self._database.number(folder), self._database.number(document))
@@ -190,7 +187,7 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def makers(self, folder: str, names: Collection[str]) -> dict[str, tuple[OutputFile, ...]]:
-        """Which of these files are ours, with every content that was made under the name."""
+        """Which of these files are ours, with every content made under the name."""
         found: dict[str, tuple[OutputFile, ...]] = {}
         for name, sha256, size_bytes in self._rows("ours", "name, sha256, size_bytes", folder, names):
             one = OutputFile(name=name, size_bytes=size_bytes, sha256=sha256.hex())
@@ -199,14 +196,14 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def maker(self, folder: str, name: str, *, sha256: str) -> str:
-        """The job that made a content under a name, the last if several did; empty where none is known."""
+        """The job that last made a content under a name; empty if unknown."""
         with self._database.reading() as book:
             statement = "SELECT j.name FROM ours JOIN names AS j ON j.name_id = job WHERE folder = ? AND ours.name = ? AND sha256 = ?"
             row = book.execute(statement, (self._database.number(folder), name, bytes.fromhex(sha256))).fetchone()
         return row[0] if row is not None else ""
 
     def made_files(self, folder: str) -> Iterator[MadeFile]:
-        """Every content that was made in a folder, sorted by name; read a page at a time."""
+        """All contents made in a folder, sorted by name; read in pages."""
         after = ("", b"")
         while page := self._made_page(folder, after):
             for name, sha256, size_bytes, job in page:
@@ -225,7 +222,7 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:
-        """Remember the checksums of files as they are; those `made` are ours from now on."""
+        """Store the current checksums of files; `made` marks them as ours."""
         if not files:
             return
         with self._database.writing() as book:
@@ -243,7 +240,7 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
-        """What is remembered of the checksums of these files."""
+        """The stored checksums of these files."""
         rows = self._rows("files", "name, sha256, size_bytes, modified_ns, inode, changed_ns", folder, names)
         used_ns = self._used_until(folder) if rows else 0
         return {
@@ -258,7 +255,7 @@ class SqliteResultsIndex(WorkTables):
         }
 
     def used(self, folder: str, *, until_ns: int) -> None:
-        """Attempts have used files of a folder until then."""
+        """Note until when attempts used files of a folder."""
         self._used[folder] = until_ns
 
     def _used_until(self, folder: str) -> int:
@@ -272,7 +269,7 @@ class SqliteResultsIndex(WorkTables):
         return known
 
     def _keep_used(self, book: sqlite3.Connection) -> None:
-        """Write down until when folders were used; it is known here meanwhile, and not after a crash."""
+        """Write until when folders were used; until then it is only in memory."""
         rows = [
             (self._database.numbered(folder), until_ns) for folder, until_ns in list(self._used.items()) if until_ns
         ]
@@ -291,7 +288,7 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def note_times(self, folder: str, document: str, times: Mapping[str, tuple[int, float]]) -> None:
-        """Remember how long packages took: for each activity how many there were, and their seconds in all."""
+        """Add durations of packages: count and total seconds of each activity."""
         if not times:
             return
         with self._database.writing() as book:
@@ -305,7 +302,7 @@ class SqliteResultsIndex(WorkTables):
 
     @mending
     def mean_seconds(self, folder: str, document: str) -> dict[str, float]:
-        """How long a package of each activity took on average in earlier runs of a document."""
+        """Mean duration of a package of each activity in earlier runs of a document."""
         with self._database.reading() as book:
             numbers = (self._database.number(folder), self._database.number(document))
             if None in numbers:
@@ -314,18 +311,18 @@ class SqliteResultsIndex(WorkTables):
             return dict(book.execute(statement, numbers).fetchall())
 
     def close(self) -> None:
-        """Write down until when folders were used, and close it."""
+        """Write until when folders were used, and close."""
         try:
             if any(self._used.values()):
                 with self._database.writing() as book:
                     self._keep_used(book)
         except StoreError as fault:  # then files are read again
-            log.warning("until when files were used is not remembered: %s", fault)
+            log.warning("cannot store until when files were used: %s", fault)
         super().close()
 
 
 def _signed(inode: int) -> int:
-    """An inode as SQLite can keep it: some file systems use all 64 bits."""
+    """An inode as a signed number, for SQLite: some file systems use all 64 bits."""
     return inode - 2**64 if inode >= 2**63 else inode
 
 

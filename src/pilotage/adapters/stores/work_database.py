@@ -1,7 +1,7 @@
-"""The SQLite file beside the book that the index of results and the logs share.
+"""The SQLite file beside the book with the index of results and the logs.
 
-It can be lost without harm: then nothing is adopted, logs are gone, and which files are ours is learned from the book. So it
-does not wait for the disk at every write, and one that is damaged is set aside for a new one.
+It can be lost without harm: then no result is adopted, logs are gone, and the book tells which files are ours. So it is
+not synced at every write, and a damaged one is set aside for a new one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pilotage.adapters.journals.sqlite.connections import make_private
 from pilotage.model.events.events import parse_dotted
 from pilotage.ports.job_tree import StoreError
 
-# The tables, and how those of an earlier version become these.
+# The tables, and their migrations.
 
 VERSION = 3
 
@@ -61,29 +61,29 @@ _MORE = {
 
 
 def to_version(version: int) -> str:
-    """The statements that make the tables of this version of those of another, or of none (0)."""
+    """The statements that bring the tables from a version, or from none (0), to the current one."""
     more = " ".join(_MORE[each] for each in range(version, VERSION)) if version else ""
     return f"{_SCHEMA} {more} PRAGMA user_version = {VERSION};"
 
 
 FILE = "work.sqlite"
 DAMAGED = f"{FILE}.damaged"
-"""What a damaged index is called from then on."""
+"""The name of a damaged database that was set aside."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 log = logging.getLogger(__name__)
 
 
 class WorkDatabase:
-    """The database of a state folder, open as long as somebody uses it; for several threads, one at a time."""
+    """The database of a state folder, open while it has users; safe for threads."""
 
     def __init__(self, folder: Path, *, mounts: Path = MOUNTS) -> None:
-        """Open the database of a state folder; it is made where there is none, and anew where it is damaged."""
+        """Open the database of a state folder; makes it if it is missing or damaged."""
         self.path = folder / FILE
-        self.beginnings = 0  # how often it was begun anew: what it knew is gone then
+        self.beginnings = 0  # how often it was started anew, without its content
         self._mounts = mounts
         self.lock = threading.RLock()
-        self.names: dict[str, int] = {}  # the numbers of names that were asked for
+        self.names: dict[str, int] = {}  # cached numbers of names
         self._users: list[WorkTables] = []
         try:
             self._book = self._open()
@@ -94,9 +94,9 @@ class WorkDatabase:
             self._book = self._open()
 
     def begin_anew(self, damage: StoreError, *, beginning: int) -> None:
-        """Set a damaged database aside and begin with an empty one.
+        """Set a damaged database aside and start an empty one.
 
-        `beginning` is the value of `beginnings` when the damage was met: another thread may have met it, too, and been first.
+        `beginning` is the value of `beginnings` before the damage: another thread may have replaced the database already.
         """
         with self.lock:
             if self.beginnings != beginning:
@@ -110,11 +110,11 @@ class WorkDatabase:
             self.beginnings += 1
 
     def use(self, user: WorkTables) -> None:
-        """Somebody uses some of the tables."""
+        """Add a user of some tables."""
         self._users.append(user)
 
     def release(self, user: WorkTables) -> None:
-        """Somebody uses it no longer; the last one closes it."""
+        """Remove a user; the last one closes the database."""
         with self.lock:
             if user in self._users:
                 self._users.remove(user)
@@ -130,7 +130,7 @@ class WorkDatabase:
         except OSError as fault:
             raise _told(fault, self.path) from fault
         log.warning(
-            "%s: %s; it is kept as %s, and a new one begins: nothing made so far is adopted, and its logs are gone",
+            "%s: %s; it is kept as %s, and a new one is started: earlier results are not adopted, and their logs are gone",
             self.path,
             damage.what,
             DAMAGED,
@@ -147,11 +147,11 @@ class WorkDatabase:
         try:
             network = network_kind(folder, mounts=self._mounts)
             if network:
-                log.warning("%s is on %s, a network file system: slower, with a rollback journal", folder, network)
+                log.warning("%s is on a network file system (%s): slower, with a rollback journal", folder, network)
             self._book.execute(f"PRAGMA journal_mode = {'DELETE' if network else 'WAL'}")
             self._book.execute("PRAGMA synchronous = NORMAL")
             self._book.execute("PRAGMA cache_size = -16384")
-            # Keys are in no order, so every write touches many pages: the more of them are moved together, the better.
+            # Keys are random, so every write touches many pages: larger checkpoints are cheaper.
             self._book.execute("PRAGMA wal_autocheckpoint = 4000")
             self._prepare()
         except sqlite3.Error as fault:
@@ -166,29 +166,29 @@ class WorkDatabase:
         version = int(self._book.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise StoreError(
-                "the index of earlier work was written by a later version of pilotage",
+                "the index of earlier results was written by a later version of pilotage",
                 subject=str(self.path),
-                next_step="use that version, or remove the file: only what could be adopted is forgotten",
+                next_step="use that version, or remove the file: only results to adopt and logs are lost",
             )
         self._book.executescript(f"BEGIN IMMEDIATE; {to_version(version)} COMMIT;")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """The connection within a transaction; raises `StoreError`, and nothing was written then."""
+        """The connection within a transaction; raises `StoreError`, and then nothing was written."""
         with self.reading() as book:
             book.execute("BEGIN IMMEDIATE")
             try:
                 yield book
-            except BaseException:
+            except BaseException:  # whatever ends the block, the transaction is rolled back and the error raised again
                 if book.in_transaction:
                     book.execute("ROLLBACK")
-                self.names.clear()  # some may have been new
+                self.names.clear()  # some may have been added by this transaction
                 raise
             book.execute("COMMIT")
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for this thread alone; raises `StoreError`."""
+        """The connection, for this thread only; raises `StoreError`."""
         with self.lock:
             try:
                 yield self._book
@@ -205,7 +205,7 @@ class WorkDatabase:
         return self.names[name]
 
     def numbered(self, name: str) -> int:
-        """The number of a name; it gets one where it has none."""
+        """The number of a name; assigns one if needed."""
         found = self.number(name)
         if found is None:
             row = self._book.execute("INSERT INTO names (name) VALUES (?) RETURNING name_id", (name,)).fetchone()
@@ -214,41 +214,40 @@ class WorkDatabase:
 
 
 def place_of(package: str) -> tuple[int, int, int]:
-    """The place of a package as it is stored; raises `StoreError` where it is none."""
+    """Stage, line and number of a package; raises `StoreError` if malformed."""
     place = parse_dotted(package)
     if place is None:
-        raise StoreError("this is no place of a package", subject=package[:80], expected="a place such as 1.2.1")
+        raise StoreError("not a package number", subject=package[:80], expected="a number such as 1.2.1")
     return place.stage, place.line, place.number
 
 
 def _is_damage(fault: BaseException | None) -> bool:
-    """Whether SQLite says that a file is not what it was written as."""
+    """Tell whether SQLite reports a damaged file."""
     return getattr(fault, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
 def _told(fault: Exception, path: Path) -> StoreError:
     error = StoreError(
-        f"the index of earlier work cannot be used: {fault}",
+        f"the index of earlier results cannot be used: {fault}",
         subject=str(path),
-        next_step="make room or let this user write there",
+        next_step="free space, or let this user write there",
     )
     error.retryable = getattr(fault, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
     return error
 
 
 class WorkTables:
-    """Who uses some tables of a database."""
+    """A user of some tables of the database."""
 
     def __init__(self, database: WorkDatabase) -> None:
-        """Use a database until it is closed here."""
         self._database = database
         database.use(self)
 
     def lost(self) -> None:
-        """The database was begun anew: nothing of what was written there is known any longer."""
+        """React to a database that was started anew without its content."""
 
     def close(self) -> None:
-        """Close it."""
+        """Release the database."""
         self._database.release(self)
 
 
@@ -260,7 +259,7 @@ Tables = TypeVar("Tables", bound=WorkTables)
 def mending(
     method: Callable[Concatenate[Tables, Given], Answer],
 ) -> Callable[Concatenate[Tables, Given], Answer]:
-    """A question that is asked again of a new database where the one that there was turns out to be damaged."""
+    """Repeat a query on a new database if the old one turns out to be damaged."""
 
     @wraps(method)
     def mended(self: Tables, /, *words: Given.args, **more: Given.kwargs) -> Answer:

@@ -1,4 +1,4 @@
-"""How a book in PostgreSQL is opened; its driver is an extra of this distribution."""
+"""Opens a book in PostgreSQL; the driver is an extra of this distribution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotage.ports import Journal
 
 
 def open_journal(address: JournalAddress, *, indexed: Collection[str]) -> Journal:
-    """The book of a database, for writing; raises `JournalBusy` where another process writes it."""
+    """Open the book of a database for writing; raises `JournalBusy` if another process writes it."""
     with extra("postgres", purpose="to keep the book in PostgreSQL"):
         from pilotage.adapters.journals.postgres.journal import PostgresJournal
 
@@ -19,7 +19,7 @@ def open_journal(address: JournalAddress, *, indexed: Collection[str]) -> Journa
 
 
 def open_reader(address: JournalAddress, *, indexed: Collection[str]) -> Journal | None:
-    """The book of a database, to be read."""
+    """Open the book of a database for reading."""
     with extra("postgres", purpose="to read the book in PostgreSQL"):
         from pilotage.adapters.journals.postgres.journal import PostgresReader
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: the one writer's, with its lock, and a few for reading. What is lost is opened again."""
+"""Connections to PostgreSQL: one for the writer, with its lock, and a few for readers. Lost ones are reopened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READERS_MAX = 4
 READ_SECONDS_MAX = 60
 _ENDING_MILLISECONDS_MAX = 10_000
 
-# A peer that is gone without a word is noticed within a minute.
+# A dead peer is noticed within a minute.
 _DEFAULTS = {
     "connect_timeout": "10",
     "keepalives": "1",
@@ -38,11 +38,11 @@ _DEFAULTS = {
 
 
 def told(fault: psycopg.Error, *, where: str) -> JournalError:
-    """What a fault of PostgreSQL means to whoever uses the journal."""
+    """Turn an error of PostgreSQL into an error of the journal."""
     state = fault.sqlstate or ""
     said = str(fault).strip().partition("\n")[0]
     if isinstance(fault, errors.DiskFull):
-        return JournalFull("no room left to write", subject=where, next_step="make room; it goes on by itself")
+        return JournalFull("no room left to write", subject=where, next_step="free space; it goes on by itself")
     if isinstance(fault, errors.QueryCanceled):
         return JournalError(
             f"the answer took longer than {READ_SECONDS_MAX} seconds", subject=where, next_step="ask for less"
@@ -56,7 +56,7 @@ def told(fault: psycopg.Error, *, where: str) -> JournalError:
 
 @contextmanager
 def telling(where: str) -> Iterator[None]:
-    """Faults of PostgreSQL as errors of the journal."""
+    """Turn errors of PostgreSQL into errors of the journal."""
     try:
         yield
     except psycopg.Error as fault:
@@ -64,24 +64,24 @@ def telling(where: str) -> Iterator[None]:
 
 
 class Server:
-    """The database that a URL names, and how to connect to it."""
+    """The database of a URL, and how to connect to it."""
 
     def __init__(self, url: str) -> None:
-        """Read the URL; nothing is opened yet."""
+        """Parse the URL; nothing is opened yet."""
         self.where = without_password(url)
         try:
             given = conninfo_to_dict(url)
             self._address = make_conninfo(url, **{n: v for n, v in _DEFAULTS.items() if n not in given})
         except psycopg.Error:
-            # What libpq says of a bad URL may quote the password, and so may the trace.
+            # libpq's message about a bad URL may contain the password, and so may the traceback.
             raise JournalError(
-                "this is not the URL of a PostgreSQL database",
+                "not the URL of a PostgreSQL database",
                 subject=self.where,
                 expected="postgresql://USER@HOST:PORT/DATABASE",
             ) from None
 
     def connect(self, name: str) -> Connection:
-        """A new connection, known to the server by a name."""
+        """Open a connection with an application name."""
         try:
             connection = psycopg.connect(self._address, autocommit=True, application_name=name)
         except psycopg.Error as fault:
@@ -89,7 +89,7 @@ class Server:
             raise JournalUnavailable(
                 f"PostgreSQL cannot be reached: {said}",
                 subject=self.where,
-                next_step="see that it runs and that the URL names it; what was acknowledged is kept",
+                next_step="check that it runs and that the URL is right; acknowledged events are safe",
             ) from fault
         try:
             self._check(connection)
@@ -111,16 +111,16 @@ class Server:
             )
         if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
             raise JournalError(
-                "the database cannot hold every character",
+                "the database cannot store every character",
                 subject=self.where,
                 expected="encoding UTF8",
                 got=f"{encoding}",
-                next_step="make another one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+                next_step="create another one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
             )
 
 
 _GENERATION = "SELECT value FROM counters WHERE name = 'generation'"
-# One request for both: a transaction costs no more than without the fence. Who takes the book over must wait for its end.
+# One round trip for both, so that the fence costs nothing. A process that takes the book over must wait for the end.
 _BEGIN = f"BEGIN; {_GENERATION} FOR SHARE"
 _TAKE_OVER = (
     "INSERT INTO counters AS c VALUES ('generation', 1)"
@@ -129,27 +129,28 @@ _TAKE_OVER = (
 
 
 class Writer:
-    """The connection of the one writer. Its session holds an advisory lock; a pooler in between must keep sessions whole.
+    """The connection of the one writer. Its session holds an advisory lock, so a pooler in between must keep sessions.
 
-    The lock belongs to the session, so a transaction whose outcome nobody heard is over before another writer begins. It is
-    gone with the session, and may be taken again, unless somebody else has been the writer meanwhile: whoever becomes the
-    writer counts a number in the database on, its generation, and every transaction sees that the number is still its own.
+    The lock belongs to the session, so a transaction of unknown outcome is over before another writer starts. It is
+    released with the session, and may be taken again unless another process became the writer meanwhile: each new
+    writer increments a generation number in the database, and every transaction checks that the number is still its
+    own.
     """
 
     def __init__(self, server: Server, *, lock_wait_seconds: float) -> None:
-        """Connect and become the writer, or say who cannot be."""
+        """Connect and become the writer; raises `JournalBusy` if another process is."""
         self._server = server
         self._lock_wait_seconds = lock_wait_seconds
         self._name = f"pilotage writer {secrets.token_hex(8)}"
         self._connection: Connection | None = None
-        self._generation: int | None = None  # once it is the writer of a book, and not only of a database
+        self._generation: int | None = None  # set when it becomes the writer of a book
         self._lost: JournalLost | None = None
         self.trouble = ""
         self.on_change: Callable[[], None] = lambda: None
         self.connection()
 
     def connection(self) -> Connection:
-        """The writer's connection; a lost one is made anew, and the lock taken again. Raises `JournalLost` where another has it."""
+        """The writer's connection; reopens a lost one and takes the lock again. Raises `JournalLost` if another took it."""
         if self._connection is None or self._connection.closed:
             if self._lost is not None:
                 raise self._lost
@@ -161,7 +162,7 @@ class Writer:
                 raise
             except JournalBusy as fault:
                 if again and self._lost is None:
-                    raise self._is_lost("another process writes this book by now") from fault
+                    raise self._is_lost("another process writes this book now") from fault
                 raise
             self.trouble = ""
             self.on_change()
@@ -169,7 +170,7 @@ class Writer:
 
     @property
     def socket(self) -> int:
-        """The number of the connection's socket, to be watched; -1 where there is none."""
+        """The descriptor of the connection's socket, to be watched; -1 if there is none."""
         connection = self._connection
         if connection is None or connection.closed:
             return -1
@@ -179,7 +180,7 @@ class Writer:
             return -1
 
     def revive(self) -> None:
-        """See whether the connection lives, and make it anew where it does not."""
+        """Check the connection, and reopen it if it is lost."""
         connection = self._connection
         if connection is not None and self.socket >= 0:
             try:
@@ -190,12 +191,12 @@ class Writer:
         self.connection()
 
     def take_over(self, connection: Connection) -> None:
-        """Become the writer of the book, within a transaction: whoever was it before can write no more."""
+        """Become the writer of the book, within a transaction: the previous writer can write no more."""
         found = connection.execute(_TAKE_OVER).fetchone()
         self._generation = int(found[0]) if found is not None else None
 
     def begin(self) -> Connection:
-        """Begin a transaction. Where the connection was lost since the last one, nothing was under way: connect anew."""
+        """Begin a transaction. If the connection was lost since the last one, reconnect: nothing was in progress."""
         connection = self.connection()
         if connection.info.transaction_status is not TransactionStatus.IDLE:
             raise JournalError("a transaction is open already", subject=self._server.where)
@@ -222,8 +223,7 @@ class Writer:
         self._lost = JournalLost(
             why,
             subject=self._server.where,
-            next_step="leave the book to one service: stop the other one, then start this one again; it goes on from what the book"
-            " says",
+            next_step="leave the book to one service: stop the other one, then start this one again; it continues from the book",
         )
         return self._lost
 
@@ -233,13 +233,13 @@ class Writer:
         return "" if self._lost is None else str(self._lost)
 
     def commit(self, connection: Connection) -> None:
-        """Make a transaction durable. PostgreSQL answers the COMMIT of one that has failed, or is over, without a fault."""
+        """Commit a transaction. PostgreSQL answers the COMMIT of a failed or ended one without an error."""
         if connection.info.transaction_status in (TransactionStatus.INERROR, TransactionStatus.IDLE):
-            raise JournalError("the transaction has failed before its end, and is undone", subject=self._server.where)
+            raise JournalError("the transaction failed before its end, and was rolled back", subject=self._server.where)
         connection.execute("COMMIT")
 
     def undo(self) -> None:
-        """End the transaction without a trace; a connection that cannot is given up."""
+        """Roll the transaction back; a connection that cannot is closed."""
         connection = self._connection
         if connection is None:
             return
@@ -249,10 +249,10 @@ class Writer:
             except psycopg.Error:
                 connection.close()
         if connection.closed:
-            self.on_change()  # its lock is gone, and nobody may need it for long
+            self.on_change()  # its lock is gone, though nothing may be written for long
 
     def close(self) -> None:
-        """Let go of the connection and the lock."""
+        """Close the connection and release the lock."""
         if self._connection is not None:
             self._connection.close()
 
@@ -261,7 +261,7 @@ class Writer:
         try:
             with telling(self._server.where):
                 if again:
-                    # A session of ours that we have given up may not have noticed, and would hold the lock.
+                    # A session of ours that we gave up may still be open at the server, and hold the lock.
                     connection.execute(
                         "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
                         " WHERE application_name = %s AND pid <> pg_backend_pid() AND datname = current_database()",
@@ -275,10 +275,10 @@ class Writer:
                 connection.execute("SET synchronous_commit = on")
                 connection.execute("SET statement_timeout = 0")
                 connection.execute("SET idle_in_transaction_session_timeout = 0")
-                # Everything is found by keys; a plan that reads a whole table would follow from old statistics only.
+                # All access is by key; a sequential scan could only come from outdated statistics.
                 for method in ("seqscan", "hashjoin", "mergejoin"):
                     connection.execute(f"SET enable_{method} = off")
-        except BaseException:
+        except BaseException:  # whatever fails, close the connection and raise it again
             connection.close()
             raise
         return connection
@@ -299,7 +299,7 @@ class Writer:
 
 
 def schema_of(connection: Connection, *, where: str) -> str:
-    """The schema that holds the tables: the first of the search path that exists."""
+    """The schema with the tables: the first of the search path that exists."""
     found = connection.execute("SELECT current_schema()").fetchone()
     if found is None or found[0] is None:
         raise JournalError("no schema of the search path exists", subject=where, next_step="create the one it names")
@@ -307,10 +307,10 @@ def schema_of(connection: Connection, *, where: str) -> str:
 
 
 class Readers:
-    """A few connections for reading, shared by all threads; one that was lost is replaced."""
+    """A few connections for reading, shared by all threads; lost ones are replaced."""
 
     def __init__(self, server: Server, *, count_max: int = READERS_MAX) -> None:
-        """Open nothing until somebody reads."""
+        """Open connections at the first read."""
         self._server = server
         self._room = threading.Semaphore(count_max)
         self._idle: list[Connection] = []
@@ -318,7 +318,7 @@ class Readers:
         self._closed = False
 
     def read(self, work: Callable[[Connection], Answer]) -> Answer:
-        """The answer of one statement, asked again where an old connection turned out to be lost."""
+        """Run one statement; repeat it if an idle connection turned out to be lost."""
         with self._room:
             while (connection := self._take()) is not None:
                 try:
@@ -330,7 +330,7 @@ class Readers:
                 return self._ask(self._connect(), work)
 
     def read_snapshot(self, work: Callable[[Connection], Answer]) -> Answer:
-        """The answer of several statements that all see the same commits."""
+        """Run several statements that all see the same commits."""
 
         def within(connection: Connection) -> Answer:
             with connection.transaction():
@@ -341,7 +341,7 @@ class Readers:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """A connection to itself for somebody who reads on and on, and sees the same commits all the while."""
+        """A connection of its own for a long read that sees the same commits throughout."""
         with self._room, telling(self._server.where):
             connection = self._begin()
             try:
@@ -359,7 +359,7 @@ class Readers:
             try:
                 connection.execute(statement)
             except psycopg.Error:
-                connection.close()  # an old one that turned out to be lost
+                connection.close()  # an idle one that turned out to be lost
             else:
                 return connection
         connection = self._connect()
@@ -367,7 +367,7 @@ class Readers:
         return connection
 
     def close(self) -> None:
-        """Let go of every connection; one in use is closed when it is given back."""
+        """Close all connections; one in use is closed when it is returned."""
         with self._guard:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -383,7 +383,7 @@ class Readers:
     def _connect(self) -> Connection:
         connection = self._server.connect("pilotage reader")
         connection.execute(f"SET statement_timeout = {READ_SECONDS_MAX * 1000}")
-        # Which index serves depends on the values: on a state that the index leaves out, above all.
+        # The best index depends on the values, above all on states that an index leaves out.
         connection.execute("SET plan_cache_mode = force_custom_plan")
         return connection
 
@@ -402,43 +402,42 @@ class Readers:
         connection.close()
 
 
-# Text on its way into PostgreSQL and back: a NUL, which PostgreSQL can keep in no text and in no JSON, is written
-# otherwise.
+# Text in PostgreSQL: neither text nor JSON there can contain a NUL, so it is escaped.
 #
-# People and programs do write NULs, into what they print and into tags. A NUL is stored as SUB and `0`, a SUB,
-# which nobody writes, as SUB and `1`: what is read back is exactly what was said, and equal texts stay equal.
+# Programs do write NULs, into output and tags. A NUL is stored as SUB and `0`, a SUB as SUB and `1`: reading
+# returns exactly what was written, and equal texts stay equal.
 
 _NUL, _SUB = "\x00", "\x1a"
 _SPELT = {_NUL: _SUB + "0", _SUB: _SUB + "1"}
 _MEANT = {spelt: meant for meant, spelt in _SPELT.items()}
 _TO_SPELL = re.compile("[\x00\x1a]")
 _TO_READ = re.compile("\x1a[01]")
-# In JSON both are escapes already. An even number of backslashes before one are themselves escaped.
+# In JSON both are escape sequences already. An even number of backslashes before one are themselves escaped.
 _JSON_TO_SPELL = re.compile(r"(?<!\\)((?:\\\\)*)\\u(0000|001[aA])")
 _JSON_TO_READ = re.compile(r"(?<!\\)((?:\\\\)*)\\u(001[aA])([01])")
 
 
 def stored_text(text: str) -> str:
-    """A text as it is stored."""
+    """Encode a text for storage."""
     if _NUL in text or _SUB in text:
         return _TO_SPELL.sub(lambda found: _SPELT[found[0]], text)
     return text
 
 
 def told_text(stored: str) -> str:
-    """The text that was stored."""
+    """Decode a stored text."""
     return _TO_READ.sub(lambda found: _MEANT[found[0]], stored) if _SUB in stored else stored
 
 
 def stored_json(text: str) -> str:
-    """A JSON text as it is stored: the same document, whose strings are stored texts."""
+    """Encode a JSON text for storage: the same document with encoded strings."""
     if "\\u00" not in text:
         return text
     return _JSON_TO_SPELL.sub(lambda found: found[1] + ("\\u001a0" if found[2] == "0000" else f"\\u{found[2]}1"), text)
 
 
 def told_json(stored: str) -> str:
-    """The JSON text that was stored."""
+    """Decode a stored JSON text."""
     if "\\u001" not in stored:
         return stored
     return _JSON_TO_READ.sub(lambda found: found[1] + ("\\u0000" if found[3] == "0" else f"\\u{found[2]}"), stored)

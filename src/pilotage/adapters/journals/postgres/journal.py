@@ -1,4 +1,4 @@
-"""The PostgreSQL journal: one database, one writer by an advisory lock, reading beside it."""
+"""The PostgreSQL journal: one database, one writer by an advisory lock, and readers beside it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
 from pilotage.ports import JournalError
 
 LOCK_WAIT_SECONDS = 2.0
-"""How long a writer waits for another one's lock: long enough for the session of one that was just ended to be noticed."""
+"""How long a writer waits for the lock: enough for the server to notice that the last session has ended."""
 
 
 class PostgresReader(PostgresReading):
-    """A book in a PostgreSQL database that is only read: it needs no lock, and whoever writes it goes on."""
+    """A book in a PostgreSQL database, opened read-only: needs no lock, and does not disturb the writer."""
 
     def __init__(self, url: str, *, indexed: frozenset[str] = DEFAULT_INDEXED) -> None:
-        """Look at the database; raises `JournalError` where it has no book that this program can read as it is."""
+        """Check the database; raises `JournalError` if it has no book that this version can read."""
         server = Server(url)
         self._readers = Readers(server)
         self._indexed = indexed
@@ -41,18 +41,18 @@ class PostgresReader(PostgresReading):
             found = self._readers.read(lambda reader: version_of(reader, self._schemas))
             if found != SCHEMA_VERSION:
                 raise JournalError(
-                    "there is no book that can be read as it is",
+                    "there is no book that this version can read",
                     subject=server.where,
                     expected=f"schema {SCHEMA_VERSION}",
                     got=f"schema {found}" if found else "none",
                     next_step="open it once with the service of this version, or use the pilotage that wrote it",
                 )
-        except BaseException:
+        except BaseException:  # whatever fails, close the connections and raise it again
             self.close()
             raise
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections."""
         self._readers.close()
 
 
@@ -67,7 +67,7 @@ class PostgresJournal(PostgresKeeping):
         lock_wait_seconds: float = LOCK_WAIT_SECONDS,
         migrations: Sequence[Migration] = MIGRATIONS,
     ) -> None:
-        """Open the book of a database for writing; it is made where there is none."""
+        """Open the book of a database for writing; makes it if needed."""
         check_indexable(indexed)
         self._server = Server(url)
         self._writing = threading.RLock()
@@ -83,7 +83,7 @@ class PostgresJournal(PostgresKeeping):
                 self._writer.take_over(connection)
             self._mover = Mover(self._transaction, self._schemas)
             self._mover.take_up()
-        except BaseException:
+        except BaseException:  # whatever fails, close the connections and raise it again
             self.close()
             raise
         self._watch = watch = Watch(socket_of=lambda: self._writer.socket, revive=self._revive)
@@ -107,9 +107,9 @@ class PostgresJournal(PostgresKeeping):
 
     @contextmanager
     def transaction(self) -> Iterator[PostgresLedger]:
-        """One durable transaction; undone by an exception.
+        """One durable transaction; an exception rolls it back.
 
-        Where the connection is lost at the end, nobody knows whether it was committed: send again, repeats are recognised.
+        If the connection is lost at the commit, its outcome is unknown: send again, duplicates are recognised.
         """
         with self._transaction() as connection:
             ledger = PostgresLedger(connection)
@@ -126,12 +126,12 @@ class PostgresJournal(PostgresKeeping):
             except psycopg.Error as fault:
                 self._writer.undo()
                 raise told(fault, where=self._server.where) from fault
-            except BaseException:
+            except BaseException:  # whatever ends the block, roll back and raise it again
                 self._writer.undo()
                 raise
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections."""
         self._readers.close()
         with self._writing:
             self._closed = True

@@ -1,4 +1,4 @@
-"""One transaction of the PostgreSQL journal: rows in by their keys, rows out in batches, each in one statement."""
+"""One transaction of the PostgreSQL journal: reads rows by key, and writes rows in batches, one statement each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from pilotage.book.rows.rows import EventRow, PackageRow, ParkedRow, Row, read_f
 from pilotage.book.rows.tables import PACKAGE_KEY
 from pilotage.book.statistics import statistics
 
-# Rows as PostgreSQL takes them and gives them: a batch is one JSON document, so that a statement carries any number
-# of rows.
+# Rows to and from PostgreSQL: a batch is one JSON document, so that one statement carries any number of rows.
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -42,25 +41,25 @@ def package_of(found: Sequence[Any]) -> PackageRow:
 
 
 def insert(connection: Connection, changed: Sequence[Row], *, schema: str = "") -> None:
-    """Put rows of one table in place of those with the same keys; an event that is there already is a fault."""
+    """Insert or replace rows of one table by key; an existing event is an error."""
     if changed:
         connection.execute(_insert_statement(type(changed[0]), schema), (document(changed),))
 
 
 def copy_events(connection: Connection, events: Iterable[Sequence[Any]], *, schema: str = "") -> None:
-    """Append events, given as the values of their columns."""
+    """Append events, given as column values."""
     columns = ", ".join(EventRow.__struct_fields__)
     target = f"{schema}.events" if schema else "events"
     with connection.cursor() as cursor, cursor.copy(f"COPY {target} ({columns}) FROM STDIN".encode()) as copy:
         for event in events:
-            # Only the payload may hold a NUL: names and types were held against their patterns.
+            # Only the payload may contain a NUL: names and types were validated.
             copy.write_row((*event[:-1], stored_json(event[-1])))
 
 
 def select(
     connection: Connection, row: type[AnyRow], by: tuple[str, ...], keys: Collection[tuple[Any, ...]], where: str = ""
 ) -> Iterator[AnyRow]:
-    """The rows of a table that have one of some keys, in one statement."""
+    """The rows of a table with one of some keys, in one statement."""
     table = table_of(row)
     for found in by_keys(connection, table.name, table.columns, by, keys, where):
         yield told_row(row, found)
@@ -74,7 +73,7 @@ def by_keys(
     keys: Collection[tuple[Any, ...]],
     where: str = "",
 ) -> list[tuple[Any, ...]]:
-    """Columns of the rows that have one of some keys."""
+    """Columns of the rows with one of some keys."""
     if not keys:
         return []
     wanted = [
@@ -86,7 +85,7 @@ def by_keys(
 
 
 def told_row(row: type[AnyRow], found: Sequence[Any]) -> AnyRow:
-    """A row from the values of its columns."""
+    """A row from its column values."""
     table = table_of(row)
     json = JSON_COLUMNS.get(table.name, set())
     values = {}
@@ -99,9 +98,9 @@ def told_row(row: type[AnyRow], found: Sequence[Any]) -> AnyRow:
 
 
 def document(changed: Sequence[Row]) -> str:
-    """Rows of one table as a JSON text whose strings PostgreSQL can keep."""
+    """Rows of one table as a JSON text whose strings PostgreSQL can store."""
     text = _encode(changed)
-    # Every control character is an escape by now, in JSON within JSON as well: without one there is nothing to do.
+    # Control characters are escape sequences by now, also in nested JSON: without one there is nothing to encode.
     if b"\\u00" in text:
         json = JSON_COLUMNS.get(table_of(type(changed[0])).name, set())
         text = _encode([_stored(row, json) for row in changed])
@@ -119,7 +118,7 @@ def _stored(row: Row, json: set[str]) -> dict[str, Any]:
 def _insert_statement(row: type[Row], schema: str) -> bytes:
     table = table_of(row)
     types = {column: kind.removesuffix(" NOT NULL") for column, kind in column_types(table).items()}
-    # In JSON bytes are base64; a JSON column comes as a string of JSON, which `json_to_recordset` would quote again.
+    # In JSON bytes are base64; a JSON column is sent as a string, which `json_to_recordset` would quote again.
     given = [f"{column} {'text' if kind in ('bytea', 'json') else kind}" for column, kind in types.items()]
     taken = [_taken(column, kind) for column, kind in types.items()]
     target = f"{schema}.{table.name}" if schema else table.name
@@ -159,21 +158,21 @@ class PostgresLedger:
     """An open transaction of the one writer."""
 
     def __init__(self, connection: Connection) -> None:
-        """Work on a connection on which a transaction was begun."""
+        """Use a connection with an open transaction."""
         self._connection = connection
         self._counters: dict[str, int] | None = None
         self._counted: set[str] = set()
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
-        """The streams that are known among some (source, stream)."""
+        """The known streams among some (source, stream)."""
         return select(self._connection, rows.StreamRow, ("source", "stream"), names)
 
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
-        """The jobs that are known among some ids."""
+        """The known jobs among some ids."""
         return select(self._connection, rows.JobRow, ("job",), [(job,) for job in jobs])
 
     def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[rows.StageRow]:
-        """The stages that are known among some (job_id, stage)."""
+        """The known stages among some (job_id, stage)."""
         return select(self._connection, rows.StageRow, ("job_id", "stage"), keys)
 
     def stages_of(self, job_id: int) -> list[rows.StageRow]:
@@ -181,15 +180,15 @@ class PostgresLedger:
         return list(select(self._connection, rows.StageRow, ("job_id",), [(job_id,)]))
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[rows.PackageRow]:
-        """The packages that have a row among some."""
+        """The packages among some that have a row."""
         return map(package_of, by_keys(self._connection, "package_facts", PACKAGE_COLUMNS, PACKAGE_KEY, keys))
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:
-        """Every package of a stage that has a row."""
+        """The packages of a stage that have a row."""
         return self._packages(f"{_PACKAGES} WHERE job_id = %s AND stage = %s", (job_id, stage))
 
     def idle_packages(self, job_id: int) -> list[rows.PackageRow]:
-        """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
+        """The packages of a job with a row, without a final fact, and without a queued or running attempt."""
         return self._packages(
             f"{_PACKAGES} WHERE job_id = %s AND state NOT IN ('SCHEDULED', 'RUNNING', 'DONE', 'CLEARED')"
             " AND facts ->> 'cancelled_at' IS NULL AND facts ->> 'aborted_at' IS NULL",
@@ -200,19 +199,19 @@ class PostgresLedger:
         return [package_of(found) for found in self._connection.execute(statement.encode(), parameters)]
 
     def pilots(self, names: Collection[str]) -> Iterable[rows.PilotRow]:
-        """The pilots that are known among some."""
+        """The known pilots among some."""
         return select(self._connection, rows.PilotRow, ("pilot",), [(name,) for name in names])
 
     def nodes(self, names: Collection[str]) -> Iterable[rows.NodeRow]:
-        """The nodes that are known among some."""
+        """The known nodes among some."""
         return select(self._connection, rows.NodeRow, ("node",), [(name,) for name in names])
 
     def sites(self, names: Collection[str]) -> Iterable[rows.SiteRow]:
-        """The sites that are known among some."""
+        """The known sites among some."""
         return select(self._connection, rows.SiteRow, ("site",), [(name,) for name in names])
 
     def stored(self, wanted: Collection[Sought]) -> Iterable[rows.EventRow | rows.ParkedRow]:
-        """The events that are stored among some, those that are parked too."""
+        """The stored events among some, parked ones too."""
         identities = {(one.stream_id, one.n) for one in wanted}
         yield from select(self._connection, rows.ParkedRow, ("stream_id", "n"), identities)
         plain = {(one.stream_id, one.n) for one in wanted if one.package is None}
@@ -224,20 +223,20 @@ class PostgresLedger:
                 yield event
 
     def parked(self, job: str) -> list[rows.ParkedRow]:
-        """The events that wait for a job to be registered, in the order of their identities."""
+        """The parked events of an unregistered job, in the order of their identities."""
         found = select(self._connection, rows.ParkedRow, ("job",), [(job,)])
         return sorted(found, key=lambda row: (row.stream_id, row.n))
 
     def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[rows.StatisticRow]:
-        """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
+        """The existing slices of statistics among some (width_seconds, slice, site, activity)."""
         return select(self._connection, rows.StatisticRow, ("width_seconds", "slice", "site", "activity"), keys)
 
     def next_stream_id(self) -> int:
-        """A number that no stream has."""
+        """An unused stream id."""
         return self._next("stream_id")
 
     def next_job_id(self) -> int:
-        """A number that no job ever had."""
+        """An unused job id."""
         return self._next("job_id")
 
     def position(self) -> int:
@@ -245,12 +244,12 @@ class PostgresLedger:
         return self._loaded()["position"]
 
     def advance(self, position: int) -> None:
-        """Go on from a position, if the last one is lower."""
+        """Raise the last position to this one, if it is lower."""
         if position > self.position():
             self._set("position", position)
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
+        """Insert or replace all rows by key, and add observations to existing statistics."""
         counted = [*changes.statistics, *statistics.statistic_rows(self, changes.observed)]
         if position := changes.last_position:
             copy_events(self._connection, changes.all_events())
@@ -281,29 +280,29 @@ class PostgresLedger:
         after: tuple[str | int, ...] = (),
         limit: int | None = None,
     ) -> list[LedgerRow]:
-        """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
+        """Rows with these values, in the order of the table's key; after a whole key, if given."""
         statement, values = find_statement(row, having=having, after=after, limit=limit, mark="%s")
         return [told_row(row, found) for found in self._connection.execute(statement.encode(), _stored_values(values))]
 
     def rows_by_keys(
         self, row: type[LedgerRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
     ) -> Iterable[LedgerRow]:
-        """The rows that there are among some keys, given as the values of some columns; in any order."""
+        """The rows among some keys, given as values of some columns; in any order."""
         return select(self._connection, row, by, keys)
 
     def put_rows(self, changed: Sequence[rows.Row]) -> None:
-        """Put rows of one table in place of those with the same keys."""
+        """Insert or replace rows of one table by key."""
         insert(self._connection, changed)
 
     def remove_rows(
         self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
     ) -> None:
-        """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
+        """Remove the rows with these values; only up to and including a whole key, if given."""
         statement, values = remove_statement(row, having=having, through=through, mark="%s")
         self._connection.execute(statement.encode(), _stored_values(values))
 
     def finish(self) -> None:
-        """Write the counters that went on; the last thing before the commit."""
+        """Write the changed counters; the last step before the commit."""
         if self._counted:
             changed = [(value, name) for name, value in self._loaded().items() if name in self._counted]
             values, names = zip(*changed, strict=True)

@@ -1,4 +1,4 @@
-"""What happens to a job as a whole in PostgreSQL: sealed, brought back, dumped, loaded, purged, folded anew."""
+"""Operations on whole jobs in PostgreSQL: seal, unseal, dump, load, purge, rebuild."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ from pilotage.model.jobs.layout import PackageId
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JournalError
 
-# Moving the rows of a job between the live tables and those of sealed jobs, or away, a slice to a transaction.
+# Moves the rows of a job between the live and the sealed tables, or deletes them, one slice per transaction.
 #
-# Where a job is going is noted before its first row leaves and struck out with the last: a move that was broken off
-# is taken up again when the book is opened. Meanwhile nothing is missing, since a named job is read in both places.
+# The destination is recorded before the first row moves and removed with the last: an interrupted move is resumed when
+# the book is opened. Meanwhile nothing is missing, since a named job is read in both places.
 
 Place = Literal["live", "sealed", "purged"]
 Transactions = Callable[[], AbstractContextManager[Connection]]
 
 SLICE_ROWS = 5000
-"""Rows of each table that one transaction moves: so many that it is quick, so few that nobody waits for it."""
+"""Rows of each table per transaction: few enough that other writes do not wait long."""
 
 
 class Mover:
     """Moves jobs of one book."""
 
     def __init__(self, transactions: Transactions, schemas: Schemas, *, slice_rows: int = SLICE_ROWS) -> None:
-        """Move within transactions of the one writer."""
         self._transactions = transactions
         self._schemas = schemas
         self._slice_rows = slice_rows
 
     def seal(self, job: str) -> None:
-        """Move a finished job out of the live tables; from the first moment on it counts as sealed."""
+        """Move an ended job out of the live tables; it counts as sealed at once."""
         with self._transactions() as connection:
             job_id, place, state = _row(connection, job)
             if place != "live":
                 return
             if state not in FINAL_NAMES:
                 raise JournalError(
-                    "only a job that is over can be sealed",
+                    "only a job that has ended can be sealed",
                     subject=f"job {job}",
                     expected=" or ".join(sorted(FINAL_NAMES)),
                     got=state,
@@ -58,7 +57,7 @@ class Mover:
         self._go_on(job_id, "sealed")
 
     def unseal(self, jobs: Collection[str]) -> None:
-        """Bring jobs back; they count as live when all of their rows are."""
+        """Move jobs back; they count as live when all of their rows are."""
         for job in jobs:
             with self._transactions() as connection:
                 job_id, place, _ = _row(connection, job)
@@ -68,7 +67,7 @@ class Mover:
             self._go_on(job_id, "live")
 
     def purge(self, job: str, *, at: float) -> None:
-        """Remove every row of a job but its own, which says when, and the contents that no other job speaks of."""
+        """Delete all rows of a job except its own, which records when, and contents that no other job refers to."""
         with self._transactions() as connection:
             job_id, place, _ = _row(connection, job)
             if place == "purged":
@@ -83,7 +82,7 @@ class Mover:
         self._go_on(job_id, "purged")
 
     def take_up(self) -> None:
-        """Finish what was broken off."""
+        """Resume interrupted moves."""
         with self._transactions() as connection:
             broken_off = connection.execute("SELECT job_id, place FROM moves ORDER BY job_id").fetchall()
         for job_id, place in broken_off:
@@ -100,11 +99,11 @@ class Mover:
             pass
 
     def _step(self, job_id: int, place: Place) -> bool:
-        """Move one slice; whether there is more to do."""
+        """Move one slice; returns whether there are more."""
         with self._transactions() as connection:
             found = connection.execute("SELECT place FROM moves WHERE job_id = %s", (job_id,)).fetchone()
             if found is None or found[0] != place:
-                return False  # somebody wanted it elsewhere in the meantime, and has taken over
+                return False  # another destination was requested meanwhile, and has taken over
             if self._slice(connection, job_id, place):
                 return True
             if place == "live":
@@ -144,7 +143,7 @@ class Mover:
 
     def _move(self, connection: Connection, job_id: int, table: str, source: str, target: str) -> int:
         columns = ", ".join(columns_of(table))
-        # A job is asked for by its tags, sealed or not; those of its packages leave with them.
+        # Jobs are found by their tags, sealed or not; tags of packages move with them.
         gone = self._gone(table, source, also=" AND stage > 0" if table == "tags" else "", returning=columns)
         statement = f"WITH gone AS ({gone}) INSERT INTO {target}.{table} ({columns}) SELECT {columns} FROM gone"
         return connection.execute(statement.encode(), (job_id, self._slice_rows)).rowcount
@@ -162,7 +161,7 @@ class Mover:
 def _row(connection: Connection, job: str) -> tuple[int, str, str]:
     found = connection.execute("SELECT job_id, place, state FROM jobs WHERE job = %s", (job,)).fetchone()
     if found is None:
-        raise JournalError("no such job is known here", subject=f"job {job}")
+        raise JournalError("no such job", subject=f"job {job}")
     return found[0], found[1], found[2]
 
 
@@ -170,7 +169,7 @@ ROWS_AT_ONCE = 5000
 
 
 class PostgresKeeping(PostgresReading, ABC):
-    """The side of the journal that keeps jobs, beside the one that reads and the one that writes batches."""
+    """The journal's operations on whole jobs, besides reading and writing batches."""
 
     _mover: Mover
 
@@ -180,10 +179,10 @@ class PostgresKeeping(PostgresReading, ABC):
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]:
-        """The same, for what is written past the ledger."""
+        """The same, for writes without a ledger."""
 
     def put_content(self, content: bytes) -> str:
-        """Keep bytes by their sha256, which is returned."""
+        """Store bytes and return their sha256."""
         sha256 = hashlib.sha256(content).hexdigest()
         if not self._ask("SELECT 1 FROM contents WHERE sha256 = %s", (sha256,)):
             with self._transaction() as connection:
@@ -191,37 +190,37 @@ class PostgresKeeping(PostgresReading, ABC):
         return sha256
 
     def seal(self, job: str) -> None:
-        """Move a finished job out of the live tables, in slices; its row stays."""
+        """Move an ended job out of the live tables, in slices; its row stays."""
         self._mover.seal(job)
 
     def unseal(self, jobs: Collection[str]) -> None:
-        """Bring sealed jobs back into the live tables."""
+        """Move sealed jobs back into the live tables."""
         self._mover.unseal(jobs)
 
     def purge(self, job: str, *, at: float) -> None:
-        """Forget a job but for its row, which says that it was purged."""
+        """Delete a job except its row, which records that it was purged."""
         self._mover.purge(job, at=at)
 
     def load(self, lines: Iterable[bytes]) -> str:
-        """Take a dumped job in; its id is returned. The job must be unknown here."""
+        """Load a dumped job and return its id. The job must be unknown here."""
         return load_lines(self, lines)
 
     def count_parked(self, *, before: float) -> int:
-        """How many events have waited for their job since before a time."""
+        """Number of events parked since before a time."""
         return int(self._ask("SELECT count(*) FROM parked WHERE received < %s", (before,))[0][0])
 
     def drop_parked(self, *, before: float) -> int:
-        """Forget events that have waited for their job since before a time; how many they were."""
+        """Delete events parked since before a time; returns their number."""
         with self._transaction() as connection:
             dropped = connection.execute("DELETE FROM parked WHERE received < %s", (before,)).rowcount
             connection.execute("UPDATE counters SET value = value + %s WHERE name = 'forgotten'", (dropped,))
             return dropped
 
     def forgotten(self) -> int:
-        """How many events were heard that are kept no more: those of purged jobs, and parked ones that were dropped."""
+        """Number of events that were received and deleted: those of purged jobs, and dropped parked ones."""
         return int(self._ask("SELECT value FROM counters WHERE name = 'forgotten'")[0][0])
 
-    # --- mending ---
+    # --- repair ---
 
     def replace_job(
         self,
@@ -231,7 +230,7 @@ class PostgresKeeping(PostgresReading, ABC):
         packages: Iterable[rows.PackageRow],
         tags: Iterable[rows.TagRow],
     ) -> None:
-        """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
+        """Replace all rows derived from the events of a live job, in one transaction."""
         with self._transaction() as connection:
             for table in ("stages", "package_facts", "tags"):
                 connection.execute(f"DELETE FROM {table} WHERE job_id = %s".encode(), (job.job_id,))
@@ -240,7 +239,7 @@ class PostgresKeeping(PostgresReading, ABC):
                 _insert_all(connection, several)
 
     def mislabelled(self, job: rows.JobRow) -> list[PackageId]:
-        """The packages of a job whose columns are not what their facts say."""
+        """The packages of a job whose columns differ from their facts."""
         found = self._ask(
             f"{everywhere(self._schemas)}SELECT p.stage, p.line, p.number FROM package_facts AS p WHERE p.job_id = %s"
             " AND (p.state IS DISTINCT FROM p.facts ->> 'state' OR p.site IS DISTINCT FROM p.facts ->> 'site')"
@@ -250,7 +249,7 @@ class PostgresKeeping(PostgresReading, ABC):
         return [PackageId(*place) for place in found]
 
     def orphans(self) -> list[int]:
-        """The numbers of jobs that events are about and that have no row."""
+        """Ids of jobs that have events but no row."""
         found = self._ask(
             f"{everywhere(self._schemas)}SELECT DISTINCT e.job_id FROM events AS e WHERE e.job_id IS NOT NULL"
             " AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = e.job_id) ORDER BY e.job_id"

@@ -1,7 +1,8 @@
-"""Notices at once when the connection that holds the lock of a book is gone, also while nothing is written.
+"""Notices at once when the connection with the book's lock is lost, even while nothing is written.
 
-PostgreSQL gives the lock to whoever asks next when it restarts or ends the session. Whoever held it must take it again before
-it writes, or learn that somebody else did; a service that waits for its next event would learn it much too late.
+When PostgreSQL restarts or ends the session, the lock goes to the next process that asks for it. The writer must take
+it again before it writes, or learn that it lost it; a service that waits for its next event would learn that much too
+late.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from pilotage.ports import JournalError, JournalUnavailable
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 0.5
-"""Until a server that cannot be reached is tried again."""
+"""Pause before an unreachable server is tried again."""
 LOOK_SECONDS = 30.0
-"""How often the connection is looked at where the system says nothing of it."""
+"""How often the connection is checked without a sign from the system."""
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class Watch:
-    """A thread beside the writer. It looks at the socket alone, so it costs nothing while all is well."""
+    """A thread beside the writer. It polls only the socket, so it costs nothing while all is well."""
 
     def __init__(self, *, socket_of: Callable[[], int], revive: Callable[[], None]) -> None:
-        """Take who tells the socket, -1 where there is none, and who makes a lost connection anew.
+        """Take a function that returns the socket, or -1, and one that reopens a lost connection.
 
-        `revive` raises `JournalUnavailable` where that is to be tried again, and another `JournalError` where it is in vain.
+        `revive` raises `JournalUnavailable` to be called again, and another `JournalError` if that is useless.
         """
         self._socket_of = socket_of
         self._revive = revive
@@ -39,16 +40,16 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="lock", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def changed(self) -> None:
-        """Another connection is to be watched from now on."""
-        with suppress(OSError):  # it is full, and will be looked at; or all is over
+        """Watch another connection from now on."""
+        with suppress(OSError):  # the pipe is full, so the thread wakes up; or it has ended
             os.write(self._wake, b"\n")
 
     def stop(self) -> None:
-        """Watch no more. Whoever calls must not hold what `revive` waits for."""
+        """End the thread. The caller must not hold a lock that `revive` waits for."""
         self._over = True
         self.changed()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -66,11 +67,11 @@ class Watch:
                 self._pause()
             except JournalError as fault:
                 if not self._over:
-                    log.error("this process may not write its book any more: %s", fault)  # no trace helps
+                    log.error("this process may no longer write its book: %s", fault)  # a traceback would not help
                 return
 
     def _wait(self) -> bool:
-        """Wait until the connection is gone, or may be; False where only another one is to be watched."""
+        """Wait until the connection may be lost; False if only another one is to be watched."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         watched = self._socket_of()

@@ -1,4 +1,4 @@
-"""Reading the PostgreSQL journal: rows by their names, pages of queries, counts. Every answer is of one moment."""
+"""Reads the PostgreSQL journal: rows by name, pages of queries, counts. Every answer is a consistent snapshot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pilotage.ports import FoundEvent, FoundPackage, JournalError, Page
 
 
 def used_contents(connection: Connection, schemas: Schemas, job_id: int) -> list[str]:
-    """The hashes of the contents that a job speaks of: its definition, and the lists of its stages."""
+    """The hashes of the contents that a job refers to: its definition, and the lists of its stages."""
     found: set[str] = set()
     for schema in (schemas.live, schemas.sealed):
         statement = (
@@ -42,9 +42,9 @@ def used_contents(connection: Connection, schemas: Schemas, job_id: int) -> list
     return sorted(found)
 
 
-# Questions to PostgreSQL: a query of the book as one statement, over the live tables or those of named jobs, sealed
-# or not.
+# A query of the book as one SQL statement, over the live tables, or over all tables for named jobs, sealed or not.
 
+_ALWAYS = Sql("TRUE")
 _DIALECT = postgresql(stored_text)
 _COUNTS = Compiler(msgspec.structs.replace(_DIALECT, attempts="attempts_of(p.facts)"), Target.PACKAGES)
 _COMPILERS = {target: Compiler(_DIALECT, target) for target in Target}
@@ -57,13 +57,13 @@ _FROM = {
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What to put before SELECT, after FROM and after WHERE, with the values in that order."""
+    """The text before SELECT, after FROM and after WHERE, with the values in that order."""
 
     with_: str
     source: str
     where: Sql
 
-    def select(self, columns: str, *, also: Sql = Sql("TRUE"), order: str = "") -> tuple[bytes, tuple[Any, ...]]:  # noqa: B008 # frozen
+    def select(self, columns: str, *, also: Sql = _ALWAYS, order: str = "") -> tuple[bytes, tuple[Any, ...]]:
         """The whole statement, and its values."""
         text = f"{self.with_}SELECT {columns} FROM {self.source} WHERE {self.where.text} AND {also.text}{order}"
         return text.encode(), (*self.where.parameters, *also.parameters)
@@ -72,7 +72,7 @@ class Question(msgspec.Struct, frozen=True):
 def question(
     query: Query, target: Target, *, schemas: Schemas, indexed: frozenset[str], job_ids: Sequence[int] | None = None
 ) -> Question:
-    """A query as SQL: of some jobs wherever they are kept, or of all that are live. Raises `QueryTooBroad`."""
+    """A query as SQL: for some jobs wherever they are stored, or for all live ones. Raises `QueryTooBroad`."""
     parts = [_COMPILERS[target].filter(query)]
     row = _ROWS[target]
     if job_ids is not None:
@@ -82,7 +82,7 @@ def question(
     if clause is not None and target is not Target.EVENTS:
         parts.append(_any([_served(condition, target) for condition in clause]))
         if target is Target.PACKAGES and all(condition.attribute == "state" for condition in clause):
-            parts.append(Sql("p.state NOT IN ('DONE', 'CLEARED')"))  # what the index is limited to
+            parts.append(Sql("p.state NOT IN ('DONE', 'CLEARED')"))  # the condition of the partial index
     if target is Target.PACKAGES:
         parts.append(Sql("j.place = 'live'"))
     if target is Target.EVENTS:
@@ -91,30 +91,30 @@ def question(
 
 
 def everywhere(schemas: Schemas) -> str:
-    """The tables that a job may have left, as if it had not, under their usual names; to be asked for named jobs only."""
+    """Subqueries that unite the live and the sealed tables under their usual names; for named jobs only."""
     tables = []
     for table in SEALED_TABLES:
         columns = ", ".join(columns_of(table))
-        # Without a condition of their own: only then does PostgreSQL see through to the indexes, and to their order.
+        # Without a condition of their own: only then does PostgreSQL use the indexes and their order.
         each = (f"SELECT {columns} FROM {schema}.{table}" for schema in (schemas.live, schemas.sealed))
         tables.append(f"{table} AS NOT MATERIALIZED ({' UNION ALL '.join(each)})")
     return f"WITH {', '.join(tables)} "
 
 
 def _among(column: str, job_ids: Sequence[int]) -> Sql:
-    # Of one job the keys are in order already, which they are not for PostgreSQL where it looks for one of several.
+    # With `=` PostgreSQL knows that the keys of one job are in index order; with `ANY` it does not.
     return Sql(f"{column} = %s", tuple(job_ids)) if len(job_ids) == 1 else Sql(f"{column} = ANY(%s)", (list(job_ids),))
 
 
 def jobs_named(query: Query) -> tuple[str, ...] | None:
-    """The jobs that a query names, which may then be sealed."""
+    """The jobs that a query names; these may be sealed."""
     return named_jobs(query)
 
 
 def _served(condition: Condition, target: Target) -> Sql:
-    """A condition the way an index has it: a tag is looked for among tags, by the beginning of its value.
+    """A condition in the form of its index: a tag is looked up among tags, by the prefix of its value.
 
-    Attempts are counted by the function that their index has.
+    Attempts are counted by the function of their index.
     """
     if condition.attribute == "attempts":
         return _COUNTS.condition(condition)
@@ -148,8 +148,8 @@ AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
 _PACKAGE = ", ".join(f"p.{column}" for column in PACKAGE_COLUMNS)
 _KEY = "p.job_id, p.stage, p.line, p.number"
-# How many rows there are behind a key PostgreSQL cannot tell. It guesses that they are few, and would sort them all, where
-# an index has them in order and a page of them is wanted.
+# PostgreSQL cannot estimate how many rows follow a key. It guesses few, and would sort them all, though an index has them
+# in order and only one page is needed.
 _IN_ORDER = b"SET LOCAL enable_sort = off"
 _FINAL = f"p.state IN ({', '.join(repr(state) for state in FINAL_ORDER)})"
 _MAY_GO_ON = f"p.state NOT IN ({', '.join(repr(state) for state in SURELY_OVER)})"
@@ -158,7 +158,7 @@ _EVENTS_AT_ONCE = 5_000
 
 
 class PostgresReading:
-    """The questions of the port `Journal`. Each is one statement, so that it sees whole commits only."""
+    """The queries of the port `Journal`. Each is one statement, so that it sees whole commits only."""
 
     _readers: Readers
     _schemas: Schemas
@@ -180,7 +180,7 @@ class PostgresReading:
         )
 
     def package(self, job: rows.JobRow, place: PackageId) -> rows.PackageRow | None:
-        """A package of which something was heard."""
+        """A package, if it has a row."""
         found = self._ask(
             f"{everywhere(self._schemas)}SELECT {_PACKAGE} FROM package_facts AS p"
             " WHERE p.job_id = %s AND p.stage = %s AND p.line = %s AND p.number = %s",
@@ -204,7 +204,7 @@ class PostgresReading:
         return counted
 
     def dump(self, job: str) -> Iterator[bytes]:
-        """Everything known of a job up to now, as lines of JSON; meanwhile it may be sealed, and may go on."""
+        """Everything about a job up to now, as lines of JSON; meanwhile it may be sealed, and may go on."""
         row = self._present(job)
         last = self.position()
         hashes = self._readers.read_snapshot(lambda reader: used_contents(reader, self._schemas, row.job_id))
@@ -223,14 +223,14 @@ class PostgresReading:
                 yield found
             more = page.more and page.items[-1].row.position < last
             after = page.items[-1].row.position if page.items else after
-        self._present(job.job)  # rather no dump than half of one, had it been purged meanwhile
+        self._present(job.job)  # fail if it was purged meanwhile, rather than return half a dump
 
     def _present(self, job: str) -> rows.JobRow:
         row = self.job(job)
         if row is None:
-            raise JournalError("no such job is known here", subject=f"job {job}")
+            raise JournalError("no such job", subject=f"job {job}")
         if row.place == "purged":
-            raise JournalError("the job was purged: nothing of it is left to dump", subject=f"job {job}")
+            raise JournalError("the job was purged: there is nothing left to dump", subject=f"job {job}")
         return row
 
     def find_jobs(self, query: Query, *, after: str | None, limit: int) -> Page[rows.JobRow]:
@@ -277,7 +277,7 @@ class PostgresReading:
         job: rows.JobRow | None = None,
         place: PackageId | None = None,
     ) -> Page[FoundEvent]:
-        """Events in the order of their positions, after one; of one job or package where it is given."""
+        """Events in the order of their positions, after one; of one job or package if given."""
         first, last = bounds(query, after=after)
         columns = ", ".join(f"e.{column}" for column in table_of(rows.EventRow).columns)
 
@@ -288,7 +288,7 @@ class PostgresReading:
             if last is not None:
                 further.append(Sql("e.position <= %s", (last,)))
             if place is not None:
-                # A package knows where its events are; there is no index of them.
+                # A package stores the positions of its events; there is no index for them.
                 further.append(
                     Sql(
                         "e.position = ANY(ARRAY(SELECT json_array_elements_text(p.facts -> 'positions')::bigint"
@@ -314,12 +314,12 @@ class PostgresReading:
         return Page(items=items, more=len(found) > limit)
 
     def count_jobs(self, query: Query) -> int:
-        """How many jobs there are."""
+        """Number of jobs that match."""
         asked = question(query, Target.JOBS, schemas=self._schemas, indexed=self._indexed)
         return int(self._readers.read(lambda reader: _fetch(reader, asked.select("count(*)")))[0][0])
 
     def count_packages(self, query: Query, *, job: rows.JobRow | None = None) -> int:
-        """How many packages that have a row there are."""
+        """Number of packages with a row that match."""
 
         def read(reader: Connection) -> int:
             job_ids = self._job_ids(reader, query, job)
@@ -329,21 +329,21 @@ class PostgresReading:
         return self._readers.read_snapshot(read)
 
     def count_sealed(self) -> int:
-        """How many jobs are sealed."""
+        """Number of sealed jobs."""
         return int(self._ask("SELECT count(*) FROM jobs WHERE place = 'sealed'")[0][0])
 
     def live_jobs(self) -> list[rows.JobRow]:
-        """The jobs of the live book that are not cleared, in the order in which they were registered."""
+        """The jobs of the live book that are not cleared, in the order of registration."""
         return self._rows(rows.JobRow, "WHERE t.place = 'live' AND t.state <> 'CLEARED' ORDER BY t.job_id", ())
 
     def own_events(self, job: rows.JobRow) -> list[rows.EventRow]:
-        """The events about a job itself, and not about its packages, in the order of their positions."""
+        """The events about a job itself, not about its packages, in the order of their positions."""
         where = "WHERE t.job_id = %s AND t.job_id IS NOT NULL AND t.stage = 0 ORDER BY t.position"
         return self._rows(rows.EventRow, where, (job.job_id,), within=everywhere(self._schemas))
 
     def finals(self, job: rows.JobRow) -> Iterator[FinalPackage]:
-        """The packages of a job that are over by facts of their own, in the order of place."""
-        # Of what is read of these facts nothing is stored otherwise than it was said.
+        """The packages of a job that have ended by facts of their own, in the order of place."""
+        # The facts that are read here contain no encoded text.
         found = self._in_place(job, "p.stage, p.line, p.number, p.state, p.facts", _FINAL)
         return read_finals((stage, line, number, state, facts) for stage, line, number, state, facts in found)
 
@@ -360,21 +360,21 @@ class PostgresReading:
         return self._stream(statement, (job.job_id,))
 
     def stream(self, source: str, stream: str) -> rows.StreamRow | None:
-        """What was heard of one stream, if anything was."""
+        """A stream, if it is known."""
         columns = ", ".join(table_of(rows.StreamRow).columns)
         statement = f"SELECT {columns} FROM streams WHERE source = %s AND stream = %s"
         found = self._ask(statement, (stored_text(source), stored_text(stream)))
         return told_row(rows.StreamRow, found[0]) if found else None
 
     def streams(self, source: str) -> Iterator[rows.StreamRow]:
-        """What was heard of every stream of a source, by name."""
+        """All streams of a source, by name."""
         columns = ", ".join(table_of(rows.StreamRow).columns)
         statement = f"SELECT {columns} FROM streams WHERE source = %s ORDER BY stream"
         for found in self._stream(statement, (stored_text(source),)):
             yield told_row(rows.StreamRow, found)
 
     def _stream(self, statement: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-        """Rows as they come, some thousand at a time."""
+        """Rows of a server-side cursor, some thousand at a time."""
         with self._readers.snapshot() as reader:
             reader.execute(_IN_ORDER)
             with reader.cursor(name="pilotage") as cursor:
@@ -382,7 +382,7 @@ class PostgresReading:
                 yield from cursor.execute(statement.encode(), values)
 
     def statistics(self, *, width_seconds: int, slices: range) -> list[rows.StatisticRow]:
-        """The slices of statistics that exist in a range."""
+        """The existing slices of statistics in a range."""
         return self._rows(
             rows.StatisticRow,
             "WHERE t.width_seconds = %s AND t.slice >= %s AND t.slice < %s ORDER BY t.slice, t.site, t.activity",
@@ -390,7 +390,7 @@ class PostgresReading:
         )
 
     def pilot(self, name: str) -> rows.PilotRow | None:
-        """One pilot, or what was asked for under that name, if there ever was one."""
+        """A pilot, or its request, if known."""
         return next(iter(self._rows(rows.PilotRow, "WHERE t.pilot = %s", (stored_text(name),))), None)
 
     def pilots(self, *, after: str, limit: int) -> list[rows.PilotRow]:
@@ -398,7 +398,7 @@ class PostgresReading:
         return self._rows(rows.PilotRow, "WHERE t.pilot > %s ORDER BY t.pilot LIMIT %s", (stored_text(after), limit))
 
     def latest_pilots(self, site: str, *, limit: int) -> list[rows.PilotRow]:
-        """The pilots of a site of which something was heard last, the latest first."""
+        """The most recently updated pilots of a site, the latest first."""
         which = "WHERE t.site = %s ORDER BY t.updated_at DESC, t.pilot LIMIT %s"
         return self._rows(rows.PilotRow, which, (stored_text(site), limit))
 
@@ -421,12 +421,12 @@ class PostgresReading:
         )
 
     def content(self, sha256: str) -> bytes | None:
-        """Bytes that were kept."""
+        """Stored bytes."""
         found = self._ask("SELECT content FROM contents WHERE sha256 = %s", (stored_text(sha256),))
         return bytes(found[0][0]) if found else None
 
     def _job_ids(self, reader: Connection, query: Query, job: rows.JobRow | None) -> list[int] | None:
-        """The jobs that a question names: by themselves, or within the query."""
+        """The ids of the jobs that are given, or named in the query."""
         if job is not None:
             return [job.job_id]
         named = jobs_named(query)

@@ -1,7 +1,7 @@
-"""The tables of the PostgreSQL journal: made from the book's own list, with views that show stored facts as columns.
+"""The tables of the PostgreSQL journal, made from the book's list, with views that show facts as columns.
 
-The names of tables, views and columns are the same as in SQLite, and part of the interface. What belongs to a sealed job
-is in tables and views of the same names, in a schema of its own.
+The names of tables, views and columns are the same as in SQLite, and part of the interface. Rows of sealed jobs are in
+tables and views of the same names, in a schema of their own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pilotage.ports import JournalError
 
 _KEY = ", ".join(PACKAGE_KEY)
 _HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with"}
-# What an operating system says of a process may be larger than any number of ours.
+# The operating system may report larger numbers than ours.
 _UNBOUNDED = {"exit_status", "signal"}
 _KINDS = {int: "bigint", float: "double precision", str: 'text COLLATE "C"', bytes: "bytea"}
 
-# What a view shows of where a package stands: the numbers, and the names by which people know it. The rows of jobs stay
-# in the live schema when they are sealed.
+# Columns of a view that identify a package: its numbers, and the names for people. Rows of jobs stay in the live schema
+# when they are sealed.
 _PLACE = (
     "p.job_id, (SELECT j.job FROM {schema}.jobs AS j WHERE j.job_id = p.job_id) AS job,"
     " (p.stage || '.' || p.line || '.' || p.number) COLLATE \"C\" AS package, p.stage, p.line, p.number"
@@ -40,7 +40,7 @@ JSON_COLUMNS = {
     "parked": {"event"},
     "package_facts": {"facts"},
 }
-"""Columns that hold JSON. As `json`, which is kept as it was written; `jsonb` would write numbers anew."""
+"""JSON columns. As `json`, which keeps the text as written; `jsonb` would rewrite numbers."""
 
 JOB_INDEXES = (
     Index(columns=("entered_at", "job"), attribute="entered"),
@@ -56,14 +56,14 @@ PACKAGE_EXPRESSIONS = {
     "updated": "COALESCE((facts ->> 'updated_at')::double precision, 0.0)",
     "attempts": "{schema}.attempts_of(facts)",
 }
-"""What can have an index where a setting asks for it, beside the book's own list; a query writes it the same way."""
+"""Attributes that can have an index if a setting asks for it, besides the book's list; queries use the same text."""
 
 SEALED_TABLES = ("package_facts", "events", "tags", "stages")
-"""The tables whose rows leave with their job when it is sealed."""
+"""The tables whose rows move with their job when it is sealed."""
 
 
 class PackageRecord(Row, gc=False):
-    """A row of `package_facts`, with the two facts that are columns for the sake of their indexes."""
+    """A row of `package_facts`, with the two facts that are columns because they are indexed."""
 
     job_id: int
     stage: int
@@ -78,14 +78,14 @@ PACKAGE_FACTS = Table(name="package_facts", row=PackageRecord, key=PACKAGE_KEY)
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """What brings a schema to a version from the one before; `{schema}` and `{sealed}` stand for the two schemas."""
+    """The step to a schema version from the one before; `{schema}` and `{sealed}` stand for the two schemas."""
 
     version: int
     statements: tuple[str, ...]
 
 
 def column_types(table: Table) -> dict[str, str]:
-    """The type of each column, with NOT NULL where it always has a value."""
+    """The type of each column, with NOT NULL if it always has a value."""
     hints = typing.get_type_hints(table.row)
     json = JSON_COLUMNS.get(table.name, set())
     types = {}
@@ -148,7 +148,7 @@ def _attempts_view(schema: str) -> str:
 
 
 def _inner_view(schema: str, *, name: str, position: str, columns: dict[str, type]) -> str:
-    """A view of what stands in the payload of the event that an attempt points at."""
+    """A view of a list in the payload of the event that an attempt refers to."""
     inner, first = ("phases", ["i.value ->> 'phase' AS phase"]) if name == "phases" else ("manifest", ["a.granted_at"])
     shown = [*first, *(f"{_cast('i.value', column, kind)} AS {column}" for column, kind in columns.items())]
     inside = f"e.data -> '{inner}'"
@@ -186,9 +186,9 @@ def _first_version() -> tuple[str, ...]:
         "INSERT INTO {schema}.counters VALUES ('position', 0), ('job_id', 0), ('stream_id', 0), ('forgotten', 0)",
         "CREATE TABLE {schema}.contents (sha256 text PRIMARY KEY, content bytea NOT NULL)",
         "ALTER TABLE {schema}.contents ALTER COLUMN content SET STORAGE EXTERNAL",
-        # Jobs on their way between the schemas, so that a move that was broken off is taken up again.
+        # Jobs on their way between the schemas, so that an interrupted move is resumed.
         "CREATE TABLE {schema}.moves (job_id bigint PRIMARY KEY, place text NOT NULL)",
-        # Wider than the book's own list has it: here the events of a job have an index, by which they are moved too.
+        # Wider than in the book's list: here the events of a job need an index, also to move them.
         "CREATE INDEX events_job_id ON {schema}.events (job_id, position) WHERE job_id IS NOT NULL",
         *_views("{schema}"),
         "CREATE SCHEMA IF NOT EXISTS {sealed}",
@@ -200,7 +200,7 @@ def _first_version() -> tuple[str, ...]:
 
 
 def _standings_of_sites() -> tuple[str, ...]:
-    """How sites stand; a schema that is made today has the columns from the beginning."""
+    """The status columns of sites; a new schema has them from the beginning."""
     kinds = column_types(TABLE_BY_ROW[SiteRow])
     added = ("reason", "score", "since", "learned", "probed_at", "probe")
     return tuple(
@@ -211,7 +211,7 @@ def _standings_of_sites() -> tuple[str, ...]:
 
 
 def _views_anew() -> tuple[str, ...]:
-    """The views of today, which show every fact that there is."""
+    """The current views, with all facts."""
     schemas, names = ("{schema}", "{sealed}"), ("files", "phases", "attempts", "packages")
     gone = [f"DROP VIEW IF EXISTS {schema}.{name}" for schema in schemas for name in names]
     return (*gone, *(view for schema in schemas for view in _views(schema)))
@@ -221,13 +221,13 @@ MIGRATIONS: Sequence[Migration] = (
     Migration(1, _first_version()),
     Migration(2, _standings_of_sites()),
     Migration(3, _views_anew()),
-    Migration(4, ()),  # from here on some keys are left out of facts, which an older version would not put back
+    Migration(4, ()),  # from here on facts omit some keys, which an older version would not restore
 )
 SCHEMA_VERSION = MIGRATIONS[-1].version
 
 
 def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
-    """The indexes that there should be beside the keys, by name; which attributes have one is a setting."""
+    """The wanted indexes besides the keys, by name; a setting chooses the attributes."""
     tags_too = any(name.startswith("tag.") for name in indexed)
     found = {"jobs_sealed": "CREATE INDEX jobs_sealed ON {schema}.jobs (job_id) WHERE place = 'sealed'"}
     for table in TABLES:
@@ -237,7 +237,7 @@ def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
                 name = f"{table.name}_{'_'.join(index.columns)}"
                 found[name] = _index(table, index, name=name)
     if "state" in indexed:
-        # What is done is most of what there is, and is asked for by job; the rest is what people look for.
+        # Nearly all packages are done, and are looked up by job; people search for the others.
         where = "state NOT IN ('DONE', 'CLEARED')"
         found["package_facts_state"] = (
             f"CREATE INDEX package_facts_state ON {{schema}}.package_facts (state, {_KEY}) WHERE {where}"
@@ -251,7 +251,7 @@ def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
 
 
 ATTEMPTS_OF = "{schema}.attempts_of(json)"
-"""Counts the attempts of a package, which an index can do only by a function; made where that index is wanted."""
+"""Counts the attempts of a package; an index needs a function for that. Made if that index is wanted."""
 MAKE_ATTEMPTS_OF = (
     f"CREATE FUNCTION {ATTEMPTS_OF} RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE"
     " AS 'SELECT count(*) FROM pg_catalog.json_object_keys($1 -> ''attempts'')'"
@@ -259,7 +259,7 @@ MAKE_ATTEMPTS_OF = (
 
 
 TAG_INDEXED_LENGTH = 400
-"""An entry of an index has at most 2,704 bytes, a tag's value many more: its beginning is indexed."""
+"""An index entry has at most 2,704 bytes, a tag's value may have many more: its prefix is indexed."""
 
 
 def _index(table: Table, index: Index, *, name: str) -> str:
@@ -273,7 +273,7 @@ def _index(table: Table, index: Index, *, name: str) -> str:
 
 
 def table_of(row: type[Row]) -> Table:
-    """The table of a row."""
+    """The table of a row type."""
     return PACKAGE_FACTS if row is PackageRecord else TABLE_BY_ROW[row]
 
 
@@ -282,20 +282,20 @@ def columns_of(table: str) -> tuple[str, ...]:
     return next(each.columns for each in (*TABLES, PACKAGE_FACTS) if each.name == table)
 
 
-# Opening a book in PostgreSQL: its schema is made, brought up to date, or refused because a newer pilotage made it.
+# Opens a book in PostgreSQL: makes or migrates its schema, or refuses that of a newer pilotage.
 
 SEALED = "sealed"
 
 
 class Schemas(msgspec.Struct, frozen=True):
-    """The two schemas of a book, as SQL writes them: what is live, and what belongs to sealed jobs."""
+    """The two schemas of a book, quoted for SQL: for live jobs, and for sealed ones."""
 
     live: str
     sealed: str
 
 
 def schemas_of(connection: Connection, *, where: str) -> Schemas:
-    """The schemas of the book that a connection is about. Beside `public` it is `sealed`, beside another `NAME_sealed`."""
+    """The schemas of a connection's book. Beside `public` it is `sealed`, beside another `NAME_sealed`."""
     live = schema_of(connection, where=where)
     sealed = SEALED if live == "public" else f"{live}_{SEALED}"
     return Schemas(*(sql.Identifier(name).as_string(connection) for name in (live, sealed)))
@@ -304,7 +304,7 @@ def schemas_of(connection: Connection, *, where: str) -> Schemas:
 def prepare(
     connection: Connection, schemas: Schemas, *, indexed: frozenset[str], migrations: Sequence[Migration], where: str
 ) -> None:
-    """Bring the schema to the newest version, within a transaction of the writer; make and drop indexes as is wanted."""
+    """Migrate the schema to the newest version, within a transaction of the writer; make and drop indexes as wanted."""
     found = version_of(connection, schemas)
     newest = migrations[-1].version
     if found > newest:
@@ -327,7 +327,7 @@ def prepare(
 
 
 def version_of(connection: Connection, schemas: Schemas) -> int:
-    """The version of the schema of a book; 0 where there is none."""
+    """The schema version of a book; 0 if there is none."""
     exists = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{schemas.live}.schema_version",)).fetchone()
     if exists is None or not exists[0]:
         return 0

@@ -1,4 +1,4 @@
-"""How a book in SQLite is opened."""
+"""Opens a book in SQLite."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pilotage.ports import Journal
 
 
 def open_journal(address: JournalAddress, *, indexed: Collection[str]) -> Journal:
-    """The book in a folder, for writing; raises `JournalBusy` where another process writes it."""
+    """Open the book of a folder for writing; raises `JournalBusy` if another process writes it."""
     from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 
     return SqliteJournal(Path(address.folder), indexed=frozenset(indexed))
 
 
 def open_reader(address: JournalAddress, *, indexed: Collection[str]) -> Journal | None:
-    """The book in a folder, to be read; None where an older version wrote it."""
+    """Open the book of a folder for reading; None if an older version wrote it."""
     from pilotage.adapters.journals.sqlite.locations import BOOK
     from pilotage.adapters.journals.sqlite.reader import SqliteReader
     from pilotage.adapters.journals.sqlite.schema import is_current

@@ -1,6 +1,6 @@
-"""A copy of a SQLite book that is whole, made beside whoever writes it.
+"""Makes a consistent copy of a SQLite book while it is being written.
 
-A plain copy of the file is not: what was committed last lies in another file beside it, and both change while they are read.
+Copying the file does not: the last commits are in another file beside it, and both change meanwhile.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pilotage.adapters.journals.sqlite.locations import BOOK, FOLDER, sealed_pat
 from pilotage.ports import JournalError
 
 TRIES = 5
-"""So often a copy is made anew because a sealed job came back, or was purged, while it was made."""
+"""How often the copy starts over because a sealed job was unsealed or purged meanwhile."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy of a book holds."""
+    """The content of a copied book."""
 
     jobs: int
-    sealed: int  # of them in files of their own
+    sealed: int  # jobs in files of their own
     position: int  # of its last event
 
 
 def copy_book(folder: Path, into: Path) -> Copied:
-    """Copy the book of a folder into another that is empty: the live book at one moment, and the file of every job that it has sealed."""
+    """Copy a folder's book to an empty folder: a snapshot of the live book, and the files of its sealed jobs."""
     missing = ""
     for _ in range(TRIES):
         copy_database(folder / BOOK, into / BOOK)
@@ -43,14 +43,14 @@ def copy_book(folder: Path, into: Path) -> Copied:
             return Copied(jobs=jobs, sealed=len(sealed), position=position)
         (into / BOOK).unlink()
     raise JournalError(
-        "a sealed job has no file of its own",
+        "the file of a sealed job is missing",
         subject=f"job {missing}",
-        next_step=f"bring it back into {folder / FOLDER}, or purge the job",
+        next_step=f"restore it to {folder / FOLDER}, or purge the job",
     )
 
 
 def _copy_sealed(jobs: list[str], *, folder: Path, into: Path) -> str:
-    """Copy the files of sealed jobs, which never change; the first job that has none, or nothing."""
+    """Copy the files of sealed jobs, which never change; returns the first job without one, or empty."""
     (into / FOLDER).mkdir(mode=0o700, exist_ok=True)
     for job in jobs:
         target = sealed_path(into, job)
@@ -66,10 +66,10 @@ def _copy_sealed(jobs: list[str], *, folder: Path, into: Path) -> str:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copy a database as it is at one moment, while others may write it; raises `JournalError` where it is damaged."""
+    """Copy a snapshot of a database that others may be writing; raises `JournalError` if it is damaged."""
     make_private(target)
     try:
-        # All pages in one go: a copy in pieces begins anew whenever somebody writes in between.
+        # All pages at once: a copy in steps starts over at every write in between.
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as book,
             closing(sqlite3.connect(target)) as copy,
@@ -80,7 +80,7 @@ def copy_database(source: Path, target: Path) -> None:
         raise told(fault, source) from fault
     if found != "ok":
         raise JournalError(
-            f"it is damaged: {found}",
+            f"the book is damaged: {found}",
             subject=str(source),
             next_step="`pilotage book check` says more; keep the last good copy",
         )
@@ -88,7 +88,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """See that a file, or the names in a folder, are on the disk."""
+    """Sync a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

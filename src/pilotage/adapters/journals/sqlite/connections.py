@@ -1,4 +1,4 @@
-"""Connections to SQLite files: the one that writes the live book, a pool of those that read it, and those to sealed jobs."""
+"""Connections to SQLite files: the writer of the live book, a pool of its readers, and readers of sealed jobs."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from pathlib import Path
 from pilotage.ports import JournalError, JournalFull, JournalUnavailable
 
 CHECKPOINT_PAGES = 512
-"""So many pages of 8 KiB wait beside the book before they are moved into it: with the largest commit they stay below 8 MB."""
+"""Pages of 8 KiB in the WAL before a checkpoint: with the largest commit it stays below 8 MB."""
 LOG_BYTES_MAX = 5 * 2**20
-"""A log that is longer was kept from beginning anew by who reads: it is cut off as soon as nobody does."""
+"""A longer WAL could not restart because of readers: it is truncated as soon as there are none."""
 CUT_MILLISECONDS = 100
-"""How long readers are waited for: most of what they ask is answered in less, or in slices."""
+"""How long to wait for readers: most reads take less, or come in slices."""
 WAIT_BYTES = 6 * 2**20
 WAIT_MILLISECONDS = 1000
-"""How long they are waited for from that length of the log on: what is counted in a large job takes longer."""
+"""How long to wait from that size of the WAL on: counting in a large job takes longer."""
 _GROWTH_BYTES = 2**19
 IDLE_MAX = 8
-"""Readers beyond this are closed when they are done, not kept."""
+"""Further readers are closed after use, not kept."""
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file that only its owner may read, unless there is one; SQLite gives what it puts beside it the same mode.
+    """Make an empty private file, unless it exists; SQLite gives the files beside it the same mode.
 
-    A book holds the secrets of webhooks.
+    A book contains the secrets of webhooks.
     """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def connect_writer(path: Path, *, rollback_journal: bool = False, durable: bool = True) -> sqlite3.Connection:
-    """The connection of the one writer; with a rollback journal where shared memory cannot be relied on."""
+    """The connection of the one writer; with a rollback journal if shared memory is not reliable."""
     make_private(path)
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=512, check_same_thread=False)
     connection.execute("PRAGMA page_size = 8192")
     connection.execute(f"PRAGMA journal_mode = {'DELETE' if rollback_journal else 'WAL'}")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-    # KiB: room for what some thousand packages in flight come back to. With more, pages that nobody comes back to take
-    # memory, and with it the processor's caches; what falls out is still in those of the system.
+    # KiB: enough for the pages of some thousand packages in flight. More would hold pages that are not used again, at the
+    # cost of memory and processor caches; evicted pages are still in the system's cache.
     connection.execute("PRAGMA cache_size = -24576")
     connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")  # a long log that begins anew is cut off
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")  # truncates a long WAL when it restarts
     return connection
 
 
 class LogCutter:
-    """Keeps the log beside a book (its WAL) short: the writer asks it after each commit."""
+    """Keeps a book's WAL short: the writer calls it after each commit."""
 
     def __init__(self, writer: sqlite3.Connection, book: Path) -> None:
-        """Take the connection of the writer, and the file that the log is beside."""
+        """Take the writer's connection, and the file of the book."""
         self._writer = writer
         self._log = f"{book}-wal"
         self._next_bytes = LOG_BYTES_MAX
 
     def look(self) -> None:
-        """Cut the log off where it has grown too long; while somebody reads, only again when it has grown further."""
+        """Truncate a WAL that is too long; if readers prevent it, again only after it has grown further."""
         try:
             size_bytes = os.stat(self._log).st_size  # noqa: PTH116 # after each commit: no Path is made for it
         except OSError:
-            return  # there is none, where the book has a rollback journal
+            return  # a book with a rollback journal has no WAL
         if size_bytes < self._next_bytes:
             if size_bytes < LOG_BYTES_MAX:
                 self._next_bytes = LOG_BYTES_MAX
@@ -73,7 +73,7 @@ class LogCutter:
         self._writer.execute(f"PRAGMA busy_timeout = {patience}")
         try:
             (busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.Error:  # no room, most often: what is written next says so
+        except sqlite3.Error:  # mostly a full disk: the next write reports it
             busy = 1
         finally:
             self._writer.execute(f"PRAGMA busy_timeout = {before}")
@@ -81,7 +81,7 @@ class LogCutter:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write."""
+    """A read-only connection."""
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=256, check_same_thread=False)
     connection.create_function("real_of", 1, _real_of, deterministic=True)
     connection.execute("PRAGMA query_only = ON")
@@ -91,10 +91,10 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def sealed_reader(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to the file of a sealed job, which must exist; FileNotFoundError where it does not."""
+    """A connection to the file of a sealed job; FileNotFoundError if it does not exist."""
     if not path.is_file():
         raise FileNotFoundError(path)
-    # A sealed file never changes, so that no lock is needed, and none may be had on a file system that is read-only.
+    # A sealed file never changes, so it needs no lock, and on a read-only file system there is none.
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
@@ -112,10 +112,9 @@ def _real_of(text: str | None) -> float | None:
 
 
 class ReaderPool:
-    """Connections that read one file; each question has one to itself, within one snapshot."""
+    """Connections for reading one file; each query has its own, within one snapshot."""
 
     def __init__(self, path: Path) -> None:
-        """Open nothing yet."""
         self._path = path
         self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
@@ -123,7 +122,7 @@ class ReaderPool:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A connection on which everything that is read is of one moment."""
+        """A connection on which all reads see one snapshot."""
         connection = self._take()
         try:
             connection.execute("BEGIN")
@@ -154,7 +153,7 @@ class ReaderPool:
         connection.close()
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it is done."""
+        """Close idle connections; those in use are closed after use."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -166,15 +165,15 @@ _PASSING = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL,
 })  # fmt: skip
-"""What may be otherwise in a moment; anything else stays as it is however often one tries."""
+"""Transient errors; all others stay however often one tries."""
 
 
 def told(fault: sqlite3.Error, path: Path) -> JournalError:
-    """What SQLite says, as an error of the journal."""
-    code = getattr(fault, "sqlite_errorcode", 0) & 0xFF  # the rest of it tells kinds of the same apart
+    """Turn an error of SQLite into an error of the journal."""
+    code = getattr(fault, "sqlite_errorcode", 0) & 0xFF  # the primary code, without the extension
     if code == sqlite3.SQLITE_FULL:
         return JournalFull(
-            "no room left to write", subject=str(path), next_step="make room on the disk; it goes on by itself"
+            "no room left to write", subject=str(path), next_step="free space on the disk; it goes on by itself"
         )
     if code == sqlite3.SQLITE_READONLY:
         return JournalUnavailable(

@@ -46,7 +46,7 @@ class SqliteJournal(SqliteReader):
         durable: bool = True,
         mounts: Path = MOUNTS,
     ) -> None:
-        """Open the book of a folder for writing; it is made where there is none. A scratch book need not be durable."""
+        """Open the book of a folder for writing; makes it if needed. A temporary book need not be durable."""
         check_indexable(indexed)
         make_closed(folder)
         super().__init__(folder, indexed=indexed, scanned_max=scanned_max)
@@ -58,15 +58,15 @@ class SqliteJournal(SqliteReader):
             self._log_cutter = LogCutter(self._writer, folder / BOOK)
             try:
                 self._prepare(indexed)
-                # Not before: an index over a large book is made on disk. Later a statement keeps some pages, in case it
-                # fails, and a file would be made and removed for them with every commit.
+                # Not before: building an index over a large book needs the disk. Later, each statement journals some pages in
+                # case it fails, which would make and remove a file at every commit.
                 self._writer.execute("PRAGMA temp_store = MEMORY")
                 self._sealing = Sealing(self, self._transact)
                 self._sealing.resume()
-            except BaseException:
+            except BaseException:  # whatever fails, close the connection and raise it again
                 self._writer.close()
                 raise
-        except BaseException:
+        except BaseException:  # whatever fails, release the lock and raise it again
             super().close()
             os.close(self._lock_file)
             raise
@@ -74,7 +74,7 @@ class SqliteJournal(SqliteReader):
     def _open(self, *, network: str, durable: bool) -> sqlite3.Connection:
         if network:
             log.warning(
-                "%s is on %s, a network file system: slower, with a rollback journal, and only as safe as its locks",
+                "%s is on a network file system (%s): slower, with a rollback journal, and only as safe as its locks",
                 self.folder,
                 network,
             )
@@ -83,7 +83,7 @@ class SqliteJournal(SqliteReader):
         except sqlite3.Error as fault:
             raise told(fault, self.folder / BOOK) from fault
         except OSError as fault:
-            raise JournalError(f"the book cannot be made: {fault.strerror}", subject=str(self.folder / BOOK)) from fault
+            raise JournalError(f"cannot make the book: {fault.strerror}", subject=str(self.folder / BOOK)) from fault
 
     def _prepare(self, indexed: frozenset[str]) -> None:
         with self._transact() as connection:
@@ -101,18 +101,18 @@ class SqliteJournal(SqliteReader):
             else:
                 schema.migrate(connection, to=schema.SCHEMA_VERSION, migrations=schema.MIGRATIONS)
                 schema.reindex(connection, indexed=indexed)
-                # SQLite opens a file that it may not write all the same, and says so only when something is written.
+                # SQLite also opens a file that it may not write, and reports that only at the first write.
                 connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteLedger]:
-        """One durable transaction; undone by an exception."""
+        """One durable transaction; an exception rolls it back."""
         with self._exclusive() as connection:
             yield SqliteLedger(connection, self._recent)
 
     @contextmanager
     def _transact(self) -> Iterator[sqlite3.Connection]:
-        """The same, for what is written past the ledger, which then must not remember what it saw before."""
+        """The same, for writes without a ledger; clears the ledger's cache."""
         with self._exclusive() as connection:
             self._recent.clear()
             yield connection
@@ -128,7 +128,7 @@ class SqliteJournal(SqliteReader):
             except sqlite3.Error as fault:
                 self._undo()
                 raise told(fault, self.folder / BOOK) from fault
-            except BaseException:
+            except BaseException:  # whatever ends the block, roll back and raise it again
                 self._undo()
                 raise
             self._log_cutter.look()
@@ -140,12 +140,12 @@ class SqliteJournal(SqliteReader):
 
     @property
     def lost(self) -> str:
-        """Empty: the lock of a file stays with its process."""
+        """Empty: a file lock stays with its process."""
         return ""
 
     @property
     def trouble(self) -> str:
-        """Empty: whether there is room to write is known only when something is written."""
+        """Empty: a full disk is noticed only at the next write."""
         return ""
 
     def close(self) -> None:
@@ -157,10 +157,10 @@ class SqliteJournal(SqliteReader):
                 os.close(self._lock_file)
                 self._lock_file = -1
 
-    # --- keeping ---
+    # --- jobs ---
 
     def put_content(self, content: bytes) -> str:
-        """Keep bytes by their sha256, which is returned."""
+        """Store bytes and return their sha256."""
         sha256 = hashlib.sha256(content).hexdigest()
         with self.live() as book:
             known = book.execute("SELECT 1 FROM contents WHERE sha256 = ?", (sha256,)).fetchone()
@@ -170,39 +170,39 @@ class SqliteJournal(SqliteReader):
         return sha256
 
     def seal(self, job: str) -> None:
-        """Move a finished job into a file of its own, in slices; its row stays."""
+        """Move an ended job into a file of its own, in slices; its row stays."""
         self._sealing.seal(job)
 
     def unseal(self, jobs: Collection[str]) -> None:
-        """Bring sealed jobs back into the live book."""
+        """Move sealed jobs back into the live book."""
         self._sealing.unseal(jobs)
 
     def purge(self, job: str, *, at: float) -> None:
-        """Forget a job but for its row, which says that it was purged."""
+        """Delete a job except its row, which records that it was purged."""
         self._sealing.purge(job, at=at)
 
     def load(self, lines: Iterable[bytes]) -> str:
-        """Take a dumped job in; its id is returned. The job must be unknown here."""
+        """Load a dumped job and return its id. The job must be unknown here."""
         return load_lines(self, lines)
 
     def count_parked(self, *, before: float) -> int:
-        """How many events have waited for their job since before a time."""
+        """Number of events parked since before a time."""
         with self.live() as book:
             return int(book.execute("SELECT count(*) FROM parked WHERE received < ?", (before,)).fetchone()[0])
 
     def drop_parked(self, *, before: float) -> int:
-        """Forget events that have waited for their job since before a time; how many they were."""
+        """Delete events parked since before a time; returns their number."""
         with self._transact() as book:
             dropped = book.execute("DELETE FROM parked WHERE received < ?", (before,)).rowcount
             book.execute("UPDATE counters SET value = value + ? WHERE name = 'forgotten'", (dropped,))
             return dropped
 
-    # --- mending ---
+    # --- repair ---
 
     def replace_job(
         self, job: JobRow, *, stages: Iterable[StageRow], packages: Iterable[PackageRow], tags: Iterable[TagRow]
     ) -> None:
-        """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
+        """Replace all rows derived from the events of a live job, in one transaction."""
         with self._transact() as book:
             for table in ("stages", "package_facts", "tags"):
                 book.execute(f"DELETE FROM {table} WHERE job_id = ?", (job.job_id,))
@@ -237,20 +237,20 @@ def _put(book: sqlite3.Connection, rows: Iterable[Row]) -> None:
 
 
 def only_writer(folder: Path) -> int:
-    """Hold the lock that makes this process the writer of the book of a folder, until the descriptor is closed."""
+    """Lock the book of a folder for this process as its writer, until the descriptor is closed."""
     path = folder / "book.lock"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as fault:
         raise JournalError(
-            f"the folder of the book cannot be written: {fault.strerror}",
+            f"cannot write the folder of the book: {fault.strerror}",
             subject=str(path.parent),
             next_step="let this user write there; `ls -ld` shows who may",
         ) from fault
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(descriptor), path.stat()):
-            raise FileNotFoundError(path)  # whoever held it has removed the folder
+            raise FileNotFoundError(path)  # the last holder has removed the folder
     except OSError as fault:
         os.close(descriptor)
         raise JournalBusy(
@@ -261,7 +261,7 @@ def only_writer(folder: Path) -> int:
     return descriptor
 
 
-# A book that a service made for nothing: it can go without a loss, and nobody begins to write it meanwhile.
+# Removes a book that a service made without using it, with its lock held.
 
 _ANYTHING = """
 SELECT EXISTS (SELECT 1 FROM counters WHERE name = 'job_id' AND value > 0)
@@ -271,9 +271,9 @@ SELECT EXISTS (SELECT 1 FROM counters WHERE name = 'job_id' AND value > 0)
 
 
 def remove_unused(folder: Path) -> bool:
-    """Remove a folder whose book has heard of no job and of nobody but its own service; whether that was so, and it is gone.
+    """Remove a folder whose book has no job and no events except its service's own; returns whether it was removed.
 
-    Where somebody writes the book it stays. Whoever opens it at this moment finds the lock taken, or a folder that is new.
+    A book that is being written stays. A process that opens it at this moment finds the lock taken, or a new folder.
     """
     if not (folder / BOOK).is_file():
         return False
@@ -285,8 +285,8 @@ def remove_unused(folder: Path) -> bool:
         if not _is_unused(folder):
             return False
         aside = folder.with_name(f"{folder.name}-{os.getpid()}")
-        with suppress(OSError):  # it takes some room, and nothing else
-            folder.rename(aside)  # whoever looks meanwhile finds a whole folder, or none
+        with suppress(OSError):  # it only takes some space
+            folder.rename(aside)  # other processes see a complete folder, or none
             shutil.rmtree(aside)
         return not folder.exists()
     finally:

@@ -1,4 +1,4 @@
-"""One transaction of the SQLite journal: rows in by their keys, rows out in batches."""
+"""One transaction of the SQLite journal: reads rows by key, and writes rows in batches."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.book.statistics import statistics
 from pilotage.model.states import FINAL_NAMES
 
-# What the one writer remembers between transactions: rows it will soon need again, and where there are surely none.
+# The writer's cache between transactions: rows that it soon needs again, and where there are certainly none.
 #
-# Of packages only those that are not final are kept, and of all rows a bounded number, and none that is large:
-# memory does not grow with the book.
+# It keeps only packages that are not final, a bounded number of rows, and no large ones: memory does not grow with the
+# book.
 
 ROWS_MAX = 8192
-TEXT_MAX = 4096  # a row with more text than this is read again when it is needed
+TEXT_MAX = 4096  # a row with more text is not cached
 STAGES_MAX = 4096
-KEPT_MAX = 1024  # rows of each of the tables in `KEPT`
+KEPT_MAX = 1024  # cached rows of each table in `KEPT`
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -48,7 +48,7 @@ KEPT: dict[type[Row], tuple[str, ...]] = {
     StreamRow: ("source", "stream"),
     StatisticRow: ("width_seconds", "slice", "site", "activity"),
 }
-"""The rows that batch after batch asks for and changes, and the columns that they are asked for by."""
+"""Rows that nearly every batch reads and changes, and the columns that they are read by."""
 _key_of: dict[type[Row], Callable[[Row], Any]] = {kind: attrgetter(*by) for kind, by in KEPT.items()}
 _long_of: dict[type[Row], Callable[[Row], tuple[str | bytes, ...]]] = {
     JobRow: attrgetter("lists", "growth", "access", "tags", "keys"),
@@ -59,20 +59,19 @@ _long_of: dict[type[Row], Callable[[Row], tuple[str | bytes, ...]]] = {
 
 
 class Recent:
-    """Rows of packages in flight, those that every batch changes, and for some stages the last place that has a row."""
+    """A cache of packages in flight, of rows that every batch changes, and of the last place with a row in some stages."""
 
     def __init__(self, *, rows_max: int = ROWS_MAX) -> None:
-        """Begin with nothing."""
         self._rows_max = rows_max
         self._rows: dict[PackageKey, PackageRow] = {}
         self.begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
         self._kept: dict[type[Row], dict[Any, Row]] = {kind: {} for kind in KEPT}
-        self.position: int | None = None  # of the last event, if it is known
-        self.oldest: dict[int, int] = {}  # the first slice of each width before which there are none
+        self.position: int | None = None  # of the last event, if known
+        self.oldest: dict[int, int] = {}  # the first slice of each width; there are none before
 
     def kept(self, kind: type[AnyRow], keys: Collection[tuple[Any, ...]]) -> tuple[list[AnyRow], list[tuple[Any, ...]]]:
-        """Those rows of a table in `KEPT` that are here, for one who may change them, and the keys of the others."""
+        """Cached rows of a table in `KEPT`, as copies that may be changed, and the keys of the others."""
         here, wanted = self._kept[kind], []
         found: list[Any] = []
         for key in keys:
@@ -84,12 +83,12 @@ class Recent:
         return found, wanted
 
     def before(self, row: Row) -> Row | None:
-        """A row of a table in `KEPT` as it is stored, if it is here."""
+        """The stored version of a row of a table in `KEPT`, if cached."""
         kind = type(row)
         return self._kept[kind].get(_key_of[kind](row))
 
     def keep(self, changed: Iterable[Row]) -> None:
-        """Remember rows that were written, of a table in `KEPT`, unless they are large; nobody changes them any more."""
+        """Cache written rows of a table in `KEPT`, unless they are large; they must not change any more."""
         for row in changed:
             kind = type(row)
             here, key = self._kept[kind], _key_of[kind](row)
@@ -101,14 +100,14 @@ class Recent:
             here[key] = row
 
     def forget(self, kind: type[Row]) -> None:
-        """Forget the rows of a table: some may be gone."""
+        """Drop the cached rows of a table: some may have been removed."""
         if kind in self._kept:
             self._kept[kind].clear()
 
     def split(
         self, keys: Collection[PackageKey], last_of: Callable[[int, int], tuple[int, int]]
     ) -> tuple[list[PackageRow], list[PackageKey]]:
-        """The rows that are here, and the keys that must be looked for; what is beyond the last row cannot be found."""
+        """The cached rows, and the keys to look up; keys beyond the last row of a stage have none."""
         here, wanted = [], []
         rows, last = self._rows, self._last
         where, last_line, last_number = (0, 0), 0, 0
@@ -130,7 +129,7 @@ class Recent:
         return here, wanted
 
     def written(self, changed: Iterable[PackageRow], lengths: Iterable[int]) -> None:
-        """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
+        """Cache written rows, given the length of their facts; final or large ones are dropped."""
         rows, begun, last = self._rows, self.begun, self._last
         for row, length in zip(changed, lengths, strict=True):
             key = (row.job_id, row.stage, row.line, row.number)
@@ -146,9 +145,9 @@ class Recent:
     def written_short(
         self, begun: Mapping[PackageKey, Begun], lived: Iterable[PackageKey], ended: Iterable[PackageKey]
     ) -> None:
-        """The same of short lives: those with a row that is new, begun or lived at once, and those that ended."""
+        """The same for short lives: those with a new row, begun or lived at once, and those that ended."""
         last, where, end = self._last, (0, 0), None
-        for job_id, stage, line, number in chain(begun, lived):  # of which many in a row are of one stage
+        for job_id, stage, line, number in chain(begun, lived):  # mostly runs of one stage
             if stage != where[1] or job_id != where[0]:
                 where = (job_id, stage)
                 end = last.get(where)
@@ -166,7 +165,7 @@ class Recent:
                 del rows[key]
 
     def clear(self) -> None:
-        """Forget everything: a transaction was undone, or rows moved otherwise."""
+        """Drop everything: a transaction was rolled back, or rows were changed otherwise."""
         self._rows.clear()
         self.begun.clear()
         self._last.clear()
@@ -179,53 +178,53 @@ class Recent:
 LedgerRow = TypeVar("LedgerRow", bound=rows.Row)
 
 Statements = dict[int, str]
-"""One statement for each number of rows that it writes, largest first."""
+"""One statement per number of rows that it writes, largest first."""
 
 
 def _statements(insert: str, row: str, or_else: str = "") -> Statements:
-    """Many rows in one statement: it is begun and ended once for all of them."""
+    """Statements that write many rows: one execution for all of them."""
     return {count: f"{insert} VALUES {', '.join([row] * count)} {or_else}" for count in (100, 10, 1)}
 
 
-# An update leaves the indexes alone whose columns it does not set; replacing would write them all.
+# An update does not touch indexes on columns that it does not set; a replace would write them all.
 _PACKAGE = ("INSERT INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
-# A statement that would undo the whole transaction, which is what becomes of it anyway, need not keep what it changes.
+# OR ROLLBACK: an error rolls the transaction back anyway, so the statement need not journal its own changes.
 _BEGIN_LIVES = _statements("INSERT OR ROLLBACK INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
 _ON_CONFLICT = "ON CONFLICT (job_id, stage, line, number) DO UPDATE SET state = excluded.state, facts = excluded.facts"
 _PUT_PACKAGES = _statements(*_PACKAGE, f"{_ON_CONFLICT}, site = excluded.site")
-_END_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays
+_END_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays the same
 _WHICH = "WHERE job_id = ? AND stage = ? AND line = ? AND number = ?"
 _MOVE_PACKAGE = f"UPDATE package_facts SET state = ?, facts = ? {_WHICH}"
 _KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
 
-# What is usual is written into the statement: each value that is bound costs time, and a None most of all, since Python
-# asks first whether anybody adapts it.
-# When a batch was received is bound once for all of a statement.
+# Usual values are literals in the statement: each bound value costs time, and None most of all, since Python first
+# looks for an adapter.
+# The time of receipt is bound once per statement.
 _PLAIN = ", ".join(
     [*("NULL" if value is None else str(value) for value in USUAL.values()), "?1", *("?" * len(PLAIN_COLUMNS))]
 )
 _PUT_PLAINS = _statements(f"INSERT INTO events ({', '.join((*USUAL, 'received', *PLAIN_COLUMNS))})", f"({_PLAIN})")
-_KEYS_AT_ONCE = 200  # keys of one statement: its text is then the same again and again, and is parsed once
+_KEYS_AT_ONCE = 200  # keys per statement: a constant number keeps the text the same, and it is parsed once
 
 
 class SqliteLedger:
     """An open transaction of the one writer."""
 
     def __init__(self, connection: sqlite3.Connection, recent: Recent | None = None) -> None:
-        """Work on a connection on which a transaction was begun; `recent` must be cleared when it is undone."""
+        """Use a connection with an open transaction; `recent` must be cleared if it is rolled back."""
         self._connection = connection
         self._recent = recent if recent is not None else Recent()
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
-        """The streams that are known among some (source, stream)."""
+        """The known streams among some (source, stream)."""
         return self._select(rows.StreamRow, ("source", "stream"), names)
 
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
-        """The jobs that are known among some ids."""
+        """The known jobs among some ids."""
         return self._select(rows.JobRow, ("job",), [(job,) for job in jobs])
 
     def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[rows.StageRow]:
-        """The stages that are known among some (job_id, stage)."""
+        """The known stages among some (job_id, stage)."""
         return self._select(rows.StageRow, ("job_id", "stage"), keys)
 
     def stages_of(self, job_id: int) -> list[rows.StageRow]:
@@ -233,11 +232,11 @@ class SqliteLedger:
         return list(self._select(rows.StageRow, ("job_id",), [(job_id,)]))
 
     def begun_packages(self) -> Mapping[PackageKey, Begun]:
-        """Packages whose short life has begun and not ended, as far as they are remembered."""
+        """Cached packages whose short life has begun and not ended."""
         return self._recent.begun
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
-        """The packages that have a row among some."""
+        """The packages among some that have a row."""
         columns = ("job_id", "stage", "line", "number", "facts")
         here, wanted = self._recent.split(keys, self._last_place)
         found = _by_keys(self._connection, "package_facts", columns, columns[:4], wanted)
@@ -252,7 +251,7 @@ class SqliteLedger:
         return (found[0], found[1]) if found is not None else (0, 0)
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
-        """Every package of a stage that has a row."""
+        """The packages of a stage that have a row."""
         found = self._connection.execute(
             "SELECT job_id, stage, line, number, facts FROM package_facts WHERE job_id = ? AND stage = ?",
             (job_id, stage),
@@ -260,7 +259,7 @@ class SqliteLedger:
         return [_package(*values) for values in found]
 
     def idle_packages(self, job_id: int) -> list[PackageRow]:
-        """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
+        """The packages of a job with a row, without a final fact, and without a queued or running attempt."""
         found = self._connection.execute(
             "SELECT job_id, stage, line, number, facts FROM package_facts"
             " WHERE job_id = ? AND state NOT IN ('SCHEDULED', 'RUNNING', 'DONE', 'CLEARED')"
@@ -270,19 +269,19 @@ class SqliteLedger:
         return [_package(*values) for values in found]
 
     def pilots(self, names: Collection[str]) -> Iterable[rows.PilotRow]:
-        """The pilots that are known among some."""
+        """The known pilots among some."""
         return self._select(rows.PilotRow, ("pilot",), [(name,) for name in names])
 
     def nodes(self, names: Collection[str]) -> Iterable[rows.NodeRow]:
-        """The nodes that are known among some."""
+        """The known nodes among some."""
         return self._select(rows.NodeRow, ("node",), [(name,) for name in names])
 
     def sites(self, names: Collection[str]) -> Iterable[rows.SiteRow]:
-        """The sites that are known among some."""
+        """The known sites among some."""
         return self._select(rows.SiteRow, ("site",), [(name,) for name in names])
 
     def stored(self, wanted: Collection[Sought]) -> Iterable[rows.EventRow | rows.ParkedRow]:
-        """The events that are stored among some, those that are parked too."""
+        """The stored events among some, parked ones too."""
         identities = {(one.stream_id, one.n) for one in wanted}
         yield from self._select(rows.ParkedRow, ("stream_id", "n"), identities)
         plain = [(one.stream_id, one.n) for one in wanted if one.package is None]
@@ -294,19 +293,19 @@ class SqliteLedger:
                 yield event
 
     def parked(self, job: str) -> list[rows.ParkedRow]:
-        """The events that wait for a job to be registered."""
+        """The parked events of an unregistered job."""
         return list(self._select(rows.ParkedRow, ("job",), [(job,)]))
 
     def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[rows.StatisticRow]:
-        """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
+        """The existing slices of statistics among some (width_seconds, slice, site, activity)."""
         return self._select(rows.StatisticRow, ("width_seconds", "slice", "site", "activity"), keys)
 
     def next_stream_id(self) -> int:
-        """A number that no stream has."""
+        """An unused stream id."""
         return self._next("stream_id")
 
     def next_job_id(self) -> int:
-        """A number that no job ever had."""
+        """An unused job id."""
         return self._next("job_id")
 
     def position(self) -> int:
@@ -317,12 +316,12 @@ class SqliteLedger:
         return self._recent.position
 
     def advance(self, position: int) -> None:
-        """Go on from a position, if the last one is lower."""
+        """Raise the last position to this one, if it is lower."""
         if position > self.position():
             self._go_on_from(position)
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
+        """Insert or replace all rows by key, and add observations to existing statistics."""
         counted = [*changes.statistics, *statistics.statistic_rows(self, changes.observed)]
         if position := changes.last_position:
             self._put_plain(changes.plain_events.values(), changes.received)
@@ -368,7 +367,7 @@ class SqliteLedger:
             start = end
 
     def _each(self, statement: str, records: Sequence[Sequence[object]]) -> None:
-        if records:  # even to do nothing a statement is prepared
+        if records:  # even an empty execution prepares the statement
             self._connection.executemany(statement, records)
 
     def _put_packages(self, packages: Sequence[PackageRow]) -> None:
@@ -401,7 +400,7 @@ class SqliteLedger:
         after: tuple[str | int, ...] = (),
         limit: int | None = None,
     ) -> list[LedgerRow]:
-        """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
+        """Rows with these values, in the order of the table's key; after a whole key, if given."""
         statement, parameters = find_statement(row, having=having, after=after, limit=limit, mark="?")
         columns = TABLE_BY_ROW[row].columns
         found = self._connection.execute(statement, parameters)
@@ -410,17 +409,17 @@ class SqliteLedger:
     def rows_by_keys(
         self, row: type[LedgerRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
     ) -> Iterable[LedgerRow]:
-        """The rows that there are among some keys, given as the values of some columns; in any order."""
+        """The rows among some keys, given as values of some columns; in any order."""
         return self._select(row, by, keys)
 
     def put_rows(self, changed: Sequence[rows.Row]) -> None:
-        """Put rows of one table in place of those with the same keys."""
+        """Insert or replace rows of one table by key."""
         self._insert(changed)
 
     def remove_rows(
         self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
     ) -> None:
-        """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
+        """Remove the rows with these values; only up to and including a whole key, if given."""
         self._connection.execute(*remove_statement(row, having=having, through=through, mark="?"))
         self._recent.forget(row)
 
@@ -445,7 +444,7 @@ class SqliteLedger:
         self._each(_insert_statement(kind), [astuple(row) for row in others])
 
     def _update(self, row: rows.Row) -> bool:
-        """Whether it is remembered how a row is stored: then only the columns are set that changed, and few indexes."""
+        """Update only the changed columns if the stored row is cached, which spares most indexes; returns whether it was."""
         before = self._recent.before(row)
         if before is None:
             return False
@@ -513,7 +512,7 @@ def _by_keys(
     keys: Sequence[tuple[Any, ...]],
     and_where: str = "",
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table that have one of some keys, a few hundred at a time."""
+    """The rows of a table with one of some keys, a few hundred at a time."""
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         some = keys[start : start + _KEYS_AT_ONCE]
         statement = _select_statement(table, columns, by, len(some), and_where)

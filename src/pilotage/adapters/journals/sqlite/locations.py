@@ -1,4 +1,4 @@
-"""Where the rows of a job are read: in the live book, or in a file of its own once it is sealed."""
+"""Where the rows of a job are stored: in the live book, or in a file of its own once it is sealed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from pilotage.book.rows.rows import JobRow, Row
 from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.ports import JournalError, JournalUnavailable, SealedLost
 
-# How the file of a sealed job is called: by its id where any file system can have such a name, and no other id is
-# alike.
+# The file name of a sealed job: its id, if every file system allows that name and no other id is alike.
 
 FOLDER = "jobs"
 UNFINISHED = ".unfinished"
 
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-# Names of devices elsewhere, whatever stands behind their first dot.
+# Reserved device names of other systems, whatever follows their first dot.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 
 
@@ -38,31 +37,31 @@ def sealed_path(folder: Path, job: str) -> Path:
 
 
 def unfinished_path(folder: Path, job: str) -> Path:
-    """Where that file is written before it is whole."""
+    """The draft of that file."""
     return folder / FOLDER / f"{sealed_name(job)}{UNFINISHED}"
 
 
 def sealed_name(job: str) -> str:
-    """A name for an id; of ids with capitals, which may differ only in case, a part of the hash is in it."""
-    # No id has a tilde in it.
+    """A file name for an id; an id with capitals, which may differ from another only in case, gets a part of its hash."""
+    # No id contains a tilde.
     name = f"~{job}" if job.partition(".")[0].lower() in _DEVICES else job
     return name if _PLAIN.fullmatch(job) else f"{name}~{hashlib.sha256(job.encode()).hexdigest()[:12]}"
 
 
-# The rows of one job between the live book and a file of its own, which has the same tables and views.
+# Moves the rows of one job between the live book and a file of its own, which has the same tables and views.
 
 SLICE_ROWS = 500
-"""Packages that one short transaction takes out of the live book, with their events: others wait for so long."""
+"""Packages per transaction that leave the live book, with their events: other writes wait that long."""
 
 ARRIVING_ROWS = 5_000
-"""Rows that one short transaction puts back: here somebody waits for the whole."""
+"""Rows per transaction that return: a caller waits for all of them."""
 
 PAGE_BYTES = 8192
 SMALL_PACKAGES, PAGE_BYTES_SMALL = 100, 512
-"""Every table and index takes a page at least: there may be many thousands of jobs that have a few rows in each."""
+"""Each table and index takes at least one page: there may be many thousands of small jobs."""
 
 _JOB_COLUMNS = ", ".join("'sealed'" if column == "place" else column for column in TABLE_BY_ROW[JobRow].columns)
-_OF_JOB = "e.stage = 0 AND e.job_id IS NOT NULL AND e.job_id = ?"  # as the index of such events is limited
+_OF_JOB = "e.stage = 0 AND e.job_id IS NOT NULL AND e.job_id = ?"  # the condition of the partial index
 
 _COPIES = (
     f"INSERT INTO jobs SELECT {_JOB_COLUMNS} FROM live.jobs WHERE job_id = :job_id",
@@ -75,7 +74,7 @@ _COPIES = (
         " (SELECT x.value AS position FROM package_facts AS p, json_each(p.facts, '$.positions') AS x ORDER BY x.value) AS w"
         " CROSS JOIN live.events AS e ON e.position = w.position"
     ),
-    # What stays in the live book is copied as far as the job speaks of it, so that the file can be read by itself.
+    # Rows that stay in the live book are copied as far as the job refers to them, so that the file is self-contained.
     "INSERT INTO streams SELECT * FROM live.streams WHERE stream_id IN (SELECT stream_id FROM events)",
     "INSERT INTO nodes SELECT * FROM live.nodes WHERE node IN (SELECT node FROM attempts)",
     "INSERT INTO pilots SELECT * FROM live.pilots WHERE pilot IN (SELECT pilot FROM attempts)",
@@ -83,7 +82,7 @@ _COPIES = (
 )
 
 _ARRIVING = (
-    # Packages before events: who removes a job that has half arrived finds its events through them.
+    # Packages before events: removing a job that has half arrived finds its events through them.
     ("package_facts", "(job_id, stage, line, number)"),
     ("stages", "(job_id, stage)"),
     ("tags", "(job_id, stage, line, number, name)"),
@@ -93,13 +92,13 @@ _ARRIVING = (
 
 
 def write(path: Path, *, book: Path, row: JobRow, content: Callable[[str], bytes | None]) -> tuple[int, list[str]]:
-    """Write the file of a job from one snapshot of the live book; its last position, and the contents in the file."""
+    """Write the file of a job from a snapshot of the live book; returns its last position, and the contents in the file."""
     path.unlink(missing_ok=True)
     make_private(path)
     target = sqlite3.connect(path, isolation_level=None, uri=True)
     try:
         target.execute(f"PRAGMA page_size = {PAGE_BYTES_SMALL if row.touched <= SMALL_PACKAGES else PAGE_BYTES}")
-        target.execute("PRAGMA journal_mode = OFF")  # nobody knows of it before it is whole and on disk
+        target.execute("PRAGMA journal_mode = OFF")  # not visible before it is complete and synced
         target.execute("PRAGMA synchronous = OFF")
         target.execute("ATTACH ? AS live", (f"{book.absolute().as_uri()}?mode=ro",))
         target.execute("BEGIN")
@@ -109,7 +108,7 @@ def write(path: Path, *, book: Path, row: JobRow, content: Callable[[str], bytes
             target.execute(statement, {"job_id": row.job_id} if ":job_id" in statement else {})
         kept = []
         for sha256 in used_contents(target, row.job_id):
-            found = content(sha256)  # which may be with another sealed job
+            found = content(sha256)  # it may be in the file of another sealed job
             if found is not None:
                 target.execute("INSERT INTO contents VALUES (?, ?)", (sha256, found))
                 kept.append(sha256)
@@ -122,7 +121,7 @@ def write(path: Path, *, book: Path, row: JobRow, content: Callable[[str], bytes
 
 @contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file of a sealed job for reading, in the present schema; FileNotFoundError where there is no file."""
+    """Open the file of a sealed job for reading, in the current schema; FileNotFoundError if there is none."""
     with sealed_reader(path) as book:
         try:
             version = schema.version_of(book)
@@ -150,12 +149,12 @@ def _damaged(path: Path, why: str) -> SealedLost:
     return SealedLost(
         f"the file of a sealed job cannot be read: {why}",
         subject=str(path),
-        next_step="put it back from a copy, or purge the job: pilotage book purge",
+        next_step="restore it from a backup, or purge the job: pilotage book purge",
     )
 
 
 def _modernise(path: Path) -> None:
-    """Bring a file to the present schema: a copy of it, which then takes its place, so that nobody reads half of it."""
+    """Migrate a file to the current schema: a copy, which then replaces it atomically."""
     copy = path.with_suffix(f".{threading.get_ident()}{UNFINISHED}")
     make_private(copy)
     shutil.copyfile(path, copy)
@@ -168,14 +167,14 @@ def _modernise(path: Path) -> None:
 
 
 def put_in_place(unfinished: Path, path: Path) -> None:
-    """Give a whole file its name, durably."""
+    """Rename a complete file to its final name, and sync."""
     _sync(unfinished)
     unfinished.rename(path)
     _sync(path.parent)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, durably."""
+    """Remove a file, and sync."""
     if path.exists():
         path.unlink()
         _sync(path.parent)
@@ -190,7 +189,7 @@ def _sync(path: Path) -> None:
 
 
 def slices(sealed: sqlite3.Connection) -> Iterator[tuple[str, Sequence[tuple[Any, ...]]]]:
-    """Everything that a file holds of its job, a slice at a time, each with the statement that puts it into a book."""
+    """All rows of a sealed job in slices, each with the statement that inserts it into a book."""
     for table, key in _ARRIVING:
         found = sealed.execute(f"SELECT * FROM {table} ORDER BY {key.strip('()')}")
         places = ", ".join("?" * len(found.description))
@@ -199,7 +198,7 @@ def slices(sealed: sqlite3.Connection) -> Iterator[tuple[str, Sequence[tuple[Any
 
 
 def clear_packages(book: sqlite3.Connection, job_id: int) -> tuple[int, int]:
-    """Delete a slice of a job's packages with their events and tags; how many packages and events it were."""
+    """Delete a slice of a job's packages with their events and tags; returns the numbers of packages and events."""
     rows = book.execute(
         "SELECT stage, line, number, facts -> 'positions' FROM package_facts WHERE job_id = ? LIMIT ?",
         (job_id, SLICE_ROWS),
@@ -214,7 +213,7 @@ def clear_packages(book: sqlite3.Connection, job_id: int) -> tuple[int, int]:
 
 
 def clear_job(book: sqlite3.Connection, job_id: int, *, tags_too: bool) -> int:
-    """Delete what is of the job itself, but for its row; how many events it were. Its tags stay for those who look for it."""
+    """Delete the job's own events and stages; returns the number of events. Its tags stay for queries unless `tags_too`."""
     deleted = book.execute(f"DELETE FROM events AS e WHERE {_OF_JOB}", (job_id,)).rowcount
     book.execute("DELETE FROM stages WHERE job_id = ?", (job_id,))
     if tags_too:
@@ -223,7 +222,7 @@ def clear_job(book: sqlite3.Connection, job_id: int, *, tags_too: bool) -> int:
 
 
 def used_contents(book: sqlite3.Connection, job_id: int) -> list[str]:
-    """The hashes of the contents that a job speaks of: its definition, and the lists of its stages."""
+    """The hashes of the contents that a job refers to: its definition, and the lists of its stages."""
     found: set[str] = set()
     texts = book.execute(
         f"SELECT e.data FROM events AS e WHERE {_OF_JOB} AND e.type IN ('JobRegistered', 'StageExpanded')", (job_id,)
@@ -237,7 +236,7 @@ def used_contents(book: sqlite3.Connection, job_id: int) -> list[str]:
 
 
 def is_used(book: sqlite3.Connection, sha256: str, *, but_by: int) -> bool:
-    """Whether another live job speaks of a content."""
+    """Tell whether another live job refers to a content."""
     found = book.execute(
         "SELECT 1 FROM jobs AS j INDEXED BY jobs_live CROSS JOIN events AS e ON e.job_id = j.job_id"
         f" WHERE j.{schema.LIVE} AND j.job_id <> ? AND e.stage = 0 AND e.job_id IS NOT NULL"
@@ -255,10 +254,9 @@ Answer = TypeVar("Answer")
 
 
 class SqlitePlaces:
-    """The live book and the files beside it, for reading."""
+    """The live book and the files of sealed jobs, for reading."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the book of a folder."""
         self.folder = folder
         self._readers = ReaderPool(folder / BOOK)
 
@@ -267,12 +265,12 @@ class SqlitePlaces:
         self._readers.close()
 
     def live(self) -> AbstractContextManager[sqlite3.Connection]:
-        """The live book, at one moment."""
+        """A snapshot of the live book."""
         return self._readers.snapshot()
 
     @contextmanager
     def book_of(self, job_id: int) -> Iterator[sqlite3.Connection | None]:
-        """The book that has the rows of a job; None where there is none any more."""
+        """The book with the rows of a job; None if there is none any more."""
         with ExitStack() as stack:
             yield self._look(lambda: self._enter(stack, job_id), what=f"job {job_id}")
 
@@ -288,7 +286,7 @@ class SqlitePlaces:
         return stack.enter_context(self._sealed(found[0]))
 
     def content(self, sha256: str) -> bytes | None:
-        """Bytes that were kept, in the live book or with a sealed job."""
+        """Stored bytes, from the live book or a sealed job's file."""
         return self._look(lambda: self._content(sha256), what=sha256)
 
     def _content(self, sha256: str) -> bytes | None:
@@ -311,14 +309,14 @@ class SqlitePlaces:
             raise told(fault, path) from fault
 
     def _look(self, look: Callable[[], Answer], *, what: str) -> Answer:
-        """Look again where a job came back into the live book between the look at its row and that at its file."""
+        """Look again if a job was unsealed between the reads of its row and of its file."""
         for _ in range(_LOOKS_MAX):
             try:
                 return look()
             except FileNotFoundError:
                 continue
         raise JournalUnavailable(
-            "a sealed job has no file of its own", subject=what, next_step=f"bring it back into {self.folder / FOLDER}"
+            "the file of a sealed job is missing", subject=what, next_step=f"restore it to {self.folder / FOLDER}"
         )
 
 
@@ -330,6 +328,6 @@ def select(book: sqlite3.Connection, row: type[AnyRow], rest: str = "", values: 
 
 
 def jobs_named(book: sqlite3.Connection, names: Sequence[str]) -> list[JobRow]:
-    """The jobs of some ids that there are, in the order in which they were registered."""
+    """The existing jobs among some ids, in the order of registration."""
     found = [row for name in names for row in select(book, JobRow, "WHERE job = ?", (name,))]
     return sorted(found, key=lambda row: row.job_id)

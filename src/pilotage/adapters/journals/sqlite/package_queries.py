@@ -1,7 +1,7 @@
-"""Where candidates of a query for packages come from in SQLite, in the order of job and place, and how many fit.
+"""Finds and counts packages of a query in SQLite, in the order of job and place.
 
-Of several clauses that an index serves the one with the fewest candidates is taken, which is tried out: that all are at
-one site, or in one state, is as common as that few are.
+Among several clauses with an index it takes the one with the fewest candidates, by a trial: a clause on a site or a
+state may match nearly all packages or nearly none.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from pilotage.book.query import Clause, Condition, Operator, Query, Target, Valu
 from pilotage.book.query.attributes import TAG
 from pilotage.book.rows.tables import TABLES
 
-# Where candidates of a query for jobs come from in SQLite: a source for each value that an index serves, in one
-# order.
+# Finds jobs of a query in SQLite: one source per value that an index serves, merged into one order.
 #
-# A source reads lazily, and only as far as it is asked: a page never reads more of the book than it may.
+# A source reads lazily: a page never reads more of the book than it may.
 
 COLLECTED_MAX = 20_000
-"""Jobs or packages that are sorted in memory where an index has them in another order; more are read in that order."""
+"""Up to so many jobs or packages from an index in another order are sorted in memory; more are read by key."""
 
 Candidate = tuple[Any, ...]
 
@@ -55,19 +54,19 @@ jobs_sql = Compiler(SQLITE, Target.JOBS)
 
 
 class Served(msgspec.Struct, frozen=True):
-    """One value of one condition that an index serves; of a range, which is served whole, the first."""
+    """One value of one condition that an index serves; a range is one, under its first value."""
 
     condition: Condition
     value: Value
 
     @property
     def attribute(self) -> str:
-        """What is compared."""
+        """The compared attribute."""
         return self.condition.attribute
 
     @property
     def alone(self) -> Condition:
-        """What is asked of it: to have the value, or to be in the range."""
+        """The condition for this value, or for the range."""
         if self.condition.operator.orders:
             return self.condition
         return msgspec.structs.replace(self.condition, operator=Operator.EQUAL, values=(self.value,))
@@ -86,7 +85,7 @@ def served(clause: Clause) -> list[Served]:
 
 @contextmanager
 def merged(sources: Sequence[Iterator[Candidate]], *, key: int) -> Iterator[Iterator[Candidate]]:
-    """Candidates of several sources in one order, each once. Sources are closed, so that no snapshot outlives the page."""
+    """Merge the candidates of several sources, each once. Closes the sources, so that no snapshot outlives the page."""
     together = heapq.merge(*sources, key=lambda candidate: candidate[:key])
     try:
         if len(sources) == 1:
@@ -101,7 +100,7 @@ def merged(sources: Sequence[Iterator[Candidate]], *, key: int) -> Iterator[Iter
 def job_sources(
     connection: sqlite3.Connection, query: Query, clause: Clause | None, *, after: str
 ) -> list[Iterator[Candidate]]:
-    """Jobs in the order of their ids, from each index that serves; (job, job_id, whether it fits)."""
+    """Jobs in the order of their ids, from each serving index; (job, job_id, whether it fits)."""
     fits = jobs_sql.filter(query)
     start = f"SELECT j.job, j.job_id, {fits.text} FROM jobs AS j"
 
@@ -122,13 +121,13 @@ def job_sources(
             continue
         found = _unordered_jobs(connection, condition, after=after)
         if found is None:
-            return [ordered("TRUE")]  # so many of all the jobs that their own order is as good
+            return [ordered("TRUE")]  # too many to sort: read all jobs in their order
         sources.append(_each_job(found, lambda job: ordered("j.job = ?", job)))
     return sources
 
 
 def _unordered_jobs(connection: sqlite3.Connection, condition: Condition, *, after: str) -> list[str] | None:
-    """The ids of jobs in a range of times, or with a tag; None where there are too many to sort."""
+    """The ids of jobs in a range of times, or with a tag; None if there are too many to sort."""
     if condition.attribute == TAG:
         places = ", ".join("?" * len(condition.values))
         text = (
@@ -154,13 +153,13 @@ PackageKey = tuple[int, int, int, int]
 
 _KEY = "p.job_id, p.stage, p.line, p.number"
 _TRIED_ROWS = (256, 8192)
-_NEAR = 1e-14  # relative, and many times what neighbours differ by
+_NEAR = 1e-14  # relative; far more than the distance of neighbouring doubles
 _sql = Compiler(SQLITE, Target.PACKAGES)
 _counts = Compiler(msgspec.structs.replace(SQLITE, attempts="a.attempts"), Target.PACKAGES)
 
 
 class Shelf(msgspec.Struct, frozen=True, kw_only=True):
-    """A book to look in, the attributes that it has an index for, and where it says its jobs are."""
+    """A book to search, its indexed attributes, and the `place` of its jobs."""
 
     book: sqlite3.Connection
     indexed: frozenset[str]
@@ -168,15 +167,15 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shelf_of(book: sqlite3.Connection, job_id: int, *, indexed: frozenset[str]) -> Shelf:
-    """The shelf that a job is found on: the live book, or its own, which has indexes of its own."""
+    """The book that stores a job: the live one, or its own file, with other indexes."""
     (place,) = book.execute("SELECT place FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
     return Shelf(book=book, indexed=schema.SEALED_INDEXED if place == "sealed" else indexed, place=place)
 
 
 def live_packages(shelf: Shelf, query: Query, *, after: PackageKey) -> list[Iterator[Candidate]]:
-    """Packages of all live jobs, from each index that serves. Raises `QueryTooBroad`.
+    """Packages of all live jobs, from each serving index. Raises `QueryTooBroad`.
 
-    A candidate is job_id, stage, line, number, job, owner, and the facts where it fits.
+    A candidate is job_id, stage, line, number, job, owner, and the facts if it fits.
     """
     clause = _narrowest(shelf, serving_clauses(query, Target.PACKAGES, indexed=shelf.indexed))
     assert clause is not None  # packages are never listed by their key alone
@@ -184,7 +183,7 @@ def live_packages(shelf: Shelf, query: Query, *, after: PackageKey) -> list[Iter
 
 
 def packages_of_job(shelf: Shelf, query: Query, job_id: int, *, job: str, after: PackageKey) -> Iterator[Candidate]:
-    """Packages of one job; first a candidate that is none, so that jobs without packages count as read too."""
+    """Packages of one job; first an empty candidate, so that jobs without packages count as read, too."""
     if job_id < after[0]:
         return
     place = after[1:] if job_id == after[0] else (0, 0, 0)
@@ -206,14 +205,14 @@ def packages_of_job(shelf: Shelf, query: Query, job_id: int, *, job: str, after:
 
 
 def count_live_packages(shelf: Shelf, query: Query) -> int:
-    """How many packages of live jobs fit. Raises `QueryTooBroad`."""
+    """Number of matching packages of live jobs. Raises `QueryTooBroad`."""
     clause = _narrowest(shelf, serving_clauses(query, Target.PACKAGES, indexed=shelf.indexed))
     assert clause is not None
     return _count(shelf, query, clause)
 
 
 def count_packages_of_job(shelf: Shelf, query: Query, job_id: int) -> int:
-    """How many packages of one job fit, wherever it is."""
+    """Number of matching packages of one job, live or sealed."""
     clause = _narrowest(shelf, narrowing_clauses(query, indexed=shelf.indexed), job_id=job_id)
     if clause is not None:
         return _count(shelf, query, clause, job_id=job_id)
@@ -227,12 +226,12 @@ def count_packages_of_job(shelf: Shelf, query: Query, job_id: int) -> int:
 
 
 def _count(shelf: Shelf, query: Query, clause: Clause, *, job_id: int | None = None) -> int:
-    """What an alternative of the clause counted, the next does not."""
+    """Count each package once, under the first alternative of the clause that matches it."""
     fits = _sql.filter(query)
     total = 0
     for number, condition in enumerate(clause):
         before = _sql.clause(clause[:number])
-        # An index has somewhat more than a span, which another alternative may ask for and count.
+        # The index range is slightly wider, and another alternative may match the rest.
         exact = _sql.condition(condition) if is_span(condition) and len(clause) > 1 else Sql("TRUE")
         for one in served((condition,)):
             source = _source(shelf, one, job_id=job_id)
@@ -245,7 +244,7 @@ def _count(shelf: Shelf, query: Query, clause: Clause, *, job_id: int | None = N
 
 
 def _narrowest(shelf: Shelf, clauses: Sequence[Clause], *, job_id: int | None = None) -> Clause | None:
-    """The clause with the fewest candidates, as far as that is quickly seen; of equals, the first."""
+    """The clause with the fewest candidates, by a limited trial; of equals, the first."""
     if len(clauses) < 2:
         return clauses[0] if clauses else None
     sizes: list[int] = []
@@ -268,7 +267,7 @@ def _size(shelf: Shelf, clause: Clause, *, job_id: int | None, rows: int) -> int
 
 
 def _rows(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
-    """What one value of the serving clause finds."""
+    """The candidates of one value of the serving clause."""
     if one.attribute in OF_JOBS:
         return _by_jobs(shelf, query, jobs_sql.condition(one.alone), by=_by(one.attribute), after=after)
     if is_span(one.condition):
@@ -288,13 +287,13 @@ def _by_jobs(shelf: Shelf, query: Query, where: Sql, *, by: str = "", after: Pac
 
 
 def _by_span(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
-    """What an index has between two values, brought into the order of jobs and places."""
+    """The candidates from an index range, sorted by job and place."""
     source = _source(shelf, one)
     found = shelf.book.execute(
         f"SELECT {_KEY} {source.text} AND ({_KEY}) > (?, ?, ?, ?) LIMIT ?",
         (*source.parameters, *after, COLLECTED_MAX + 1),
     ).fetchall()
-    if len(found) > COLLECTED_MAX:  # so many of all the packages that their own order is as good
+    if len(found) > COLLECTED_MAX:  # too many to sort: read all packages in their order
         yield from _by_jobs(shelf, query, Sql("TRUE"), after=after)
         return
     fits = _sql.filter(query)
@@ -311,7 +310,7 @@ def _by_index(
 ) -> Iterator[Candidate]:
     source = _source(shelf, one, job_id=job_id)
     fits = _sql.filter(query)
-    # Of one job only the place is asked for in order: with its number SQLite would sort what an index has in order.
+    # Within one job, order by place only: with the job's number SQLite would sort what the index has in order.
     parts = ("job_id", "stage", "line", "number") if job_id is None else ("stage", "line", "number")
     row = {TAG: "t", "attempts": "a"}.get(one.attribute, "p")
     key = ", ".join(f"{row}.{part}" for part in parts)
@@ -323,7 +322,7 @@ def _by_index(
 
 
 def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
-    """From which tables, by which index, and where, candidates come."""
+    """The tables, the index and the condition that give candidates."""
     joined = f"CROSS JOIN jobs AS j ON j.job_id = p.job_id AND j.place = '{shelf.place}'"
     row = "p"
     values: tuple[Any, ...] = (one.value,)
@@ -359,7 +358,7 @@ def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
             tables = f"package_facts AS p INDEXED BY package_facts_{attribute} {joined}"
             near = _near(fact, one.alone)
             where, values = f"{near.text} AND {fact} IS NOT NULL", near.parameters
-            if not one.condition.operator.orders:  # what two values find must not be found twice
+            if not one.condition.operator.orders:  # two values must not find the same row
                 asked = _sql.condition(one.alone)
                 where, values = f"{where} AND {asked.text}", (*values, *asked.parameters)
         case attribute:
@@ -372,14 +371,14 @@ def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
 
 
 def _by(attribute: str) -> str:
-    """The index of jobs to take for an attribute."""
+    """The index of jobs for an attribute."""
     return f"INDEXED BY {JOB_INDEXES[attribute]}" if attribute in JOB_INDEXES else ""
 
 
 def _near(fact: str, condition: Condition) -> Sql:
-    """Where an index has the times that a condition asks for, and hardly more.
+    """A condition on the index for the times that a condition asks for, slightly widened.
 
-    SQLite reads some decimal numbers to a neighbour of the nearest double, and so are they in the index.
+    SQLite rounds some decimal numbers to a neighbour of the nearest double, and so has them in the index.
     """
     values = [float(value) for value in condition.values if isinstance(value, int | float)]
     low, high = values[0] - abs(values[0]) * _NEAR, values[-1] + abs(values[-1]) * _NEAR
@@ -393,7 +392,7 @@ def _near(fact: str, condition: Condition) -> Sql:
 
 
 def _tag_index(tag: str, indexed: frozenset[str]) -> tuple[str, str, tuple[str, ...]]:
-    """The index that has a tag, how the tag is named for it to be taken, and the values for that."""
+    """The index of a tag, the condition that selects this index, and its values."""
     if TAG in indexed:
         tags = next(table for table in TABLES if table.name == "tags")
         return schema.index_name("tags", tags.indexes[0]), "t.name = ?", (tag,)

@@ -1,6 +1,6 @@
-"""Reading a SQLite book: every question on a snapshot of its own, from any thread, without ever holding up the writer.
+"""Reads a SQLite book: each query on a snapshot of its own, from any thread, without blocking the writer.
 
-A job that was sealed is read from its own file; whoever asks need not know.
+A sealed job is read from its own file; the caller need not know.
 """
 
 from __future__ import annotations
@@ -53,14 +53,13 @@ from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import FoundEvent, FoundPackage, JournalError, Page
 
-# Events of a SQLite book by their positions: all of them, those of a job, or those of a package.
+# Reads events by position: all of them, those of a job, or those of a package.
 #
-# Events have no index by package, nor by job but for those about the job itself. A package's row knows the
-# positions of its events; those of a job are found through its rows where they are few, and by reading on from its
-# first event otherwise.
+# Events have no index by package, nor by job except for those about the job itself. A package's row has the positions of
+# its events; those of a small job are found through its rows, those of a large one by a scan from its first event.
 
 FEW_PACKAGES = 2_000
-"""Rows of a job that are gone through for the positions of its events; events of a larger job are dense in the book."""
+"""Up to so many packages of a job are read for the positions of its events; a larger job is dense in the book."""
 
 _sql = Compiler(SQLITE, Target.EVENTS)
 _COLUMNS = TABLE_BY_ROW[EventRow].columns
@@ -78,10 +77,10 @@ _numbers = msgspec.json.Decoder(list[int]).decode
 
 
 class EventReader:
-    """One page of the events that a query asks for, from one book."""
+    """Reads one page of events for a query, from one book."""
 
     def __init__(self, book: sqlite3.Connection, query: Query, *, after: int, limit: int, scanned_max: int) -> None:
-        """Read on after a position."""
+        """Start after a position."""
         self._book = book
         self._fits = _sql.filter(query)
         self._after, self._last = bounds(query, after=after)
@@ -89,7 +88,7 @@ class EventReader:
         self._scanned_max = scanned_max
 
     def between(self) -> Page[FoundEvent]:
-        """Events of the live book, by position alone; those of jobs that are sealed are found by naming the job."""
+        """Events of the live book, by position; those of sealed jobs are found only by naming the job."""
         return self._page(self._scan("(e.job_id IS NULL OR j.place = 'live')"))
 
     def of_package(self, job_id: int, place: PackageId) -> Page[FoundEvent]:
@@ -105,7 +104,7 @@ class EventReader:
         if not self._is_dense(job_id):
             positions = self._book.execute(_POSITIONS, (job_id, self._after, job_id, self._after))
             return self._page(self._at([position for (position,) in positions]))
-        # A job is registered before anything else of it is stored.
+        # A job's registration is its first stored event.
         first = self._book.execute(
             "SELECT min(position) FROM events WHERE stage = 0 AND job_id IS NOT NULL AND job_id = ?", (job_id,)
         ).fetchone()[0]
@@ -115,14 +114,14 @@ class EventReader:
     def _is_dense(self, job_id: int) -> bool:
         (place,) = self._book.execute("SELECT place FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         if place == "sealed":
-            return True  # this is the job's own file, in which nothing else is
+            return True  # the job's own file contains nothing else
         rows = self._book.execute(
             "SELECT 1 FROM package_facts WHERE job_id = ? LIMIT ?", (job_id, FEW_PACKAGES + 1)
         ).fetchall()
         return len(rows) > FEW_PACKAGES
 
     def _scan(self, where: str, *values: Any) -> Iterable[tuple[int, int]]:
-        """Every position after one, and whether the event there is one of those that are wanted."""
+        """All positions after one, and whether the event there matches."""
         last = self._last if self._last is not None else 2**63 - 1
         return self._book.execute(
             f"SELECT e.position, ({where}) AND ({self._fits.text}) FROM events AS e {_JOINED}"
@@ -164,14 +163,14 @@ Place = tuple[int, int, int]
 
 
 def own_positions(book: sqlite3.Connection, job_id: int) -> list[int]:
-    """Where the events about a job itself are."""
+    """The positions of events about a job itself."""
     return [position for (position,) in book.execute(_OWN_POSITIONS, (job_id, 0))]
 
 
 def package_positions(
     book: sqlite3.Connection, job_id: int, *, after: Place, limit: int
 ) -> tuple[list[int], Place | None]:
-    """Where the events of some packages of a job are, in the order of place after one; and the last of them, if any."""
+    """The positions of events of some packages of a job, in the order of place after one; and the last of them, if any."""
     found = book.execute(
         f"SELECT stage, line, number, facts -> '$.positions' FROM package_facts INDEXED BY {PACKAGE_PLACES}"
         " WHERE job_id = ? AND (stage, line, number) > (?, ?, ?) ORDER BY stage, line, number LIMIT ?",
@@ -182,7 +181,7 @@ def package_positions(
 
 
 def events_at(book: sqlite3.Connection, positions: Sequence[int]) -> list[FoundEvent]:
-    """The events at some positions, in the order of these."""
+    """The events at some positions, in that order."""
     statement = f"SELECT {_WANTED}, j.job, s.source, s.stream FROM events AS e {_JOINED} WHERE e.position = ?"
     events = []
     for position in positions:
@@ -206,10 +205,10 @@ def merged_pages(pages: Sequence[Page[FoundEvent]], *, limit: int) -> Page[Found
 
 
 SCANNED_MAX = 20_000
-"""Rows that are read for one page; where too few of them fit, the page is short and the next one goes on from there."""
+"""Rows to read for one page; if too few of them match, the page is short and the next one goes on from there."""
 
 _JOBS_AT_ONCE = 500
-_EVENTS_AT_ONCE = _PACKAGES_AT_ONCE = 500  # of a dump
+_EVENTS_AT_ONCE = _PACKAGES_AT_ONCE = 500  # in a dump
 _FINAL = f"state IN ({', '.join(repr(state) for state in FINAL_ORDER)})"
 _MAY_GO_ON = f"state NOT IN ({', '.join(repr(state) for state in SURELY_OVER)})"
 
@@ -218,12 +217,12 @@ class SqliteReader(SqlitePlaces):
     """The reading side of a book in a folder; the writing side is `SqliteJournal`."""
 
     def __init__(self, folder: Path, *, indexed: frozenset[str], scanned_max: int = SCANNED_MAX) -> None:
-        """Read the book of a folder that has the indexes of some attributes."""
+        """Take the folder, and the attributes that its book has indexes for."""
         super().__init__(folder)
         self._indexed = indexed
         self._scanned_max = scanned_max
 
-    # --- one thing ---
+    # --- single rows ---
 
     def position(self) -> int:
         """The position of the last event."""
@@ -241,7 +240,7 @@ class SqliteReader(SqlitePlaces):
             return list(select(book, StageRow, "WHERE job_id = ? ORDER BY stage", (job.job_id,))) if book else []
 
     def package(self, job: JobRow, place: PackageId) -> PackageRow | None:
-        """A package of which something was heard."""
+        """A package, if it has a row."""
         key = (job.job_id, place.stage, place.line, place.number)
         with self.book_of(job.job_id) as book:
             if book is None:
@@ -264,13 +263,13 @@ class SqliteReader(SqlitePlaces):
         return counts
 
     def dump(self, job: str) -> Iterator[bytes]:
-        """Everything known of a job at one moment, as lines of JSON; whoever writes the book goes on."""
+        """Everything about a job at one moment, as lines of JSON; the writer goes on meanwhile."""
         last, row = self.position(), self.job(job)
         if row is None:
-            raise JournalError("no such job is known here", subject=f"job {job}")
+            raise JournalError("no such job", subject=f"job {job}")
         with self.book_of(row.job_id) as book:
             if book is None:
-                raise JournalError("the job was purged: nothing of it is left to dump", subject=f"job {job}")
+                raise JournalError("the job was purged: there is nothing left to dump", subject=f"job {job}")
             hashes = locations.used_contents(book, row.job_id)
             positions = array("q", own_positions(book, row.job_id))
         positions = self._with_packages(row, positions, last=last)
@@ -280,7 +279,7 @@ class SqliteReader(SqlitePlaces):
         yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
 
     def _with_packages(self, row: JobRow, positions: array[int], *, last: int) -> array[int]:
-        """Where all events of a job were by a position, in their order: what comes while its packages are read is left out."""
+        """The positions of all events of a job up to one, sorted; later events are left out."""
         after: Place | None = (0, 0, 0)
         while after is not None:
             with self._there(row) as book:
@@ -290,16 +289,16 @@ class SqliteReader(SqlitePlaces):
 
     @contextmanager
     def _there(self, row: JobRow) -> Iterator[sqlite3.Connection]:
-        """The book that has a job now: it may be sealed or brought back while it is read in slices."""
+        """The book with a job now: it may be sealed or unsealed while it is read in slices."""
         with self.book_of(row.job_id) as book:
             if book is None:
                 raise JournalError("the job was purged while it was dumped", subject=f"job {row.job}")
             yield book
 
     def _in_slices(self, row: JobRow, positions: Sequence[int]) -> Iterator[FoundEvent]:
-        """Events of a job, some at once: whoever takes them may be slow, and nobody who reads may hold up the writer's log.
+        """Events of a job in slices: the caller may be slow, and a long snapshot would make the writer's WAL grow.
 
-        An event never changes; its job may be sealed or brought back meanwhile, and is looked for each time.
+        Events never change; their job may be sealed or unsealed meanwhile, and is looked up each time.
         """
         for start in range(0, len(positions), _EVENTS_AT_ONCE):
             with self._there(row) as book:
@@ -322,7 +321,7 @@ class SqliteReader(SqlitePlaces):
     def find_packages(
         self, query: Query, *, after: tuple[str, PackageId] | None, limit: int, job: JobRow | None = None
     ) -> Page[FoundPackage]:
-        """Packages that have a row, in the order in which jobs were registered and of their places, after one."""
+        """Packages that have a row, in the order of registration and place, after one."""
         with ExitStack() as stack:
             sources = self._package_sources(stack, query, job=job, after=after)
             candidates = stack.enter_context(merged(sources, key=4))
@@ -336,7 +335,7 @@ class SqliteReader(SqlitePlaces):
     def _package_sources(
         self, stack: ExitStack, query: Query, *, job: JobRow | None, after: tuple[str, PackageId] | None
     ) -> list[Iterator[Candidate]]:
-        """Where the packages are that a query may be true of; a job that is named is read wherever it is."""
+        """The sources of packages for a query; a named job is read from wherever it is stored."""
         names = (job.job,) if job is not None else named_jobs(query)
         if names is not None:
             with self.live() as book:
@@ -345,7 +344,7 @@ class SqliteReader(SqlitePlaces):
         return live_packages(Shelf(book=book, indexed=self._indexed), query, after=_key_after(book, after))
 
     def _packages_of(self, query: Query, jobs: Sequence[JobRow], *, after: PackageKey) -> Iterator[Candidate]:
-        """Packages of one job after another; each is opened only when those before it are read to their end."""
+        """Packages of one job after another; each is opened only after the one before is exhausted."""
         for row in jobs:
             if row.job_id >= after[0]:
                 with self.book_of(row.job_id) as book:
@@ -356,7 +355,7 @@ class SqliteReader(SqlitePlaces):
     def _page(
         self, candidates: Iterator[Candidate], *, limit: int, fits: int
     ) -> tuple[list[Candidate], bool, Candidate]:
-        """The candidates that fit, whether there may be more, and the one to go on after."""
+        """The matching candidates, whether there may be more, and the one to continue after."""
         found: list[Candidate] = []
         last: Candidate = ()
         for number, candidate in enumerate(candidates, 1):
@@ -378,7 +377,7 @@ class SqliteReader(SqlitePlaces):
         job: JobRow | None = None,
         place: PackageId | None = None,
     ) -> Page[FoundEvent]:
-        """Events in the order of their positions, after one; of one job or package where it is given."""
+        """Events in the order of their positions, after one; of one job or package if given."""
         names = (job.job,) if job is not None else named_jobs(query)
         if names is None:
             serving_clause(query, Target.EVENTS, indexed=self._indexed)
@@ -401,7 +400,7 @@ class SqliteReader(SqlitePlaces):
     # --- counts ---
 
     def count_jobs(self, query: Query) -> int:
-        """How many jobs there are."""
+        """Number of jobs that match."""
         serving_clause(query, Target.JOBS, indexed=self._indexed)
         fits = jobs_sql.filter(query)
         with self.live() as book:
@@ -409,7 +408,7 @@ class SqliteReader(SqlitePlaces):
             return int(book.execute(statement, fits.parameters).fetchone()[0])
 
     def count_packages(self, query: Query, *, job: JobRow | None = None) -> int:
-        """How many packages that have a row there are."""
+        """Number of packages with a row that match."""
         names = (job.job,) if job is not None else named_jobs(query)
         if names is None:
             with self.live() as book:
@@ -425,26 +424,26 @@ class SqliteReader(SqlitePlaces):
         return total
 
     def count_sealed(self) -> int:
-        """How many jobs are sealed."""
+        """Number of sealed jobs."""
         with self.live() as book:
             statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_sealed WHERE {SEALED}"
             return int(book.execute(statement).fetchone()[0])
 
-    # --- for an engine that starts ---
+    # --- for the engine's start ---
 
     def live_jobs(self) -> list[JobRow]:
-        """The jobs of the live book that are not cleared, in the order in which they were registered."""
+        """The jobs of the live book that are not cleared, in the order of registration."""
         with self.live() as book:
             return list(select(book, JobRow, f"WHERE {LIVE} AND state <> 'CLEARED' ORDER BY job_id"))
 
     def own_events(self, job: JobRow) -> list[EventRow]:
-        """The events about a job itself, and not about its packages, in the order of their positions."""
-        where = "WHERE stage = 0 AND job_id IS NOT NULL AND job_id = ? ORDER BY position"  # as their index is limited
+        """The events about a job itself, not about its packages, in the order of their positions."""
+        where = "WHERE stage = 0 AND job_id IS NOT NULL AND job_id = ? ORDER BY position"  # matches the partial index
         with self.book_of(job.job_id) as book:
             return list(select(book, EventRow, where, (job.job_id,))) if book else []
 
     def finals(self, job: JobRow) -> Iterator[FinalPackage]:
-        """The packages of a job that are over by facts of their own, in the order of place."""
+        """The packages of a job that have ended by facts of their own, in the order of place."""
         return read_finals(self._in_place(job, _FINAL))
 
     def unfinished(self, job: JobRow) -> Iterator[PackageRow]:
@@ -455,7 +454,7 @@ class SqliteReader(SqlitePlaces):
                 yield PackageRow(job.job_id, stage, line, number, facts)
 
     def _in_place(self, job: JobRow, where: str) -> Iterator[tuple[int, int, int, str, str]]:
-        """Packages of a job in the order of their key: no other index is asked, so that nothing is sorted."""
+        """Packages of a job in the order of their key, by that index, so that nothing is sorted."""
         with self.book_of(job.job_id) as book:
             if book is not None:
                 yield from book.execute(
@@ -465,25 +464,25 @@ class SqliteReader(SqlitePlaces):
                 )
 
     def stream(self, source: str, stream: str) -> StreamRow | None:
-        """What was heard of one stream, if anything was."""
+        """A stream, if it is known."""
         with self.live() as book:
             return next(iter(select(book, StreamRow, "WHERE source = ? AND stream = ?", (source, stream))), None)
 
     def streams(self, source: str) -> Iterator[StreamRow]:
-        """What was heard of every stream of a source, by name."""
+        """All streams of a source, by name."""
         with self.live() as book:
             yield from select(book, StreamRow, "WHERE source = ? ORDER BY stream", (source,))
 
     # --- other rows ---
 
     def statistics(self, *, width_seconds: int, slices: range) -> list[StatisticRow]:
-        """The slices of statistics that exist in a range."""
+        """The existing slices of statistics in a range."""
         with self.live() as book:
             where = "WHERE width_seconds = ? AND slice >= ? AND slice < ? ORDER BY slice, site, activity"
             return list(select(book, StatisticRow, where, (width_seconds, slices.start, slices.stop)))
 
     def pilot(self, name: str) -> PilotRow | None:
-        """One pilot, or what was asked for under that name, if there ever was one."""
+        """A pilot, or its request, if known."""
         with self.live() as book:
             return next(iter(select(book, PilotRow, "WHERE pilot = ?", (name,))), None)
 
@@ -493,7 +492,7 @@ class SqliteReader(SqlitePlaces):
             return list(select(book, PilotRow, "WHERE pilot > ? ORDER BY pilot LIMIT ?", (after, limit)))
 
     def latest_pilots(self, site: str, *, limit: int) -> list[PilotRow]:
-        """The pilots of a site of which something was heard last, the latest first."""
+        """The most recently updated pilots of a site, the latest first."""
         with self.live() as book:
             return list(select(book, PilotRow, "WHERE site = ? ORDER BY updated_at DESC, pilot LIMIT ?", (site, limit)))
 
@@ -514,12 +513,12 @@ class SqliteReader(SqlitePlaces):
             return list(select(book, TagRow, f"{where} LIMIT ?", (job.job_id, *after, limit))) if book else []
 
     def forgotten(self) -> int:
-        """How many events were heard that are kept no more: those of purged jobs, and parked ones that were dropped."""
+        """Number of events that were received and deleted: those of purged jobs, and dropped parked ones."""
         with self.live() as book:
             return int(book.execute("SELECT value FROM counters WHERE name = 'forgotten'").fetchone()[0])
 
     def mislabelled(self, job: JobRow) -> list[PackageId]:
-        """The packages of a job whose columns are not what their facts say."""
+        """The packages of a job whose columns differ from their facts."""
         with self.book_of(job.job_id) as book:
             if book is None:
                 return []
@@ -531,7 +530,7 @@ class SqliteReader(SqlitePlaces):
             return [PackageId(*place) for place in found]
 
     def orphans(self) -> list[int]:
-        """The numbers of jobs that events are about and that have no row."""
+        """Ids of jobs that have events but no row."""
         with self.live() as book:
             found = book.execute(
                 "SELECT DISTINCT e.job_id FROM events AS e WHERE e.job_id IS NOT NULL"

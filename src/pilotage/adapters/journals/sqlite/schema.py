@@ -1,6 +1,6 @@
-"""The tables of the SQLite journal: made from the book's own list, with views that show stored facts as columns.
+"""The tables of the SQLite journal, made from the book's list, with views that show facts as columns.
 
-The names of tables, views and columns are part of the interface: anyone may open a file with `sqlite3` or DuckDB.
+The names of tables, views and columns are part of the interface: users may open the file with `sqlite3` or DuckDB.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from pilotage.adapters.journals.queries import UNINDEXED_STATES
 from pilotage.book.rows.rows import AttemptFacts, PackageFacts
 from pilotage.book.rows.tables import TABLES, Index, Table
 
-# How many attempts each package has had, in a table of its own with an index: only where a setting asks for it.
+# The number of attempts of each package, in an indexed table of its own: only if a setting asks for it.
 #
-# An index cannot count what is in a text. The table is kept by triggers, so whoever writes packages writes it as
-# well.
+# An index cannot count entries in a text. Triggers maintain the table when packages are written.
 
 TABLE = "package_attempts"
 INDEX = f"{TABLE}_attempts"
@@ -55,12 +54,12 @@ _TRIGGERS = (
 
 
 def index_statement() -> str:
-    """What makes the index."""
+    """The statement that makes the index."""
     return f"CREATE INDEX {INDEX} ON {TABLE} (attempts, {_COLUMNS})"
 
 
 def count_attempts(connection: sqlite3.Connection) -> None:
-    """Have the table, made from the packages that there are; within a transaction."""
+    """Make the table from the existing packages; within a transaction."""
     named = "SELECT sql FROM sqlite_master WHERE tbl_name IN (?, 'package_facts') AND type IN ('table', 'trigger')"
     found = {made for (made,) in connection.execute(named, (TABLE,))}
     if not found.issuperset((_MADE, *_TRIGGERS)):
@@ -70,19 +69,19 @@ def count_attempts(connection: sqlite3.Connection) -> None:
 
 
 def forget_attempts(connection: sqlite3.Connection) -> None:
-    """Have it no more; within a transaction. Another book that is attached is left alone."""
+    """Drop the table; within a transaction. An attached book is left alone."""
     for name in ("made", "changed", "gone"):
         connection.execute(f"DROP TRIGGER IF EXISTS main.{TABLE}_{name}")
     connection.execute(f"DROP TABLE IF EXISTS main.{TABLE}")
 
 
 SCHEMA_VERSION = 4
-APPLICATION_ID = 0x70696C6F  # "pilo", so that `file` knows whose it is
+APPLICATION_ID = 0x70696C6F  # "pilo", by which `file` recognises it
 
 _PACKAGE_KEY = "job_id, stage, line, number"
 _HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with"}
 
-# What a view shows of where a package stands: the numbers, and the names by which people know it.
+# Columns of a view that identify a package: its numbers, and the names for people.
 _PLACE = (
     "p.job_id, (SELECT j.job FROM jobs AS j WHERE j.job_id = p.job_id) AS job,"
     " p.stage || '.' || p.line || '.' || p.number AS package, p.stage, p.line, p.number"
@@ -91,18 +90,18 @@ _PLACE = (
 PACKAGE_FACTS = f"""CREATE TABLE package_facts (
     job_id INTEGER NOT NULL, stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
     state TEXT NOT NULL, site TEXT, facts TEXT NOT NULL, PRIMARY KEY ({_PACKAGE_KEY}))"""
-# Rows lie as they came, and their key is an index beside them: facts are long, and a tree of them by key is deep, has
-# large pages to split in its midst, and is searched twice for each row that is written. Books that were made with such
-# a tree are read and written by the same statements.
+# Rows are stored in the order of insertion, with the key in an index: facts are long, and a tree of them by key would be
+# deep, split large pages in its middle, and be searched twice per written row. Older books with such a tree use the same
+# statements.
 PACKAGE_PLACES = "sqlite_autoindex_package_facts_1"
-"""That index, as SQLite names it."""
+"""SQLite's name of that index."""
 
 
 JOB_INDEXES = (
     Index(columns=("entered_at", "job"), attribute="entered"),
     Index(columns=("cause", "job"), attribute="cause"),
 )
-"""Indexes of jobs that are made only where a setting asks for them, beside those of the book's own list."""
+"""Indexes of jobs made only if a setting asks for them, besides those of the book's list."""
 
 PACKAGE_EXPRESSIONS = {
     "node": "facts ->> 'node'",
@@ -113,16 +112,16 @@ PACKAGE_EXPRESSIONS = {
     "entered": "facts ->> 'entered_at'",
     "updated": "COALESCE(facts ->> 'updated_at', 0.0)",
 }
-"""Facts of packages that can have an index, which a query must write the same way."""
+"""Facts of packages that can have an index; a query must use the same text."""
 
 UNENDED = f"state NOT IN ({', '.join(repr(state) for state in UNINDEXED_STATES)})"
-"""What the index of package states is limited to, which a query must write the same way."""
+"""The condition of the index of package states; a query must use the same text."""
 
 LIVE = "place = 'live'"
 SEALED = "place = 'sealed'"
 
 SEALED_INDEXED = frozenset({"state"})
-"""The attributes that a sealed job's own file has an index for: those few packages that are not done are looked for."""
+"""Attributes with an index in a sealed job's own file: people look for the few packages that are not done."""
 
 Migration = Sequence[str]
 MIGRATIONS: Mapping[int, Migration] = {
@@ -135,31 +134,31 @@ MIGRATIONS: Mapping[int, Migration] = {
         "ALTER TABLE sites ADD COLUMN probe TEXT NOT NULL DEFAULT ''",
     ),
     2: (),  # packages stay in their tree
-    3: (),  # keys stay where they are; from here on some are left out, which an older version would not put back
+    3: (),  # keys stay; from here on some are omitted, which an older version would not restore
 }
-"""For each version but the last, the statements that make the next of it; of the live book and of sealed jobs alike."""
+"""For each version but the last, the statements that lead to the next; for the live book and sealed jobs alike."""
 
 
 def statements() -> list[str]:
-    """Everything that makes an empty book, but for the indexes."""
+    """The statements that make an empty book, except the indexes."""
     made = [_table(table) for table in TABLES]
     made.append(PACKAGE_FACTS)
     made.append("CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
     made.append("INSERT INTO counters VALUES ('position', 0), ('job_id', 0), ('stream_id', 0), ('forgotten', 0)")
     made.append("CREATE TABLE contents (sha256 TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID")
     made.append("CREATE TABLE sealed_contents (sha256 TEXT, job TEXT, PRIMARY KEY (sha256, job)) WITHOUT ROWID")
-    # Jobs on their way between the live book and their own file, so that a move that was broken off is taken up again.
+    # Jobs on their way between the live book and their own file, so that an interrupted move is resumed.
     made.append("CREATE TABLE moves (job TEXT PRIMARY KEY, step TEXT NOT NULL) WITHOUT ROWID")
     return made + list(_views().values())
 
 
 def _views() -> dict[str, str]:
-    """The views of today's facts, by name."""
+    """The current views, by name."""
     return {"packages": _packages_view(), "attempts": _attempts_view(), "phases": _PHASES_VIEW, "files": _FILES_VIEW}
 
 
 def review(connection: sqlite3.Connection) -> None:
-    """Have the views show today's facts: those of a file that an earlier version made lack some; within a transaction."""
+    """Update the views: those of a file from an earlier version lack some facts; within a transaction."""
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'").fetchall())
     for name, made in _views().items():
         if found.get(name) != made:
@@ -177,12 +176,12 @@ def create(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The schema of a file; 0 where nothing was made yet."""
+    """The schema version of a file; 0 if it is empty."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def is_current(book: Path) -> bool:
-    """Whether a file is a book that this version can read as it is; one that cannot be opened is none."""
+    """Tell whether a file is a book that this version can read as it is; False if it cannot be opened."""
     try:
         with closing(sqlite3.connect(f"{book.absolute().as_uri()}?mode=rw", uri=True)) as connection:
             return version_of(connection) == SCHEMA_VERSION
@@ -191,7 +190,7 @@ def is_current(book: Path) -> bool:
 
 
 def migrate(connection: sqlite3.Connection, *, to: int, migrations: Mapping[int, Migration]) -> None:
-    """Bring a file of an older schema to another version, one after another; within a transaction."""
+    """Migrate a file of an older schema step by step; within a transaction."""
     for version in range(version_of(connection), to):
         for statement in migrations[version]:
             connection.execute(statement)
@@ -200,7 +199,7 @@ def migrate(connection: sqlite3.Connection, *, to: int, migrations: Mapping[int,
 
 
 def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
-    """The indexes that there should be beside the keys, by name; which attributes have one is a setting."""
+    """The wanted indexes besides the keys, by name; a setting chooses the attributes."""
     found = {
         "jobs_live": f"CREATE INDEX jobs_live ON jobs (job_id) WHERE {LIVE}",
         "jobs_sealed": f"CREATE INDEX jobs_sealed ON jobs (job_id) WHERE {SEALED}",
@@ -211,7 +210,7 @@ def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
                 name = index_name(table.name, index)
                 found[name] = _index(table, index, name=name)
     if "state" in indexed:
-        # What is done is most of what there is, and is asked for by job; the rest is what people look for.
+        # Nearly all packages are done, and are looked up by job; people search for the others.
         made = f"CREATE INDEX package_facts_state ON package_facts (state, {_PACKAGE_KEY}) WHERE {UNENDED}"
         found["package_facts_state"] = made
     if "site" in indexed:
@@ -223,7 +222,7 @@ def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
         found[INDEX] = index_statement()
     tags = sorted(name.removeprefix("tag.") for name in indexed if name.startswith("tag."))
     if tags or "tag" in indexed:
-        # The tags of jobs are few among those of packages.
+        # Tags of jobs are few among those of packages.
         found["tags_of_jobs"] = "CREATE INDEX tags_of_jobs ON tags (name, value, job_id) WHERE stage = 0"
     if "tag" not in indexed:
         for tag in tags:
@@ -233,22 +232,22 @@ def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
 
 
 def index_name(table: str, index: Index) -> str:
-    """What an index of the book's own list is called."""
+    """The name of an index of the book's list."""
     return f"{table}_{'_'.join(index.columns)}"
 
 
 def tag_index(tag: str) -> str:
-    """What the index of one tag is called."""
+    """The name of the index of one tag."""
     return f"tags_one_{hashlib.sha256(tag.encode()).hexdigest()[:16]}"
 
 
 def quoted(text: str) -> str:
-    """A text as SQL writes it; an index of a part is used only where the query writes the same."""
+    """A text as an SQL literal; a partial index is used only if the query has the same text."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def reindex(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
-    """Make the indexes that are wanted and drop those that are not; within a transaction."""
+    """Make the wanted indexes and drop the others; within a transaction."""
     wanted = wanted_indexes(indexed)
     if "attempts" in indexed:
         count_attempts(connection)

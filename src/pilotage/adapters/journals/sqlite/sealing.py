@@ -1,8 +1,7 @@
-"""Jobs on their way: out of the live book into a file of their own, back again, or for good.
+"""Moves jobs out of the live book into files of their own, back again, or deletes them.
 
-Every move is written down in `moves` before it begins, goes in short transactions, and can be taken up where it was
-broken off. What decides where a job is read is its row alone, which changes in one transaction: rows that are still
-here, or already here, are not looked at before or after.
+Every move is recorded in `moves` before it begins, works in short transactions, and can be resumed after a crash. The job's row
+alone decides where the job is read, and changes in one transaction: leftover or early rows are ignored.
 
 | step | the job is | what is left when the program dies |
 |---|---|---|
@@ -47,13 +46,12 @@ class Sealing:
     """Moves jobs. Each job makes one move at a time; different jobs do not wait for each other."""
 
     def __init__(self, places: SqlitePlaces, transact: Transact) -> None:
-        """Take where jobs are read, and how something is written durably."""
         self._places = places
         self._transact = transact
         self._moving: set[str] = set()
         self._change = threading.Condition()
         self.reached: Callable[[str], None] = _nobody
-        """Told of every point at which the program may die; for tests."""
+        """Called at every point where the program may die; for tests."""
 
     @property
     def _folder(self) -> Path:
@@ -62,7 +60,7 @@ class Sealing:
     # --- moves ---
 
     def seal(self, job: str) -> None:
-        """Move a finished job into its own file; what is sealed already is left alone."""
+        """Move an ended job into its own file; no effect if it is sealed."""
         with self._alone(job):
             for _ in range(_TRIES_MAX):
                 row = self._row(job)
@@ -70,7 +68,7 @@ class Sealing:
                     return
                 if row.state not in FINAL_NAMES:
                     raise JournalError(
-                        "only a job that is over can be sealed",
+                        "only a job that has ended can be sealed",
                         subject=f"job {job}",
                         expected=" or ".join(sorted(FINAL_NAMES)),
                         got=row.state,
@@ -78,19 +76,17 @@ class Sealing:
                     )
                 if self._seal(row):
                     return
-            raise JournalUnavailable(
-                "events of the job keep coming in", subject=f"job {job}", next_step="seal it later"
-            )
+            raise JournalUnavailable("the job still receives events", subject=f"job {job}", next_step="seal it later")
 
     def _seal(self, row: JobRow) -> bool:
-        """Whether the job was sealed; it is not where something of it was written meanwhile."""
+        """Seal the job; returns False if events of it were written meanwhile."""
         self._step(row.job, "copying")
         try:
             position, hashes = self._write(row)
         except (OSError, sqlite3.Error) as fault:
             self._finish(row.job, "copying")
             raise _unwritten(fault, sealed_path(self._folder, row.job)) from fault
-        # Most of what was written meanwhile is looked at without holding up the writer.
+        # Check most of the new events without blocking the writer.
         quiet, position = self._quiet(row, position)
         self.reached("looked")
         if quiet:
@@ -125,7 +121,7 @@ class Sealing:
             return not _heard_between(book, row.job_id, after=position, last=last), last
 
     def unseal(self, jobs: Collection[str]) -> None:
-        """Bring sealed jobs back into the live book."""
+        """Move sealed jobs back into the live book."""
         for job in jobs:
             with self._alone(job):
                 row = self._row(job)
@@ -144,7 +140,7 @@ class Sealing:
         except FileNotFoundError as missing:
             self._finish(row.job, "arriving")
             raise SealedLost(
-                "a sealed job has no file of its own", subject=f"job {row.job}", next_step=f"bring {path} back"
+                "the file of a sealed job is missing", subject=f"job {row.job}", next_step=f"restore {path}"
             ) from missing
         except SealedLost:
             self._finish(row.job, "arriving")
@@ -157,7 +153,7 @@ class Sealing:
         self._finish(row.job, "arrived")
 
     def purge(self, job: str, *, at: float) -> None:
-        """Forget a job but for its row, which says that it was purged."""
+        """Delete a job except its row, which records that it was purged."""
         with self._alone(job):
             row = self._row(job)
             if row.place == "purged":
@@ -176,7 +172,7 @@ class Sealing:
             self._finish(job, "purging")
 
     def _forget_sealed(self, book: sqlite3.Connection, row: JobRow) -> None:
-        """Count what is forgotten with a file, and take out of it what another job needs."""
+        """Count the deleted events of a file, and save contents that another job needs."""
         try:
             with locations.opened(sealed_path(self._folder, row.job)) as sealed:
                 (events,) = sealed.execute("SELECT count(*) FROM events").fetchone()
@@ -185,12 +181,12 @@ class Sealing:
                     if locations.is_used(book, sha256, but_by=row.job_id):
                         book.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (sha256, content))
         except (FileNotFoundError, SealedLost):
-            return  # what is gone already can still be called gone
+            return  # a lost file can be purged, too
 
-    # --- after a move, or after it was broken off ---
+    # --- after a move, or after a crash ---
 
     def resume(self) -> None:
-        """Bring every move to its end that was broken off; before anything else is done with the book."""
+        """Finish every interrupted move; before any other use of the book."""
         with self._places.live() as book:
             moves = book.execute("SELECT job, step FROM moves").fetchall()
         for job, step in moves:
@@ -199,7 +195,7 @@ class Sealing:
             path.unlink(missing_ok=True)
 
     def _finish(self, job: str, step: str) -> None:
-        """Remove what a step leaves behind, and strike the move off."""
+        """Remove the leftovers of a step, and end the move."""
         row = self._row(job)
         if step in ("leaving", "arriving", "purging"):
             self._clear(row, forgotten=step == "purging")
@@ -211,7 +207,7 @@ class Sealing:
             book.execute("DELETE FROM moves WHERE job = ?", (job,))
 
     def _clear(self, row: JobRow, *, forgotten: bool) -> None:
-        """Take a job's rows out of the live book, a slice at a time; packages with their events, so that none is lost."""
+        """Delete a job's rows from the live book in slices; packages with their events, so that none is lost."""
         while True:
             with self._transact() as book:
                 packages, events = locations.clear_packages(book, row.job_id)
@@ -222,7 +218,7 @@ class Sealing:
                 break
         with self._transact() as book:
             hashes = locations.used_contents(book, row.job_id)
-            # What is purged is gone; what is sealed is found in its file.
+            # Contents of a purged job are deleted; those of a sealed job are in its file.
             unused = [each for each in hashes if not locations.is_used(book, each, but_by=row.job_id)]
             book.executemany("DELETE FROM contents WHERE sha256 = ?", [(each,) for each in unused])
             events = locations.clear_job(book, row.job_id, tags_too=forgotten)
@@ -239,7 +235,7 @@ class Sealing:
         with self._places.live() as book:
             found = jobs_named(book, [job])
         if not found:
-            raise JournalError("no such job is known here", subject=f"job {job}")
+            raise JournalError("no such job", subject=f"job {job}")
         return found[0]
 
     @contextmanager
@@ -256,7 +252,7 @@ class Sealing:
 
 
 def _nobody(point: str) -> None:
-    """Nobody is told of a point."""
+    """Do nothing."""
 
 
 def _unwritten(fault: OSError | sqlite3.Error, path: Path) -> JournalError:
