@@ -1,7 +1,7 @@
-"""From bytes to checked events: each event of a batch by itself, so that a bad one does not take the good ones with it.
+"""Decodes and checks events: each event of a batch on its own, so that a bad one does not reject the good ones.
 
-A payload carries a version. Every version that was ever written can still be read: an upcaster for each old one turns
-it into the next, until it is today's.
+A payload has a version. Every version ever written can still be read: one upcaster per old version turns it into the
+next.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from pilotage.model.events.payloads import (
     Tagged,
 )
 
-# A batch as the texts of its events, where one of them is such that the strict reader cannot read the batch.
+# Splits a batch into the texts of its events if one of them makes the strict decoder fail.
 
 CUT_BYTES_MAX = 1_100_000
-"""A longer body is not cut: that would take too long for who waits meanwhile, and those who collect events send shorter ones."""
+"""A longer body is not split: that would block the server too long, and couriers send shorter ones."""
 
 _BLANKS = b" \t\n\r"
 _HEAD = re.compile(rb'[ \t\n\r]*\{[ \t\n\r]*"events"[ \t\n\r]*:[ \t\n\r]*\[')
 _TAIL = re.compile(rb"[ \t\n\r]*\}[ \t\n\r]*")
-# A text in quotes is one piece, whatever stands in it; a quote by itself begins one that does not end.
+# A quoted string is one piece, whatever it contains; a single quote begins one that does not end.
 _PIECE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]},"]', re.DOTALL)
 
 
 def lenient_texts(body: bytes) -> list[bytes] | None:
-    """The text of each event of `{"events": […]}` as a lenient reader has it; None where the body has another form.
+    """The text of each event of `{"events": […]}`, by a lenient decoder; None if the body has another form.
 
-    Where one of them is nested so deeply that no reader can follow, the body is cut without being read.
+    If an event is nested too deeply for any decoder, the body is split without decoding.
     """
     try:
         found = json.loads(body.decode("utf-8", "surrogateescape"))
@@ -69,9 +69,9 @@ def lenient_texts(body: bytes) -> list[bytes] | None:
 
 
 def event_texts(body: bytes) -> list[bytes] | None:
-    """The text of each event of `{"events": […]}`, in order; None where the body has another form, or is too long.
+    """The text of each event of `{"events": […]}`, in order; None if the body has another form, or is too long.
 
-    Whether a text is JSON is for who reads it: here only brackets and quotes are looked at.
+    It only matches brackets and quotes; whether a text is JSON is checked later.
     """
     head = _HEAD.match(body)
     if head is None or len(body) > CUT_BYTES_MAX:
@@ -83,7 +83,7 @@ def event_texts(body: bytes) -> list[bytes] | None:
         if mark[0] in b"[{":
             opened += mark
         elif mark in b"]}" and opened:
-            if opened.pop() + 2 != mark[0]:  # so far are those of a pair from each other
+            if opened.pop() + 2 != mark[0]:  # the distance of the two brackets of a pair in ASCII
                 return None
         elif mark in (b",", b"]") and not opened:
             texts.append(body[start : piece.start()].strip(_BLANKS))
@@ -103,14 +103,14 @@ RefusalCode = Literal[
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 UPCASTERS: Mapping[tuple[str, int], Upcaster] = {}
-"""For each type and old version, what makes the next version of it."""
+"""For each type and old version, the function that makes the next version."""
 
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why one event of a batch was not taken."""
+    """Why one event of a batch was refused."""
 
     index: int
     code: RefusalCode
@@ -118,21 +118,23 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large an event may be, and what is refused now that was taken once."""
+    """Size limits of events, and checks that older versions did not have."""
 
     event_bytes_max: int = 4 * 1024 * 1024
     tag_bytes_max: int = 64 * 1024
     line_breaks_in_names: bool = False  # at their ends
 
 
-PLACES_MAX = 8192  # the last ones are remembered, and at most as many again
+DEFAULT_LIMITS = Limits()
+
+PLACES_MAX = 8192  # packages in the cache, at most twice as many
 
 Place = tuple[int, int, int]
 """The stage, line and number of a package."""
 
 
 class Checked(msgspec.Struct, frozen=True, gc=False):
-    """An event that is well formed, with its subject and payload read."""
+    """A well-formed event, with its decoded subject and payload."""
 
     index: int
     event: Event
@@ -142,7 +144,7 @@ class Checked(msgspec.Struct, frozen=True, gc=False):
 
 
 _Manner = tuple[str, bool, str, int, str, str | None]
-"""The type of an event about a package, whether it is about no attempt, its source, version, stream and job."""
+"""Key of events about packages that are checked alike: type, whether without an attempt, source, version, stream, job."""
 
 
 class _Refused(Exception):
@@ -161,16 +163,16 @@ class _BatchOfText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MalformedBatch(Exception):
-    """The body is not a batch at all: nothing in it could be read."""
+    """The body is not a batch: nothing in it could be decoded."""
 
 
 class Codec:
-    """Reads batches. Remembers what it has found well formed, since the same few names come again and again."""
+    """Decodes batches. Caches well-formed names, since the same few come again and again."""
 
     def __init__(
         self,
         *,
-        limits: Limits = Limits(),  # noqa: B008 # frozen
+        limits: Limits = DEFAULT_LIMITS,
         types: Mapping[str, EventType] = EVENT_TYPES,
         upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
     ) -> None:
@@ -184,7 +186,7 @@ class Codec:
         self._payloads: dict[str, msgspec.json.Decoder[Payload]] = {
             name: msgspec.json.Decoder(each.payload) for name, each in types.items()
         }
-        # What an agent may say of an attempt, and nothing limits besides: the version of today, and what reads it.
+        # Events of an agent about an attempt, without other limits: the current version, and its decoder.
         self._own: dict[str, tuple[int, Callable[[msgspec.Raw], Payload]]] = {
             name: (each.version, self._payloads[name].decode)
             for name, each in types.items()
@@ -200,15 +202,15 @@ class Codec:
     def read_batch(
         self, body: bytes | bytearray | memoryview, *, count_max: int = COUNTER_MAX
     ) -> tuple[list[Checked], list[Refusal], int]:
-        """The well-formed events of `{"events": […]}`, why others were refused, and how many there were in all.
+        """The well-formed events of `{"events": […]}`, the refusals of others, and the total number.
 
-        Where they are more than `count_max` and one of them is bad, the others are not read.
+        If there are more than `count_max` and one is bad, the others are not decoded.
         """
         limit = self._limits.event_bytes_max
         try:
             events = self._whole.decode(body).events
         except _UNREADABLE:
-            pass  # one of them is bad: each is read by itself
+            pass  # one of them is bad: decode each on its own
         else:
             if len(body) <= limit or all(len(memoryview(event.data)) <= limit for event in events):
                 return *self._check_decoded(events), len(events)
@@ -225,7 +227,7 @@ class Codec:
     def _texts(self, body: bytes | bytearray | memoryview) -> Sequence[bytes | msgspec.Raw]:
         """The text of each event.
 
-        What only a lenient reader takes (half a surrogate pair, NaN) is for the one event to answer for that has it.
+        Text that only a lenient decoder accepts (half a surrogate pair, NaN) must only reject its own event.
         """
         try:
             return self._batch.decode(body).events
@@ -236,12 +238,12 @@ class Codec:
             return texts
 
     def without_limits(self) -> Codec:
-        """One that reads what was taken before, whatever the limits are today."""
+        """A codec for events that were accepted before, whatever the limits are now."""
         limits = Limits(event_bytes_max=COUNTER_MAX, tag_bytes_max=COUNTER_MAX, line_breaks_in_names=True)
         return Codec(limits=limits, types=self._types, upcasters=self._upcasters)
 
     def read(self, text: bytes | msgspec.Raw, index: int) -> Checked | Refusal:
-        """One event from its JSON text, which stands at an index of its batch."""
+        """Decode one event, at an index of its batch."""
         try:
             if len(bytes(text)) > self._limits.event_bytes_max:
                 return _too_large(index, "an event", self._limits.event_bytes_max)
@@ -251,9 +253,9 @@ class Codec:
         return self.check(event, index)
 
     def check_own(self, event: Event, place: Place) -> Checked | Refusal:
-        """As `check`, for what an agent says of an attempt, and an epoch, that were found at a place.
+        """Like `check`, for an agent's event about an attempt and epoch that were found at a place.
 
-        Whoever asks has looked at its number.
+        The caller has checked its number.
         """
         known = self._own.get(event.type)
         if (
@@ -264,15 +266,15 @@ class Codec:
             and event.stream in self._streams
             and 0 <= event.seen <= COUNTER_MAX
             and 0 <= event.time < TIME_MAX
-        ):  # what it is about was well formed when it came to be
+        ):  # its subject was checked when the attempt was made
             try:
                 return Checked(0, event, "attempt", place, known[1](event.data))
             except _UNREADABLE:
-                pass  # said below, with what is wrong
+                pass  # `check` below reports the fault
         return self.check(event)
 
     def check(self, event: Event, index: int = 0) -> Checked | Refusal:
-        """One event that is already a value."""
+        """Check one decoded event."""
         package, attempt = event.package, event.attempt
         kind: SubjectKind
         try:
@@ -288,7 +290,7 @@ class Codec:
                 and 0 <= event.seen <= COUNTER_MAX
                 and 0 <= event.time < TIME_MAX
                 and (place := self._places.get(package) or self._place_of(package)) is not None
-            ):  # as most are: nothing is wrong with it but, perhaps, its payload
+            ):  # the usual case: only its payload may be wrong
                 kind = "attempt"
             else:
                 kind, place = self._subject(event)
@@ -306,7 +308,7 @@ class Codec:
         return Checked(index, event, kind, place, data)
 
     def _check_decoded(self, events: Sequence[Event]) -> tuple[list[Checked], list[Refusal]]:
-        """As `check`, for events whose numbers the decoder has seen to: an event like those before it in one go."""
+        """Like `check`, for events from the decoder, which checked their numbers; takes a fast path for repeated kinds."""
         checked: list[Checked] = []
         refused: list[Refusal] = []
         places, voices = self._places, self._voices
@@ -321,7 +323,7 @@ class Codec:
                     try:
                         keep(Checked(index, event, kind, place, decode(event.data)))
                     except _UNREADABLE:
-                        pass  # said below, with what is wrong
+                        pass  # `check` below reports the fault
                     else:
                         continue
             found = self.check(event, index)
@@ -333,7 +335,7 @@ class Codec:
         return checked, refused
 
     def _hear(self, one: Checked) -> None:
-        """Know an event about a package again that has the same voice, unless something else limits what it may say."""
+        """Cache an event's kind for the fast path, unless other limits apply to it."""
         event = one.event
         reader = self._readers.get((event.type, one.kind, event.source, event.version))
         if one.place is None or reader is None or event.type == "Tagged":
@@ -344,7 +346,7 @@ class Codec:
         self._voices[manner] = (reader.decode, one.kind)
 
     def check_all(self, events: Sequence[Event]) -> tuple[list[Checked], list[Refusal]]:
-        """Events that never were text."""
+        """Check events that were not decoded from text."""
         found = [self.check(event, index) for index, event in enumerate(events)]
         return [one for one in found if isinstance(one, Checked)], [one for one in found if isinstance(one, Refusal)]
 
@@ -353,7 +355,7 @@ class Codec:
         kind = subject_kind(event)
         if kind is None:
             raise _Refused(
-                "malformed", "the subject is one of: job; job and package; job, package and attempt; pilot; site; none"
+                "malformed", "the subject must be: job; job and package; job, package and attempt; pilot; site; or none"
             )
         if event.job is not None and event.job not in self._jobs:
             _remember(self._jobs, event.job, JOB_ID, "job id")
@@ -361,7 +363,7 @@ class Codec:
         if name is not None and name not in self._names:
             _remember(self._names, name, NAME, f"{kind} name")
         if event.attempt is not None and not (1 <= event.attempt <= ATTEMPT_MAX):
-            raise _Refused("malformed", f"attempt {event.attempt}: attempts count from 1")
+            raise _Refused("malformed", f"attempt {event.attempt}: attempts are numbered from 1")
         text = event.package
         if text is None:
             return kind, None
@@ -376,33 +378,33 @@ class Codec:
             return None
         if len(self._places) >= 2 * PLACES_MAX:
             for older in list(self._places)[:PLACES_MAX]:
-                self._places.pop(older, None)  # another thread may have done so
+                self._places.pop(older, None)  # another thread may have removed it
         stage, line, number = found.groups()
         place = self._places[text] = (int(stage), int(line), int(number))
         return place
 
     def _clock(self, event: Event) -> None:
         if not (1 <= event.n <= COUNTER_MAX):
-            raise _Refused("malformed", f"n is {event.n}: it counts from 1 to {COUNTER_MAX}")
+            raise _Refused("malformed", f"n is {event.n}: it must be from 1 to {COUNTER_MAX}")
         if event.stream not in self._streams:
             _remember(self._streams, event.stream, STREAM, "stream")
         if not (1 <= event.epoch <= COUNTER_MAX) or not (0 <= event.seen <= COUNTER_MAX):
             said = f"clock ({event.epoch}, {event.seen})"
-            raise _Refused("malformed", f"{said}: an epoch counts from 1, a position from 0")
-        if not (0 <= event.time < TIME_MAX):  # which is so of no number too
+            raise _Refused("malformed", f"{said}: an epoch is at least 1, a position at least 0")
+        if not (0 <= event.time < TIME_MAX):  # also true for NaN
             raise _Refused("malformed", f"time {event.time} is not in seconds since 1970")
 
     def _payload(self, event: Event, kind: SubjectKind) -> Payload:
         known = self._types.get(event.type)
         if known is None:
             hint = did_you_mean(event.type[:64], self._types)
-            raise _Refused("unknown_type", f"no event is called {_short(event.type)!r}{f'; {hint}' if hint else ''}")
+            raise _Refused("unknown_type", f"unknown event type {_short(event.type)!r}{f'; {hint}' if hint else ''}")
         if kind not in known.subjects:
             about = " or ".join(sorted(known.subjects))
-            raise _Refused("malformed", f"{event.type} is about a {about}, and this one about a {kind}")
+            raise _Refused("malformed", f"{event.type} is about a {about}, but this one is about a {kind}")
         if event.source not in known.sources:
             writers = " or ".join(sorted(known.sources))
-            raise _Refused("forbidden", f"{event.type} comes from the {writers} alone, not from {event.source}")
+            raise _Refused("forbidden", f"only the {writers} may send {event.type}, not {event.source}")
         if event.version != known.version:
             data = self._payloads[event.type].decode(self._upcast(event, known))
         else:
@@ -446,7 +448,7 @@ class Codec:
 
 
 def _check_line_breaks(data: Payload) -> None:
-    """Refuse a name that ends with a line break: the `$` of a pattern lets it pass, and no reader sees it."""
+    """Refuse a name that ends with a line break: the `$` of a pattern accepts it, and people do not see it."""
     names: tuple[str, ...] = ()
     if isinstance(data, Tagged):
         names = (data.name,)
@@ -458,12 +460,12 @@ def _check_line_breaks(data: Payload) -> None:
         names = tuple(name for rule in data.rules for name in (rule.principal, *rule.rights))
     for name in names:
         if name.endswith("\n"):
-            raise _Refused("malformed", f"{_short(name)!r} ends with a line break, which no name does")
+            raise _Refused("malformed", f"{_short(name)!r} must not end with a line break")
 
 
 def _remember(names: set[str], name: str, pattern: re.Pattern[str], what: str) -> None:
     if pattern.fullmatch(name) is None:
-        raise _Refused("malformed", f"{what} {_short(name)!r} is not a well-formed one")
+        raise _Refused("malformed", f"{what} {_short(name)!r} is malformed")
     if len(names) >= 65_536:
         names.clear()
     names.add(name)

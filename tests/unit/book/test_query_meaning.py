@@ -131,14 +131,14 @@ def test_an_index_serves(text: str, target: Target, attributes: tuple[str, ...])
         ("all", Target.PACKAGES, "got no condition"),
         ("all", Target.EVENTS, "one of job, position, got no condition"),
         ("node=n1", Target.PACKAGES, "node, which is not indexed"),
-        ("site!=a", Target.PACKAGES, "site !=, which no index answers"),
-        ("job not in (a)", Target.PACKAGES, "job not in, which no index answers"),
+        ("site!=a", Target.PACKAGES, "site !=, which no index serves"),
+        ("job not in (a)", Target.PACKAGES, "job not in, which no index serves"),
         (
             "(site=a or node=n1)",
             Target.PACKAGES,
             "one of job, name, parent, tag.NAME, owner, site, state, submitted, got node",
         ),
-        ("held=yes", Target.JOBS, "ask for less"),
+        ("held=yes", Target.JOBS, "narrow it down"),
         ("type=SiteProbed", Target.EVENTS, "`job=ID and …`, or `position>N and …`"),
     ],
 )
@@ -201,7 +201,7 @@ def test_a_cursor_of_another_query_is_refused(query: str, target: Target, words:
 
 @pytest.mark.parametrize("key", [(2**70,), ("\ud800",), ("x" * 3000,), (float("nan"),)])
 def test_a_key_that_no_cursor_can_hold_is_refused(key: tuple[str | int | float, ...]) -> None:
-    with pytest.raises(CursorError, match="no cursor can hold this key"):
+    with pytest.raises(CursorError, match="this key does not fit into a cursor"):
         encode_cursor(EVERYTHING, Target.JOBS, Cursor(key=key, now=0.0))
 
 

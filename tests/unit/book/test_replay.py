@@ -45,7 +45,9 @@ def other(event: Event) -> Event:
 
 
 def known_otherwise(event: Event) -> str:
-    return f"{event.source} {event.stream} {event.n} is known with other content, or was heard and is no longer kept"
+    return (
+        f"{event.source} {event.stream} {event.n} is known with other content, or was received and is no longer stored"
+    )
 
 
 def test_what_was_kept_is_as_it_came(book: MemoryBook) -> None:

@@ -268,8 +268,8 @@ def test_an_event_that_its_component_cannot_mean_counts_and_is_told() -> None:
     imported = read_ulm(job.text(), file="f")
     assert [(each.state, each.events) for each in imported.jobs] == [(State.SUBMITTED, 3)]
     assert [warning.message for warning in imported.warnings] == [
-        "Accepted from Application says nothing about a state",
-        "Done from LogMonitor with the result PERHAPS says nothing about a state",
+        "Accepted from Application has no effect on a state",
+        "Done from LogMonitor with the result PERHAPS has no effect on a state",
     ]
 
 

@@ -214,7 +214,7 @@ def test_a_batch_system_that_does_not_answer_is_not_chosen_and_nothing_is_writte
     for words in ([], ["--kind", "gridengine"]):
         told = refused("site", "add", "farm", *words)
         assert "no batch system answers there" in told
-        assert "gridengine 8.1.9: qstat printed no whole document" in told
+        assert "gridengine 8.1.9: qstat printed an incomplete document" in told
         assert "--setup 'module load" in told
     dead.schedulers, dead.answers = {"sbatch": "slurm 22.05.8"}, False
     assert "slurm 22.05.8: Unable to contact slurm controller" in refused("site", "add", "farm")

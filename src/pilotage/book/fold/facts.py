@@ -1,7 +1,7 @@
-"""What each event adds to what is known: one function per type, each setting the registers that the event speaks of.
+"""Adds events to facts: one function per event type, each setting the registers that the event speaks of.
 
-A register is set only by an event with a greater key than the one that set it before, so any order, any repetition and
-any delay of the same events leaves the same values. Nothing here knows what came first.
+A register is set only by an event with a greater key than the last one, so that order, repetition and delay of the same
+events do not change the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _tags = msgspec.json.Decoder(dict[str, tuple[str, tuple[int, int, int, int, str]
 def on_attempt_created(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptCreated, position: int
 ) -> None:
-    """A try at a site; with a lease it runs from now on."""
+    """An attempt at a site was created; with a lease it runs from now on."""
     if holds(row.keys, Register.CREATED, key):
         row.created_at = event.time
         row.site = data.site
@@ -40,7 +40,7 @@ def on_attempt_created(
 def on_attempt_queued(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptQueued, position: int
 ) -> None:
-    """In a queue, or offered to pilots."""
+    """It is in a queue, or offered to pilots."""
     if holds(row.keys, Register.QUEUED, key):
         row.queued_at = event.time
         row.native_id = data.native_id
@@ -61,7 +61,7 @@ def on_attempt_started(
 def on_attempt_suspected(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptSuspected, position: int
 ) -> None:
-    """Its lease was lost."""
+    """Its lease has expired."""
     if holds(row.keys, Register.SUSPECTED, key):
         row.suspected_at, row.recovered_at, row.lost_at, row.lost_reason = event.time, None, None, None
 
@@ -69,13 +69,13 @@ def on_attempt_suspected(
 def on_attempt_recovered(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptRecovered, position: int
 ) -> None:
-    """Its lease holds again, whatever was suspected before."""
+    """Its lease holds again."""
     if holds(row.keys, Register.SUSPECTED, key):
         row.suspected_at, row.recovered_at, row.lost_at, row.lost_reason = None, event.time, None, None
 
 
 def on_attempt_lost(row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptLost, position: int) -> None:
-    """Nobody waits for it any more."""
+    """It is given up as lost."""
     if holds(row.keys, Register.SUSPECTED, key):
         row.suspected_at, row.recovered_at, row.lost_at, row.lost_reason = None, None, event.time, data.reason
 
@@ -83,7 +83,7 @@ def on_attempt_lost(row: AttemptFacts, key: StoredKey, event: Event, data: paylo
 def on_phase_entered(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.PhaseEntered, position: int
 ) -> None:
-    """A long phase has begun."""
+    """It entered a long phase."""
     if holds(row.keys, Register.PHASE, key):
         row.phase = data.phase
         row.phase_at = event.time
@@ -92,7 +92,7 @@ def on_phase_entered(
 def on_outputs_staged(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.OutputsStaged, position: int
 ) -> None:
-    """Outputs wait for a grant."""
+    """Its outputs are staged."""
     if holds(row.keys, Register.STAGED, key):
         row.staged_at = event.time
         row.staged_position = position
@@ -101,11 +101,11 @@ def on_outputs_staged(
 def on_attempt_finished(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptFinished, position: int
 ) -> None:
-    """It is over; for a short attempt the staged outputs ride along."""
+    """It has ended; for a short attempt the staged outputs come with the same event."""
     if holds(row.keys, Register.FINISHED, key):
         row.finished_at = event.time
         row.exit_code = data.exit_code.value
-        # To look is a fraction of the price of setting, and most attempts end well.
+        # A comparison is much cheaper than an assignment, and most attempts succeed.
         if data.exit_message or row.exit_message:
             row.exit_message = data.exit_message or None
         if row.reason != data.reason:
@@ -135,7 +135,7 @@ def on_attempt_finished(
 def on_commit_granted(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.CommitGranted, position: int
 ) -> None:
-    """Its outputs are the package's."""
+    """Its outputs are those of the package."""
     if holds(row.keys, Register.GRANTED, key):
         row.granted_at = event.time
 
@@ -149,7 +149,7 @@ _OF_AN_EPOCH = (
 
 
 def open_epoch(row: PackageFacts, epoch: int) -> bool:
-    """Whether facts of an epoch count; those of a higher one than before put the earlier ones aside."""
+    """Tell whether facts of an epoch count; a higher epoch resets those of the earlier ones."""
     if epoch == row.epoch:
         return True
     if epoch < row.epoch:
@@ -164,7 +164,7 @@ def open_epoch(row: PackageFacts, epoch: int) -> bool:
 
 
 def on_package_registered(row: PackageFacts, key: StoredKey, event: Event, data: payloads.PackageRegistered) -> None:
-    """It exists, whatever the shape of its job says."""
+    """The package exists, whatever the shape of its job says."""
     if takes(row.keys, Register.REGISTERED, key):
         row.registered_at = event.time
         row.registered_activity = data.activity
@@ -183,13 +183,13 @@ def on_unbound(row: PackageFacts, key: StoredKey, event: Event, data: payloads.U
 
 
 def on_cancel_accepted(row: PackageFacts, key: StoredKey, event: Event, data: payloads.CancelAccepted) -> None:
-    """It will not be done."""
+    """Cancelled."""
     if takes(row.keys, Register.CANCELLED, key):
         row.cancelled_at = event.time
 
 
 def on_aborted(row: PackageFacts, key: StoredKey, event: Event, data: payloads.Aborted) -> None:
-    """It was given up."""
+    """Aborted."""
     if takes(row.keys, Register.ABORTED, key):
         row.aborted_at, row.cause = event.time, data.cause
         row.cause_message, row.upstream = data.message or None, data.upstream
@@ -214,19 +214,19 @@ def on_replica_wanted(row: PackageFacts, key: StoredKey, event: Event, data: pay
 
 
 def on_held(row: PackageFacts, key: StoredKey, event: Event, data: payloads.Held | payloads.Released) -> None:
-    """Held or released: the operation with the higher number stands, whatever epoch it came in."""
+    """Held or released: the operation with the higher number counts, in any epoch."""
     if takes(row.keys, Register.HOLD, (data.operation, *key[1:])):
         row.held, row.hold_set_at = int(isinstance(data, payloads.Held)), event.time
 
 
 def on_dropped(row: PackageFacts, key: StoredKey, event: Event, data: payloads.Dropped | payloads.Restored) -> None:
-    """Dropped or restored, by operation number as well."""
+    """Dropped or restored, also by operation number."""
     if takes(row.keys, Register.DROP, (data.operation, *key[1:])):
         row.dropped = int(isinstance(data, payloads.Dropped))
 
 
 def on_tagged(tags: dict[str, tuple[str, StoredKey]], key: StoredKey, name: str, value: str) -> bool:
-    """Whether a tag takes its place among those of a job or a package, or a later value stands."""
+    """Set a tag of a job or a package; returns whether this value counts."""
     before = tags.get(name)
     if before is not None and before[1] >= key:
         return False
@@ -235,12 +235,12 @@ def on_tagged(tags: dict[str, tuple[str, StoredKey]], key: StoredKey, name: str,
 
 
 def tags_of(tags: Mapping[str, tuple[str, StoredKey]]) -> dict[str, str]:
-    """The values of tags, without what they were set by."""
+    """The values of tags, without their keys."""
     return {name: tags[name][0] for name in sorted(tags)}
 
 
 def read_tags(text: str) -> dict[str, tuple[str, StoredKey]]:
-    """The tags of a job from the text that is stored."""
+    """Decode the stored tags of a job."""
     return _tags.decode(text)
 
 
@@ -248,7 +248,7 @@ def read_tags(text: str) -> dict[str, tuple[str, StoredKey]]:
 
 
 def open_job_epoch(row: JobRow, keys: Keys, epoch: int) -> bool:
-    """As `open_epoch`, for a job; its acceptance holds for every epoch."""
+    """Like `open_epoch`, for a job; its acceptance holds for every epoch."""
     if epoch == row.epoch:
         return True
     if epoch < row.epoch:
@@ -262,7 +262,7 @@ def open_job_epoch(row: JobRow, keys: Keys, epoch: int) -> bool:
 
 
 def on_job_held(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Held | payloads.Released) -> None:
-    """As `on_held`, for a job."""
+    """Like `on_held`, for a job."""
     if takes(keys, Register.HOLD, (data.operation, *key[1:])):
         row.held = int(isinstance(data, payloads.Held))
 
@@ -282,19 +282,19 @@ def on_job_registered(row: JobRow, keys: Keys, key: StoredKey, event: Event, dat
 
 
 def on_job_accepted(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.JobAccepted) -> None:
-    """Its packages are waited on."""
+    """The job was accepted: its packages wait."""
     if takes(keys, Register.ACCEPTED, key):
         row.accepted_at = event.time
 
 
 def on_owner_set(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.OwnerSet) -> None:
-    """Another owner."""
+    """The job has another owner."""
     if takes(keys, Register.OWNER, key):
         row.owner = data.owner
 
 
 def on_access_set(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.AccessSet) -> None:
-    """Another access list."""
+    """The job has another access list."""
     if takes(keys, Register.ACCESS, key):
         row.access = _text(data.rules)
 
@@ -306,13 +306,13 @@ def on_job_cancelled(row: JobRow, keys: Keys, key: StoredKey, event: Event, data
 
 
 def on_job_aborted(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Aborted) -> None:
-    """The whole job was given up."""
+    """The whole job was aborted."""
     if takes(keys, Register.ABORTED, key):
         row.aborted_at, row.cause, row.cause_message = event.time, data.cause, data.message or None
 
 
 def on_job_cleared(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Cleared) -> None:
-    """Everything was handed over, or its time was over."""
+    """All outputs were handed over, or expired."""
     if takes(keys, Register.CLEARED, key):
         row.cleared_at, row.cleared_by = event.time, data.by
 
@@ -335,7 +335,7 @@ _RUNS = (
 
 
 def on_anything_run(row: JobRow, event: Event, data: payloads.Payload) -> None:
-    """The job first ran then, if the event tells of anything that ran; asked only where it is earlier than before."""
+    """Set when the job first ran, if the event shows that an attempt ran; called only for an earlier time."""
     if isinstance(data, _RUNS) or (isinstance(data, payloads.AttemptCreated) and data.lease_seconds is not None):
         row.started_at = event.time
 
@@ -344,7 +344,7 @@ def on_anything_run(row: JobRow, event: Event, data: payloads.Payload) -> None:
 
 
 def on_pilot(row: PilotRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Payload) -> None:
-    """A pilot was asked for, speaks, or is gone."""
+    """A pilot was requested, started, or ended."""
     if isinstance(data, payloads.PilotEnded):
         if takes(keys, Register.ENDED, key):
             row.ended_at, row.reason, row.stderr = event.time, data.reason, data.stderr or None
@@ -361,7 +361,7 @@ def on_pilot(row: PilotRow, keys: Keys, key: StoredKey, event: Event, data: payl
 
 
 def on_node_described(row: NodeRow, keys: Keys, key: StoredKey, event: Event, data: payloads.NodeDescribed) -> None:
-    """A computer described itself."""
+    """An agent described its computer."""
     if takes(keys, Register.DESCRIBED, key):
         row.site = data.site or event.site
         row.cores, row.memory_bytes, row.system = data.cores, data.memory_bytes, data.system

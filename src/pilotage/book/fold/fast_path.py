@@ -1,10 +1,9 @@
-"""Short lives: packages of which nothing is told but that they were begun once, and that they ended well.
+"""Joins short lives: packages whose only events are the start, the end and the grant of one successful attempt.
 
-Most packages are so, and their row follows from their two or three events at a glance: each register is set once, nothing
-competes for it, and there is only one state that it can be. So the row is made of them at once, without what all others
-need: registers that are compared, facts that are added one by one, and a state that is settled from them. Whatever else is
-told of a package, before, beside or after, goes that longer way, which comes to the same row. A property test holds the
-two together.
+Most packages are like that, and their row follows directly from these two or three events: each register is set once,
+without competition, and only one state is possible. So the row is made at once, without comparing registers, adding
+facts one by one, and deriving the state. A package with any other event, before, between or after, takes the general
+path, which gives the same row. A property test compares the two.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from pilotage.model.events.events import SOURCE_RANKS
 from pilotage.model.events.payloads import AttemptCreated, AttemptFinished, CommitGranted
 from pilotage.model.states import ExitCodeGasw
 
-# A stage while a batch is joined: its shape, and its histogram and that of its job, which change with its packages.
+# A stage while a batch is joined: its shape, and the histograms of the stage and its job.
 
 _RUNS: shapes.Standing = (RUNNING, 0, 1, 0)
 _DONE: shapes.Standing = (DONE, 0, 1, 1)
 
 
 class StageWork:
-    """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
+    """A stage whose histogram may change; packages without events are taken out and put back at the end."""
 
     __slots__ = ("began", "granted", "job", "keys", "known", "moves", "new", "row", "shape")
 
     def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
-        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
+        """Take the packages without events out of the histograms of the stage and of its job."""
         self.row = row
         self.job = job
         self.new = new
         self.keys: Keys = keys_of(row)
         self.moves: dict[tuple[shapes.Standing | None, shapes.Standing | None], int] = {}
         self.known = known_of(job)
-        self.began: list[Begun | Ended] = []  # the short lives of this stage that did in this batch,
+        self.began: list[Begun | Ended] = []  # the short lives of this stage that began in this batch,
         self.granted: list[Ended] = []  # and those that ended in it
-        self.shape: Shape = shape_of(row.shape, stage=row.stage)  # the packages it has
+        self.shape: Shape = shape_of(row.shape, stage=row.stage)
         self.count((default_state(job_before), 0, 0, 0), -shapes.untouched(row))
 
     def count(self, what: shapes.Standing, by: int) -> None:
@@ -54,7 +53,7 @@ class StageWork:
         shapes.count(self.job, what, by)
 
     def expect(self, text: str) -> None:
-        """Give the stage another shape."""
+        """Set another shape."""
         before, late_before = self.row.expected, self.row.late
         self.row.shape = text
         shape = self.shape = shape_of(text, stage=self.row.stage)
@@ -63,17 +62,17 @@ class StageWork:
         self.job.late += self.row.late - late_before
 
     def touch(self, by: int) -> None:
-        """Count a package of the shape as heard of."""
+        """Count a package of the shape as having events."""
         self.row.touched += by
         self.job.touched += by
 
     @property
     def is_rumour(self) -> bool:
-        """Whether nothing is known of it: no shape, and no package that counts."""
+        """Tell whether the stage is not known to exist: it has no shape, and no package that counts."""
         return self.new and not self.keys and not any(getattr(self.row, name) for name in Counted.__struct_fields__)
 
     def close(self) -> None:
-        """Count the packages that moved, and put the untouched ones where the job says they stand."""
+        """Count the changed packages, and those without events in the state of the job."""
         for (before, after), count in self.moves.items():
             if before is not None:
                 self.count(before, -count)
@@ -88,12 +87,12 @@ class StageWork:
 
 
 def known_of(job: JobRow) -> tuple[float, float]:
-    """When a job was submitted and accepted, as statistics take it; no batch with short lives changes that."""
+    """When a job was submitted and accepted, for statistics; a batch with short lives does not change that."""
     return job.submitted_at or NEVER, job.accepted_at or NEVER
 
 
 def short_lives(stages: Iterable[StageWork]) -> Iterator[tuple[JobRow, Lives]]:
-    """The short lives of each job, gathered from its stages."""
+    """The short lives of each job, collected from its stages."""
     jobs: dict[int, tuple[JobRow, list[Begun | Ended], list[Ended]]] = {}
     for stage in stages:
         if stage.began or stage.granted:
@@ -104,7 +103,7 @@ def short_lives(stages: Iterable[StageWork]) -> Iterator[tuple[JobRow, Lives]]:
 
 
 def tell_of_lives(job: JobRow, lives: Lives) -> None:
-    """Tell a job of short lives: when it was heard of, when it first ran and when it last ended something."""
+    """Update a job's times by short lives: last event, first run, last end."""
     began, finished, granted = lives.began, lives.finished, lives.granted
     told = [*began, *finished, *granted]
     first, last = min(told), max(told)
@@ -118,29 +117,29 @@ def tell_of_lives(job: JobRow, lives: Lives) -> None:
 _SUCCESS = ExitCodeGasw.SUCCESS
 
 Told = Mapping[PackageKey, int | list[int]]
-"""For each package, which of the fresh events are about it, or which one is."""
+"""For each package, the number of its fresh event, or their numbers."""
 Others = dict[PackageKey, int | list[int]]
 Stages = Mapping[tuple[int, int], StageWork]
 
 
 class ShortLives:
-    """The packages of one batch whose life is short, as far as it has come.
+    """The short lives of one batch, as far as they have come.
 
-    What runs here runs for most packages there are, so it takes as few steps as possible.
+    This code runs for most packages, so it takes as few steps as possible.
     """
 
     __slots__ = ("_first", "_fresh", "begun", "ended", "lived")
 
     def __init__(self, fresh: Sequence[Checked], *, first: int) -> None:
-        """Look at fresh events, which are stored from the position `first` on; without any, no life is taken for short."""
+        """Take the fresh events, stored from the position `first` on; without any, no life counts as short."""
         self._fresh = fresh
         self._first = first
-        self.begun: dict[PackageKey, Begun] = {}  # of packages that had no row, and whose life has not ended yet
-        self.lived: dict[PackageKey, Ended] = {}  # of packages that had none, and lived their whole life in this batch
-        self.ended: dict[PackageKey, Ended] = {}  # of packages that had one, since they were begun
+        self.begun: dict[PackageKey, Begun] = {}  # packages without a row, whose life has not ended
+        self.lived: dict[PackageKey, Ended] = {}  # packages without a row, whose whole life is in this batch
+        self.ended: dict[PackageKey, Ended] = {}  # packages with a row, whose life has ended in this batch
 
     def end(self, told: Told, begun: Mapping[PackageKey, Begun], stages: Stages) -> Others:
-        """Take the two events that end a short life which was begun; the packages of which something else is told."""
+        """Join the two events that end a begun short life; returns the packages with other events."""
         if not self._fresh:
             return dict(told)
         others: Others = {}
@@ -151,7 +150,7 @@ class ShortLives:
             if isinstance(events, int) or len(events) != 2 or (before := begun.get(key)) is None:
                 others[key] = events
                 continue
-            if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
+            if stage is None or key[1] != stage_number or key[0] != job_id:  # mostly runs of one stage
                 job_id, stage_number = key[:2]
                 stage = stages[job_id, stage_number]
             life = end(before, events[0], events[1]) if before.counted_with == stage.known else None
@@ -163,7 +162,7 @@ class ShortLives:
         return others
 
     def begin(self, told: Told, stages: Stages) -> Others:
-        """Take what is told of packages without a row, where it is a short life or its beginning; those where it is not."""
+        """Join events of packages without a row that are a short life or its beginning; returns the other packages."""
         if not self._fresh:
             return dict(told)
         others: Others = {}
@@ -177,24 +176,24 @@ class ShortLives:
             if (
                 type(data) is not AttemptCreated
                 or event.epoch != 1
-                or not event.time  # which statistics take for a time that nobody knows
+                or not event.time  # statistics treat 0 as unknown
                 or data.lease_seconds is None
                 or data.replaces is not None
                 or data.replica
                 or data.memory_bytes is not None
                 or data.wall_seconds is not None
                 or data.drop_revision
-            ):  # it does not begin with a lease, or with something out of the ordinary
+            ):  # it does not begin with a lease, or is otherwise unusual
                 others[key] = events
                 continue
-            if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
+            if stage is None or key[1] != stage_number or key[0] != job_id:  # mostly runs of one stage
                 job_id, stage_number = key[:2]
                 stage = stages[job_id, stage_number]
             activity, number, site, pilot = stage.shape.activity(key[2], key[3]), event.attempt, data.site, data.pilot
             if activity is None or number is None:
                 others[key] = events
                 continue
-            if at is events:  # of those that are remembered many have the same few names
+            if at is events:  # share equal strings among cached lives
                 site, pilot = intern(site), pilot if pilot is None else intern(pilot)
             life = Begun(
                 number, site, activity, pilot, data.lease_seconds, data.remaining_seconds, event.time, first + at,
@@ -214,7 +213,7 @@ class ShortLives:
         return others
 
     def _end(self, before: Begun, last: int, granted: int) -> Ended | None:
-        """A life with the end and the grant of its attempt, which counts; None where the two are something else."""
+        """A life with the end and the grant of its attempt; None if the two events are not that."""
         first, number, end, grant = self._first, before.attempt, self._fresh[last], self._fresh[granted]
         data, event, grant_event = end.data, end.event, grant.event
         if (

@@ -1,4 +1,4 @@
-"""What an engine that starts must know of a package that is over, read from its facts without reading all of them."""
+"""The facts of ended packages that a starting engine needs, decoded without the others."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from pilotage.model.events.events import SOURCE_RANKS
 from pilotage.model.states import FINAL_NAMES
 
 FINAL_ORDER: tuple[str, ...] = tuple(sorted(FINAL_NAMES))
-"""The final states in a fixed order, for statements that name them."""
+"""The final states in a fixed order, for SQL."""
 SURELY_OVER: tuple[str, ...] = ("CLEARED", "DONE")
-"""The final states that a package is never in because its job is."""
+"""The final states that a package never gets from its job."""
 
 
 class FinalPackage(NamedTuple):
-    """A package that is over by facts of its own, not because its job is."""
+    """A package that has ended by facts of its own, not because its job has."""
 
     stage: int
     line: int
     number: int
     state: str
     epoch: int
-    granted: int  # the attempt whose outputs are the package's; 0: none
-    last_attempt: int  # the highest number that an attempt ever had, in any epoch; 0: none was made
-    dropped: int  # the operation that dropped it; 0: it is not
+    granted: int  # the attempt whose outputs count; 0: none
+    last_attempt: int  # the highest attempt number in any epoch; 0: none
+    dropped: int  # the operation that dropped it; 0: it is not dropped
     held: int
-    cause: str | None  # why it was given up
-    # Attempts that held a lease and told no end: number, site, pilot, why lost.
+    cause: str | None  # why it was aborted
+    # Attempts that started and reported no end: number, site, pilot, why lost.
     unended: tuple[tuple[int, str, str, str], ...] = ()
     done_at: float = 0.0  # when it was granted
 
 
 class _Brief(msgspec.Struct, gc=False):
-    """Of an attempt, whether it may still be running somewhere."""
+    """The facts that tell whether an attempt may still be running."""
 
     site: str | None = None
     pilot: str | None = None
@@ -49,7 +49,7 @@ class _Brief(msgspec.Struct, gc=False):
 
 
 class _Known(msgspec.Struct, gc=False):
-    """The few facts that are read."""
+    """The decoded facts."""
 
     epoch: int = 1
     attempt: int | None = None
@@ -69,12 +69,12 @@ _keys = msgspec.json.Decoder(Keys).decode
 
 
 def is_over(facts: _Known | PackageFacts) -> bool:
-    """Whether a package is over by facts of its own; one that is not may only follow its job."""
+    """Tell whether a package has ended by facts of its own; otherwise it follows its job."""
     return not facts.done_at is facts.cancelled_at is facts.aborted_at is facts.cleared_at is None
 
 
 def read_finals(found: Iterable[tuple[int, int, int, str, str]]) -> Iterator[FinalPackage]:
-    """Final packages from stage, line, number, state, and the text of their facts; those that follow their job are left out."""
+    """Final packages from stage, line, number, state, and the text of their facts; without those that follow their job."""
     decode = _decode
     for stage, line, number, state, text in found:
         known = decode(text)
@@ -92,31 +92,30 @@ def read_finals(found: Iterable[tuple[int, int, int, str, str]]) -> Iterator[Fin
         )  # fmt: skip
 
 
-# Keys that are not stored: those of an attempt that was begun, ended and granted, with nothing else told of its
-# package.
+# Keys that are not stored: those of an attempt that was created, ended and granted, without other events of its package.
 #
-# Most packages come to that, and are never told of again. Their keys are those of the three events at their
-# positions: if one is told of again, they are read back from there before anything is joined.
+# Most packages end like this, without further events. Their keys are those of the three events at their positions: if
+# another event arrives, they are read from there before the join.
 
 _OWN = {Register.CREATED, Register.FINISHED, Register.GRANTED}
 
 
 def leave_out(facts: PackageFacts) -> None:
-    """Leave the keys of such a package out; of any other nothing is changed."""
+    """Omit the keys of such a package; any other is unchanged."""
     attempt = _only_attempt(facts)
-    # Three events, and three registers that none but an event of its own sets: each event has set one.
+    # Three events, and three registers that only their own events set: each event has set one.
     if attempt is not None and {one for one, key in attempt.keys.items() if not isinstance(key, int)} == _OWN:
         attempt.keys = {}
 
 
 def are_left_out(facts: PackageFacts) -> bool:
-    """Whether the keys of a package are left out: what is known of an attempt has set a register."""
+    """Tell whether the keys of a package are omitted: it has an attempt, but no keys."""
     attempt = _only_attempt(facts)
     return attempt is not None and not attempt.keys
 
 
 def put_back(ledger: Ledger, rows: Iterable[PackageRow]) -> None:
-    """Put the keys back that are left out of some rows."""
+    """Restore the omitted keys of some rows."""
     facts = [row.facts for row in rows if are_left_out(row.facts)]
     if not facts:
         return

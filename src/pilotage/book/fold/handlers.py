@@ -1,4 +1,4 @@
-"""Which function joins which event: one row per type, grouped by what the event is about and whether its epoch counts."""
+"""The table of fold functions: one row per event type, grouped by subject and by whether the epoch matters."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ JOB_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
 }
 
 
-# What events say of a site: what it is, how it stands, what was learned of it, and what came of the latest probe.
+# Events about sites: description, status, learned statistics, and the latest probe.
 
 Stands = payloads.SiteHibernated | payloads.SiteWoken | payloads.SiteStanding
 
 
 def on_site(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Payload) -> None:
-    """Whatever is said of a site; its row is touched by all of it."""
+    """Fold any event about a site; each updates its row."""
     row.updated_at = max(row.updated_at, event.time)
     if isinstance(data, payloads.SiteDescribed):
         _on_described(row, keys, key, event, data)
@@ -85,7 +85,7 @@ def _on_described(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: 
 
 
 def _on_stands(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: Stands) -> None:
-    """The latest word, and what was learned by then; what is told now and then leaves the reason where it was."""
+    """The latest status, and what was learned by then; a periodic report keeps the reason."""
     if takes(keys, Register.STANDING, key):
         row.score, row.learned = data.score, data.learned
         if isinstance(data, payloads.SiteStanding):
@@ -96,14 +96,14 @@ def _on_stands(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: Sta
         row.message, row.reason, row.since = data.message, data.reason, event.time
 
 
-# What a batch tells of pilots, nodes and sites: loaded, joined and given back as the rows of jobs are.
+# The pilots, nodes and sites of a batch: loaded, joined and written like the rows of jobs.
 
 
 class Elsewhere:
     """The rows of pilots, nodes and sites that a batch touches."""
 
     def __init__(self, ledger: Ledger, others: Sequence[Checked]) -> None:
-        """Load what events are about that are about no package, or tell of a computer too."""
+        """Load the rows for events without a package, and for events that describe a node."""
         pilots = {one.event.pilot for one in others if one.event.pilot is not None}
         sites = {one.event.site for one in others if one.event.site is not None}
         nodes = {one.data.node for one in others if isinstance(one.data, payloads.NodeDescribed)}
@@ -118,7 +118,7 @@ class Elsewhere:
             self._nodes = {row.node: (row, keys_of(row)) for row in ledger.nodes(nodes)}
 
     def on_other(self, kind: str, event: Event, data: payloads.Payload, key: StoredKey) -> None:
-        """An event that is about no job."""
+        """Fold an event without a job."""
         if kind == "pilot":
             assert event.pilot is not None
             known = self._pilots.get(event.pilot)
@@ -136,13 +136,13 @@ class Elsewhere:
             self.on_node(event, key, data)
 
     def on_node(self, event: Event, key: StoredKey, data: payloads.NodeDescribed) -> None:
-        """A computer described itself, whatever else the event is about."""
+        """Fold the description of a node, whatever else the event is about."""
         row, keys = self._nodes.setdefault(data.node, (NodeRow(node=data.node), {}))
         row.updated_at = max(row.updated_at, event.time)
         facts.on_node_described(row, keys, key, event, data)
 
     def tell(self, changes: Changes) -> None:
-        """Put the rows among those to be written."""
+        """Add the rows to the changes."""
         changes.pilots = [with_keys(row, keys) for row, keys in self._pilots.values()]
         changes.nodes = [with_keys(row, keys) for row, keys in self._nodes.values()]
         changes.sites = [with_keys(row, keys) for row, keys in self._sites.values()]

@@ -1,4 +1,4 @@
-"""Which events of a batch are new, and the row of each: repeats are told from conflicts, what nobody can place is parked."""
+"""Sorts a batch: new events with their rows, duplicates, conflicts, and events to park."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from pilotage.book.rows.streams import NO_RANGES, Heard
 from pilotage.model.events import payloads
 from pilotage.model.events.events import JUMP_MAX, SOURCE_RANKS, Event
 
-# How far a batch is heard on each stream: most count on from where they were, and need nothing but a number.
+# The received numbers of each stream of a batch: most streams continue without a gap, and need only a number.
 
 Name = tuple[str, str]
 """The source and the stream of an event."""
 OUT_OF_TURN = -1
-"""In place of how far a stream was heard: nothing counts on from there."""
+"""In place of a stream's last number: it has gaps, or is unknown."""
 
 
 class Hearing:
-    """The streams of one batch. Whoever goes through its events may look at `heard` and write into `counted` itself."""
+    """The streams of one batch. Hot loops may read `heard` and write `counted` directly."""
 
     __slots__ = ("_checked", "_ledger", "_out_of_turn", "_rows", "counted", "heard", "ids")
 
     def __init__(self, ledger: Ledger, checked: Sequence[Checked]) -> None:
-        """Look at the streams that the ledger has at hand; if it has none, those of the batch are loaded."""
+        """Use the ledger's streams in memory; without these, load those of the batch."""
         self._ledger = ledger
         self._checked = checked
-        self._rows: dict[Name, StreamRow] = {}  # of the whole batch, or none
+        self._rows: dict[Name, StreamRow] = {}  # of the whole batch, or empty
         self._out_of_turn: dict[Name, Heard] = {}
         self.ids: OfStreams = {}
-        self.heard: OfStreams = {}  # how far before this batch, of those of which nothing was heard out of turn,
+        self.heard: OfStreams = {}  # last numbers before this batch, of streams without gaps,
         self.counted: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}  # and with it
         at_hand = streams_at_hand(ledger)
         if at_hand is None:
@@ -45,7 +45,7 @@ class Hearing:
             self.ids, self.heard = at_hand
 
     def _load(self) -> None:
-        """Load the streams of the whole batch; those that are heard of for the first time are made."""
+        """Load the streams of the whole batch; makes new ones."""
         names: set[Name] = {(event.source, event.stream) for event in [one.event for one in self._checked]}
         self._rows = rows = {(row.source, row.stream): row for row in self._ledger.streams(names)}
         for source, stream in sorted(names - rows.keys()):
@@ -60,13 +60,13 @@ class Hearing:
         self.ids, self.heard = ids, heard
 
     def id_of(self, event: Event) -> int:
-        """The number that the stream of an event has."""
+        """The stream id of an event."""
         if event.stream not in self.ids[event.source]:
             self._load()
         return self.ids[event.source][event.stream]
 
     def hear(self, event: Event) -> bool:
-        """Whether an event is new; from now on it is not."""
+        """Note an event; returns whether it is new."""
         self.id_of(event)
         mine, stream = self.counted[event.source], event.stream
         before = mine.get(stream)
@@ -78,15 +78,15 @@ class Hearing:
         return self._heard_of(event).add(event.n)
 
     def jumps(self, event: Event) -> bool:
-        """Whether an event is so far beyond all others of its stream that it cannot be of it."""
+        """Tell whether an event's number is so far beyond its stream that it cannot belong to it."""
         return event.n > JUMP_MAX and event.n > self._heard_of(event).reach
 
     def forget(self, event: Event) -> None:
-        """Count an event as heard, though nothing is kept of it."""
+        """Count an event as received without storing it."""
         self._heard_of(event).forget(event.n)
 
     def _heard_of(self, event: Event) -> Heard:
-        """What was heard of a stream of which something may come out of turn."""
+        """The received numbers of a stream that may have gaps."""
         name = event.source, event.stream
         heard = self._out_of_turn.get(name)
         if heard is None:
@@ -100,11 +100,11 @@ class Hearing:
 
     @property
     def forgotten(self) -> int:
-        """How many numbers count as heard of which nothing is kept."""
+        """How many numbers count as received without a stored event."""
         return sum(heard.forgotten for heard in self._out_of_turn.values())
 
     def result(self) -> tuple[list[StreamRow], OfStreams]:
-        """The rows of streams that were heard further; those that only counted on may be told without one."""
+        """The changed rows of streams, and the new last numbers of those without gaps."""
         changed: list[StreamRow] = []
         for (source, stream), heard in self._out_of_turn.items():
             before, row = self._rows[source, stream], heard.packed()
@@ -120,11 +120,11 @@ class Hearing:
         return changed, {}
 
 
-# The text of an event that waits for its job: the event as it came, and whether a wrong clock sent it.
+# The text of a parked event: the event as received, and whether its sender's clock was wrong.
 
 
 class ParkedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """An event that waits."""
+    """A parked event."""
 
     skewed: bool = False
 
@@ -134,31 +134,30 @@ _encode = msgspec.json.Encoder().encode
 
 
 def parked_text(event: Event, *, skewed: bool) -> str:
-    """An event as it is stored while it waits; what is not skewed reads as it does on the wire."""
+    """Encode a parked event; if not skewed, exactly as on the wire."""
     text = _encode(event).decode()
     return f'{{"skewed":true,{text[1:]}' if skewed else text
 
 
 def read_parked(text: str) -> ParkedEvent:
-    """The event of such a text."""
+    """Decode a parked event."""
     return _decoder.decode(text)
 
 
 Told = dict[PackageKey, int | list[int]]
-"""For each package, which of the fresh events are about it: of most there is one."""
+"""For each package, the number of its fresh event, or their numbers; most have one."""
 
 
 class JobsSealed(Exception):
-    """Events came for jobs that have left the live book: bring them back and try again."""
+    """Events arrived for sealed jobs: unseal them and try again."""
 
     def __init__(self, jobs: Sequence[str]) -> None:
-        """Name the jobs."""
         super().__init__(", ".join(jobs))
         self.jobs = tuple(jobs)
 
 
 class Intake:
-    """One batch, sorted: what is fresh, parked, repeated and refused, and the jobs it is about."""
+    """One batch, sorted into fresh, parked, repeated and refused events, with its jobs."""
 
     def __init__(
         self,
@@ -170,22 +169,22 @@ class Intake:
         skew_seconds: float,
         skewed: Collection[tuple[str, str]] = (),
     ) -> None:
-        """Sort a batch; nothing is written. `skewed` are the (source, stream) whose senders have wrong clocks."""
+        """Sort a batch; writes nothing. `skewed` are the (source, stream) of senders with a wrong clock."""
         self._ledger = ledger
         self._received = received
         self._skew_seconds = skew_seconds
         self._skewed = frozenset(skewed)
         self.first = ledger.position() + 1
-        self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
-        self.rows: list[tuple[Any, ...]] = []  # of those fresh events that have unusual values, as EventRow has them
+        self.fresh: list[Checked] = []  # at the positions from `first` on: new, or unparked
+        self.rows: list[tuple[Any, ...]] = []  # fresh events with unusual values, as EventRow
         self.refused: list[Refusal] = []
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
         self.repeated = 0
         self.touched: Told = {}
-        self.apart: list[int] = []  # which of the fresh events are about no package
+        self.apart: list[int] = []  # numbers of fresh events without a package
         self.jobs: dict[str, JobRow] = {}
-        self._job_ids: dict[str | None, int] = {}  # of those jobs whose events are kept
+        self._job_ids: dict[str | None, int] = {}  # of jobs whose events are stored
         self._repeats: list[Checked] = []
         self._load_jobs(checked)
         self.hearing = Hearing(ledger, checked)
@@ -200,12 +199,12 @@ class Intake:
 
     @property
     def plain(self) -> PlainEvents:
-        """The fresh events that have the usual values."""
+        """The fresh events with default values."""
         others = {row[0] for row in self.rows}
         return PlainEvents(self.fresh, first=self.first, but=others, stream_ids=self.hearing.ids, job_ids=self._job_ids)
 
     def told(self, package: PackageKey) -> Sequence[int]:
-        """Which of the fresh events are about a package."""
+        """The numbers of a package's fresh events."""
         found = self.touched[package]
         return (found,) if isinstance(found, int) else found
 
@@ -219,14 +218,14 @@ class Intake:
         self._is_known = len(self.jobs) == len(jobs)
 
     def _sort(self, checked: Sequence[Checked]) -> None:
-        """Every event, once. This runs for each event there is, so it is written flat."""
+        """Sort each event. This runs for every event, so it is written as one flat loop."""
         said = checked
         if not self._is_known:
-            # Registrations first: an event of a job that is registered beside it need not be parked.
+            # Registrations first: an event of a job in the same batch need not be parked.
             said = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
         job_ids, fresh, touched, hearing = self._job_ids, self.fresh, self.touched, self.hearing
         heard, counted = hearing.heard, hearing.counted
-        # Where somebody's clock is wrong, each is looked at by itself.
+        # If any sender's clock is wrong, each event is checked on its own.
         latest = self._received + self._skew_seconds if not self._skewed else -inf
         at = len(fresh)
         source, stream, n, mine = "", "", OUT_OF_TURN, counted["service"]
@@ -237,9 +236,7 @@ class Intake:
                 self._sort_other(one)
                 at, stream = len(fresh), ""
                 continue
-            if (
-                event.stream is stream and event.source is source and event.n == n + 1
-            ):  # many in a row are of one stream
+            if event.stream is stream and event.source is source and event.n == n + 1:  # mostly runs of one stream
                 mine[stream] = n = event.n
             else:
                 n, source, stream = event.n, event.source, event.stream
@@ -247,16 +244,16 @@ class Intake:
                 before = mine.get(stream)
                 if before is None:
                     before = heard[source].get(stream, OUT_OF_TURN)
-                if n == before + 1:  # what `Hearing` does, for one that counts on
+                if n == before + 1:  # `Hearing.hear`, inlined for a stream without a gap
                     mine[stream] = n
                 else:
-                    stream = ""  # whatever comes next is looked up
+                    stream = ""  # look the next stream up again
                     if not self._is_new(one):
                         continue
             stage, line, number = place
             told = touched.setdefault(key := (job_id, stage, line, number), at)
             if told is at:
-                pass  # as most often: it is the first of its package
+                pass  # the usual case: the first event of its package
             elif isinstance(told, int):
                 touched[key] = [told, at]
             else:
@@ -269,12 +266,12 @@ class Intake:
             self._compare(self._repeats)
 
     def _sort_other(self, one: Checked) -> None:
-        """An event that is about no package, or about a job whose events are not simply kept."""
+        """An event without a package, or of a job whose events are not simply stored."""
         event, received = one.event, self._received
         name = event.job
         if name is not None and name in self.jobs and name not in self._job_ids:
             self.hearing.forget(event)
-            self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
+            self._refuse(one, "purged", f"job {name} was purged: its events are no longer stored")
             return
         if not self._is_new(one):
             return
@@ -288,12 +285,14 @@ class Intake:
         self.parked.append(ParkedRow(job=name, stream_id=stream_id, n=event.n, received=received, event=text))
 
     def _is_new(self, one: Checked) -> bool:
-        """Whether an event was not heard before; one whose number is out of all reach is refused."""
+        """Tell whether an event is new; refuses a number far out of range."""
         event = one.event
         if event.n > JUMP_MAX and self.hearing.jumps(event):
             source, stream = event.source, event.stream
             self._refuse(
-                one, "jumped", f"{event.n} is far beyond all that was heard of {source} {stream}: count on by one"
+                one,
+                "jumped",
+                f"{event.n} is far beyond the last number of {source} {stream}: numbers must be consecutive",
             )
             return False
         if not self.hearing.hear(event):
@@ -302,17 +301,17 @@ class Intake:
         return True
 
     def _is_skewed(self, event: Event) -> bool:
-        """Whether the clock is wrong of who sent an event that came just now."""
+        """Tell whether the sender of an event has a wrong clock."""
         return event.time > self._received + self._skew_seconds or (event.source, event.stream) in self._skewed
 
     def _register(self, name: str) -> None:
-        """A job comes into being: whatever speaks of it knows it from now on."""
+        """Register a job: its other events can be stored from now on."""
         self.jobs[name] = row = JobRow(job_id=self._ledger.next_job_id(), job=name)
         self._job_ids[name] = row.job_id
         self.unparked.append(name)
 
     def _take(self, one: Checked, stream_id: int, received: float, *, skewed: bool) -> None:
-        """A fresh event of any kind."""
+        """Take a fresh event of any kind."""
         key = self._key(one)
         if key is None:
             self.apart.append(len(self.fresh))
@@ -324,12 +323,12 @@ class Intake:
         self._store(one, stream_id, received, key, skewed=skewed)
 
     def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None, *, skewed: bool) -> None:
-        """Make the row of the last of the fresh events, whatever its values are; `skewed`: its sender's clock is wrong."""
+        """Make the row of the last fresh event, with any values; `skewed`: its sender's clock is wrong."""
         event = one.event
         job = self.jobs[event.job] if event.job is not None else None
         stage, line, number = key[1:] if key is not None else (0, 0, 0)
         self.rows.append((
-            # in the order of the columns of EventRow
+            # as the columns of EventRow
             self.position, stream_id, event.n, event.type, event.version, event.time, received,
             int(skewed or event.time > received + self._skew_seconds), event.epoch, event.seen,
             job.job_id if job is not None else None, stage, line, number, event.attempt or 0, event.pilot, event.site,
@@ -337,7 +336,7 @@ class Intake:
         ))  # fmt: skip
 
     def _compare(self, repeats: Sequence[Checked]) -> None:
-        """A repeat with the same content is acknowledged; one with other content is refused."""
+        """Acknowledge a duplicate with the same content; refuse one with other content."""
         parked = (read_parked(row.event) for row in self.parked)
         first = {_identity(event): event for event in (*(one.event for one in self.fresh), *parked)}
         ids = [self.hearing.id_of(one.event) for one in repeats]
@@ -356,7 +355,7 @@ class Intake:
             elif isinstance(row, ParkedRow):
                 same = _same(one.event, read_parked(row.event))
             else:
-                # An event that is not where its subject has its events was about something else.
+                # An event that is not among those of its subject was about something else.
                 same = row is not None and _same_row(one, row, self.jobs)
             if same:
                 self.repeated += 1
@@ -365,7 +364,7 @@ class Intake:
                 self._refuse(
                     one,
                     "conflict",
-                    f"{source} {stream} {one.event.n} is known with other content, or was heard and is no longer kept",
+                    f"{source} {stream} {one.event.n} is known with other content, or was received and is no longer stored",
                 )
 
     def _key(self, one: Checked) -> PackageKey | None:
@@ -377,14 +376,14 @@ class Intake:
         rows = [row for job in self.unparked for row in self._ledger.parked(job)]
         if not rows:
             return
-        reader = codec.without_limits()  # these were acknowledged
+        reader = codec.without_limits()  # these were acknowledged before
         for row in rows:
             parked = read_parked(row.event)
             found = reader.check(parked)
             if isinstance(found, Checked):
                 self._take(found, row.stream_id, row.received, skewed=parked.skewed)
             else:
-                self.parked.append(row)  # written by a newer version: it waits for one
+                self.parked.append(row)  # from a newer version: it stays parked
 
     def _refuse(self, one: Checked, code: RefusalCode, message: str) -> None:
         self.refused.append(Refusal(index=one.index, code=code, message=message))

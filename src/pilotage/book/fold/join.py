@@ -1,6 +1,6 @@
-"""One batch of events joined with what the book knows: load what they touch, set registers, settle, write each row once.
+"""Joins a batch of events with the book: loads their rows, sets registers, derives states, and writes each row once.
 
-The order within a batch does not matter, nor how events are cut into batches, except to positions.
+Neither the order within a batch nor its boundaries matter, except for positions.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from pilotage.model.events import payloads
 from pilotage.model.events.events import SOURCE_RANKS, Event
 from pilotage.model.settings.engine import SKEW_SECONDS
 
-# The working set of one batch: the rows it touches, loaded once, with what they counted as before.
+# The working set of one batch: the rows it touches, loaded once, with their earlier counts.
 
 UNKNOWN_SHAPE = '{"items":0}'
 
 
 class WorkedPackage:
-    """A package that is being joined, and what it counted as before."""
+    """A package in a join, and its earlier counts."""
 
     __slots__ = ("before", "facts", "job", "new", "observed", "row", "shaped_before")
 
     def __init__(self, row: PackageRow, job: JobRow, *, new: bool) -> None:
-        """Note what the row counted as."""
+        """Note how the row counted before."""
         self.row = row
         self.facts = facts = row.facts
         self.job = job
@@ -72,10 +72,10 @@ class WorkedPackage:
 
 
 class Working:
-    """Everything that one batch touches."""
+    """All rows that one batch touches."""
 
     def __init__(self, ledger: Ledger, jobs: dict[str, JobRow], short: ShortLives) -> None:
-        """Begin with the jobs, and with those who know a short life when they see one."""
+        """Start with the jobs, and the short lives."""
         self._ledger = ledger
         self.short = short
         self.jobs = {row.job_id: row for row in jobs.values()}
@@ -85,9 +85,9 @@ class Working:
         self.all_stages: set[int] = set()
 
     def load_packages(self, told: Told) -> None:
-        """Load packages of stages that are here, with all their attempts; what has no row is made.
+        """Load packages of loaded stages, with all their attempts; makes missing rows.
 
-        `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
+        `told` numbers the events of each. Short lives are joined here completely.
         """
         packages, stages, short = self.packages, self.stages, self.short
         others = short.end(told, begun_packages(self._ledger), stages)
@@ -102,7 +102,7 @@ class Working:
             packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), self.jobs[key[0]], new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:
-        """Take rows in that were found otherwise, unless they are here."""
+        """Add rows that were found otherwise, unless they are loaded."""
         here = self.packages
         fresh = [row for row in rows if (row.job_id, row.stage, row.line, row.number) not in here]
         self.load_stages({(row.job_id, row.stage) for row in fresh})
@@ -114,7 +114,7 @@ class Working:
             self.packages[row.job_id, row.stage, row.line, row.number] = work
 
     def load_stages(self, keys: Collection[tuple[int, int]]) -> None:
-        """Load stages; those that nobody told of are made, without a shape."""
+        """Load stages; makes unknown ones, without a shape."""
         wanted = keys - self.stages.keys()
         if not wanted:
             return
@@ -143,7 +143,7 @@ _ENDS = (payloads.CancelAccepted, payloads.Aborted)
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a batch. Everything that is not refused is kept."""
+    """The result of a batch. Every event that is not refused is stored."""
 
     position: int
     kept: int
@@ -153,7 +153,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A package or a job that a batch moved, for those who want to be told: what it was, and its rows now."""
+    """A package or a job that a batch changed, for notices: its earlier state, and its rows now."""
 
     job: JobRow
     package: PackageRow | None
@@ -161,12 +161,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows to write, the receipt to give once they are durable, and what moved."""
+    """The rows to write, the receipt to return once they are durable, and the changes."""
 
     changes: Changes
     receipt: Receipt
     moved: Callable[[], Iterator[Change]]
-    longer: Callable[[], Iterator[Change]]  # the packages whose rows were changed, but for those of short lives
+    longer: Callable[[], Iterator[Change]]  # packages with changed rows, except short lives
 
 
 def join(
@@ -179,9 +179,9 @@ def join(
     skewed: Collection[tuple[str, str]] = (),
     observations: Observations | None = None,
 ) -> Joined:
-    """Join a batch with the book; the ledger is read, nothing is written yet. Statistics gather in `observations`.
+    """Join a batch with the book; reads the ledger, and writes nothing yet. Statistics are added to `observations`.
 
-    `skewed` are the (source, stream) of those who sent it with a clock that is wrong.
+    `skewed` are the (source, stream) of senders with a wrong clock.
     """
     if observations is None:
         observations = Observations()
@@ -190,7 +190,7 @@ def join(
 
 
 class Join:
-    """One batch on its way into the book."""
+    """The join of one batch."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Join:
         *,
         received: float,
     ) -> None:
-        """Load what a sorted batch touches."""
+        """Load the rows that a sorted batch touches."""
         self._ledger = ledger
         self._observations = observations
         self._received = received
@@ -221,7 +221,7 @@ class Join:
         self._changes = Changes(received=received, events=intake.rows, plain_events=intake.plain)
         self._told_jobs: set[int] = set()
         self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
-        # What is said of a job itself may be about all its packages: then none goes the short way.
+        # An event about a job itself may affect all its packages: then no life is short.
         told_of_jobs = any(one.event.job is not None for one in apart)
         fresh = intake.fresh if not told_of_jobs else ()
         self._short = ShortLives(fresh, first=intake.first)
@@ -231,13 +231,13 @@ class Join:
         self._elsewhere = Elsewhere(ledger, [*apart, *self._describing()])
 
     def _describing(self) -> Iterator[Checked]:
-        """Events about packages that tell of a computer too: no life of which one tells is short."""
+        """Events of packages that also describe a node: their lives are not short."""
         fresh, told = self._intake.fresh, self._intake.told
         events = (fresh[at] for key in self._working.packages for at in told(key))
         return (one for one in events if isinstance(one.data, payloads.NodeDescribed))
 
     def result(self) -> Joined:
-        """Join every event and settle what they touched."""
+        """Join all events and derive the states of the touched rows."""
         self._join_all()
         self._settle(self._observations)
         intake, changes = self._intake, self._changes
@@ -260,7 +260,7 @@ class Join:
         return Joined(changes=changes, receipt=receipt, moved=self._moved_ones, longer=self._longer_ones)
 
     def _join_all(self) -> None:
-        """The facts of every event added, but for those of short lives, of which nothing is left to be joined."""
+        """Add the facts of every event, except those of short lives, which are done."""
         fresh, first, told = self._intake.fresh, self._intake.first, self._intake.told
         for key, work in self._working.packages.items():
             for at in told(key):
@@ -269,7 +269,7 @@ class Join:
             self._join_apart(fresh[at])
 
     def _join_package(self, one: Checked, package: PackageKey, work: WorkedPackage, position: int) -> None:
-        """An event about a package, or an attempt at one: its facts added."""
+        """Add the facts of an event about a package, or an attempt at one."""
         event, data, job, row = one.event, one.data, work.job, work.facts
         time, epoch, number = event.time, event.epoch, event.attempt
         key = (epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
@@ -296,7 +296,7 @@ class Join:
             job.finished_at = time
 
     def _join_apart(self, one: Checked) -> None:
-        """An event that is about no package: its facts added."""
+        """Add the facts of an event without a package."""
         event = one.event
         key = (event.epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         job = self._jobs[event.job] if event.job is not None else None
@@ -307,7 +307,7 @@ class Join:
             self._on_job(event, one.data, key, job)
 
     def _in_epoch(self, row: PackageFacts, attempt: AttemptFacts, event: Event) -> bool:
-        """Whether an event speaks of an attempt's own epoch; a number that was used in a lower one begins anew."""
+        """Tell whether an event belongs to an attempt's epoch; a number from a lower epoch starts anew."""
         attempt.reused = 1
         if event.epoch < attempt.epoch:
             return False
@@ -399,7 +399,7 @@ class Join:
         self._changes.observed = observations.observed(now=self._received)
 
     def _moved_ones(self) -> Iterator[Change]:
-        """What moved, made only as far as somebody asks: what events are about in their order, then what follows from it."""
+        """The changes, made lazily: first the subjects of events in their order, then rows that follow from them."""
         packages, told = self._working.packages, self._intake.touched
         begun, lived, ended = self._short.begun, self._short.lived, self._short.ended
         for key in told:
@@ -422,7 +422,7 @@ class Join:
         return map(_change, self._working.packages.values())
 
     def _reach_further(self) -> None:
-        """Rows that no event is about, but whose state follows from what was said about their job or stage."""
+        """Load rows without events whose state follows from their job or stage."""
         for name in self._touched_jobs:
             job = self._jobs[name]
             before = self._jobs_before.get(job.job_id)
@@ -433,7 +433,7 @@ class Join:
             self._working.load_rows(self._ledger.packages_of(job_id, stage=stage))
 
     def _settle_packages(self, observations: Observations) -> None:
-        """Every package that was loaded, once; written flat, as all that runs for many."""
+        """Derive the state of every loaded package, in one flat loop, since it runs for many."""
         stages, reshaped, changed = self._working.stages, self._reshaped, self._changes.packages.append
         for (job_id, number, line, place), work in self._working.packages.items():
             row, job = work.facts, work.job
@@ -461,7 +461,7 @@ def _stages_of(packages: Iterable[PackageKey]) -> set[tuple[int, int]]:
     job_id = stage = 0
     found: set[tuple[int, int]] = set()
     for key in packages:
-        if key[1] != stage or key[0] != job_id:  # many in a row are of one stage
+        if key[1] != stage or key[0] != job_id:  # mostly runs of one stage
             job_id, stage = key[:2]
             found.add((job_id, stage))
     return found
@@ -472,5 +472,5 @@ def _change(work: WorkedPackage) -> Change:
 
 
 def _standing_facts(job: JobRow) -> tuple[float | str | None, ...]:
-    """The facts of a job that packages without any of their own take their state from."""
+    """The facts of a job that determine the state of packages without facts of their own."""
     return job.submitted_at, job.accepted_at, job.cancelled_at, job.aborted_at, job.cause, job.cause_message, job.epoch

@@ -1,7 +1,7 @@
-"""Events that were kept once, joined again in the order of their positions: to take a dumped job in, or to fold a book anew.
+"""Joins stored events again, in the order of their positions: to load a dumped job, or to rebuild a book.
 
-Streams are not asked whether they count: of many jobs in one stream only some may come, and leave more holes than
-anybody who counts would.
+Gaps in streams are not checked: only some jobs of a stream may be replayed, which leaves more gaps than a live stream
+may have.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from pilotage.model.events.events import Event, Source
 from pilotage.model.jobs.layout import PackageId
 
 GROUP_EVENTS = 5_000
-"""Fewer than the holes that a stream may have, so that no group has more."""
+"""Fewer than the gaps that a stream may have, so that no group has more."""
 
 Identity = tuple[str, str, int]
 """Source, stream and number."""
 
 KEPT_ALREADY = Limits(event_bytes_max=2**40, tag_bytes_max=2**40, line_breaks_in_names=True)
-"""What was taken in once is not refused for its size."""
+"""Limits for events that were accepted before: none."""
 
 
 class NotReplayed(Exception):
-    """An event could not be joined again; the message says which and why."""
+    """An event could not be replayed; the message says which and why."""
 
 
 class Replay:
-    """Joins events again within one transaction. Nothing is counted in the statistics: it happened long ago, or elsewhere."""
+    """Replays events within one transaction. Statistics are not updated: the events are old, or from elsewhere."""
 
     def __init__(
         self, ledger: Ledger, *, codec: Codec | None = None, comes: Callable[[Identity], bool] | None = None
     ) -> None:
-        """Write to a ledger; `comes` says which events are still to come, and need not be taken from the parked ones."""
+        """Take a ledger; `comes` tells which events are still to be added, and need not be unparked."""
         self._ledger = _ReplayLedger(ledger, comes=comes)
         self._codec = codec if codec is not None else Codec(limits=KEPT_ALREADY)
         self._group: list[Checked] = []
@@ -50,11 +50,11 @@ class Replay:
         self._skewed = False
 
     def add(self, event: Event, *, received: float, skewed: bool) -> None:
-        """Join an event, with the time at which it was received then, and whether a wrong clock was found then."""
+        """Replay an event, with the time it was received, and whether its sender's clock was found wrong then."""
         found = self._codec.check(event, len(self._group))
         if isinstance(found, Refusal):
             raise NotReplayed(f"{event.source} {event.stream} {event.n}: {found.message}")
-        # A batch puts registrations first: one that stood within a batch begins another.
+        # A batch puts registrations first: one that was within a batch starts another.
         another = (received, skewed) != (self._received, self._skewed)
         if another or event.type == "JobRegistered" or len(self._group) >= GROUP_EVENTS:
             self._join()
@@ -66,7 +66,7 @@ class Replay:
             return
         skewed = {(one.event.source, one.event.stream) for one in self._group} if self._skewed else ()
         ledger = cast("Ledger", self._ledger)
-        # What was flagged then is, and nothing else, whatever the setting is today.
+        # Events flagged as skewed stay so, and no others, whatever the setting is now.
         joined = join(ledger, self._group, received=self._received, codec=self._codec, skew_seconds=inf, skewed=skewed)
         if joined.receipt.refused or joined.receipt.repeated or joined.receipt.parked:
             why = (
@@ -81,13 +81,13 @@ class Replay:
         self._group.clear()
 
     def finish(self) -> int:
-        """Join what is left and write what was heard of each stream; the last position is returned."""
+        """Replay the remaining events and write the streams; returns the last position."""
         self._join()
         return self._ledger.finish()
 
 
 class _ReplayLedger:
-    """A ledger whose streams have heard nothing yet; what they have heard is written at the end."""
+    """A ledger with empty streams, whose received numbers are written at the end."""
 
     def __init__(self, ledger: Ledger, *, comes: Callable[[Identity], bool] | None) -> None:
         self._ledger = ledger
@@ -113,7 +113,7 @@ class _ReplayLedger:
     ) -> Iterable[AnyRow]:
         if row is not StreamRow or by != ("stream_id",):
             return self._ledger.rows_by_keys(row, by=by, keys=keys)
-        # Those that are heard of for the first time are not written yet.
+        # New streams are not written yet.
         here = {(each.stream_id,): each for each in self._rows.values()}
         others = self._ledger.rows_by_keys(row, by=by, keys=[key for key in keys if key not in here])
         return [*(cast("AnyRow", here[key]) for key in keys if key in here), *others]
@@ -148,7 +148,7 @@ class _ReplayLedger:
 
 
 def wire_event(row: EventRow, *, job: str | None, source: str, stream: str) -> Event:
-    """A stored event as it came."""
+    """A stored event as it was received."""
     return Event(
         source=cast("Source", source),
         stream=stream,
@@ -168,6 +168,6 @@ def wire_event(row: EventRow, *, job: str | None, source: str, stream: str) -> E
 
 
 def identity_of(row: ParkedRow) -> Identity:
-    """Whose event waits in a row."""
+    """The identity of a parked event."""
     event = read_parked(row.event)
     return event.source, event.stream, event.n

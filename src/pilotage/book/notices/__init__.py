@@ -1,3 +1,3 @@
-"""Decides who is told of what: subscriptions, notices and digests."""
+"""Decides who gets which notices: subscriptions, notices and digests."""
 
 __all__ = ["digests", "notices", "subscriptions"]

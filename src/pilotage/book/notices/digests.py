@@ -1,4 +1,4 @@
-"""Failures on their way into a digest: found among the events of a batch, counted by reason, and told in one letter."""
+"""Digests of failures: finds them among the events of a batch, counts them by reason, and reports them in one message."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from pilotage.model.events.payloads import AttemptLost
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.states import FINAL_NAMES, ExitCodeGasw, LossReason, Reason
 
-# Who is told of a failure without having subscribed: one table from reasons to audiences.
+# Who is notified of a failure without a subscription: a table from reasons to audiences.
 #
-# After the DØ job definition, section 5: the researcher hears of every failure; a platform that fails concerns
-# those who manage the cluster; a crash or a missing output concerns grid control as well; what a binary itself
-# wrote into its log concerns nobody but the researcher.
+# After the DØ job definition, section 5: the researcher gets every failure; cluster management also gets platform
+# failures, and grid control also crashes and missing outputs; a failure pattern in a log goes to the researcher only.
 
 
 class Audience(StrEnum):
-    """Who can be told."""
+    """The audiences of digests."""
 
     RESEARCHER = "researcher"
     CLUSTER_MANAGEMENT = "cluster-management"
@@ -39,7 +38,7 @@ _CRASH = (Audience.RESEARCHER, Audience.CLUSTER_MANAGEMENT, Audience.GRID_CONTRO
 ROUTES: Mapping[Reason, tuple[Audience, ...]] = {
     "platform-failure": _PLATFORM,
     "credential-expired": _PLATFORM,
-    "disk-full": _PLATFORM,  # the node's own disk: its user cannot mend it
+    "disk-full": _PLATFORM,  # the node's own disk: the researcher cannot fix it
     "segmentation-fault": _CRASH,
     "signal": _CRASH,
     "missing-output": _CRASH,
@@ -53,7 +52,7 @@ ROUTES: Mapping[Reason, tuple[Audience, ...]] = {
     "preempted": _RESEARCHER,
     "wall-time": _RESEARCHER,
 }
-"""Whom each reason reaches."""
+"""The audiences of each reason."""
 
 LOSS_ROUTES: Mapping[LossReason, tuple[Audience, ...]] = {
     "platform-failure": ROUTES["platform-failure"],
@@ -65,26 +64,26 @@ LOSS_ROUTES: Mapping[LossReason, tuple[Audience, ...]] = {
     "dropped": (),
     "outrun": (),
 }
-"""Whom it reaches that an attempt was lost; nobody, where somebody wanted it so or another attempt was quicker."""
+"""The audiences of a lost attempt; none if it was cancelled or another attempt was faster."""
 
 _BY_NAME: dict[str, tuple[Audience, ...]] = {
     str(reason): reached for reason, reached in (*ROUTES.items(), *LOSS_ROUTES.items()) if reached
 }
 
 NO_FAILURES = frozenset({ExitCodeGasw.SUCCESS.value, ExitCodeGasw.EXECUTION_CANCELED.value})
-"""Exit codes of attempts of which nobody need be told: it went well, or somebody wanted it to end."""
+"""Exit codes that are not failures: success, or cancelled on request."""
 
 NO_LOSSES = frozenset(reason for reason, reached in LOSS_ROUTES.items() if not reached)
-"""Why attempts are lost of which nobody need be told."""
+"""Loss reasons without an audience."""
 
 
 def audiences(reason: str) -> tuple[Audience, ...]:
-    """Whom a reason reaches; one that is not in the table, such as why a package was given up, only the researcher."""
+    """The audiences of a reason; one that is not in the table, such as why a package was given up, has the researcher."""
     return _BY_NAME.get(reason, _RESEARCHER)
 
 
 def reason_of(*, reason: str | None, exit_code: str) -> str:
-    """The reason of a failed attempt; where none was given, its exit code in the same spelling."""
+    """The reason of a failed attempt; if there is none, its exit code in the same spelling."""
     if reason:
         return reason
     if exit_code == ExitCodeGasw.EXECUTION_STALLED.value:
@@ -104,7 +103,7 @@ _TYPES = frozenset({"AttemptFinished", _LOST, "Aborted"})
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What a digest needs of the payload of AttemptFinished, AttemptLost or Aborted, in any version of it."""
+    """The fields of AttemptFinished, AttemptLost or Aborted that a digest needs, in any version."""
 
     exit_code: str = ""
     exit_message: str = ""
@@ -115,7 +114,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of the failures of a group, for people to look at."""
+    """One failure of a group, as an example."""
 
     package: str = ""
     attempt: int = 0
@@ -126,7 +125,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that failed or was lost, or a package or a job that was given up."""
+    """A failed or lost attempt, or an aborted package or job."""
 
     job: JobRow
     kind: str  # attempt, package or job
@@ -154,7 +153,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def failures(changes: Changes) -> list[Failure]:
-    """The failures among the events of a batch; those of events that were kept before are not in it again."""
+    """The failures among the new events of a batch."""
     events = changes.all_events(_TYPES)
     if not events:
         return []
@@ -192,7 +191,7 @@ def _failure(event: tuple[object, ...], outcome: _Outcome, job: JobRow, *, site:
 
 
 def groups_of(failure: Failure, *, told: Mapping[Audience, str | None]) -> Iterator[Group]:
-    """The rows that a failure is counted in; `told` has, for each audience that can be reached, the owner it is told for."""
+    """The rows that count a failure; `told` maps each reachable audience to the owner of its rows."""
     for audience in audiences(failure.reason):
         owner = told.get(audience)
         if owner is not None:
@@ -200,7 +199,7 @@ def groups_of(failure: Failure, *, told: Mapping[Audience, str | None]) -> Itera
 
 
 def counted(row: FailureRow | None, group: Group, failure: Failure) -> FailureRow:
-    """A row with one failure more."""
+    """A row with one more failure."""
     job, audience, owner, kind, reason = group
     example = failure.example
     if row is None:
@@ -209,7 +208,7 @@ def counted(row: FailureRow | None, group: Group, failure: Failure) -> FailureRo
             told=0, first_at=example.time, last_at=example.time, examples="[]",
         )  # fmt: skip
     examples = _examples.decode(row.examples)
-    # Examples are of what was not told yet: a second mail has others than the first.
+    # Examples are from failures not reported yet: a second message has others than the first.
     if row.count == row.told:
         examples = []
     if len(examples) < EXAMPLES_MAX:
@@ -220,12 +219,12 @@ def counted(row: FailureRow | None, group: Group, failure: Failure) -> FailureRo
 
 
 def ended(job: JobRow) -> bool:
-    """Whether nothing more is to come of a job."""
+    """Tell whether a job has ended."""
     return job.state in FINAL_NAMES
 
 
 def end_row(job: JobRow, *, owner: str) -> FailureRow:
-    """The row that says that a job with failures is over, and how."""
+    """The row that reports the end of a job with failures."""
     summary = Summary(
         state=job.state,
         packages=job.expected,
@@ -241,19 +240,19 @@ def end_row(job: JobRow, *, owner: str) -> FailureRow:
 
 
 def is_new(rows: Iterable[FailureRow]) -> bool:
-    """Whether there is anything that no mail told of."""
+    """Tell whether there is anything not reported yet."""
     return any(row.count > row.told for row in rows)
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter without its envelope."""
+    """A message without its envelope."""
 
     subject: str
     body: str
 
 
 def digest(rows: Sequence[FailureRow], *, base_url: str) -> Text:
-    """The letter that tells of everything in some rows that no mail told of: a section for each job, its end first."""
+    """The message about everything in some rows that is not reported yet: a section per job, its end first."""
     jobs: dict[str, list[FailureRow]] = {}
     for row in rows:
         jobs.setdefault(row.job, []).append(row)
@@ -325,9 +324,9 @@ def _example(example: Example) -> str:
 
 
 def told(rows: Iterable[FailureRow]) -> tuple[list[FailureRow], list[FailureRow]]:
-    """Rows after a letter told of them: those that stay, with their counts, and those that are over.
+    """Rows after their message was sent: those that stay, with their counts, and those that are done.
 
-    A researcher's counts go on until the job ends; operators are told of each failure, not of the course of a job.
+    A researcher's counts continue until the job ends; operators get each failure, not the progress of a job.
     """
     rows = list(rows)
     over = {row.job for row in rows if row.kind == END}

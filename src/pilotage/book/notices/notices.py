@@ -1,4 +1,4 @@
-"""A notice on its way: its number, its form as a CloudEvent, and how long to wait before it is tried again."""
+"""A notice: its number, its form as a CloudEvent, and the pause before a retry."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 from pilotage.book.rows.tables import NoticeRow
 
 Number = tuple[int, int]
-"""The number of a notice: the position of the last event of the batch that caused it, and its part of that batch."""
+"""The number of a notice: the position of the last event of its batch, and its number within the batch."""
 
 START: Number = (0, 0)
-"""Before every notice there is."""
+"""Before every notice."""
 
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 300.0
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to tell. `source` and `id` name it for good: whoever hears it twice can know that."""
+    """A notice. `source` and `id` identify it, so that a receiver recognises a duplicate."""
 
     id: str
     source: str
@@ -36,12 +36,12 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def number_text(number: Number) -> str:
-    """A number as people and programs are given it: `1042.3`."""
+    """A number as text: `1042.3`."""
     return f"{number[0]}.{number[1]}"
 
 
 def read_number(text: str) -> Number | None:
-    """The number that a text says, or None."""
+    """Parse a number; None if malformed."""
     found = _NUMBER.fullmatch(text)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -52,7 +52,7 @@ def number_of(row: NoticeRow) -> Number:
 
 
 def notice_of(row: NoticeRow, *, base_url: str) -> Notice:
-    """A stored notice as it is told; `base_url` is where the service is."""
+    """A stored notice as it is sent; `base_url` is the address of the service."""
     subject = f"jobs/{row.job}/packages/{row.package}" if row.package else f"jobs/{row.job}"
     return Notice(
         id=number_text(number_of(row)),
@@ -92,23 +92,23 @@ def cloud_event(notice: Notice) -> CloudEvent:
 
 
 def cloud_event_body(notice: Notice) -> bytes:
-    """The body of a webhook; the same notice has the same bytes each time."""
+    """The body of a webhook; always the same bytes for the same notice."""
     return _encode(cloud_event(notice))
 
 
 def time_text(seconds: float) -> str:
-    """A time as RFC 3339 writes it, in UTC."""
+    """A time in UTC, by RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def data_of(notice: Notice) -> dict[str, Any]:
-    """What a notice says, read."""
+    """The decoded data of a notice."""
     found = msgspec.json.decode(notice.data)
     return found if isinstance(found, dict) else {}
 
 
 def retry_seconds(attempts: int, *, chance: float) -> float:
-    """How long to wait after so many tries in a row that failed; `chance`, from 0 to 1, keeps receivers apart.
+    """The pause after so many failures in a row; `chance`, from 0 to 1, spreads the receivers.
 
     It doubles from one second to five minutes, and is drawn from the upper half of that.
     """
@@ -117,6 +117,6 @@ def retry_seconds(attempts: int, *, chance: float) -> float:
 
 
 def plain(text: str, *, length_max: int = 200) -> str:
-    """A text of somebody else on one line: no control characters, not too long."""
+    """A foreign text on one line: without control characters, and shortened."""
     line = _CONTROLS.sub(" ", text[: length_max + 1]).strip()
     return line if len(line) <= length_max else f"{line[: length_max - 1]}…"

@@ -1,8 +1,8 @@
-"""Who is told of what: a subscription's query and what must change, held against what a batch moved.
+"""Matches subscriptions with the changes of a batch.
 
-The state a package had before is known. What other attributes were is not, once the batch is written: for those a
-subscription keeps digests of what it was last told, for the packages it was told of and for no others. What such an
-attribute is when a package is first seen counts as a change, unless it is missing, zero or no.
+The earlier state of a package is known. Earlier values of other attributes are not, once the batch is written: a
+subscription keeps digests of the values that it last reported, for the packages that it reported. The first value of
+such an attribute counts as a change, unless it is missing, zero or false.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilotage.book.rows.tables import NoticeRow, WatchedRow
 from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.model.jobs.layout import PackageId
 
-# A job or a package as queries see it: its attributes by name.
+# The attributes of jobs and packages, as queries see them.
 
 
 def job_attributes(job: JobRow) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def job_attributes(job: JobRow) -> dict[str, Any]:
 
 
 def package_attributes(job: JobRow, place: PackageId, facts: PackageFacts) -> dict[str, Any]:
-    """The attributes of a package, whether anything was heard of it or not."""
+    """The attributes of a package, with or without events."""
     shown = facts.attempts.get(facts.attempt) if facts.attempt is not None else None
     return _shared(job) | {
         "package": place.dotted,
@@ -79,20 +79,20 @@ TYPES = {
     (Target.JOBS, True): "io.pilotage.job.state",
     (Target.JOBS, False): "io.pilotage.job.changed",
 }
-"""The types of notices: whether it is about packages or jobs, and whether the state changed or something else."""
+"""The types of notices: about packages or jobs, and about the state or another attribute."""
 
-_TEXT_MAX = 40  # a longer value is remembered by its digest
+_TEXT_MAX = 40  # a longer value is stored as a digest
 _MESSAGE_MAX = 1000
 _encode = msgspec.json.Encoder().encode
 _told_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 class SubscriptionError(PilotageError):
-    """What was asked for cannot be subscribed to; the message names the field."""
+    """The subscription is not possible; the message names the field."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber wants to hear of, checked: entering one of the states, or a change of one of the attributes."""
+    """A checked subscription: entering one of the states, or a change of one of the attributes."""
 
     target: Target
     query: Query
@@ -101,7 +101,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as batches are held against it; `may_read` says which jobs its owner may be told of."""
+    """An active subscription; `may_read` tells which jobs its owner may read."""
 
     subscription: str
     wanted: Wanted
@@ -110,7 +110,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def watchable(target: Target) -> list[str]:
-    """The attributes whose change can be watched; those a package has from its job change with the job."""
+    """The attributes that can be watched; a package's job attributes change with the job."""
     return [
         each.name
         for each in ATTRIBUTES.values()
@@ -121,9 +121,9 @@ def watchable(target: Target) -> list[str]:
 
 
 def wanted(*, target: str, query: str, states: Sequence[str], attributes: Sequence[str]) -> Wanted:
-    """What a subscriber asks for, checked; with neither states nor attributes, every change of state matters."""
+    """Check a subscription; without states and attributes, every change of state counts."""
     if target not in (Target.PACKAGES, Target.JOBS):
-        raise SubscriptionError("`target` is not known", expected="packages or jobs", got=repr(target[:40]))
+        raise SubscriptionError("unknown `target`", expected="packages or jobs", got=repr(target[:40]))
     about = Target(target)
     names = tuple(dict.fromkeys(_attribute(name, about) for name in attributes[: ATTRIBUTES_MAX + 1]))
     if len(attributes) > ATTRIBUTES_MAX:
@@ -143,7 +143,7 @@ def wanted(*, target: str, query: str, states: Sequence[str], attributes: Sequen
 def _state(text: str) -> str:
     if text.upper() not in STATES:
         raise SubscriptionError(
-            f"there is no state {text[:40]!r}", subject="states", next_step=did_you_mean(text[:40].upper(), STATES)
+            f"unknown state {text[:40]!r}", subject="states", next_step=did_you_mean(text[:40].upper(), STATES)
         )
     return text.upper()
 
@@ -155,7 +155,7 @@ def _attribute(text: str, target: Target) -> str:
     found = find_attribute(text)
     if found is None or found.name not in known or found.name == TAG:
         raise SubscriptionError(
-            f"a change of {text[:40]!r} cannot be watched",
+            f"changes of {text[:40]!r} cannot be watched",
             subject="attributes",
             next_step=did_you_mean(text[:40].lower(), [f"{TAG}.NAME" if name == TAG else name for name in known]),
         )
@@ -163,7 +163,7 @@ def _attribute(text: str, target: Target) -> str:
 
 
 def attributes_of(change: Change) -> dict[str, Any]:
-    """What moved, as queries see it."""
+    """The attributes of a changed job or package."""
     package = change.package
     if package is None:
         return job_attributes(change.job)
@@ -171,7 +171,7 @@ def attributes_of(change: Change) -> dict[str, Any]:
 
 
 class _Candidate(msgspec.Struct, frozen=True):
-    """A change that fits a query, and whether its state is one that was waited for."""
+    """A change that matches a query, and whether it entered a wanted state."""
 
     live: Live
     change: Change
@@ -181,10 +181,10 @@ class _Candidate(msgspec.Struct, frozen=True):
 
 
 class Matching:
-    """Subscriptions as they stand, arranged so that a batch is held against few of them."""
+    """Active subscriptions, indexed so that a batch is compared with few of them."""
 
     def __init__(self, subscriptions: Iterable[Live]) -> None:
-        """Arrange subscriptions by the jobs they name; the others see every change."""
+        """Index subscriptions by the jobs they name; the others see every change."""
         self._everywhere: list[Live] = []
         self._by_job: dict[str, list[Live]] = {}
         for live in subscriptions:
@@ -195,7 +195,7 @@ class Matching:
                 self._by_job.setdefault(job, []).append(live)
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Tell whether there are any subscriptions."""
         return bool(self._everywhere or self._by_job)
 
     def notices(
@@ -204,9 +204,9 @@ class Matching:
         *,
         told: Callable[[list[tuple[str, *PackageKey]]], Iterable[WatchedRow]],
     ) -> tuple[list[NoticeRow], list[WatchedRow]]:
-        """Whom to tell what of a batch, and what they were told of watched attributes.
+        """The notices of a batch, and the reported values of watched attributes.
 
-        `told` gives the rows that there are for some subscriptions and packages.
+        `told` returns the existing rows of some subscriptions and packages.
         """
         position, now = joined.receipt.position, joined.changes.received
         candidates = list(self._candidates(joined, now=now))
@@ -265,7 +265,7 @@ def _named_jobs(query: Query) -> frozenset[str] | None:
 
 
 def _states(change: Change) -> tuple[str, str | None]:
-    """The state now and before; a package that nothing was heard of stood where its job put it."""
+    """The state now and before; a package without events has the state of its job."""
     if change.package is None:
         return change.job.state, change.state_before
     before = change.state_before if change.state_before is not None else default_state(change.job)
@@ -294,7 +294,7 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
 
 
 def _digest(value: Any) -> Any:
-    """What is remembered of a value; what is missing, zero or no is nothing."""
+    """The stored form of a value; None for missing, zero or false."""
     if isinstance(value, str) and len(value) > _TEXT_MAX:
         return "sha256:" + hashlib.sha256(value.encode()).hexdigest()
     return value or None

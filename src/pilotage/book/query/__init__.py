@@ -1,4 +1,4 @@
-"""Reads the query language of the book, from text or JSON to a checked value; it knows no storage."""
+"""The query language of the book: parses text or JSON into a checked query, independent of storage."""
 
 from pilotage.book.query.attributes import (
     ATTRIBUTES,

@@ -1,6 +1,6 @@
-"""What a query may ask about: one table of attributes, each with its kind, its targets, and where an index has it.
+"""The attributes of queries: one table with the kind, the targets and the indexes of each.
 
-The order of the table is also the order of preference among indexes: what narrows most stands first.
+The order of the table is also the order of preference among indexes: the most selective attribute comes first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pilotage.model.states import ExitCodeGasw, State
 
 
 class Target(StrEnum):
-    """What a query gives back."""
+    """What a query returns."""
 
     JOBS = "jobs"
     PACKAGES = "packages"
@@ -26,7 +26,7 @@ class Target(StrEnum):
 
 
 class Kind(StrEnum):
-    """What the values of an attribute are; which operators make sense follows from it."""
+    """The kind of an attribute's values, which determines its operators."""
 
     TEXT = "text"
     STATE = "state"
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
     @property
     def ordered(self) -> bool:
-        """Whether `<`, `>` and `within` make sense."""
+        """Tell whether `<`, `>` and `within` apply."""
         return self in (Kind.TIME, Kind.COUNT)
 
 
@@ -54,9 +54,9 @@ TAG_PREFIX = "tag."
 
 
 class Attribute(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table; `indexed` are the targets on which an index has it unless a setting says otherwise.
+    """One row of the table; `indexed` are the targets with an index by default.
 
-    What is `through_job` belongs to the job, and a package has it from there.
+    A `through_job` attribute belongs to the job, and its packages have it from there.
     """
 
     name: str
@@ -211,18 +211,18 @@ _TABLE = (
 )
 
 ATTRIBUTES: dict[str, Attribute] = {attribute.name: attribute for attribute in _TABLE}
-"""Every attribute by its name, in the order of preference."""
+"""All attributes by name, in the order of preference."""
 
 _NAMES: dict[str, Attribute] = {name: each for each in _TABLE for name in (each.name, *each.aliases)}
 
 
 def find_attribute(name: str) -> Attribute | None:
-    """The attribute of a name or an alias, in any case and with `-` for `_`; `tag` stands for all tags."""
+    """Find an attribute by name or alias, in any case and with `-` for `_`; `tag` stands for all tags."""
     return _NAMES.get(name.lower().replace("-", "_"))
 
 
 def attribute_names(target: Target | None = None) -> list[str]:
-    """The names that a person may write for a target, tags as `tag.NAME`."""
+    """The names that a query may use for a target, tags as `tag.NAME`."""
     return [
         f"{TAG_PREFIX}NAME" if each.name == TAG else each.name
         for each in _TABLE
@@ -231,21 +231,21 @@ def attribute_names(target: Target | None = None) -> list[str]:
 
 
 def name_hint(name: str, target: Target | None = None) -> str:
-    """What was most likely meant by a name that is none, or what there is."""
+    """A suggestion for an unknown name: the nearest one, or the list."""
     known = attribute_names(target)
     aliases = [alias for alias, each in _NAMES.items() if target is None or target in each.targets]
-    # A name is compared as far as names go: how near a megabyte is to `state` is not worth knowing.
+    # Compare only a prefix: the distance of a megabyte to `state` does not matter.
     hint = did_you_mean(name[:40].lower(), {*known, *aliases} - {TAG})
     return hint if hint.startswith("did") else f"attributes: {', '.join(known)}"
 
 
 def default_indexed(target: Target) -> frozenset[str]:
-    """The attributes that have an index where no setting names others."""
+    """The attributes that are indexed by default."""
     return frozenset(each.name for each in _TABLE if target in each.indexed)
 
 
 def indexed_names(names: Iterable[str]) -> frozenset[str]:
-    """The setting that names the indexed attributes, checked; `tag` means every tag, `tag.NAME` only that one."""
+    """Check the setting with the indexed attributes; `tag` means every tag, `tag.NAME` only that one."""
     found = set()
     for name in names:
         attribute = find_attribute(name)

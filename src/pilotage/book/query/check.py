@@ -1,4 +1,4 @@
-"""From what was written, in text or in JSON, to checked conditions: one set of rules for both forms."""
+"""Checks parsed conditions, from text or JSON: one set of rules for both forms."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from pilotage.model.jobs.layout import PackageId
 
 
 class RawValue(msgspec.Struct, frozen=True):
-    """A value as written, with its place; text of a query, or anything that JSON may hold."""
+    """A value as written, with its place; text of a query, or any JSON value."""
 
     value: object
     place: Place
 
 
 class RawCondition(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition as written; the name of a tag is part of the attribute, after `tag.`."""
+    """A condition as written; the attribute of a tag is `tag.NAME`."""
 
     attribute: str
     operator: Operator
@@ -64,13 +64,13 @@ class RawCondition(msgspec.Struct, frozen=True, kw_only=True):
 RawClause = Sequence[RawCondition]
 
 Named = Callable[[str, str], PackageId | None]
-"""The package that has a name in the job that a query names; the job is empty where it names none, or several."""
+"""Finds a package by job and name; the job is empty if the query names none, or several."""
 
 
 def check_query(
     clauses: Sequence[RawClause], *, target: Target | None, place: Place, named: Named | None = None
 ) -> Query:
-    """The query that was meant, or the first fault in it; with `named`, packages may be called by their names."""
+    """Check a query; raises its first fault. With `named`, packages may be given by name."""
     check_sizes(clauses, place=place)
     if named is not None:
         clauses = _with_places(clauses, named)
@@ -80,14 +80,14 @@ def check_query(
     query = Query(tuple(checked))
     if sum(len(clause) for clause in checked) > CONDITIONS_MAX:
         raise too_many_conditions(place)
-    # What is short in one form may be long in the other; a query that is one must be able to be both.
+    # A query that is short in one form may be long in the other; it must fit in both.
     if len(canonical(query).encode()) > LENGTH_BYTES_MAX:
         raise too_long(place)
     return query
 
 
 def check_sizes(clauses: Sequence[RawClause], *, place: Place) -> None:
-    """Refuse what is too much before any of it is looked at."""
+    """Refuse an oversized query before it is checked."""
     if sum(len(clause) for clause in clauses) > CONDITIONS_MAX:
         raise too_many_conditions(place)
     if sum(len(condition.values) for clause in clauses for condition in clause) > VALUES_MAX:
@@ -95,31 +95,31 @@ def check_sizes(clauses: Sequence[RawClause], *, place: Place) -> None:
 
 
 def too_many_conditions(place: Place) -> QueryError:
-    """The error for more conditions than a query may have."""
+    """The error for too many conditions."""
     hint = "write alternatives of one attribute as a list: site in (a, b, c)"
     return place.error("too many conditions", expected=f"at most {CONDITIONS_MAX}", next_step=hint)
 
 
 def too_many_values(place: Place) -> QueryError:
-    """The error for more values than a query may have."""
+    """The error for too many values."""
     return place.error("too many values", expected=f"at most {VALUES_MAX}", next_step="split it into several queries")
 
 
 def too_long(place: Place) -> QueryError:
-    """The error for a query of more text than is read."""
+    """The error for a text that is too long."""
     return place.error(
         "the query is too long", expected=f"at most {LENGTH_BYTES_MAX} bytes", next_step="split it into several queries"
     )
 
 
 def check_target(query: Query, target: Target) -> None:
-    """Refuse a query that names an attribute which the target does not have."""
+    """Refuse a query with an attribute that the target does not have."""
     for condition in query.conditions:
         _check_applies(condition.about, name=condition.name, target=target, place=Place())
 
 
 def _with_places(clauses: Sequence[RawClause], named: Named) -> list[RawClause]:
-    """The same with the places of packages for their names."""
+    """Replace names of packages by their numbers."""
     jobs = {
         str(condition.values[0].value)
         for clause in clauses
@@ -137,12 +137,13 @@ def _with_place(condition: RawCondition, job: str, named: Named) -> RawCondition
         return condition
     values = []
     for each in condition.values:
-        if isinstance(each.value, str) and read_package(each.value)[1] is None:
-            found = named(job, each.value)
-            if found is None:
-                raise _no_name(each, job)
-            each = RawValue(found.dotted, each.place)  # noqa: PLW2901 # the same, as it is called in the book
-        values.append(each)
+        if not isinstance(each.value, str) or read_package(each.value)[1] is not None:
+            values.append(each)
+            continue
+        found = named(job, each.value)
+        if found is None:
+            raise _no_name(each, job)
+        values.append(RawValue(found.dotted, each.place))
     return msgspec.structs.replace(condition, values=values)
 
 
@@ -150,13 +151,13 @@ def _no_name(value: RawValue, job: str) -> QueryError:
     name = shown(value.value)
     if job:
         step = f"see what there is: pilotage query job={job}"
-        return value.place.error(f"the job has no package called {name}", next_step=step)
+        return value.place.error(f"the job has no package named {name}", next_step=step)
     step = f"write job=ID and package={write_text(str(value.value))}, or its number, such as 1.2.1"
-    return value.place.error(f"a name such as {name} is that of a package within one job", next_step=step)
+    return value.place.error(f"{name} names a package only within one job", next_step=step)
 
 
 def _check_clause(clause: RawClause, target: Target | None) -> list[Clause]:
-    """Mostly one clause; a DØ path that names its job stands for two."""
+    """Mostly one clause; a DØ path that names its job gives two."""
     split = _split_path(clause[0]) if len(clause) == 1 else ()
     if split:
         return [(_check_condition(condition, target),) for condition in split]
@@ -236,7 +237,7 @@ def _check_range(attribute: Attribute, raw: RawCondition) -> tuple[Value, Value]
             seconds = read_duration(str(only.value))
             if not seconds:
                 raise only.place.error(
-                    "no such time", expected="up to a hundred years, but some", got=shown(only.value)
+                    "not a usable duration", expected="more than zero, up to a hundred years", got=shown(only.value)
                 )
             return Ago(seconds), Ago(0.0)
         case [only] if kind is Kind.TIME and is_date(only.value):
@@ -248,7 +249,7 @@ def _check_range(attribute: Attribute, raw: RawCondition) -> tuple[Value, Value]
             end = read_value(kind, second.value, second.place)
             if _is_empty(start, end):
                 hint = "the start is part of a range and the end is not: within 1..3 means 1 and 2"
-                raise second.place.error("nothing is within this range", next_step=hint)
+                raise second.place.error("this range is empty", next_step=hint)
             return start, end
         case _:
             expected = WITHIN_FORM if kind is Kind.TIME else "within START..END"
@@ -263,18 +264,18 @@ def _is_empty(start: Value, end: Value) -> bool:
         case int() | float(), int() | float():
             return start >= end
         case _:
-            return False  # one of them moves with the clock: who knows
+            return False  # one of them is relative: unknown
 
 
-# Which clause of a query an index can serve; a query that none can serve is refused before it scans a million rows.
+# Chooses the clause of a query that an index serves; a query without one is refused before it scans a million rows.
 
 _RANKS = {name: rank for rank, name in enumerate(ATTRIBUTES)}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a query is served: by the clause of that number, or, where it is None, by the order of the keys alone.
+    """How to execute a query: by the index of the clause with that number, or, if None, in the order of the keys.
 
-    `attributes` are those of the clause, tags as `tag.NAME`; `serving` are the numbers of all clauses that could serve.
+    `attributes` are those of the clause, tags as `tag.NAME`; `serving` are the numbers of all clauses with an index.
     """
 
     target: Target
@@ -284,10 +285,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def served_by(query: Query, target: Target, indexed: frozenset[str] | None = None) -> Plan:
-    """The plan for a query, or `QueryTooBroad`; without `indexed`, the attributes that are indexed by default.
+    """The plan for a query, or `QueryTooBroad`; the default of `indexed` are the attributes indexed by default.
 
-    A clause serves when each of its alternatives compares an indexed attribute by `=`, `in` or a range. A job id always
-    serves, and so does the position of events. Everything can only be asked of jobs, which are listed by key.
+    An index serves a clause if each alternative compares an indexed attribute by `=`, `in` or a range. Job ids always
+    have an index, and so do positions of events. Only jobs can be listed without a condition, by key.
     """
     check_target(query, target)
     names = (default_indexed(target) if indexed is None else indexed) | _always(target)
@@ -314,14 +315,14 @@ def _is_indexed(condition: Condition, names: frozenset[str]) -> bool:
 
 
 def _cost(clause: Clause) -> tuple[int, int, int]:
-    """Values before ranges, then what narrows most by the order of the table, then fewer values."""
+    """Sort key: values before ranges, then the most selective attribute, then fewer values."""
     ranges = sum(condition.operator.orders for condition in clause)
     rank = max(_RANKS[condition.attribute] for condition in clause)
     return ranges, rank, sum(len(condition.values) for condition in clause)
 
 
 def _too_broad(query: Query, *, target: Target, names: frozenset[str]) -> QueryTooBroad:
-    # The order of the table, with single tags where the table has tags.
+    # In the order of the table, with single tags in place of `tag`.
     useful = sorted(
         (
             name
@@ -334,14 +335,14 @@ def _too_broad(query: Query, *, target: Target, names: frozenset[str]) -> QueryT
     got = "; ".join(
         dict.fromkeys(_why_not(condition, names) for condition in query.conditions if not _serves(condition, names))
     )
-    # Events of sites are of no job: whoever wants them reads on from a position.
+    # Events of sites have no job: they are read from a position on.
     such_as = "`job=ID and …`, or `position>N and …`" if target is Target.EVENTS else "`job=ID and …`"
     return QueryTooBroad(
         f"no index serves this query over {target}, and all of them would have to be read",
         subject="query",
         expected=f"a clause with =, in or a range on one of {listed}",
         got=got or "no condition",
-        next_step=f"ask for less, for example {such_as}; which attributes are indexed is the setting query.indexed",
+        next_step=f"narrow it down, for example {such_as}; the setting query.indexed lists the indexed attributes",
     )
 
 
@@ -349,4 +350,4 @@ def _why_not(condition: Condition, names: frozenset[str]) -> str:
     if not _is_indexed(condition, names):
         return f"{condition.name}, which is not indexed"
     word = "not in" if condition.operator is Operator.NOT_IN else "!="
-    return f"{condition.name} {word}, which no index answers"
+    return f"{condition.name} {word}, which no index serves"

@@ -1,4 +1,4 @@
-"""A checked query as a value: clauses that must all hold, each a choice of conditions; and its one canonical text."""
+"""A checked query: clauses that must all hold, each a list of alternative conditions; and its canonical text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYTHING_WORD = "all"
 
 
 class Operator(StrEnum):
-    """How the value of an attribute is compared with those of a condition."""
+    """The comparison of an attribute with the values of a condition."""
 
     EQUAL = "="
     NOT_EQUAL = "!="
@@ -35,12 +35,12 @@ class Operator(StrEnum):
 
     @property
     def orders(self) -> bool:
-        """Whether values must have an order for it."""
+        """Tell whether it needs ordered values."""
         return self in _ORDERING
 
     @property
     def denies(self) -> bool:
-        """Whether it holds for a missing value, and never by an index."""
+        """Tell whether it is negative: true for a missing value, and not served by an index."""
         return self in (Operator.NOT_EQUAL, Operator.NOT_IN)
 
 
@@ -50,9 +50,9 @@ _ORDERING = frozenset({
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison; `values` is one value, those of a list, or the inclusive start and the exclusive end of a range.
+    """One comparison; `values` is one value, a list, or the inclusive start and the exclusive end of a range.
 
-    `tag` is the name of the tag where the attribute is `tag`, and empty otherwise.
+    `tag` is the name of the tag if the attribute is `tag`, else empty.
     """
 
     attribute: str
@@ -62,16 +62,16 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The attribute as programs name it: `site`, `tag.study`."""
+        """The attribute with its tag: `site`, `tag.study`."""
         return TAG_PREFIX + self.tag if self.attribute == TAG else self.attribute
 
     @property
     def about(self) -> Attribute:
-        """The line of the table that the attribute stands in."""
+        """The attribute's row of the table."""
         return ATTRIBUTES[self.attribute]
 
     def __str__(self) -> str:
-        """The condition as a query writes it."""
+        """The canonical text of the condition."""
         name = TAG_PREFIX + write_text(self.tag) if self.attribute == TAG else self.attribute
         kind = self.about.kind
         texts = [write_value(kind, value) for value in self.values]
@@ -87,7 +87,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _last(values: tuple[Value, ...]) -> str:
-    """The duration, where a range is the time from then till now."""
+    """The duration, if a range is the time from then until now."""
     match values:
         case (Ago(seconds=seconds), Ago(seconds=0)):
             return write_duration(seconds)
@@ -100,13 +100,13 @@ Clause = tuple[Condition, ...]
 
 
 class Query(msgspec.Struct, frozen=True):
-    """Clauses that must all hold; without any, everything does. `parse` and `from_json` make only checked ones."""
+    """Clauses that must all hold; without any, everything matches. `parse` and `from_json` make only checked ones."""
 
     clauses: tuple[Clause, ...] = ()
 
     @property
     def conditions(self) -> Iterator[Condition]:
-        """Every condition, in the order written."""
+        """All conditions, in order."""
         return (condition for clause in self.clauses for condition in clause)
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ EVERYTHING = Query()
 
 
 def canonical(query: Query) -> str:
-    """The one text for a query: names and keywords in full and lower case, quotes only where needed, times in UTC."""
+    """The canonical text: full lower-case names and keywords, quotes only where needed, times in UTC."""
     if not query.clauses:
         return EVERYTHING_WORD
     return " and ".join(_clause_text(clause) for clause in query.clauses)
@@ -130,7 +130,7 @@ def _clause_text(clause: Clause) -> str:
 
 
 def resolve(query: Query, *, now: float) -> Query:
-    """The query with every relative time made absolute; `now` is in seconds since 1970."""
+    """Make all relative times absolute; `now` is in seconds since 1970."""
     if not any(isinstance(value, Ago) for condition in query.conditions for value in condition.values):
         return query
     return Query(tuple(tuple(_resolved(condition, now) for condition in clause) for clause in query.clauses))
@@ -145,10 +145,10 @@ def _at(ago: Ago, now: float) -> float:
     return min(max(round(now - ago.seconds, 6), 0.0), TIME_MAX)
 
 
-# Whether a row is what a query asks for: the meaning of the language in a page, against which any SQL is tested.
+# Evaluates a query on a row: the reference semantics, against which the SQL is tested.
 #
-# A missing value (absent or None) equals nothing and has no order: `=`, `in`, `<`, `>` and `within` are false for
-# it, `!=` and `not in` are true. In SQL: `(site IS NULL OR site <> ?)`.
+# A missing value (absent or None) equals nothing and has no order: `=`, `in`, `<`, `>` and `within` are false for it, `!=`
+# and `not in` are true. In SQL: `(site IS NULL OR site <> ?)`.
 
 _COMPARISONS: dict[Operator, Callable[[float, float], bool]] = {
     Operator.LESS: operator.lt,
@@ -159,7 +159,7 @@ _COMPARISONS: dict[Operator, Callable[[float, float], bool]] = {
 
 
 def matches(query: Query, row: Mapping[str, object]) -> bool:
-    """Whether every clause has an alternative that holds; the row has attributes by name, and tags under `tags`.
+    """Tell whether a row matches; the row has attributes by name, and tags under `tags`.
 
     Relative times must be resolved first.
     """
@@ -167,7 +167,7 @@ def matches(query: Query, row: Mapping[str, object]) -> bool:
 
 
 def holds(condition: Condition, row: Mapping[str, object]) -> bool:
-    """Whether one condition is true of a row."""
+    """Tell whether one condition holds for a row."""
     found = _found(condition, row)
     match condition.operator:
         case Operator.EQUAL | Operator.IN:
@@ -192,7 +192,8 @@ def _found(condition: Condition, row: Mapping[str, object]) -> object:
 def _absolute(value: Value) -> Value:
     if isinstance(value, Ago):
         raise QueryError(
-            "a relative time has no meaning of its own", next_step="resolve the query first: resolve(query, now=…)"
+            "a relative time must be resolved before it is compared",
+            next_step="resolve the query first: resolve(query, now=…)",
         )
     return value
 

@@ -1,7 +1,7 @@
-"""Where a page of a query ended, as an opaque text that fits into a URL and is only good for the query it came from.
+"""Where a page of a query ended, as an opaque text for URLs, valid only for its own query.
 
-It is no secret and proves nothing: whoever forges one sees what the query itself shows. It carries the time at which
-the first page was asked for, so that `within 2h` means the same two hours on every page.
+It is not secret: a forged one shows only what the query itself shows. It contains the time of the first page, so that
+`within 2h` means the same two hours on every page.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ _DECODER = msgspec.msgpack.Decoder(_Payload)
 
 
 def encode_cursor(query: Query, target: Target, cursor: Cursor) -> str:
-    """The text that continues this query over this target behind a row; the query as asked, before it is resolved."""
+    """Encode a cursor for this query, before it is resolved, and this target."""
     payload = _Payload(_VERSION, str(target), _digest(query), cursor.now, cursor.key)
     try:
         body = msgspec.msgpack.encode(payload)
     except (OverflowError, UnicodeError) as error:
-        raise CursorError("no cursor can hold this key", got=repr(cursor.key)[:200]) from error
+        raise CursorError("this key does not fit into a cursor", got=repr(cursor.key)[:200]) from error
     text = base64.urlsafe_b64encode(_check(body) + body).decode().rstrip("=")
     if len(text) > CURSOR_LENGTH_MAX or not _is_finite(payload):
-        raise CursorError("no cursor can hold this key", got=repr(cursor.key)[:200])
+        raise CursorError("this key does not fit into a cursor", got=repr(cursor.key)[:200])
     return text
 
 
 def decode_cursor(text: str, query: Query, target: Target) -> Cursor:
-    """Where to continue; a text that is no cursor, or one of another query or target, is refused with `CursorError`."""
+    """Decode a cursor; raises `CursorError` if it is malformed, or of another query or target."""
     payload = _payload(text)
     if payload is None:
-        raise _refused("it is damaged, or no cursor at all")
+        raise _refused("it is damaged, or not a cursor")
     if payload.version != _VERSION:
         raise _refused("it comes from another version of the service")
     if payload.target != target:
@@ -79,9 +79,9 @@ def _payload(text: str) -> _Payload | None:
     try:
         content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         payload = _DECODER.decode(content[_CHECK_BYTES:])
-    except ValueError:  # of base64 and of msgspec alike
+    except ValueError:  # from base64 or from msgspec
         return None
-    # One text for one cursor: bits that base64 ignores are not a second way to write it.
+    # The encoding is unique: bits that base64 ignores must not make a second text.
     written = base64.urlsafe_b64encode(content).decode().rstrip("=")
     is_whole = content[:_CHECK_BYTES] == _check(content[_CHECK_BYTES:])
     return payload if is_whole and written == text and _is_finite(payload) else None

@@ -1,4 +1,4 @@
-"""How a query is refused: the place, what is wrong there, and what could be written instead."""
+"""Errors of queries: the place, what is wrong there, and what to write instead."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _EXCERPT = 96
 
 
 def shown(value: object) -> str:
-    """A value as an error message shows it: quoted, and cut where it is long."""
+    """A value in an error message: quoted, and shortened."""
     text = value if isinstance(value, str) else type(value).__name__ if isinstance(value, list | dict) else repr(value)
     text = text if len(text) <= 48 else f"{text[:47]}…"
     return repr(text) if isinstance(value, str) else text
 
 
 class QueryError(PilotageError):
-    """A query that cannot be read: mend it at the column that the caret shows."""
+    """A malformed query: correct it at the column of the caret."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class QueryError(PilotageError):
         got: str = "",
         next_step: str = "",
     ) -> None:
-        """Keep the text of the query and the column, which counts characters from 1; 0 means the whole query."""
+        """Take the text of the query and the column, counted in characters from 1; 0 means the whole query."""
         self.query = query
         self.column = column
         where = f"{subject}, column {column}" if column else subject
@@ -43,7 +43,7 @@ class QueryError(PilotageError):
 
     @property
     def caret(self) -> str:
-        """Two lines, the query about the column and a caret below it; empty where there is no column."""
+        """Two lines, the query around the column and a caret below it; empty without a column."""
         if not self.column:
             return ""
         start = max(0, self.column - 1 - _BEFORE)
@@ -54,7 +54,7 @@ class QueryError(PilotageError):
         return f"{before}{line}{after}\n{' ' * (len(before) + self.column - 1 - start)}^"
 
     def __str__(self) -> str:
-        """What is wrong, the place with its caret, and the hint, each on lines of their own."""
+        """What is wrong, the query with its caret, and the hint, each on its own line."""
         text = self.subject + ": " + self.what
         text += f"; expected {self.expected}" if self.expected else ""
         text += f", got {self.got}" if self.got else ""
@@ -69,30 +69,30 @@ def _plain(character: str) -> str:
 
 
 class PackageByName(QueryError):
-    """A package that is not named by its place: whoever knows the names of packages reads the query again with them."""
+    """A package that is not given by number: a caller that knows package names parses the query again with them."""
 
 
 class QueryTooBroad(PilotageError):
-    """No index serves the query: add a condition on an indexed attribute, or have the attribute indexed."""
+    """No index serves the query: add a condition on an indexed attribute, or let the attribute be indexed."""
 
 
 class CursorError(PilotageError):
-    """A cursor that does not belong to this query, or to any: start again without one."""
+    """A malformed cursor, or one of another query: start again without one."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a part of a query stands: an offset into its text, or a path into its JSON form."""
+    """The place of a part of a query: an offset into its text, or a path into its JSON form."""
 
     text: str = ""
     offset: int = -1
     path: str = ""
 
     def error(self, what: str, *, expected: str = "", got: str = "", next_step: str = "") -> QueryError:
-        """The error that points here."""
+        """An error at this place."""
         return self._made(QueryError, what, expected=expected, got=got, next_step=next_step)
 
     def by_name(self, what: str, *, expected: str, got: str) -> PackageByName:
-        """The error that points to what may be the name of a package."""
+        """An error at what may be the name of a package."""
         return self._made(PackageByName, what, expected=expected, got=got)
 
     def _made(self, kind: type[Fault], what: str, *, expected: str = "", got: str = "", next_step: str = "") -> Fault:

@@ -1,6 +1,6 @@
-"""The text of a query, read: words, quoted texts and signs, then conditions, alternatives and clauses.
+"""Parses the text of a query: words, quoted texts and signs, then conditions, alternatives and clauses.
 
-There is no recursion here: a query is an AND of ORs and never deeper, so hostile text can only be too long.
+There is no recursion: a query is an AND of ORs and never deeper, so hostile text can only be too long.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SHORT = 200
 
 
 class _Token(msgspec.Struct, frozen=True):
-    """A word, a quoted text, a sign, or the end; `text` is what it means, `keyword` what it means unquoted."""
+    """A word, a quoted text, a sign, or the end; `keyword` is empty for a quoted text."""
 
     kind: str
     text: str
@@ -69,9 +69,9 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, *, target: Target | None = None, named: Named | None = None) -> Query:
-    """The query that a text means; with a target, also that its attributes apply there. Refuses with a `QueryError`.
+    """Parse a query; with a target, its attributes must apply there. Raises `QueryError`.
 
-    With `named`, packages may be called by their names; it is asked for those only.
+    With `named`, packages may be given by name; it is called only for those.
     """
     if len(text) > LENGTH_BYTES_MAX or len(text.encode(errors="surrogatepass")) > LENGTH_BYTES_MAX:
         raise too_long(Place())
@@ -80,10 +80,10 @@ def parse(text: str, *, target: Target | None = None, named: Named | None = None
     except PackageByName:
         if named is None:
             raise
-        return _Parser(text, target, named).query()  # kept for nobody: others may not know this job
+        return _Parser(text, target, named).query()  # not cached: another caller may not see this job
 
 
-@lru_cache(maxsize=256)  # who watches something asks the same again and again
+@lru_cache(maxsize=256)  # watchers repeat the same query again and again
 def _parse_short(text: str, target: Target | None) -> Query:
     return _Parser(text, target).query()
 
@@ -93,7 +93,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     while offset < len(text):
         found = _TOKEN.match(text, offset)
         if found is None:
-            what = f"{shown(text[offset])} has no meaning here"
+            what = f"unexpected character {shown(text[offset])}"
             hint = "put a value with such characters into quotes"
             if text[offset] in "\"'":
                 what, hint = "the quote is not closed", f"end the text with {text[offset]}"
@@ -115,7 +115,7 @@ def _unescaped(text: str, start: int, end: int) -> str:
         if code not in _ESCAPES:
             place = Place(text, start + found.start())
             raise place.error(
-                f"no such escape: {shown(found[0])}", expected="\\\\, \\\", \\', \\n, \\r, \\t or \\uXXXX"
+                f"unknown escape: {shown(found[0])}", expected="\\\\, \\\", \\', \\n, \\r, \\t or \\uXXXX"
             )
         return _ESCAPES[code]
 
@@ -123,7 +123,7 @@ def _unescaped(text: str, start: int, end: int) -> str:
 
 
 class _Parser:
-    """Reads the tokens of one query from left to right."""
+    """Parses the tokens of one query from left to right."""
 
     def __init__(self, text: str, target: Target | None, named: Named | None = None) -> None:
         self._text = text
@@ -134,28 +134,28 @@ class _Parser:
         self._counts = {"conditions": 0, "values": 0}
 
     def query(self) -> Query:
-        """The whole text."""
+        """Parse the whole text."""
         if self._next.kind == "end":
             hint = f"write `{EVERYTHING_WORD}` for everything"
             raise Place().error("the query is empty", expected=FORM, next_step=hint)
         if self._next.keyword == EVERYTHING_WORD:
             self._take()
             if self._next.kind != "end":
-                self._refuse(f"{EVERYTHING_WORD} stands alone", expected="the end")
+                self._refuse(f"{EVERYTHING_WORD} must stand alone", expected="the end")
             return EVERYTHING
         clauses, joined = [self._clause()], ""
         while self._next.kind != "end":
             word = self._next.keyword
             if self._is_sign(")"):
-                self._refuse("a parenthesis that was not opened", expected="and, or, or the end")
+                self._refuse("unmatched closing parenthesis", expected="and, or, or the end")
             if word not in ("and", "or"):
-                self._refuse("two conditions need a word between them", expected="and, or, or the end")
+                self._refuse("two conditions need `and` or `or` between them", expected="and, or, or the end")
             if joined and word != joined:
                 self._refuse("`and` and `or` are mixed without parentheses", expected=FORM)
             joined = word
             self._take()
             if joined == "or" and (self._is_sign("(") or self._text[: self._next.offset].lstrip()[:1] == "("):
-                self._refuse("alternatives of alternatives", expected=FORM)
+                self._refuse("nested alternatives", expected=FORM)
             clauses.append(self._clause())
         if joined == "or":
             clauses = [[condition for clause in clauses for condition in clause]]
@@ -181,10 +181,10 @@ class _Parser:
     def _condition(self) -> RawCondition:
         self._count("conditions")
         if self._is_sign("("):
-            self._refuse("parentheses inside parentheses", expected=FORM)
+            self._refuse("nested parentheses", expected=FORM)
         if self._next.kind != "word" or self._next.keyword:
             hint = name_hint("", self._target)
-            raise self._place().error("no attribute", expected="the name of one", got=str(self._next), next_step=hint)
+            raise self._place().error("missing attribute", expected="its name", got=str(self._next), next_step=hint)
         place = self._place()
         name = self._take().text
         if name.lower() == TAG_PREFIX and self._next.kind == "string":
@@ -202,7 +202,7 @@ class _Parser:
     def _operator(self, name: str) -> Operator:
         taken = self._next
         if taken.kind == "sign" and taken.text in _MEANT:
-            raise self._place().error(f"no such operator: {taken}", next_step=f"did you mean {_MEANT[taken.text]}?")
+            raise self._place().error(f"unknown operator: {taken}", next_step=f"did you mean {_MEANT[taken.text]}?")
         text = taken.text if taken.kind == "sign" else taken.keyword
         if text == "not":
             self._take()
@@ -211,7 +211,7 @@ class _Parser:
         if operator is None:
             hint = "" if find_attribute(name) or name[:4].lower() == TAG_PREFIX else name_hint(name, self._target)
             expected = f"one of {', '.join(_SIGNS)}"
-            what = f"no operator after {shown(name)}"
+            what = f"missing operator after {shown(name)}"
             raise self._place().error(what, expected=expected, got=str(self._next), next_step=hint)
         self._take()
         return operator
@@ -242,10 +242,12 @@ class _Parser:
         self._count("values")
         taken = self._next
         if taken.kind not in ("word", "string"):
-            self._refuse("no value", expected="a word, a number or a quoted text")
+            self._refuse("missing value", expected="a word, a number or a quoted text")
         if taken.keyword:
             hint = f'write "{taken.text}" if it is a value'
-            raise self._place().error("no value", expected="a value", got=f"the keyword {taken.text}", next_step=hint)
+            raise self._place().error(
+                "missing value", expected="a value", got=f"the keyword {taken.text}", next_step=hint
+            )
         place = self._place()
         value = self._take().text
         if is_time and is_duration(value) and self._next.kind == "word" and self._next.text.lower() == "ago":
@@ -279,14 +281,13 @@ def _is_time(name: str) -> bool:
     return attribute is not None and attribute.kind is Kind.TIME
 
 
-# The form of a query for programs: `{"all": [{"any": [{"attribute", "operator", "values"}]}]}`, checked like the
-# text.
+# The JSON form of a query: `{"all": [{"any": [{"attribute", "operator", "values"}]}]}`, checked like the text.
 
 _OPERATORS = {str(operator): operator for operator in Operator}
 
 
 def to_json(query: Query) -> dict[str, object]:
-    """The query as plain values, ready for any JSON writer; times are texts, relative ones such as `2h ago`."""
+    """The query as JSON values; times are texts, relative ones such as `2h ago`."""
     return {"all": [{"any": [_plain(condition) for condition in clause]} for clause in query.clauses]}
 
 
@@ -300,7 +301,7 @@ def _plain(condition: Condition) -> dict[str, object]:
 
 
 def from_json(value: object, *, target: Target | None = None) -> Query:
-    """The query that plain values mean; refuses with a `QueryError` that names the path to the fault."""
+    """The query of JSON values; raises a `QueryError` with the path to the fault."""
     whole = Place(path="the whole")
     fields = _object(value, keys=("all",), place=whole)
     clauses: list[list[RawCondition]] = []
@@ -322,7 +323,7 @@ def _condition(value: object, path: str) -> RawCondition:
     if not isinstance(attribute, str):
         raise place.error("not an attribute", expected="a name", got=shown(attribute))
     if not isinstance(operator, str) or operator not in _OPERATORS:
-        raise operator_place.error("no such operator", expected=f"one of {', '.join(_OPERATORS)}", got=shown(operator))
+        raise operator_place.error("unknown operator", expected=f"one of {', '.join(_OPERATORS)}", got=shown(operator))
     values = _list(fields["values"], place=Place(path=f"{path}.values"), size_max=VALUES_MAX)
     return RawCondition(
         attribute=attribute,
@@ -338,7 +339,7 @@ def _object(value: object, *, keys: tuple[str, ...], place: Place) -> Mapping[st
         raise place.error("not an object", expected=f"an object with {', '.join(keys)}", got=shown(value))
     for key in value:
         if key not in keys:
-            raise place.error(f"no such key: {shown(key)}", next_step=did_you_mean(str(key)[:40], keys))
+            raise place.error(f"unknown key: {shown(key)}", next_step=did_you_mean(str(key)[:40], keys))
     for key in keys:
         if key not in value:
             raise place.error(f"{key} is missing", expected=f"an object with {', '.join(keys)}")

@@ -1,6 +1,6 @@
-"""The values of a query: each kind is read from text or JSON, and written in the one form that reads back the same.
+"""The values of a query: reads each kind from text or JSON, and writes it in a canonical form.
 
-A time is seconds since 1970 in UTC, to the microsecond, or stays relative (`Ago`) until somebody says what time it is.
+A time is seconds since 1970 in UTC, to the microsecond, or stays relative (`Ago`) until it is resolved.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pilotage.model.jobs.layout import PackageId, parse_path
 
 
 class Ago(msgspec.Struct, frozen=True, tag="ago"):
-    """A time so many seconds before now, whenever now is."""
+    """A time so many seconds before now."""
 
     seconds: float
 
 
 Value = str | int | float | bool | Ago
-"""Text, a count, seconds since 1970, yes or no, or a time that is still relative."""
+"""Text, a count, seconds since 1970, yes or no, or a relative time."""
 
 KEYWORDS = frozenset({"and", "or", "not", "in", "within", "all"})
 COUNT_MAX = 2**63 - 1
 REASON_MAX = 64
 DAY_SECONDS = 86_400.0
 
-# Year 9999 is left out: a float that near its end rounds into a year that no calendar of Python has.
+# Without the year 9999: a float near its end rounds into a year that Python's calendar does not have.
 TIME_MAX = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _AGO_SECONDS_MAX = 100 * 366 * DAY_SECONDS
 
@@ -55,7 +55,7 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def read_value(kind: Kind, raw: object, place: Place) -> Value:
-    """The value of a kind that a text, or a number or truth value of JSON, means; refuses with the form expected."""
+    """Read a value of a kind from a text, or a number or truth value of JSON; an error states the expected form."""
     return _READERS[kind](raw, place)
 
 
@@ -63,7 +63,7 @@ def _read_text(raw: object, place: Place) -> str:
     if not isinstance(raw, str):
         raise place.error("not a value for this attribute", expected="text", got=shown(raw))
     if "\0" in raw or any("\ud800" <= character <= "\udfff" for character in raw):
-        raise place.error("a text that nothing in the book can be", expected="text without NUL or lone surrogates")
+        raise place.error("this text cannot occur in the book", expected="text without NUL or lone surrogates")
     return raw
 
 
@@ -109,13 +109,15 @@ def _read_package(raw: object, place: Place) -> str:
     if found is None:
         raise place.by_name("not a package", expected="stage.line.number such as 1.2.1, or 001/002/001", got=shown(raw))
     if job:
-        next_step = f"a path that names a job is read after `package =`, alone; write name=… and package={found.dotted}"
+        next_step = (
+            f"a path with a job must be alone after `package =`; otherwise write name=… and package={found.dotted}"
+        )
         raise place.error(f"{shown(raw)} names a job too", next_step=next_step)
     return found.dotted
 
 
 def read_package(raw: object) -> tuple[str, PackageId | None]:
-    """The job's name, where a DØ path begins with one, and the package; None where it is no package."""
+    """The job's name, if a DØ path begins with one, and the package; None if malformed."""
     text = raw if isinstance(raw, str) else ""
     dotted = parse_dotted(text)
     if dotted:
@@ -148,13 +150,13 @@ def _read_time(raw: object, place: Place) -> float | Ago:
         hint = f"write {raw} ago for a time, or within {raw} for all since then" if relative else ""
         raise place.error("not a time", expected=TIME_FORM, got=shown(raw), next_step=hint)
     if not isinstance(found, Ago) and not 0 <= found <= TIME_MAX:
-        raise place.error("no time of any event", expected="a time from 1970 to the year 9998", got=shown(raw))
+        raise place.error("a time outside the calendar", expected="a time from 1970 to the year 9998", got=shown(raw))
     return found
 
 
 def _time_of(raw: object) -> float | Ago | None:
     if isinstance(raw, int | float) and not isinstance(raw, bool):
-        # An integer of a thousand digits is no float, and neither it nor NaN is in range.
+        # A huge integer does not fit into a float, and neither it nor NaN is in range.
         return round(float(raw), 6) if 0 <= raw <= TIME_MAX else math.inf
     if not isinstance(raw, str):
         return None
@@ -176,24 +178,24 @@ def _calendar_time(text: str) -> float | None:
     zone = (found[3] or "Z").upper().replace("Z", "+00:00")
     try:
         moment = datetime.fromisoformat(f"{found[1]}T{found[2] or '00:00'}{zone}")
-        # Whole microseconds first: the difference of two floats would not read back the same.
+        # Whole microseconds first: the difference of two floats would not be read back as the same.
         return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) / 1_000_000
     except (ValueError, OverflowError):
         return None
 
 
 def is_date(raw: object) -> bool:
-    """Whether a time is given as a day only."""
+    """Tell whether a time is only a day."""
     return isinstance(raw, str) and _DATE.fullmatch(raw.strip()) is not None
 
 
 def is_duration(raw: object) -> bool:
-    """Whether a text has the form of a duration, such as `2h`."""
+    """Tell whether a text has the form of a duration, such as `2h`."""
     return isinstance(raw, str) and _DURATION.fullmatch(raw) is not None
 
 
 def read_duration(text: str) -> float | None:
-    """The seconds of `30s`, `5m`, `2h`, `7d` or `1w`, at most a hundred years; None where it is none of these."""
+    """The seconds of `30s`, `5m`, `2h`, `7d` or `1w`, at most a hundred years; None if malformed."""
     found = _DURATION.fullmatch(text)
     if found is None:
         return None
@@ -202,7 +204,7 @@ def read_duration(text: str) -> float | None:
 
 
 def write_duration(seconds: float) -> str:
-    """In the largest unit that gives a whole number: `90m`, `2h`."""
+    """A duration in the largest unit with a whole number: `90m`, `2h`."""
     for unit, size in _UNITS.items():
         if seconds >= size and seconds % size == 0:
             return f"{int(seconds // size)}{unit}"
@@ -210,7 +212,7 @@ def write_duration(seconds: float) -> str:
 
 
 def write_time(value: float | Ago) -> str:
-    """A time as a query writes it: `2024-05-01T00:00:00Z`, `now` or `2h ago`."""
+    """The canonical text of a time: `2024-05-01T00:00:00Z`, `now` or `2h ago`."""
     if isinstance(value, Ago):
         return f"{write_duration(value.seconds)} ago" if value.seconds else "now"
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)
@@ -218,7 +220,7 @@ def write_time(value: float | Ago) -> str:
 
 
 def write_text(text: str) -> str:
-    """A text as a query writes it: bare where it can be, in quotes and with escapes where it cannot."""
+    """The canonical text of a string: bare if possible, else quoted and escaped."""
     if _BARE.fullmatch(text) and text.lower() not in KEYWORDS:
         return text
     return '"' + "".join(_escaped(character) for character in text) + '"'
@@ -232,7 +234,7 @@ def _escaped(character: str) -> str:
 
 
 def write_value(kind: Kind, value: Value) -> str:
-    """A value as the text of a query has it; reading it back gives the same value."""
+    """The canonical text of a value; reading it gives the same value."""
     if kind is Kind.FLAG:
         return "yes" if value else "no"
     if kind is Kind.TIME and isinstance(value, int | float | Ago):
@@ -241,7 +243,7 @@ def write_value(kind: Kind, value: Value) -> str:
 
 
 def plain_value(kind: Kind, value: Value) -> str | int | float | bool:
-    """A value as the JSON form has it: times as text, everything else as it is."""
+    """The JSON form of a value: times as text, everything else as it is."""
     if kind is Kind.TIME and not isinstance(value, str):
         return write_time(value)
     return str(value) if isinstance(value, Ago) else value

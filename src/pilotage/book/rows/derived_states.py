@@ -1,9 +1,9 @@
-"""From facts to what is shown: the state of a package, of a job, and the times at which they entered it.
+"""Derives the states of packages and jobs, and when they entered them, from facts.
 
-Nothing here knows an order, a clock or a store; what is derived is written beside the facts it follows from.
+It depends on no order, clock or storage; derived values are stored beside their facts.
 
-A later fact implies the earlier ones (a lease without a word of the queue is believed); what had to be believed is
-named in `inferred`. Only facts of the highest epoch count.
+A later fact implies the earlier ones (a started attempt was queued, even if that event is missing); implied events are
+listed in `inferred`. Only facts of the highest epoch count.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pilotage.model.states import ExitCodeGasw, State
 
 _SUCCESS = ExitCodeGasw.SUCCESS.value
 
-# The names as plain text: these functions run for every event.
+# State names as plain strings: these functions run for every event.
 SUBMITTED, WAITING, READY, SCHEDULED, RUNNING, DONE, ABORTED, CANCELLED, CLEARED = (state.value for state in State)
 COUNTERS: dict[str, str] = {state.value: state.value.lower() for state in State}
 
 
 def default_state(job: JobRow) -> str:
-    """Where a package stands of which nothing was heard, and one that has nothing of its own to wait for."""
+    """The state of a package without events, or without anything of its own to wait for."""
     if job.cancelled_at is not None:
         return CANCELLED
     if job.aborted_at is not None:
@@ -31,7 +31,7 @@ def default_state(job: JobRow) -> str:
 
 
 def running_since(attempt: AttemptFacts) -> float | None:
-    """Since when an attempt runs, as far as anything says that it ever did."""
+    """Since when an attempt runs, by any fact that implies it."""
     if attempt.started_at is not None:
         return attempt.started_at
     if attempt.lease_seconds is not None:
@@ -43,9 +43,9 @@ def running_since(attempt: AttemptFacts) -> float | None:
 
 
 def settle(row: PackageFacts, job: JobRow) -> None:
-    """Derive everything a package shows from its own facts, those of its attempts, and its job's."""
+    """Derive all values of a package from its facts, its attempts and its job."""
     if row.aborted_at is None:
-        row.cause = row.cause_message = None  # unless it follows from its job again, whose epoch may be another
+        row.cause = row.cause_message = None  # derived again below if it follows from the job
     if len(row.attempts) == 1:
         [(number, attempt)] = row.attempts.items()
         if attempt.epoch == row.epoch:
@@ -55,7 +55,7 @@ def settle(row: PackageFacts, job: JobRow) -> None:
 
 
 def settle_single(row: PackageFacts, number: int, attempt: AttemptFacts, job: JobRow) -> None:
-    """What `settle_all` does, for a package with one attempt, which most have: this runs for every event there is."""
+    """Like `settle_all`, for a package with one attempt, as most have: this runs for every event."""
     created, queued, granted = attempt.created_at, attempt.queued_at, attempt.granted_at
     running = attempt.started_at
     if running is None:
@@ -85,7 +85,7 @@ def settle_single(row: PackageFacts, number: int, attempt: AttemptFacts, job: Jo
 
 
 def settle_all(row: PackageFacts, job: JobRow) -> None:
-    """Derive everything for a package with any number of attempts, in any epochs."""
+    """Derive all values of a package with any number of attempts, in any epochs."""
     epoch = row.epoch
     row.started = 0
     shown: AttemptFacts | None = None
@@ -104,7 +104,7 @@ def settle_all(row: PackageFacts, job: JobRow) -> None:
         running = _earliest(running, since)
         wins = attempt.granted_at is not None
         granted += wins
-        # The granted attempt is shown, or else the last; should two be granted, the later one, and the flag says so.
+        # The granted attempt counts, or else the last; of two granted ones the later, and `conflict` is set.
         if shown is None or (wins, n) > (shown.granted_at is not None, number):
             shown, number = attempt, n
     row.ready_at, row.scheduled_at, row.running_at = ready, scheduled, running
@@ -121,7 +121,7 @@ def settle_all(row: PackageFacts, job: JobRow) -> None:
 
 
 def _reason(attempt: AttemptFacts) -> str | None:
-    """Why an attempt failed: as its end says, or as it was lost, as long as it has no end."""
+    """Why an attempt failed: the reason of its end, or of its loss if it has no end."""
     over = attempt.finished_at is not None or attempt.granted_at is not None
     return attempt.reason if over or attempt.lost_at is None else attempt.lost_reason
 
@@ -148,7 +148,7 @@ def _state(row: PackageFacts, current: Mapping[int, AttemptFacts], job: JobRow) 
 
 
 def _live(current: Mapping[int, AttemptFacts]) -> tuple[str, float | None] | None:
-    """The most advanced state of the attempts that are not over, and since when."""
+    """The most advanced state of the attempts that have not ended, and since when."""
     replaced = {attempt.replaces for attempt in current.values()} if len(current) > 1 else ()
     best = 0
     since: float | None = None
@@ -157,7 +157,7 @@ def _live(current: Mapping[int, AttemptFacts]) -> tuple[str, float | None] | Non
         if attempt.finished_at is not None:
             if attempt.exit_code != _SUCCESS:
                 continue
-            level, time = 3, running_since(attempt) or attempt.finished_at  # only a grant makes it done
+            level, time = 3, running_since(attempt) or attempt.finished_at  # only a grant makes it DONE
         elif number in replaced or attempt.lost_at is not None:
             continue
         elif (time := running_since(attempt)) is not None:
@@ -188,13 +188,13 @@ def _idle(row: PackageFacts, current: Mapping[int, AttemptFacts], job: JobRow) -
         return WAITING, row.opened_at
     if job.accepted_at is not None:
         return WAITING, job.accepted_at
-    # Nothing is bound, tried or restarted before it is accepted, even where the word of that was lost.
+    # A package with such facts was accepted, even if that event is missing.
     moved = row.epoch > 1 or job.epoch > 1 or row.attempts or Register.BOUND in row.keys
     return (WAITING, None) if moved else (SUBMITTED, job.submitted_at)
 
 
 def _used(row: PackageFacts, current: Mapping[int, AttemptFacts]) -> bool:
-    """Whether a reservation was used up by an attempt that was created after it."""
+    """Tell whether an attempt was created after the reservation, and used it up."""
     bound = row.keys[Register.BOUND]
     return any((created_by(attempt) or bound) > bound for attempt in current.values())
 
@@ -216,7 +216,7 @@ def _inferred(current: Mapping[int, AttemptFacts]) -> str:
 def compound_state(counts: Counted, *, job: JobRow, late: int) -> str:
     """The state of a line, a stage or a job from the histogram of its packages: the first rule that holds.
 
-    `late` is how many stages of it are not known yet: work that will come.
+    `late` is the number of its stages that are not expanded yet.
     """
     if counts.running:
         return RUNNING
@@ -236,13 +236,13 @@ def compound_state(counts: Counted, *, job: JobRow, late: int) -> str:
 
 
 def _moved(counts: Counted) -> int:
-    """How many packages are beyond SUBMITTED: their job was accepted, even where the word of that was lost."""
+    """Number of packages beyond SUBMITTED: if any, the job was accepted, even if that event is missing."""
     ended = counts.done + counts.aborted + counts.cancelled + counts.cleared
     return counts.waiting + counts.ready + counts.scheduled + ended
 
 
 def settle_job(row: JobRow) -> None:
-    """Derive the state of a job, its failed count, and when it entered the state."""
+    """Derive the state of a job, when it entered it, and its failed count."""
     row.failed = row.aborted + row.cancelled
     row.state = compound_state(row, job=row, late=row.late)
     match row.state:

@@ -1,6 +1,6 @@
-"""What is known of a package with a short life: begun once with a lease, then ended well; or not ended yet.
+"""Rows of packages with a short life: one attempt, which succeeded or has not ended yet.
 
-A life is kept as what its events said, and written as the text of its facts where a store wants that.
+A life is kept as the values of its events, and encoded as facts when it is stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilotage.model.states import ExitCodeGasw
 
 
 class _Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is known of a life from its beginning on."""
+    """The values known from the beginning of a life."""
 
     attempt: int
     site: str
@@ -30,16 +30,16 @@ class _Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Begun(_Life, frozen=True, array_like=True, gc=False):
-    """What the beginning of a life says."""
+    """A life that has begun."""
 
-    seen: int  # with the others below: what its registers were set by
+    seen: int  # this and the following: the key of its registers
     source_rank: int
     n: int
     stream: str
 
 
 class Ended(_Life, frozen=True, array_like=True, gc=False):
-    """What is known of it when its end and its grant were told too."""
+    """A life whose attempt has ended and was granted."""
 
     node: str | None
     is_staged: bool
@@ -58,17 +58,17 @@ class Ended(_Life, frozen=True, array_like=True, gc=False):
 
 
 ShortKey = tuple[int, int, int, int]
-"""The job_id, stage, line and number of its package."""
+"""The package's job_id, stage, line and number."""
 ShortRow = tuple[int, int, int, int, str, str, str]
-"""A package as it is stored: its job_id, stage, line and number, its state and site, and the text of its facts."""
+"""A stored package: its job_id, stage, line and number, its state and site, and the text of its facts."""
 
 
-# These have only the fields that can say something of such a package, in the order in which `PackageFacts` has them: the
-# text that is stored is the same.
+# These have only the fields that such a package can have, in the order of `PackageFacts`, so that the stored text is the
+# same.
 
 
 class _Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What is known of its one attempt: some of `AttemptFacts`."""
+    """Its one attempt: a subset of `AttemptFacts`."""
 
     site: str
     pilot: str | None = None
@@ -94,7 +94,7 @@ class _Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class _Facts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What is known of the package: some of `PackageFacts`."""
+    """The package: a subset of `PackageFacts`."""
 
     state: str
     activity: str
@@ -140,7 +140,7 @@ def begun_rows(lives: Iterable[tuple[ShortKey, Begun]]) -> list[ShortRow]:
 
 
 def ended_rows(lives: Iterable[tuple[ShortKey, Ended]]) -> list[ShortRow]:
-    """The rows of lives that have ended; the keys of their attempts are left out."""
+    """The rows of lives that have ended, without the keys of their attempts."""
     rows: list[ShortRow] = []
     buffer, encode_into, done = bytearray(4096), _encode_into, DONE
     for (job_id, stage, line, place), ended in lives:
@@ -165,20 +165,20 @@ def ended_rows(lives: Iterable[tuple[ShortKey, Ended]]) -> list[ShortRow]:
 
 
 def text_of(life: Begun | Ended) -> str:
-    """The facts of a life as they are stored."""
+    """The encoded facts of a life."""
     here = (0, 0, 0, 0)
     [row] = ended_rows([(here, life)]) if isinstance(life, Ended) else begun_rows([(here, life)])
     return row[-1]
 
 
 def whole_row(key: ShortKey, life: Begun | Ended) -> PackageRow:
-    """The row of any other package, for whoever wants to look at it."""
+    """A life as an ordinary row."""
     facts = read_facts(text_of(life))
     assert facts.site is not None
     return PackageRow(*key, facts, stored=(facts.state, facts.site))
 
 
-# Short lives as statistics count them: all those of one batch at once, since nothing of them is ever taken back.
+# Short lives for statistics: all those of one batch at once, since they are never corrected.
 
 Group = tuple[str, str]
 """A site and an activity."""
@@ -193,19 +193,19 @@ class Lives:
     __slots__ = ("began", "began_in", "finished", "granted", "granted_in", "granted_since", "groups")
 
     def __init__(self, began: Sequence[Begun | Ended], granted: Sequence[Ended]) -> None:
-        """Take those that began in this batch and those that were granted in it, of which some may be the same."""
+        """Take those that began and those that were granted in this batch; some may be in both."""
         self.groups: list[Group] = []
         numbers = _Numbers(self.groups)
         self.began = [life.created_at for life in began]
         self.began_in = [numbers[life.activity][life.site] for life in began]  # their groups
-        self.finished = [life.finished_at for life in granted]  # when those that ended said so,
+        self.finished = [life.finished_at for life in granted]  # end times of granted lives,
         self.granted = [life.granted_at for life in granted]  # when they were granted,
-        self.granted_in = [numbers[life.activity][life.site] for life in granted]  # in which groups,
+        self.granted_in = [numbers[life.activity][life.site] for life in granted]  # their groups,
         self.granted_since = [life.created_at for life in granted]  # and when they had begun
 
 
 class _Numbers(dict[str, "_NumbersOfSites"]):
-    """The number of each group, by its activity and its site; one that was not asked for before is given the next."""
+    """The number of each group, by activity and site; a new group gets the next number."""
 
     def __init__(self, groups: list[Group]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Registers: each holds the value of the event with the greatest key that set it, whatever came first."""
+"""Registers: each holds the value of the event with the greatest key that set it, whatever the order of arrival."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pilotage.book.rows.rows import AttemptFacts, AttemptKeys, Keys, StoredKey
 
 
 class Register:
-    """The registers of jobs, stages, packages, attempts, pilots, nodes and sites, by the number they are stored under."""
+    """The registers of jobs, stages, packages, attempts, pilots, nodes and sites, by their stored numbers."""
 
     # of an attempt
     CREATED = 1
     QUEUED = 2
     STARTED = 3
-    SUSPECTED = 4  # and recovered, and lost: one word of the three stands
+    SUSPECTED = 4  # or recovered, or lost: the latest of the three counts
     PHASE = 5
     STAGED = 6
     FINISHED = 7
@@ -45,7 +45,7 @@ class Register:
 
 
 def takes(keys: Keys, register: int, key: StoredKey) -> bool:
-    """Whether an event sets a register; if it does, the register is its own from now on."""
+    """Tell whether an event sets a register; if so, store its key."""
     before = keys.get(register)
     if before is None or before < key:
         keys[register] = key
@@ -54,7 +54,7 @@ def takes(keys: Keys, register: int, key: StoredKey) -> bool:
 
 
 def holds(keys: AttemptKeys, register: int, key: StoredKey) -> bool:
-    """As `takes`, for an attempt, where a register may say that the event of another one set it too."""
+    """Like `takes`, for an attempt, where a register may refer to another one that the same event set."""
     before = keys.get(register)
     if before is None:
         keys[register] = key
@@ -65,13 +65,13 @@ def holds(keys: AttemptKeys, register: int, key: StoredKey) -> bool:
         return False
     for other, first in keys.items():
         if first == register:
-            keys[other] = before  # it stays with the event that is no longer this register's
+            keys[other] = before  # that register keeps the earlier event
     keys[register] = key
     return True
 
 
 def holds_too(keys: AttemptKeys, register: int, key: StoredKey, *, first: int) -> bool:
-    """Whether an event sets a register besides its `first`. If that is its own as well, the key is not kept twice."""
+    """Tell whether an event sets a register besides its `first`. If it set both, the key is stored once."""
     before = keys.get(register)
     if before is not None and (_key(keys, before) if isinstance(before, int) else before) >= key:
         return False
@@ -86,5 +86,5 @@ def _key(keys: AttemptKeys, register: int) -> StoredKey:
 
 
 def created_by(attempt: AttemptFacts) -> StoredKey | None:
-    """The key of the event that created an attempt, as far as it was seen."""
+    """The key of the event that created an attempt, if known."""
     return _key(attempt.keys, Register.CREATED) if Register.CREATED in attempt.keys else None

@@ -1,7 +1,7 @@
-"""The rows of the book: facts as people query them. The names of tables and columns are part of the interface.
+"""The rows of the book, as people query them. The names of tables and columns are part of the interface.
 
-A row holds the values of its registers as columns, and `keys`, which says for each register what it was last set by. Rows
-are working values of one transaction: loaded, joined with events, written back whole.
+A row holds the values of its registers as columns, and in `keys` the event that last set each register. Rows are
+working values of one transaction: loaded, joined with events, and written back whole.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import msgspec
 
 StoredKey = tuple[int, int, int, int, str]
 Keys = dict[int, StoredKey]
-"""The total key of the event that each register was set by; registers are numbered in `book/rows/registers.py`."""
+"""The key of the event that last set each register; registers are numbered in `book/rows/registers.py`."""
 AttemptKeys = dict[int, StoredKey | int]
-"""The same of an attempt; the number of another register in place of a key says that one event set both."""
+"""The same for an attempt; the number of another register in place of a key means that one event set both."""
 
 _keys_decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, int, int, int, str]])
 _encode = msgspec.msgpack.Encoder().encode
@@ -26,7 +26,7 @@ def keys_of(row: JobRow | StageRow | PilotRow | NodeRow | SiteRow) -> Keys:
 
 
 def packed(keys: Keys) -> bytes:
-    """Keys as they are stored; sorted, so that equal facts are equal bytes."""
+    """Encode keys, sorted, so that equal facts have equal bytes."""
     return _encode(dict(sorted(keys.items())) if len(keys) > 1 else keys)
 
 
@@ -35,7 +35,7 @@ class Row(msgspec.Struct, gc=False):
 
 
 class StreamRow(Row, kw_only=True, gc=False):
-    """How far one counting source was heard: everything up to `watermark`, and the ranges `ahead` of it."""
+    """The received numbers of one stream: all up to `watermark`, and the ranges `ahead` of it."""
 
     stream_id: int
     source: str
@@ -45,10 +45,10 @@ class StreamRow(Row, kw_only=True, gc=False):
 
 
 class Counted(Row, kw_only=True, gc=False):
-    """How many packages stand in each state; packages that nothing was heard of count where their job puts them."""
+    """The number of packages in each state; packages without events count in the state of their job."""
 
-    expected: int = 0  # packages that the shape tells of
-    touched: int = 0  # those of them that have a row
+    expected: int = 0  # packages of the shape
+    touched: int = 0  # those of them with a row
     submitted: int = 0
     waiting: int = 0
     ready: int = 0
@@ -59,7 +59,7 @@ class Counted(Row, kw_only=True, gc=False):
     cancelled: int = 0
     cleared: int = 0
     dropped: int = 0
-    started: int = 0  # packages that ever held a lease
+    started: int = 0  # packages with any started attempt
     succeeded: int = 0  # granted in their epoch, cleared or not
 
 
@@ -75,7 +75,7 @@ class JobRow(Counted, kw_only=True, gc=False):
     epoch: int = 1
     place: str = "live"  # live, sealed or purged
     stages: int = 0
-    late: int = 0  # stages that are not known yet
+    late: int = 0  # stages that are not expanded yet
     held: int = 0
     failed: int = 0  # aborted or cancelled packages
     definition: str | None = None
@@ -97,7 +97,7 @@ class JobRow(Counted, kw_only=True, gc=False):
     opened_at: float | None = None
     entered_at: float | None = None
     updated_at: float = 0.0
-    heard_at: float = 0.0  # by the clock that received its last event, which the clocks of its events cannot move
+    heard_at: float = 0.0  # when its last event was received, by the service's clock
     purged_at: float | None = None
     keys: bytes = b""
 
@@ -113,7 +113,7 @@ class StageRow(Counted, kw_only=True, gc=False):
 
 
 class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """What is known of one try at a package. Numbers go on over all epochs: one that comes again is told by `reused`."""
+    """The facts of one attempt. Numbers continue over all epochs: a repeated number sets `reused`."""
 
     epoch: int = 1
     reused: int = 0
@@ -125,22 +125,22 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     replaces: int | None = None
     replica: int = 0
     remaining_seconds: float | None = None
-    memory_bytes: int | None = None  # what it may take, where that is more than was asked for
+    memory_bytes: int | None = None  # its limit, if that is more than was asked for
     wall_seconds: float | None = None
     drop_revision: int = 0
     created_at: float | None = None
     queued_at: float | None = None
     started_at: float | None = None
-    suspected_at: float | None = None  # of these three only the one that was said last stands
+    suspected_at: float | None = None  # only the latest of these three is set
     recovered_at: float | None = None
     lost_at: float | None = None
     lost_reason: str | None = None
     phase: str | None = None
     phase_at: float | None = None
     staged_at: float | None = None
-    staged_position: int | None = None  # of the event that holds the manifest
+    staged_position: int | None = None  # of the event with the manifest
     finished_at: float | None = None
-    finished_position: int | None = None  # of the event that holds the phases
+    finished_position: int | None = None  # of the event with the phases
     granted_at: float | None = None
     exit_code: str | None = None
     exit_message: str | None = None
@@ -158,33 +158,33 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """What is known of a package and its attempts, and what follows from it; stored as JSON, shown through views."""
+    """The facts of a package and its attempts, and the values derived from them; stored as JSON, shown through views."""
 
     state: str = ""
     epoch: int = 1
     activity: str = ""
-    registered_activity: str = ""  # with its registration; the shape of the job knows better
+    registered_activity: str = ""  # from its registration; the shape of the job takes precedence
     site: str | None = None
     node: str | None = None
-    attempt: int | None = None  # the one whose outcome is shown: the granted, or else the last
+    attempt: int | None = None  # the attempt whose outcome is shown: the granted one, or else the last
     exit_code: str | None = None
     exit_message: str | None = None
     reason: str | None = None
-    cause: str | None = None  # why it was given up
+    cause: str | None = None  # why it was aborted
     cause_message: str | None = None
-    upstream: str | None = None  # the package whose failure it follows from
+    upstream: str | None = None  # the package whose failure caused it
     cleared_by: str | None = None
     held: int = 0
     dropped: int = 0
-    replicas: int = 0  # attempts that are to run beside the first one
+    replicas: int = 0  # attempts to run beside the first one
     started: int = 0
-    conflict: int = 0  # facts that exclude each other stand for one epoch
-    shaped: int = 0  # the shape of the job tells of it
-    inferred: str = ""  # events that must have been, but were not seen
+    conflict: int = 0  # contradictory facts in one epoch
+    shaped: int = 0  # whether it is in the shape of the job
+    inferred: str = ""  # implied events that are missing
     bound_site: str | None = None
     registered_at: float | None = None
     opened_at: float | None = None
-    hold_set_at: float | None = None  # when it was last held or released; none: never, or nobody noted it
+    hold_set_at: float | None = None  # when it was last held or released; None: never, or not recorded
     bound_at: float | None = None
     cancelled_at: float | None = None
     aborted_at: float | None = None
@@ -195,18 +195,17 @@ class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     done_at: float | None = None
     entered_at: float | None = None
     updated_at: float = 0.0
-    counted_with: tuple[float, float] | None = None  # when its job was submitted and accepted, as statistics took it
+    counted_with: tuple[float, float] | None = None  # when its job was submitted and accepted, as used by statistics
     tags: dict[str, tuple[str, StoredKey]] = {}
     attempts: dict[int, AttemptFacts] = {}
-    positions: list[int] = []  # of the events about it, as they came
+    positions: list[int] = []  # of its events, in the order of arrival
     keys: Keys = {}
 
 
 class PackageRow(msgspec.Struct, gc=False):
-    """A package of which something was heard; what nothing was heard of has no row.
+    """A package with events; one without has no row.
 
-    What it was last counted as, and with which state and site it is stored, is remembered with the row as long as the
-    row is in memory, and not stored.
+    How it was last counted, and the state and site that are stored, are kept with the row in memory, and not stored.
     """
 
     job_id: int
@@ -224,12 +223,12 @@ _facts_encoder = msgspec.json.Encoder()
 
 
 def read_facts(text: str | bytes) -> PackageFacts:
-    """Facts from the text that is stored."""
+    """Decode stored facts."""
     return _facts_decoder.decode(text)
 
 
 def written_facts(facts: PackageFacts, buffer: bytearray | None = None) -> str:
-    """Facts as they are stored; who writes many brings a buffer that is used for each in turn."""
+    """Encode facts; a caller that writes many passes a buffer for reuse."""
     if buffer is None:
         return _facts_encoder.encode(facts).decode()
     _facts_encoder.encode_into(facts, buffer)
@@ -240,7 +239,7 @@ KeyedRow = TypeVar("KeyedRow", "PilotRow", "NodeRow", "SiteRow")
 
 
 def with_keys(row: KeyedRow, keys: Keys) -> KeyedRow:
-    """A row with the keys of its registers as they are now."""
+    """Store the current keys of its registers in a row."""
     row.keys = packed(keys)
     return row
 
@@ -264,7 +263,7 @@ class PilotRow(Row, kw_only=True, gc=False):
 
 
 class NodeRow(Row, kw_only=True, gc=False):
-    """A computer, as it described itself."""
+    """A computer, as its agent described it."""
 
     node: str
     site: str | None = None
@@ -286,13 +285,13 @@ class SiteRow(Row, kw_only=True, gc=False):
     message: str = ""
     updated_at: float = 0.0
     keys: bytes = b""
-    # Since version 2 of the schema: behind the others, as in a book that was migrated.
+    # Since version 2 of the schema: last, as in a migrated book.
     reason: str = ""
     score: float | None = None
-    since: float | None = None  # when it came to stand as it does
-    learned: str = ""  # what the choice of sites knows of it, as JSON
+    since: float | None = None  # when it got its current status
+    learned: str = ""  # the learned statistics for site selection, as JSON
     probed_at: float | None = None
-    probe: str = ""  # what came of it, in words
+    probe: str = ""  # its result, in words
 
 
 class TagRow(Row, gc=False):
@@ -307,7 +306,7 @@ class TagRow(Row, gc=False):
 
 
 class EventRow(Row, kw_only=True, gc=False):
-    """An event as it is stored: its place in the book, its identity, subject, clock and payload."""
+    """A stored event: its position, identity, subject, clock and payload."""
 
     position: int
     stream_id: int
@@ -330,7 +329,7 @@ class EventRow(Row, kw_only=True, gc=False):
 
 
 class ParkedRow(Row, kw_only=True, gc=False):
-    """An event of a job that is not registered yet, whole as it came."""
+    """An event of a job that is not registered yet, as received."""
 
     job: str
     stream_id: int
@@ -340,7 +339,7 @@ class ParkedRow(Row, kw_only=True, gc=False):
 
 
 class StatisticRow(Row, kw_only=True, gc=False):
-    """What happened in one slice of time at one site in one activity: entries into states and times between states."""
+    """One slice of time at one site in one activity: entries into states and times between states."""
 
     width_seconds: int
     slice: int  # the number of the slice since 1970

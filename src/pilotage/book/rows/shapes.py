@@ -1,4 +1,4 @@
-"""Which packages the shape of a stage tells of, and of which activity each is."""
+"""The packages of a stage's shape, and the activity of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Shape:
     __slots__ = ("_activities", "_layout", "_line_ends", "_line_period", "_lines", "count", "late", "shape")
 
     def __init__(self, shape: StageShape, *, stage: int) -> None:
-        """Lay the stage out; nothing is kept per package."""
+        """Lay the stage out; stores nothing per package."""
         self.shape = shape
         self.late = shape.late
         templates = [TemplateLayout(lines=each.lines, packages=len(each.activities)) for each in shape.templates]
@@ -33,11 +33,11 @@ class Shape:
         self._line_ends = list(accumulate(each.lines for each in shape.templates))
         self.count = 0 if shape.late else self._layout.count
         self._lines = shape.lines
-        # Most stages have one template: then the line says nothing of the activity.
+        # Most stages have one template: then the activity does not depend on the line.
         self._activities = shape.templates[0].activities if len(shape.templates) == 1 and not shape.late else None
 
     def activity(self, line: int, number: int) -> str | None:
-        """The activity of a package by its line and number, or None where the stage has no such package."""
+        """The activity of a package by its line and number; None if the stage has no such package."""
         only = self._activities
         if only is not None:
             return only[number - 1] if 1 <= number <= len(only) and 1 <= line <= self._lines else None
@@ -51,14 +51,14 @@ class Shape:
         return activities[number - 1] if 1 <= number <= len(activities) else None
 
     def line_length(self, line: int) -> int:
-        """How many packages a line of the stage has; 0 where there is no such line."""
+        """Number of packages in a line; 0 if there is no such line."""
         count = 0
         while self.activity(line, count + 1) is not None:
             count += 1
         return count
 
     def activities(self) -> Iterator[tuple[str, int]]:
-        """Each activity of the stage, and how many packages are of it."""
+        """Each activity of the stage, and its number of packages."""
         if self.late:
             return
         counts: Counter[str] = Counter()
@@ -68,9 +68,9 @@ class Shape:
         yield from ((activity, count) for activity, count in sorted(counts.items()) if count)
 
     def after(self, package: PackageId | None) -> Iterator[PackageId]:
-        """The packages of the stage in their order, after one of them or from the first.
+        """The packages of the stage in order, after one of them or from the first.
 
-        A place that the stage does not have stands where its line and number put it.
+        A package that the stage does not have sorts by its line and number.
         """
         if not self.count:
             return
@@ -90,30 +90,30 @@ class Shape:
 
 @lru_cache(maxsize=1024)
 def shape_of(text: str, *, stage: int) -> Shape:
-    """The shape that a stage's row holds."""
+    """The shape in a stage's row."""
     return Shape(_decoder.decode(text), stage=stage)
 
 
-# Histograms of packages by state, kept for stages and jobs: each change of a package costs one step, never a count.
+# Histograms of packages by state, for stages and jobs: each change of a package is one update, never a recount.
 
 Standing = tuple[str, int, int, int]
-"""What a package counts as: its state, whether dropped, whether ever started, whether granted."""
+"""How a package counts: its state, whether dropped, whether ever started, whether granted."""
 
 
 def is_known(row: PackageFacts) -> bool:
-    """Whether anything says that a package exists: a tag or a note alone may be about one that was never there."""
+    """Tell whether a package certainly exists: a tag or a note alone may be about a package that does not."""
     return bool(row.shaped or row.attempts or row.epoch > 1 or row.keys)
 
 
 def standing(row: PackageFacts) -> Standing | None:
-    """What a package counts as now; one that nobody knows of does not count."""
+    """How a package counts now; None if it is not known to exist."""
     if not row.shaped and not is_known(row):
         return None
     return row.state, row.dropped, row.started, int(row.done_at is not None and row.state in (DONE, "CLEARED"))
 
 
 def count(counts: Counted, what: Standing, by: int) -> None:
-    """Add packages of a standing, or take them away."""
+    """Add or subtract packages in a histogram."""
     state, dropped, started, succeeded = what
     if dropped:
         counts.dropped += by
@@ -127,10 +127,10 @@ def count(counts: Counted, what: Standing, by: int) -> None:
 
 
 def total(counts: Counted) -> int:
-    """How many packages count."""
+    """Number of counted packages."""
     return sum(getattr(counts, name) for name in COUNTERS.values())
 
 
 def untouched(counts: Counted) -> int:
-    """How many packages nothing was heard of."""
+    """Number of packages without events."""
     return counts.expected - counts.touched

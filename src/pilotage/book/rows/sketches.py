@@ -1,4 +1,4 @@
-"""What a slice of statistics holds: counts in bins and sums of seconds, which add up; and how it is stored."""
+"""A slice of statistics: counts in bins and sums of seconds, which can be added; and its encoding."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import msgspec
 
 from pilotage.model.states import State
 
-# Into what statistics count: logarithmic bins of seconds, for each pair of states, in slices of time.
+# The bins: logarithmic in seconds, per pair of states, in slices of time.
 
 FINE_SECONDS = 10
 COARSE_SECONDS = 300
 
-BASE = 1.1  # a bin is ten per cent wide: its middle is within five of every value in it
-SMALLEST = 0.001  # below a millisecond everything counts as nothing, and so does a clock that runs backwards
+BASE = 1.1  # a bin is ten per cent wide: its middle is within five per cent of every value in it
+SMALLEST = 0.001  # anything below a millisecond counts as zero, and so does a negative time
 PER_LOG = 1 / math.log(BASE)
 OFFSET = 1 - math.log(SMALLEST) * PER_LOG
 BINS = 1024
-ENTRY = 15  # in place of the earlier state: an entry into the later one, not a time
+ENTRY = 15  # in place of the earlier state: an entry into the later one, not a duration
 STATES = len(State)
 NEVER = -1.0
-"""In place of a time that did not come."""
+"""In place of a time that is not known."""
 
 
 def bin_of(seconds: float) -> int:
-    """The bin that a time falls into."""
+    """The bin of a duration."""
     return 0 if seconds < SMALLEST else min(BINS - 1, int(math.log(seconds) * PER_LOG + OFFSET))
 
 
 def middle_of(number: int) -> float:
-    """The time that a bin stands for."""
+    """The duration that a bin stands for."""
     return 0.0 if number == 0 else SMALLEST * BASE ** (number - 0.5)
 
 
@@ -46,35 +46,35 @@ _decoder = msgspec.msgpack.Decoder(Sketch)
 _encode = msgspec.msgpack.Encoder().encode
 _AT_HAND_MAX = 1024
 _at_hand: dict[bytes, Sketch] = {}
-"""Sketches that were packed lately, by what they were packed to: the slices of the present are wanted with each batch."""
+"""Recently encoded sketches by their encoding: every batch needs the current slices."""
 
 
 def read_sketch(packed: bytes) -> Sketch:
-    """A stored sketch, for one who only looks."""
+    """Decode a sketch, read-only."""
     return _decoder.decode(packed)
 
 
 def unpacked(packed: bytes) -> Sketch:
-    """A stored sketch, for one who may change it."""
+    """Decode a sketch that may be changed."""
     return _at_hand.pop(packed, None) or _decoder.decode(packed)
 
 
 def packed(sketch: Sketch) -> bytes:
-    """A sketch as it is stored, for one who only looks."""
+    """Encode a sketch, which must not change any more."""
     return _encode(_ordered(sketch))
 
 
 def stored(before: Sketch | None, sketches: Iterable[Sketch]) -> bytes:
-    """Sketches added to what was stored before, which is changed; as it is stored."""
+    """Add sketches to the stored one, which is changed; returns the encoding."""
     codes, pairs = (len(before.counts), len(before.sums)) if before is not None else (0, 0)
     total = added(before, sketches)
-    # What was stored is in order, and stays so where nothing came to it and nothing was taken back.
+    # The stored one is sorted, and stays so if no code was added or removed.
     in_order = codes == len(total.counts) and pairs == len(total.sums) and 0 not in total.counts.values()
     return _packed(total if in_order else _ordered(total))
 
 
 def added(total: Sketch | None, sketches: Iterable[Sketch]) -> Sketch:
-    """Sketches added to one that is nobody else's, and that is changed."""
+    """Add sketches to one that the caller owns, which is changed."""
     if total is None:
         total = Sketch({}, {})
     for sketch in sketches:
@@ -83,7 +83,7 @@ def added(total: Sketch | None, sketches: Iterable[Sketch]) -> Sketch:
 
 
 def add(total: Sketch, counted: Mapping[int, int], seconds: Mapping[int, float]) -> None:
-    """Counts and sums of seconds added to a sketch."""
+    """Add counts and sums of seconds to a sketch."""
     counts, sums = total.counts, total.sums
     if not counts and not sums:
         counts.update(counted)
@@ -96,17 +96,17 @@ def add(total: Sketch, counted: Mapping[int, int], seconds: Mapping[int, float])
 
 
 def _packed(sketch: Sketch) -> bytes:
-    """A sketch in order as it is stored."""
+    """Encode a sorted sketch."""
     packed = _encode(sketch)
     if len(_at_hand) >= _AT_HAND_MAX:
-        for old in list(_at_hand)[: _AT_HAND_MAX // 2]:  # what is wanted again and again stands behind
+        for old in list(_at_hand)[: _AT_HAND_MAX // 2]:  # entries in frequent use are at the end
             del _at_hand[old]
     _at_hand[packed] = sketch
     return packed
 
 
 def _ordered(sketch: Sketch) -> Sketch:
-    """What was taken back to nothing is left out, and equal sketches are in the same order: they are equal bytes."""
+    """Drop zero counts and sort, so that equal sketches have equal bytes."""
     counts, sums = sketch.counts, sketch.sums
     if 0 in counts.values():
         counts = {code: count for code, count in counts.items() if count}

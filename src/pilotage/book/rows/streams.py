@@ -1,4 +1,4 @@
-"""Which events of a stream were heard: a watermark and the ranges ahead of it. Repeats are found without an index of ids."""
+"""The received numbers of a stream: a watermark and the ranges ahead of it. Finds duplicates without an index of ids."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pilotage.book.rows.rows import StreamRow
 from pilotage.model.events.events import JUMP_MAX
 
 RANGES_MAX = 10_000
-"""Of a stream with more holes than this the oldest one is given up; what comes for it after all is a conflict."""
+"""A stream with more gaps than this loses its oldest; an event that arrives for it later is a conflict."""
 
-NO_RANGES = "[]"  # most streams count on, and leave none
+NO_RANGES = "[]"  # most streams have no gaps
 
-_NONE: list[int] = []  # of every stream that never had any
+_NONE: list[int] = []  # shared by streams without ranges
 
 _ranges = msgspec.json.Decoder(list[tuple[int, int]])
 
 
 class Heard:
-    """What was heard of one stream."""
+    """The received numbers of one stream."""
 
     __slots__ = ("_lasts", "changed", "firsts", "forgotten", "row", "stream_id", "watermark")
 
     def __init__(self, row: StreamRow) -> None:
-        """Unpack a row."""
+        """Decode a row."""
         self.row = row
         self.stream_id = row.stream_id
         self.changed = False
-        self.forgotten = 0  # numbers that count as heard since then, and of which nothing is kept
+        self.forgotten = 0  # numbers that count as received since then, without a stored event
         self.watermark = row.watermark
         self.firsts = self._lasts = _NONE
         if row.ahead != NO_RANGES:
@@ -43,7 +43,7 @@ class Heard:
         return (self._lasts[-1] if self._lasts else self.watermark) + JUMP_MAX
 
     def add(self, n: int) -> bool:
-        """Whether `n` is new; from now on it is not."""
+        """Add a number; returns whether it is new."""
         if n == self.watermark + 1 and not self.firsts:
             self.watermark = n
             self.changed = True
@@ -63,7 +63,7 @@ class Heard:
         return True
 
     def forget(self, n: int) -> None:
-        """Count `n` as heard, though nothing is kept of it: no hole stays for what will never be."""
+        """Count a number as received without a stored event, so that no gap stays."""
         self.forgotten += self.add(n)
 
     def _insert(self, at: int, n: int) -> None:
@@ -80,41 +80,41 @@ class Heard:
             self.firsts.insert(at, n)
             self._lasts.insert(at, n)
             if len(self.firsts) > RANGES_MAX:
-                # The oldest hole is given up: most likely what belongs there was refused, and will not come.
+                # Give up the oldest gap: most likely its event was refused, and will not come.
                 self.forgotten += self.firsts[0] - self.watermark - 1
                 self.watermark = self._lasts[0]
                 del self.firsts[0], self._lasts[0]
 
     def packed(self) -> StreamRow:
-        """The row again."""
+        """The row with the current numbers."""
         self.row.watermark = self.watermark
         ranges = list(zip(self.firsts, self._lasts, strict=True))
         self.row.ahead = msgspec.json.encode(ranges).decode() if ranges else NO_RANGES
         return self.row
 
 
-# What a stream has said, as ranges of numbers: several of them as one, and back into the row of the stream.
+# The received numbers of a stream as ranges, and back into the row of the stream.
 
 Range = tuple[int, int]
-"""The first and the last of some numbers that follow each other."""
+"""The first and the last of consecutive numbers."""
 
 _decoder = msgspec.json.Decoder(list[tuple[int, int]])
 _encode = msgspec.json.Encoder().encode
 
 
 def heard_by(row: StreamRow) -> list[Range]:
-    """The numbers that the row of a stream says were heard."""
+    """The received numbers of a stream's row."""
     ahead = _decoder.decode(row.ahead)
     return united([(1, row.watermark), *ahead]) if row.watermark else united(ahead)
 
 
 def highest_of(row: StreamRow) -> int:
-    """The highest number that was heard of a stream, wherever there are holes below it; 0 where none was."""
+    """The highest received number of a stream, whatever gaps are below it; 0 if none."""
     return max([row.watermark, *(last for _, last in _decoder.decode(row.ahead))])
 
 
 def united(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges in order, with none that touches the next."""
+    """Ranges sorted and merged."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -130,18 +130,18 @@ def ranges_of(numbers: Iterable[int]) -> list[Range]:
 
 
 def contains(ranges: list[Range], number: int) -> bool:
-    """Whether a number is in one of some ranges that are in order."""
+    """Tell whether a number is in sorted ranges."""
     at = bisect.bisect_right(ranges, (number, 2**63)) - 1
     return at >= 0 and ranges[at][0] <= number <= ranges[at][1]
 
 
 def size(ranges: Iterable[Range]) -> int:
-    """How many numbers there are in ranges."""
+    """How many numbers ranges contain."""
     return sum(last - first + 1 for first, last in ranges)
 
 
 def stream_row(row: StreamRow, ranges: list[Range]) -> StreamRow:
-    """The row of a stream of which these numbers were heard."""
+    """The row of a stream with these received numbers."""
     watermark = ranges[0][1] if ranges and ranges[0][0] == 1 else 0
     ahead = ranges[1:] if watermark else ranges
     return msgspec.structs.replace(row, watermark=watermark, ahead=_encode(ahead).decode())

@@ -1,4 +1,4 @@
-"""Every table of the book once: its row, its key and its indexes. Both journals make their SQL from here."""
+"""All tables of the book: the row, the key and the indexes of each. Both journals generate their SQL from here."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ import msgspec
 from pilotage.book.rows import rows
 from pilotage.book.rows.rows import Row
 
-# The rows of notifications: subscriptions, what they are still to be told, and the digests of failures.
+# The rows of notifications: subscriptions, notices to send, and digests of failures.
 #
-# They are written in the transaction of the events that caused them, but are no fold of events: a rebuild leaves
-# them alone. Nothing here may hold a NUL: what people wrote is in JSON, or was made plain by `notices.plain`.
+# They are written in the transaction of their events, but are not derived from them: a rebuild leaves them alone. They
+# must not contain a NUL: texts of users are in JSON, or were cleaned by `notices.plain`.
 
 
 class SubscriptionRow(Row, kw_only=True, gc=False):
-    """Who wants to be told of what, how, and until when."""
+    """A subscription: its owner, its query, its transport, and its expiry."""
 
     subscription: str
     owner: str  # the user who subscribed
-    principal: str = "{}"  # JSON: the groups and scopes that decide which jobs may be told of
+    principal: str = "{}"  # JSON: the groups and scopes that decide which jobs it may see
     target: str = "packages"  # packages or jobs
     query: str = "all"
-    states: str = "[]"  # JSON: entering one of these matters
-    attributes: str = "[]"  # JSON: a change of one of these matters
+    states: str = "[]"  # JSON: the states whose entry is reported
+    attributes: str = "[]"  # JSON: the attributes whose change is reported
     transport: str = "poll"  # poll, webhook or mail
     address: str = ""
-    secret: str = ""  # what webhooks are signed with
-    binding: int = 1  # counts how often transport or address were set
+    secret: str = ""  # signs webhooks
+    binding: int = 1  # how often transport or address were set
     created_at: float = 0.0
     expires_at: float = 0.0
-    attempts: int = 0  # tries in a row that failed
-    next_at: float = 0.0  # not before then
+    attempts: int = 0  # failed tries in a row
+    next_at: float = 0.0  # earliest time of the next try
     fault: str = ""  # why the last try failed
 
 
 class NoticeRow(Row, kw_only=True, gc=False):
-    """One thing a subscriber is still to be told; `position` and `part` are its number, for good."""
+    """A notice to send; `position` and `part` are its permanent number."""
 
     subscription: str
     position: int  # of the last event of the batch that caused it
-    part: int  # counts the notices of that batch
+    part: int  # its number within that batch
     type: str
     job: str
     package: str  # stage.line.n, or empty for a job
@@ -48,7 +48,7 @@ class NoticeRow(Row, kw_only=True, gc=False):
 
 
 class WatchedRow(Row, kw_only=True, gc=False):
-    """The values of watched attributes that a subscriber was last told, as digests."""
+    """The last reported values of watched attributes, as digests."""
 
     subscription: str
     job_id: int
@@ -59,30 +59,30 @@ class WatchedRow(Row, kw_only=True, gc=False):
 
 
 class FailureRow(Row, kw_only=True, gc=False):
-    """Failures of one kind in one job that an audience is to be told of; `count` goes on until the job ends."""
+    """Failures of one kind in one job for an audience; `count` continues until the job ends."""
 
     job: str
     audience: str  # researcher, cluster-management or grid-control
-    owner: str  # whom a digest for the researcher goes to; empty for operators
+    owner: str  # the recipient of a researcher's digest; empty for operators
     kind: str  # attempt, package, job, or end: then `examples` is the summary of the job
     reason: str
     job_name: str
     count: int
-    told: int  # how many of them a mail told of
+    told: int  # how many of them were reported
     first_at: float
     last_at: float
     examples: str  # JSON
 
 
 class MailRow(Row, kw_only=True, gc=False):
-    """The last digest to a recipient, kept until the next one: the same text is sent until it was taken."""
+    """The last digest to a recipient, kept until the next one: the same text is sent until it is accepted."""
 
     recipient: str
     number: int
     subject: str
     body: str
     composed_at: float
-    sent_at: float | None = None  # taken, or refused for good
+    sent_at: float | None = None  # accepted, or permanently refused
     attempts: int = 0
     next_at: float = 0.0
     fault: str = ""
@@ -92,7 +92,7 @@ PACKAGE_KEY = ("job_id", "stage", "line", "number")
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """One index beside the primary key; with an attribute, only where that attribute is to be indexed."""
+    """An index besides the primary key; with an attribute, only if that attribute is to be indexed."""
 
     columns: tuple[str, ...]
     unique: bool = False
@@ -101,7 +101,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """One table: what a row is and what finds it."""
+    """A table: its row, its key and its indexes."""
 
     name: str
     row: type[rows.Row]
@@ -110,7 +110,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns, in the order in which a row's values stand."""
+        """The columns, in the order of a row's values."""
         return self.row.__struct_fields__
 
 
@@ -150,8 +150,8 @@ TABLES: tuple[Table, ...] = (
         row=rows.EventRow,
         key=("position",),
         indexes=(
-            # Events about a package are found through its row, which is written anyway; an index of them all would
-            # cost as much as the events themselves.
+            # Events about a package are found through its row, which is written anyway; an index of them all would cost
+            # as much as the events themselves.
             Index(columns=("job_id", "position"), where="stage = 0 AND job_id IS NOT NULL"),
             Index(columns=("stream_id", "n"), where="stage = 0"),
         ),

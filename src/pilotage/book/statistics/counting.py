@@ -1,4 +1,4 @@
-"""The arithmetic of statistics for many attempts at once, in arrays. Only a busy book needs it: it is loaded when it does."""
+"""Statistics of many attempts at once, with numpy arrays; loaded only for a busy book."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _BEGINS = [pair * BINS for pair in (ENTRY * 16 + _READY, ENTRY * 16 + _RUNNING, 
 _ENDS = (ENTRY * 16 + _DONE) * BINS
 
 Counted = tuple[int, int, dict[int, int], dict[int, float]]
-"""A slice, a group, how many there are of each code, and their seconds by pair of states."""
+"""A slice, a group, the counts by code, and the seconds by pair of states."""
 
 
 def count_together(
     groups: Sequence[int], times: Sequence[float], *, known_at: Sequence[int], known: Sequence[float]
 ) -> Iterator[Counted]:
-    """What `Observations._count` does one by one: for each slice and group its counts by code and sums by pair of states.
+    """Like `Observations._count`, for many attempts: counts by code and sums by pair of states, per slice and group.
 
-    `times` has the milestones of each attempt, one after another; of those that `known_at` numbers, `known` has what was
-    counted before.
+    `times` has the milestones of each attempt, one after another; `known` has those counted before, for the attempts
+    that `known_at` numbers.
     """
     at = np.array(times, dtype=np.float64).reshape(-1, STATES)
     owners = np.array(groups, dtype=np.int64)
@@ -39,7 +39,7 @@ def count_together(
         before, places = np.array(known, dtype=np.float64).reshape(-1, STATES), np.array(known_at)
         corrected = ((before != NEVER) & (before != at[places])).any(axis=1)
         if corrected.any():
-            # A time was corrected: what was counted with it is taken back, and everything is counted anew.
+            # A time was corrected: subtract its earlier count, and count everything again.
             wrong = before[corrected]
             before[corrected] = NEVER
             by = np.repeat((1, -1), (len(at), len(wrong)))[:, np.newaxis]
@@ -48,7 +48,7 @@ def count_together(
             new = seen.copy()
         new[places] &= before == NEVER
     reached = np.flatnonzero(seen.any(axis=0)).tolist()
-    # Attempts that begin with a lease run from then on, which most do: then RUNNING need not be counted by itself.
+    # Most attempts run from the moment that they are assigned: then RUNNING need not be counted on its own.
     leased = _RUNNING in reached and np.array_equal(at[:, _READY], at[:, _RUNNING])
     leased = leased and _SCHEDULED not in reached and np.array_equal(new[:, _READY], new[:, _RUNNING])
     if leased:
@@ -92,9 +92,9 @@ def count_together(
 
 
 def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
-    """The same of short lives, of which each time is counted once; `known` is when their job was submitted and accepted."""
+    """The same for short lives, whose times are each counted once; `known` is when their job was submitted and accepted."""
     groups = len(lives.groups)
-    found: dict[int, tuple[dict[int, int], dict[int, float]]] = {}  # by slice and group, as one number
+    found: dict[int, tuple[dict[int, int], dict[int, float]]] = {}  # by slice and group, combined into one number
     if lives.began:
         at, places = _at_places(lives.began, lives.began_in, groups=groups)
         for place, count in _counts(places):
@@ -117,20 +117,20 @@ def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
 
 
 def _at_places(times: Sequence[float], groups_of: Sequence[int], *, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and the slice and the group of each as one number."""
+    """Times, and the slice and group of each, combined into one number."""
     at, group = np.fromiter(times, np.float64, len(times)), np.fromiter(groups_of, np.int64, len(times))
     return at, at.astype(np.int64) // FINE_SECONDS * groups + group
 
 
 def _counts(places: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Each of some numbers, and how often it is there."""
+    """Each distinct number, and its count."""
     places = np.sort(places)
     first = _firsts(places)
     return zip(places[first].tolist(), _lengths(first, len(places)).tolist(), strict=True)
 
 
 def _known_before(known: tuple[float, float]) -> list[tuple[tuple[int, ...], float]]:
-    """When a job came into which states, as far as that is known: mostly into both at once, which is counted once."""
+    """The known entries of a job into states: mostly both at the same time, which is counted once."""
     submitted, accepted = known
     if submitted == accepted:
         return [((_SUBMITTED, _WAITING), submitted)] if submitted != NEVER else []
@@ -166,7 +166,7 @@ def _count_times(
 
 
 def _bins(seconds: np.ndarray) -> np.ndarray:
-    """The bins that times fall into; those that count as nothing are set to that."""
+    """The bins of times; negligible times are set to zero."""
     tiny = seconds < SMALLEST
     seconds[tiny] = 1.0
     bins: np.ndarray = np.minimum(BINS - 1, (np.log(seconds) * PER_LOG + OFFSET).astype(np.int64))
@@ -176,7 +176,7 @@ def _bins(seconds: np.ndarray) -> np.ndarray:
 
 
 def _count_running(found: Counted) -> None:
-    """Add to what was counted without RUNNING the same of RUNNING, which all entered when they entered READY."""
+    """Add RUNNING to counts made without it, since all entered it together with READY."""
     _, _, counts, sums = found
     for code, count in list(counts.items()):
         pair, bin_number = divmod(code, BINS)
@@ -198,7 +198,7 @@ def _count_running(found: Counted) -> None:
 def _cut(
     keys: np.ndarray, counts: np.ndarray, pairs: np.ndarray, sums: np.ndarray, *, groups: int
 ) -> Iterator[Counted]:
-    """Counts by key and sums by key without its bin, both in order, for each slice and group by themselves."""
+    """Split ordered counts and sums by slice and group."""
     timed = sums != 0.0
     pairs, sums = pairs[timed], sums[timed]
     places, codes = np.divmod(keys, _WIDTH)
@@ -218,7 +218,7 @@ def _cut(
 
 
 def _firsts(keys: np.ndarray) -> np.ndarray:
-    """Where each value of an ordered array stands first."""
+    """The first index of each value of an ordered array."""
     is_first = np.empty(len(keys), dtype=bool)
     is_first[:1] = True
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
@@ -226,7 +226,7 @@ def _firsts(keys: np.ndarray) -> np.ndarray:
 
 
 def _lengths(first: np.ndarray, count: int) -> np.ndarray:
-    """How many there are from each of some places to the next, and from the last one on."""
+    """The distances from each index to the next, and from the last to the end."""
     lengths = np.empty_like(first)
     np.subtract(first[1:], first[:-1], out=lengths[:-1])
     lengths[-1] = count - first[-1]
@@ -234,6 +234,6 @@ def _lengths(first: np.ndarray, count: int) -> np.ndarray:
 
 
 def _keys(at: np.ndarray, group: np.ndarray, codes: np.ndarray, *, count: int) -> np.ndarray:
-    """One number for the slice of time, the group and the code of each."""
+    """The slice, group and code of each, combined into one number."""
     keys: np.ndarray = ((at // FINE_SECONDS).astype(np.int64) * count + group) * _WIDTH + codes
     return keys

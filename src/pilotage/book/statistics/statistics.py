@@ -1,10 +1,10 @@
-"""How work flows: entries into each state, and the times between any two states, by site and activity.
+"""Statistics of the flow of work: entries into each state, and times between any two states, by site and activity.
 
-Each attempt counts at its own site. A package that was never tried counts where it was bound, or at no site, and so does
-the whole of a job when it is submitted and accepted.
+Each attempt counts at its own site. A package without an attempt counts at its site, or at no site, and so do all
+packages of a job when it is submitted and accepted.
 
-Each observation falls into a slice of time, 10 seconds wide for the last minute and 5 minutes wide for the last day. A
-slice holds counts in logarithmic bins, so that slices add up and a quantile is known to within 5 % of its value.
+Each observation belongs to a slice of time, 10 seconds wide for the last minute and 5 minutes wide for the last day. A
+slice has counts in logarithmic bins, so that slices can be added and a quantile is known to within 5 %.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ KEPT_SECONDS = {FINE_SECONDS: 130, COARSE_SECONDS: 25 * 3600}
 WINDOWS: dict[str, int] = {"1m": 60, "1h": 3600, "1d": 86_400}
 
 _STATES = tuple(State)
-_WORTH_AN_ARRAY = 32  # from here on arrays are quicker than loops
+_WORTH_AN_ARRAY = 32  # from here on arrays are faster than loops
 
 Milestones = tuple[float, ...]
-"""When a package entered each state, in the order of `State`; NEVER where it did not."""
+"""When a package entered each state, in the order of `State`; NEVER if it did not."""
 Try = tuple[Milestones, str, str]
 """The milestones of a package, its site and its activity."""
 _NOTHING: Milestones = (NEVER,) * len(_STATES)
 _NO_END = (NEVER, NEVER, NEVER)
-_NO_MORE = (NEVER, *_NO_END)  # not even granted
+_NO_MORE = (NEVER, *_NO_END)  # not granted either
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened at a site in an activity over a window: entries into states, and times from one to another."""
+    """The flow at a site in an activity over a window: entries into states, and times between them."""
 
     window: str
     site: str
@@ -73,11 +73,11 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Tries = dict[int, Try]
-"""What is counted of a package: each of its attempts at its own site, or, under 0, what befell it without one."""
+"""The counted parts of a package: each of its attempts at its site, or, under 0, a package without one."""
 
 
 def observed(row: PackageFacts) -> Tries:
-    """What a package was last counted with."""
+    """The counts that a package has contributed so far."""
     submitted, waiting = row.counted_with or (NEVER, NEVER)
     ends = (row.aborted_at or NEVER, row.cancelled_at or NEVER, row.cleared_at or NEVER)
     found: Tries = {}
@@ -104,27 +104,26 @@ def observed(row: PackageFacts) -> Tries:
 
 
 def observe_now(row: PackageFacts, job: JobRow) -> Tries:
-    """What a package is to be counted with from now on; that is noted with it, since its job may learn more later."""
+    """The counts of a package from now on; stored with it, since its job may be corrected later."""
     row.counted_with = (job.submitted_at or NEVER, row.opened_at or job.accepted_at or NEVER)
     return observed(row)
 
 
 class Observations:
-    """What one batch adds to the statistics; what it corrects is taken back."""
+    """The contribution of one batch to the statistics; corrections subtract earlier counts."""
 
     __slots__ = ("_groups", "_known", "_known_at", "_pending", "_slices", "_times")
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._slices: dict[tuple[int, str, str], Sketch] = {}
         self._groups: dict[tuple[str, str], int] = {}
-        self._pending: list[int] = []  # the group of each attempt that moved,
+        self._pending: list[int] = []  # the group of each changed attempt,
         self._times: list[float] = []  # and its milestones;
         self._known_at: list[int] = []  # which of them were counted before,
         self._known: list[float] = []  # and with which milestones
 
     def observe_all(self, *, before: Tries | None, after: Tries) -> None:
-        """A package moved: its attempts as they were counted before, and as they are now."""
+        """Note a changed package: its attempts as counted before, and as they are now."""
         if not before:
             for now in after.values():
                 self.observe(before=None, after=now)
@@ -138,7 +137,7 @@ class Observations:
                 self._count(_NOTHING, was, -1)
 
     def enter(self, state: State, *, at: float, activity: str, count: int, since: float | None = None) -> None:
-        """Packages entered a state together, before any of them had a site; `since` says when they were SUBMITTED."""
+        """Note that packages entered a state together, without a site; `since` is when they were SUBMITTED."""
         sketch = self._sketch(int(at) // FINE_SECONDS, "", activity)
         later = _STATES.index(state)
         code = (ENTRY * 16 + later) * BINS
@@ -149,14 +148,14 @@ class Observations:
             sketch.sums[later] = sketch.sums.get(later, 0.0) + count * max(0.0, at - since)
 
     def observe(self, *, before: Try | None, after: Try) -> None:
-        """One attempt moved: milestones, site and activity as they were counted before, and as they are now."""
+        """Note a changed attempt: milestones, site and activity as counted before, and as they are now."""
         times, site, activity = after
         known = None
         if before is not None:
             if before[1] == site and before[2] == activity:
                 known = before[0]
             else:
-                # It was counted elsewhere: there it is taken back whole.
+                # It was counted at another site or activity: subtract it there.
                 self._count(_NOTHING, before, -1)
         group = self._groups.get((site, activity))
         if group is None:
@@ -168,7 +167,7 @@ class Observations:
         self._times.extend(times)
 
     def observe_lives(self, lives: Lives, *, known: tuple[float, float]) -> None:
-        """Short lives began or ended; `known` is when their job was submitted and accepted."""
+        """Note short lives that began or ended; `known` is when their job was submitted and accepted."""
         names = lives.groups
         if len(lives.began) + len(lives.granted) >= _WORTH_AN_ARRAY:
             from pilotage.book.statistics.counting import count_lives  # only a busy book needs it
@@ -200,13 +199,13 @@ class Observations:
             times = tuple(self._times[at * 9 : at * 9 + 9])
             counted = known.get(at, _NOTHING)
             if any(old not in (new, NEVER) for old, new in zip(counted, times, strict=True)):
-                # A time was corrected: what was counted with it is taken back, and everything is counted anew.
+                # A time was corrected: subtract its earlier count, and count everything again.
                 self._count(_NOTHING, (counted, *names[group]), -1)
                 counted = _NOTHING
             self._count(counted, (times, *names[group]), 1)
 
     def _count(self, counted: Milestones, what: Try, by: int) -> None:
-        """Count every pair of known times of which at least one was not counted before."""
+        """Count every pair of known times of which at least one is new."""
         times, site, activity = what
         for later in range(2, 9):
             at = times[later]
@@ -239,7 +238,7 @@ class Observations:
         return found
 
     def observed(self, *, now: float) -> Observed:
-        """What is added to each slice of the book; what is too old for every window is left out."""
+        """The additions to each slice; those too old for every window are left out."""
         self._count_pending()
         found: Observed = {}
         for (fine, site, activity), sketch in self._slices.items():
@@ -251,7 +250,7 @@ class Observations:
 
 
 def statistic_rows(ledger: Ledger, observed: Observed) -> list[StatisticRow]:
-    """The slices of a book, which are read from it, after what was observed."""
+    """The slices of the book with the observations added."""
     if not observed:
         return []
     before = {
@@ -271,12 +270,12 @@ def statistic_rows(ledger: Ledger, observed: Observed) -> list[StatisticRow]:
 
 
 def prepare() -> None:
-    """Load what a busy book counts with before it is busy."""
-    import pilotage.book.statistics.counting  # noqa: F401 # loaded, and called when there is enough to count
+    """Load the array code before it is needed."""
+    import pilotage.book.statistics.counting  # noqa: F401 # only loaded here
 
 
 def observe_job(observations: Observations, job: JobRow, *, before: Sequence[object], shapes: Iterable[Shape]) -> None:
-    """Count the packages of a job that were submitted or accepted just now; `before` is when that was known to be."""
+    """Count the packages of a job that was just submitted or accepted; `before` has the times known before."""
     submitted = job.submitted_at if before[0] is None else None
     accepted = job.accepted_at if before[1] is None else None
     if submitted is None and accepted is None:
@@ -291,7 +290,7 @@ def observe_job(observations: Observations, job: JobRow, *, before: Sequence[obj
 
 
 def slices_of(window: str, *, now: float) -> tuple[int, range]:
-    """The width and the numbers of the slices that make up a window which ends now."""
+    """The width and the numbers of the slices of a window that ends now."""
     seconds = WINDOWS[window]
     width = FINE_SECONDS if seconds <= KEPT_SECONDS[FINE_SECONDS] else COARSE_SECONDS
     last = int(now) // width
@@ -299,7 +298,7 @@ def slices_of(window: str, *, now: float) -> tuple[int, range]:
 
 
 def flows(rows: Iterable[StatisticRow], *, window: str) -> list[Flow]:
-    """What the slices of a window say, for each site and activity."""
+    """The flows in the slices of a window, by site and activity."""
     grouped: dict[tuple[str, str], list[Sketch]] = {}
     for row in rows:
         grouped.setdefault((row.site, row.activity), []).append(read_sketch(row.sketch))

@@ -1,4 +1,4 @@
-"""A whole file of ULM lines to its jobs; a line that cannot be read is told with its place and stops nothing."""
+"""Reads a file of ULM lines into jobs; reports an unreadable line with its position, and goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage.model.states import State
 
 
 class ImportedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of L&B: its state, its distinct events, how often it was resubmitted, and where it was last sent."""
+    """One job of L&B: its state, its distinct events, its resubmissions, and its last destination."""
 
     id: str
     state: State
@@ -23,7 +23,7 @@ class ImportedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of a file by id; `faults` are of lines that do not count, `warnings` of lines that do."""
+    """The jobs of a file by id; `faults` are about ignored lines, `warnings` about lines that count."""
 
     jobs: tuple[ImportedJob, ...]
     faults: tuple[Problem, ...]
@@ -31,7 +31,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_ulm(text: str | bytes | Iterable[str | bytes], *, file: str) -> Imported:
-    """Read a file, given whole or as its lines; the jobs do not depend on the order of the lines, or on repeated ones.
+    """Read a file, given whole or as lines; the order of the lines, or repeated ones, do not change the jobs.
 
     Events without job id belong to one job, whose id their descriptions tell, or which is called "".
     """
@@ -69,7 +69,7 @@ def read_ulm(text: str | bytes | Iterable[str | bytes], *, file: str) -> Importe
 
 
 def _lines(text: str | bytes | Iterable[str | bytes]) -> Iterator[str | bytes]:
-    """Lines end with a line feed and with nothing else: values may hold every other separator."""
+    """Split at line feeds only: values may contain every other separator."""
     if isinstance(text, str):
         yield from text.split("\n")
     elif isinstance(text, bytes):
@@ -79,7 +79,7 @@ def _lines(text: str | bytes | Iterable[str | bytes]) -> Iterator[str | bytes]:
 
 
 def _text(line: str | bytes) -> tuple[str, bool]:
-    """The line as text that can be written out again, and whether it was such a text already."""
+    """The line as valid text, and whether it was valid."""
     if isinstance(line, str):
         if line.isascii():
             return line, True

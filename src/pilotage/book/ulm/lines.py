@@ -1,7 +1,7 @@
-r"""One ULM line to one event: `NAME=value` fields with blanks between them, values in quotes where they need it.
+r"""Parses one ULM line into an event: `NAME=value` fields separated by blanks, with quotes where needed.
 
-Inside quotes `\"`, `\\` and `\n` are escapes. Genuine logs also hold quotes that nobody escaped; such a value is read on
-to the first quote that a field or the end of the line follows, and the event says so.
+Inside quotes `\"`, `\\` and `\n` are escapes. Real logs also have unescaped quotes; such a value ends at the first
+quote before another field or the end of the line, and the event is marked.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import msgspec
 from pilotage.model.errors import Problem
 from pilotage.model.states import State
 
-# Sequence codes: how many events each component of the workload management had logged when an event was written.
+# Sequence codes: the number of events that each component of the workload management had logged before an event.
 #
-# A component counts its own events and carries the counters that it was handed with the job. Codes are compared
-# counter by counter, in the order in which a job passes the components; that order is all there is, since clocks
-# differ.
+# A component counts its own events and passes on the counters that it got with the job. Codes are compared counter by
+# counter, in the order in which a job passes the components; that is the only order, since clocks differ.
 
 
 class SequenceCode(NamedTuple):
-    """The nine counters, named as they are written; as a tuple, codes compare the way L&B compares them."""
+    """The nine counters, named as in the log; as tuples, codes compare as in L&B."""
 
     ui: int
     ns: int
@@ -36,14 +35,14 @@ class SequenceCode(NamedTuple):
     lbs: int
 
     def __str__(self) -> str:
-        """As it stands in a line, with L&B's own widths."""
+        """As in a line, with L&B's own widths."""
         return (
             f"UI={self.ui:06}:NS={self.ns:010}:WM={self.wm:06}:BH={self.bh:010}:JSS={self.jss:06}"
             f":LM={self.lm:06}:LRMS={self.lrms:06}:APP={self.app:06}:LBS={self.lbs:06}"
         )
 
 
-# Eighteen digits are more than any counter needs and cannot run into Python's limit on long numbers.
+# Eighteen digits are more than any counter needs, and within Python's limit on long numbers.
 _CODE = re.compile(
     ":".join(rf"{name}=([0-9]{{1,18}})" for name in ("UI", "NS", "WM", "BH", "JSS", "LM", "LRMS", "APP"))
     + r"(?::LBS=([0-9]{1,18}))?"
@@ -51,16 +50,15 @@ _CODE = re.compile(
 
 
 def parse_code(text: str) -> SequenceCode | None:
-    """The code that a text spells, or None; old components write none for the L&B server, which then is 0."""
+    """Parse a code; None if malformed. Old components omit the L&B server's counter, which is then 0."""
     found = _CODE.fullmatch(text)
     return None if found is None else SequenceCode._make(map(int, found.groups("0")))
 
 
-# The table of moves: what an event of L&B says about the state of its job.
+# The transition table: how an event of L&B changes the state of its job.
 #
-# A row is looked up by the type of the event, the component that logged it and its result; `*` stands for any.
-# Where L&B knows an event but draws nothing from it the state is None; a combination that is not in the table is
-# one that L&B calls a bad event.
+# A row is found by the type of the event, its component and its result; `*` stands for any. The state is None if L&B
+# knows the event but ignores it; L&B calls a combination that is not in the table a bad event.
 
 ANY = "*"
 USER_INTERFACE = "UserInterface"
@@ -91,7 +89,7 @@ RESULT_FIELDS: dict[str, tuple[str, ...]] = {
     "CREAMStatus": ("RESULT", "NEW_STATE"),
     "FileTransfer": ("RESULT",),
 }
-"""Which fields `DG.TYPE.FIELD` make up the result of an event; several are joined by a slash."""
+"""The fields `DG.TYPE.FIELD` that make up the result of an event; several are joined by a slash."""
 
 SILENT_TYPES = (
     "Purge", "Chkpt", "Listener", "CurDescr", "UserTag", "ChangeACL", "Notification", "ResourceUsage", "Suspend",
@@ -99,17 +97,17 @@ SILENT_TYPES = (
     "FileTransferRegister", "CREAMStart", "CREAMPurge", "CREAMAccepted", "CREAMRunning", "CREAMReallyRunning",
     "CREAMDone", "CREAMSuspend", "CREAMResume",
 )  # fmt: skip
-"""Events that L&B keeps and that never change a state."""
+"""Events that L&B stores and that never change a state."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """What an event says: the state it leads to, if any."""
+    """The effect of an event: the state that it leads to, if any."""
 
     state: State | None
     failed: bool = False
-    """The job ended, and not well: a collection does not count it as done."""
+    """The job failed: a collection does not count it as done."""
     overtaken: bool = False
-    """Said nothing once the same branch runs or ran: the batch system's own events may have been faster."""
+    """Ignored once the same branch runs or ran: the batch system's own events may have been faster."""
 
 
 _SILENT = Move(None)
@@ -152,7 +150,7 @@ _ROWS: tuple[tuple[str, str, str, Move], ...] = (
     ("Resubmission", ANY, "WILLRESUB", _SILENT),
     ("Resubmission", ANY, "WONTRESUB", _SILENT),
     ("Resubmission", ANY, "SHALLOW", _SILENT),
-    ("Done", LRMS, ANY, _SILENT),  # the wrapper has ended; whether the job has, the log monitor says
+    ("Done", LRMS, ANY, _SILENT),  # the wrapper has ended; the log monitor tells whether the job has
     ("Done", ANY, "OK", Move(State.DONE)),
     ("Done", ANY, "FAILED", Move(State.DONE, failed=True)),
     ("Done", ANY, "KILLED", Move(State.DONE, failed=True)),
@@ -188,17 +186,17 @@ _ROWS: tuple[tuple[str, str, str, Move], ...] = (
 )
 
 MOVES: dict[tuple[str, str, str], Move] = {(name, source, result): move for name, source, result, move in _ROWS}
-"""The rows by what they are looked up by; results are in capitals."""
+"""The rows by their keys; results are upper-case."""
 
 EVENT_TYPES: dict[str, str] = {name.lower(): name for name, _, _ in MOVES}
-"""The name of each type of event by its lower-case form, since L&B compares names that way."""
+"""Event types by their lower-case names, since L&B ignores case."""
 
 SOURCE_NAMES: dict[str, str] = {name.lower(): name for name in SOURCES}
-"""The name of each component by its lower-case form."""
+"""Components by their lower-case names."""
 
 
 def move_of(kind: str, *, source: str, result: str) -> Move | None:
-    """The row for an event, the most particular first; None where L&B would call the event a bad one."""
+    """The row for an event, the most specific first; None for a bad event of L&B."""
     return (
         MOVES.get((kind, source, result))
         or MOVES.get((kind, source, ANY))
@@ -209,7 +207,7 @@ def move_of(kind: str, *, source: str, result: str) -> Move | None:
 
 _NAME = r"[A-Za-z0-9._-]++"
 _VALUE_ENDS = rf"(?=\s*+\Z|\s++{_NAME}=)"
-# Everything is possessive: a line of a megabyte costs one pass, whatever it holds.
+# Possessive quantifiers: a line of a megabyte costs one pass, whatever it contains.
 _FIELD = re.compile(
     rf'\s*+({_NAME})=(?:"((?:[^"\\]++|\\.)*+)"{_VALUE_ENDS}|([^\s"]++)(?=\s|\Z)|(?=\s|\Z))',
     re.DOTALL,
@@ -224,21 +222,21 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _DATE = re.compile(r"[0-9]{14}(?:\.[0-9]{1,9})?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
-# Written or rewritten on the way: the same event may arrive with and without them, by two ways.
+# Added or changed on the way: the same event may arrive with and without them.
 _STAMPS = frozenset({
     "DG.JOBID", "DG.USER", "DG.PRIORITY", "DG.LLLID", "DG.LLPID", "DG.ARRIVED", "DG.ARR_DATE", "ARR_DATE",
 })  # fmt: skip
-_NOTHING = frozenset({"", "(nil)"})  # how the C components of L&B print what they do not have
+_NOTHING = frozenset({"", "(nil)"})  # how the C components of L&B print a missing value
 _OTHER_SYSTEMS = ("pbs", "condor", "vm")
 
-# A job's own id in its description, and in the name of the folder that the workload manager made for it.
+# A job's own id in its description, and in the name of its folder at the workload manager.
 _ID_IN_DESCRIPTION = re.compile(r'\bedg_jobid\s*+=\s*+"([^"\s]{1,1000})"')
 _ID_IN_FOLDER = re.compile(r"/(https_3a_2f_2f[A-Za-z0-9._-]{1,1000})/")
 _ENCODED = re.compile(r"_([0-9a-f]{2})")
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a RegJob event says of its job: its type, in capitals, its parent, and how many subjobs it will have."""
+    """A RegJob event: the job's type, upper-case, its parent, and its number of subjobs."""
 
     kind: str
     parent: str
@@ -246,7 +244,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UlmEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of one job, with what its state can depend on; `identity` tells two events apart, journeys aside."""
+    """One event of one job, as far as the state depends on it; equal events have one `identity`, whatever their route."""
 
     job: str
     kind: str
@@ -260,13 +258,13 @@ class UlmEvent(msgspec.Struct, frozen=True, kw_only=True):
     worker_code: SequenceCode | None = None
     registration: Registration | None = None
     own_names: tuple[str, ...] = ()
-    """Ids that descriptions in an event without job id give the job, then those that folder names give it."""
+    """Job ids found in descriptions, for an event without job id; then those found in folder names."""
     oddities: tuple[str, ...] = ()
-    """What is strange about the line, which counts all the same."""
+    """Oddities of the line, which counts all the same."""
 
     @property
     def order(self) -> tuple[SequenceCode, str, str, str, bytes]:
-        """The total order of the events of a job: their codes; where these are equal the clock, then the content."""
+        """The total order of a job's events: by code, then by clock, then by content."""
         return self.code, self.time, self.source, self.kind, self.identity
 
 
@@ -280,7 +278,7 @@ class _Unreadable(Exception):
 
 
 def parse_line(text: str, *, file: str = "", line: int = 0) -> UlmEvent | Problem:
-    """The event of one line that is not blank, or what is wrong with the line."""
+    """Parse one line that is not blank; returns the event, or what is wrong."""
     try:
         return _event(text, line=line)
     except _Unreadable as reason:
@@ -290,7 +288,7 @@ def parse_line(text: str, *, file: str = "", line: int = 0) -> UlmEvent | Proble
 
 
 class _Fields:
-    """The fields of a line as they are written, unescaped when one is asked for."""
+    """The raw fields of a line, unescaped on access."""
 
     __slots__ = ("oddities", "raw")
 
@@ -309,12 +307,12 @@ class _Fields:
             value = quoted if quoted is not None else plain or ""
             if self.raw.setdefault(name, value) != value:
                 raise _Unreadable(
-                    "ulm-repeated-field", f"{_short(name)} stands twice, with two values", column=found.start(1) + 1
+                    "ulm-repeated-field", f"{_short(name)} occurs twice, with two values", column=found.start(1) + 1
                 )
             position = found.end()
 
     def get(self, name: str) -> str:
-        """The value of a field, or an empty text where there is none or the component had none to give."""
+        """The value of a field; empty if it is missing or not set."""
         value = self.raw.get(name, "")
         if "\\" in value:
             value = _ESCAPE.sub(_unescaped, value)
@@ -326,7 +324,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _broken(text: str, position: int) -> _Unreadable:
-    """What is wrong where no field could be read."""
+    """The fault where no field could be parsed."""
     begun = _BEGUN_FIELD.match(text, position)
     if begun is not None and begun[2] is None:
         name, start = begun[1], begun.start(1)
@@ -334,11 +332,11 @@ def _broken(text: str, position: int) -> _Unreadable:
     wrong = _BLANKS.match(text, position if begun is None else begun.end())
     start = position if wrong is None else wrong.end()
     message = f"expected NAME=value, got {_short(text[start : start + 41])}"
-    return _Unreadable("ulm-field", message, column=start + 1, hint='values with blanks go into "…"')
+    return _Unreadable("ulm-field", message, column=start + 1, hint='quote values with blanks: "…"')
 
 
 def _short(text: str) -> str:
-    """A few characters of what somebody else wrote, safe to show."""
+    """The first characters of a foreign text, safe to show."""
     return repr(text if len(text) <= 40 else text[:40] + "…")[1:-1]
 
 
@@ -380,25 +378,25 @@ def _kind(name: str) -> str:
     if kind is not None:
         return kind
     if not name:
-        raise _Unreadable("ulm-event-type", "the line has no DG.EVNT, so nobody knows what happened")
+        raise _Unreadable("ulm-event-type", "the line has no DG.EVNT, so the event is unknown")
     if name.lower().startswith(_OTHER_SYSTEMS):
         raise _Unreadable(
             "ulm-event-type",
             f"{_short(name)} is an event of a job outside gLite",
             hint="states are computed for gLite jobs, collections, CREAM jobs and file transfers",
         )
-    raise _Unreadable("ulm-event-type", f"{_short(name)} is no type of event that L&B knows")
+    raise _Unreadable("ulm-event-type", f"{_short(name)} is not an event type of L&B")
 
 
 def _code_fault(text: str) -> str:
     if not text:
-        return "the line has no DG.SEQCODE, so its event has no place among the others"
+        return "the line has no DG.SEQCODE, so its event cannot be ordered"
     return f"DG.SEQCODE is {_short(text)}; expected UI=…:NS=…:WM=…:BH=…:JSS=…:LM=…:LRMS=…:APP=…:LBS=…"
 
 
 def _no_meaning(kind: str, *, source: str, result: str) -> str:
     of = f" with the result {_short(result)}" if kind in RESULT_FIELDS else ""
-    return f"{kind} from {_short(source) or 'nobody'}{of} says nothing about a state"
+    return f"{kind} from {_short(source) or 'an unknown component'}{of} has no effect on a state"
 
 
 def _identity(raw: dict[str, str]) -> bytes:
@@ -424,7 +422,7 @@ def _registration(fields: _Fields) -> Registration:
 
 
 def _own_names(fields: _Fields) -> tuple[str, ...]:
-    """Ids by which the descriptions in the line call the job: those it is told by, or else those of its folders."""
+    """Job ids found in the line's descriptions, or else in its folder names."""
     texts = [fields.get(name) for name in sorted(fields.raw) if name.endswith((".JDL", ".JOB"))]
     said = {found for text in texts for found in _ID_IN_DESCRIPTION.findall(text)}
     if said:

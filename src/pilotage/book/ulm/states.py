@@ -1,9 +1,8 @@
-"""The events of one job, in their total order, to its state, its resubmissions and its destination.
+"""Derives the state, the resubmissions and the destination of one job from its sorted events.
 
-L&B folds events as they arrive, and what it makes of a late one depends on what came before. Here all events are sorted
-first, the way L&B sorts them when it computes a state from a stored log, and then folded by the same rules: branches of
-shallow resubmissions, the deadline that a deep one sets, final states. Any order of arrival gives one sorted list, and
-one list one state.
+L&B folds events as they arrive, so that a late one can have another effect. Here all events are sorted first, as L&B
+does when it computes a state from a stored log, and then folded by the same rules: branches of shallow resubmissions,
+the deadline that a deep one sets, final states. So the order of arrival does not matter.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from pilotage.model.states import State
 _FINAL = frozenset({State.ABORTED, State.CANCELLED, State.CLEARED})
 _RAN = frozenset({State.RUNNING, State.DONE})
 _RESUBMITTED = frozenset({"WILLRESUB", "SHALLOW"})
-# Logged by anybody at any time: their codes say nothing about where the job is.
+# Logged by any component at any time: their codes do not tell where the job is.
 _ASIDE = frozenset({"Cancel", "ChangeACL", "GrantPayloadOwnership", "TakePayloadOwnership"})
 
 
 class ChildClass(StrEnum):
-    """What a collection counts its children as; a job that ended badly but may be resubmitted rests."""
+    """How a collection counts a child; a failed job that may be resubmitted rests."""
 
     RESTING = "resting"
     RUNNING = "running"
@@ -48,19 +47,19 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     subjobs: int = 0
     registered_line: int = 0
     changed_class_time: str | None = None
-    """When the job last became something else in the eyes of a collection; None where it never did."""
+    """When the job last changed its class for a collection; None if it never did."""
     aborted_time: str = ""
     collection_reported: bool = False
     """L&B itself logged the state of this collection."""
 
     @property
     def child_class(self) -> ChildClass:
-        """What a collection counts this job as."""
+        """How a collection counts this job."""
         return child_class(self.state, failed=self.failed)
 
 
 def child_class(state: State | None, *, failed: bool) -> ChildClass:
-    """What a collection counts a child in this state as (L&B: cancelled children are as good as cleared)."""
+    """How a collection counts a child in this state (L&B counts cancelled children as cleared)."""
     match state:
         case State.RUNNING:
             return ChildClass.RUNNING
@@ -75,7 +74,7 @@ def child_class(state: State | None, *, failed: bool) -> ChildClass:
 
 
 def facts_of(events: Iterable[UlmEvent]) -> JobFacts:
-    """Fold the distinct events of one job, which may come in any order."""
+    """Fold the distinct events of one job, in any order."""
     fold = _Fold()
     for event in sorted(events, key=lambda each: each.order):
         fold.take(event)
@@ -83,7 +82,7 @@ def facts_of(events: Iterable[UlmEvent]) -> JobFacts:
 
 
 class _Standing(StrEnum):
-    """Where an event stands to the branch that the job is known to run in."""
+    """How an event relates to the branch that the job runs in."""
 
     FREE = "no branch is known"
     GOOD = "of the branch that runs"
@@ -92,7 +91,7 @@ class _Standing(StrEnum):
 
 
 class _Fold:
-    """The facts so far. A branch is what one decision of the workload manager led to: the events with its counter."""
+    """The facts so far. A branch is one decision of the workload manager: all events with its counter."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -100,7 +99,7 @@ class _Fold:
         self._failed = False
         self._ran_branch = -1  # the workload manager's counter when the job was last seen running or done
         self._last: SequenceCode | None = None
-        self._branch: int | None = None  # the branch whose payload really runs
+        self._branch: int | None = None  # the branch whose payload runs
         self._branch_last: SequenceCode | None = None
         self._deep_branch: int | None = None
         self._destination = ""
@@ -136,7 +135,7 @@ class _Fold:
             self._pass(event, standing)
 
     def facts(self) -> JobFacts:
-        """What the events said; a job of which nothing else is known was at least submitted."""
+        """The resulting facts; a job without any other state was at least submitted."""
         return JobFacts(
             state=self._state or State.SUBMITTED,
             failed=self._failed,
@@ -153,7 +152,7 @@ class _Fold:
         )
 
     def _enters_again(self, code: SequenceCode) -> bool:
-        """Whether the job comes from its user once more, which ends all loops of resubmission."""
+        """Tell whether the user submits the job once more, which ends all loops of resubmission."""
         return self._last is not None and (code.ui > self._last.ui or code.ns > self._last.ns)
 
     def _standing(self, code: SequenceCode) -> _Standing:
@@ -164,9 +163,9 @@ class _Fold:
         return _Standing.GOOD if code.wm == self._branch else _Standing.FOREIGN
 
     def _is_late(self, event: UlmEvent, standing: _Standing) -> bool:
-        """Whether the event can no longer change the state."""
+        """Tell whether the event can no longer change the state."""
         if event.kind == "Abort" and event.source == WORKLOAD_MANAGER:
-            return False  # L&B takes its word in every case
+            return False  # L&B always accepts it
         if self._state in _FINAL and not (self._state is State.ABORTED and event.kind == "CollectionState"):
             return True
         if standing is _Standing.GOOD:
@@ -177,7 +176,7 @@ class _Fold:
         return move.overtaken and self._state in _RAN and event.code.wm == self._ran_branch
 
     def _learn(self, event: UlmEvent, standing: _Standing) -> None:
-        """Keep what is not a state: late events tell the truth about these, too."""
+        """Record everything except the state, also from late events."""
         if event.registration is not None:
             self._kind = event.registration.kind or self._kind
             self._parent = event.registration.parent or self._parent
@@ -193,10 +192,10 @@ class _Fold:
             self._matches[event.code.wm] = event.destination
 
     def _run_really(self, event: UlmEvent, standing: _Standing, *, late: bool) -> None:
-        """The payload started: from now on only the events of its branch count, and its destination is the job's."""
+        """The payload started: from now on only events of its branch count, and its destination is the job's."""
         if standing in (_Standing.OLD, _Standing.FOREIGN) or event.source not in (LRMS, LOG_MONITOR):
             return
-        # The log monitor tells what it heard from the worker node, whose own code names the branch.
+        # The log monitor repeats a report of the worker node, whose own code names the branch.
         heard = event.worker_code if event.source == LOG_MONITOR and event.worker_code else event.code
         if event.source == LRMS or self._branch is None:
             self._branch = heard.wm
@@ -208,7 +207,7 @@ class _Fold:
             self._destination = self._matches[self._matched_branches[place - 1]]
 
     def _resubmit(self, event: UlmEvent) -> None:
-        """Count each round once: the log monitor announces one, and the workload manager's decision replaces that."""
+        """Count each resubmission once: the log monitor announces it, and the workload manager's decision replaces that."""
         again = event.result in _RESUBMITTED
         if event.source != WORKLOAD_MANAGER:
             self._resubmissions += self._announced and again
@@ -245,12 +244,11 @@ class _Fold:
             self._branch_last = event.code
 
 
-# Collections: a state from the states of the children, by L&B's own rule.
+# Derives the state of a collection from its children, by L&B's own rule.
 #
-# L&B counts the children of a collection by class and takes the first rule that fits: one runs → RUNNING; all are
-# cleared or cancelled → CLEARED; all are done or cleared → DONE; all are aborted, done or cleared → ABORTED; else
-# WAITING. A child that failed and may be resubmitted rests. For a DAG it has no such rule: DAGMan is a job with
-# events of its own.
+# L&B counts the children by class and takes the first rule that matches: one runs → RUNNING; all are cleared or cancelled →
+# CLEARED; all are done or cleared → DONE; all are aborted, done or cleared → ABORTED; else WAITING. A failed child that
+# may be resubmitted rests. There is no such rule for a DAG: DAGMan is a job with events of its own.
 
 COLLECTION = "COLLECTION"
 FILE_TRANSFER_COLLECTION = "FILE_TRANSFER_COLLECTION"
@@ -258,7 +256,7 @@ _KINDS = frozenset({COLLECTION, FILE_TRANSFER_COLLECTION})
 
 
 def collection_state(counts: Mapping[ChildClass, int], *, children: int, kind: str = COLLECTION) -> State:
-    """The state of a collection with so many children, of which those that are not counted rest."""
+    """The state of a collection with so many children; those not counted rest."""
     cleared = counts.get(ChildClass.CLEARED, 0) if kind == COLLECTION else 0  # transfers are never cleared
     done = counts.get(ChildClass.DONE, 0)
     if counts.get(ChildClass.RUNNING, 0):
@@ -278,7 +276,7 @@ def with_collections(jobs: Mapping[str, JobFacts]) -> tuple[dict[str, JobFacts],
     for name, facts in jobs.items():
         if facts.parent in jobs and jobs[facts.parent].kind in _KINDS:
             children.setdefault(facts.parent, []).append(name)
-    # A collection inside a collection comes first; what is never free of such children is a circle.
+    # Inner collections come first; those that never become free are in a circle.
     awaited = {name: sum(child in children for child in below) for name, below in children.items()}
     free = [name for name, count in awaited.items() if count == 0]
     known = dict(jobs)
@@ -295,14 +293,14 @@ def with_collections(jobs: Mapping[str, JobFacts]) -> tuple[dict[str, JobFacts],
 
 
 def _compound(own: JobFacts, children: list[JobFacts]) -> JobFacts:
-    """What a collection is, from its own events and its children."""
+    """The facts of a collection, from its own events and its children."""
     changes = [child.changed_class_time for child in children if child.changed_class_time is not None]
     if not changes or own.state in (State.CANCELLED, State.CLEARED):
-        return own  # L&B looks at the children when one of them changes, and ended is ended
+        return own  # a final state stays: L&B looks at the children only when one of them changes
     if own.state is State.ABORTED and max(changes) <= own.aborted_time:
         return own
     if own.collection_reported and len(children) < own.subjobs:
-        return own  # L&B saw all children when it logged this state, and we do not
+        return own  # L&B saw all children when it logged this state; we may not
     counts = Counter(child.child_class for child in children)
     state = collection_state(counts, children=max(own.subjobs, len(children)), kind=own.kind)
     return msgspec.structs.replace(own, state=state, failed=False, changed_class_time=max(changes))
