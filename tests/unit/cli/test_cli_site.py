@@ -240,7 +240,7 @@ def test_what_is_asked_for_and_was_found_not_to_be_there_is_refused(
     assert "does not exist, and cannot be created" in refused("site", "add", "lyon", "--folder", "/scrtach/me")
     cluster.said["folder"] = "yes no nfs"
     assert "this folder is not writable" in refused("site", "add", "lyon", "--folder", "/scratch")
-    assert "only one's own home folder" in refused("site", "add", "lyon", "--folder", "~bob/x")
+    assert "can only mean your own home folder" in refused("site", "add", "lyon", "--folder", "~bob/x")
     assert not (tmp_path / "sites.yaml").exists()
 
 
