@@ -73,7 +73,7 @@ def tables(found: Found) -> str:
     for job, mode in setups(found):
         pieces += [f"**{job}, {mode}**: makespan", "", *_makespans(found, job, mode, first, others), ""]
     pieces += [
-        "**Attempts by which no package was made**, of all, where there were any; and their share of the time on cores",
+        "**Wasted attempts** (their result was not used), of all attempts, in cells with any; and their share of the core time",
         "",
     ]
     pieces += [*_wastes(found, [first, *others]), ""]
