@@ -24,7 +24,7 @@ from bench.work import Work, batches
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.book.rows.ledger import Changes
 from pilotage.model.jobs.layout import PackageId
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from pilotage.service.server import settle_down
 
 PACKAGES = 33_000
@@ -65,7 +65,7 @@ def ingest(in_flight: int) -> dict[str, float]:
         folder = Path(name)
         bodies = list(batches(Work(started_at=time.time() - 3600, in_flight=in_flight).events("J1", PACKAGES)))
         journal, noting = SqliteJournal(folder / "book"), Noting()
-        keeper = Keeper(journal, clock=WallClock(), within=(noting,))
+        keeper = BatchCommitter(journal, clock=WallClock(), within=(noting,))
         settle_down()
         wall, cpu = time.perf_counter(), time.process_time()
         for body in bodies:
@@ -95,7 +95,7 @@ def growth(events: int) -> dict[str, float]:
     decades = [10**power for power in range(3, len(str(events)))]
     with tempfile.TemporaryDirectory(dir=os.environ.get("PILOTAGE_BENCH_FOLDER")) as name:
         journal = SqliteJournal(Path(name))
-        keeper = Keeper(journal, clock=WallClock())
+        keeper = BatchCommitter(journal, clock=WallClock())
         settle_down()
         supply = _jobs_for_ever(packages=100_000)
         stored, cost = 0, {}
@@ -127,7 +127,7 @@ def _jobs_for_ever(*, packages: int) -> Iterator[bytes]:
     return batches(events())
 
 
-def _questions(journal: SqliteJournal, keeper: Keeper, supply: Iterator[bytes]) -> dict[str, float]:
+def _questions(journal: SqliteJournal, keeper: BatchCommitter, supply: Iterator[bytes]) -> dict[str, float]:
     """The 99th percentile of the CPU milliseconds of a question, asked in one thread while another takes events in."""
     stop = threading.Event()
     bodies = [next(supply) for _ in range(200)]
@@ -164,7 +164,7 @@ def memory(packages: int) -> dict[str, float]:
     """Resident bytes for each live package, and for each finished one, beyond what a warm book needs anyway."""
     with tempfile.TemporaryDirectory() as name:
         journal = SqliteJournal(Path(name))
-        keeper = Keeper(journal, clock=WallClock())
+        keeper = BatchCommitter(journal, clock=WallClock())
         work = Work(started_at=time.time() - 3600, in_flight=20_000)
         for body in batches(work.events("warm", max(packages, 100_000))):
             keeper.take_batch(body)  # the caches of SQLite and of the keeper are full now

@@ -28,7 +28,7 @@ from pilotage.model.jobs.plan import Template
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.service.core import Core
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from pilotage.service.messages import Submit
 from pilotage.service.server import settle_down
 from pilotage.simulator.world.jobs import Definitions, big_job, registration
@@ -102,7 +102,7 @@ def start(packages: int) -> dict[str, float]:
     """How long an engine takes to start from the book of a job that is half done."""
     with tempfile.TemporaryDirectory() as name:
         journal = SqliteJournal(Path(name))
-        keeper = Keeper(journal, clock=WallClock())
+        keeper = BatchCommitter(journal, clock=WallClock())
         work = Work(started_at=time.time() - 3600, in_flight=64)
         half = packages // 2
         lives = (chain((work.created(JOB, number),), work.finished(JOB, number)) for number in range(1, half + 1))

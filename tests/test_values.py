@@ -20,7 +20,7 @@ MUTABLE = {
     "engine": "ActivePackage AttemptState",
     "language": "DagNode Draft Notes Scope Workshop",
     "model": "Observed SiteObserved",
-    "service": "_AnyBatch _Known Outbox _Sited _Stepped Verdict _Waiting",
+    "service": "_ActiveSubscription _AnyBatch BookCheck Outbox _Sited _Stepped _Waiting",
     "simulator": "Keyed Run SiteFigures",
 }
 """What is changed where it lies: rows of the book, state of the engine, drafts. By room, names with spaces between."""
@@ -32,7 +32,7 @@ BY_POSITION = {
         "Ago _Attempt _BatchOfEvents _BatchOfText Begun _Brief _Candidate Checked Ended _Facts _Known _Life Move "
         "_Outcome PackageRow ParkedEvent _Payload Place Query RawValue Sketch TagRow _Token"
     ),
-    "client": "_Continued Failure _Place _Told",
+    "client": "Failure _MergedCursor _Offset _Told",
     "engine": "ActivePackage AttemptState Folds Hold Refusal Room _Said Tally",
     "language": (
         "Carried Choice Colour Condition ConfigurationFile Described Document DraftFile EnvironmentVariable "
@@ -42,8 +42,8 @@ BY_POSITION = {
     ),
     "model": "Assignment AttemptRef Event Exchange ExchangeReply InputSource PackageId PackageSetting TemplateLayout",
     "ports": "Mark",
-    "reading": "Asked Found _Shape _Template",
-    "service": "_AnyBatch _Asked Batch DueDelivery _Known _Made _Parameters _Request _Sited _Status _Stepped _Waiting",
+    "reading": "ResolvedQuery ResultPage _Shape _Template",
+    "service": "_ActiveSubscription _AnyBatch Batch DueDelivery _KeyedPackage _Made _Parameters _Request _Sited _Status _Stepped _Waiting",
     "simulator": "DriftingQueue Empirical Exponential Fate Fixed Keyed Run",
 }
 """What may be made without naming its fields: few fields that are told apart at a glance, or an array on the wire."""

@@ -50,7 +50,7 @@ def session() -> Iterator[requests.Session]:
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory, session: requests.Session) -> Iterator[Any]:
     with running_services(tmp_path_factory.mktemp("book")) as (services, _), listening(services) as url:
-        services.bell.stop()  # nobody waits for news: a long poll answers at once
+        services.commits.stop()  # nobody waits for news: a long poll answers at once
         checked, refused, _ = services.codec.read_batch(msgspec.json.encode({"events": _HISTORY}))
         assert not refused
         services.writer.submit(Batch(checked)).result()  # as the engine: nobody else may say this

@@ -13,7 +13,7 @@ from pilotage.book.rows.tables import FailureRow, MailRow, NoticeRow, Subscripti
 from pilotage.model.events.payloads import Tagged
 from pilotage.model.settings.settings import NotificationSettings
 from pilotage.ports import Journal
-from pilotage.service.notifications.subscriptions import Asked
+from pilotage.service.notifications.subscriptions import SubscriptionRequest
 from tests.kit.notified import ADA, ADDRESS, FakeMailer, Notified
 
 AWKWARD = "a\x00b \U0001f600 \u2028 'quoted' \\u0000"
@@ -120,9 +120,9 @@ def test_subscriptions_and_digests_work_on_it_across_a_restart(
     settings = NotificationSettings(cluster_management=("cluster@example.org",))
     with Notified(tmp_path, settings=settings, mailer=mailer, open_journal=open_journal) as book:
         pushed = book.subscriptions.create(
-            ADA, Asked(transport="webhook", address=ADDRESS, attributes=("tag.x", "state"))
+            ADA, SubscriptionRequest(transport="webhook", address=ADDRESS, attributes=("tag.x", "state"))
         )
-        polled = book.subscriptions.create(ADA, Asked(query="site=lyon"))
+        polled = book.subscriptions.create(ADA, SubscriptionRequest(query="site=lyon"))
         book.register(lines=2)
         book.say(Tagged(name="x", value=AWKWARD), package="1.1.1")
         book.restart()

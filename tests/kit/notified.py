@@ -19,7 +19,7 @@ from pilotage.model.settings.settings import NotificationSettings
 from pilotage.model.states import ExitCodeGasw
 from pilotage.ports import BadAddress, Journal, Letter, NotDelivered, Notifier
 from pilotage.reading.access import READ, Principal, local_principal
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from pilotage.service.notifications.deliveries import Deliveries, SubscriptionDeliveries
 from pilotage.service.notifications.notifications import Digests
 from pilotage.service.notifications.subscriptions import Subscriptions
@@ -128,7 +128,9 @@ class Notified:
             self.subscriptions, clock=self.clock, base_url=BASE_URL, chance=lambda: 1.0
         )
         self.deliveries = Deliveries([due_deliveries, self.digests], clock=self.clock)
-        self.keeper = Keeper(self.journal, clock=self.clock, within=[self.subscriptions.note, self.digests.note])
+        self.keeper = BatchCommitter(
+            self.journal, clock=self.clock, within=[self.subscriptions.note, self.digests.note]
+        )
 
     def restart(self) -> None:
         """The service stops, and another one starts."""

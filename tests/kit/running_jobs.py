@@ -25,7 +25,7 @@ from pilotage.model.states import ClearedBy
 from pilotage.ports import AttemptLogs, JobTree, Journal, StoredFile
 from pilotage.reading.access import Principal
 from pilotage.service.errors import OperationRefused, UnknownSite, Unpublished
-from pilotage.service.http.backend import Running
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.services import Services
 from pilotage.service.journal.retention import Action
 from tests.kit.served_book import WallClock, access_of, sqlite_journal
@@ -92,7 +92,7 @@ class FakeJobs:
         self.alive = False
         self.broken = ""
         self.left_behind: list[str] = []
-        self.leaving: Future[None] | None = None
+        self.pending_effects: Future[None] | None = None
 
     @property
     def tree(self) -> JobTree:
@@ -136,7 +136,7 @@ class FakeJobs:
         self.site_operations.append((deed, site, message))
         return _done(Accepted(operation=len(self.site_operations), events=1))
 
-    def said_of_site(self, site: str) -> str:
+    def site_message(self, site: str) -> str:
         return self.site_words.get(site, "")
 
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
@@ -191,7 +191,7 @@ class FakeJobs:
     def publishing_fault(self, job: str) -> Unpublished | None:
         return self.cannot_publish
 
-    def laid_out(self, job: str) -> Expansion | None:
+    def expansion_of(self, job: str) -> Expansion | None:
         return None
 
 
@@ -211,8 +211,8 @@ def running_services(
     """Services over a book in a folder, with a stand-in for what runs jobs."""
     jobs = FakeJobs()
 
-    def make(journal: Journal, **_: Any) -> Running:
-        return Running(
+    def make(journal: Journal, **_: Any) -> JobBackend:
+        return JobBackend(
             jobs, journal=journal, plan=lambda submission: RunPlan(job="p", packages=1, would_run=1, there=0)
         )
 
@@ -222,7 +222,7 @@ def running_services(
             access=access_of(principals),
             settings=settings or Settings(),
             clock=WallClock(),
-            make_running=make,
+            make_backend=make,
         )
         yield services, jobs
 

@@ -68,7 +68,7 @@ def listening(services: Services) -> Iterator[str]:
     """A service that listens in a thread of this process; its base URL."""
     bound = bind("127.0.0.1", 0)
     started = threading.Event()
-    listener = Listener(make_dispatcher(services), bound=bound, started=started.set, stopping=services.bell.stop)
+    listener = Listener(make_dispatcher(services), bound=bound, started=started.set, stopping=services.commits.stop)
     thread = threading.Thread(target=listener.listen)
     thread.start()
     try:

@@ -42,7 +42,7 @@ from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.model.states import ExitCodeGasw, Phase
 from pilotage.service.core import Core, start_core
-from pilotage.service.messages import Answer, Asked, Grown, Input, Outbox, Submit
+from pilotage.service.messages import Answer, ExpandedPlan, Input, OperationRequest, Outbox, Submit
 from pilotage.simulator.world.journal import SimulatedJournal
 from tests.kit.decided import check_decisions
 from tests.kit.small_plans import IN_ORDER, grown, number_of, registered_of, shape_of
@@ -238,7 +238,7 @@ class Small:
         self.book += outbox.events
         taken = {(one.event.job, type(one.data)) for one in outbox.events}
         for item in inbox:
-            if isinstance(item, Submit | Grown):
+            if isinstance(item, Submit | ExpandedPlan):
                 data = payloads.JobRegistered if isinstance(item, Submit) else payloads.StageExpanded
                 if (item.job, data) in taken:
                     self.plans.setdefault(item.job, []).append(item.plan)
@@ -282,14 +282,14 @@ class Small:
 
     def ask(self, operation: AnyOperation) -> Accepted | Refused:
         """Ask for an operation; the answer."""
-        self.step(Asked(token=8, operation=operation))
+        self.step(OperationRequest(token=8, operation=operation))
         return self.answers.pop().outcome
 
     def grow(self, made: JobPlan, *, late: int, job: str = JOB, revision: int | None = None) -> None:
         """Bring a plan in which a late stage is laid out, as it was last asked for unless a revision is named."""
         asked = self.asked.get((job, late), 0) if revision is None else revision
         expanded = payloads.StageExpanded(stage=late, shape=shape_of(made, late))
-        self.step(Grown(job=job, stage=late, revision=asked, plan=made, expanded=expanded))
+        self.step(ExpandedPlan(job=job, stage=late, revision=asked, plan=made, expanded=expanded))
 
     # --- agents ---
 

@@ -25,8 +25,8 @@ from pilotage.service.jobs.active_jobs import ActiveJobs
 from pilotage.service.jobs.publishing import CommitHandler
 from pilotage.service.jobs.startup import start_from
 from pilotage.service.jobs.submission import Prepared
-from pilotage.service.journal.writer import Batch, Keeper
-from pilotage.service.messages import Asked, Input, Outbox, Submit
+from pilotage.service.journal.writer import Batch, BatchCommitter
+from pilotage.service.messages import Input, OperationRequest, Outbox, Submit
 from pilotage.service.works.manifests import Manifests
 from tests.kit.earlier_work import Place
 from tests.kit.events import StandingClock
@@ -53,7 +53,7 @@ class SmallService:
             hold=lambda job, message: self.held.append((job, message)),
         )
         self._codec = Codec()
-        self._committer = Keeper(place.journal, clock=StandingClock(now), codec=self._codec)
+        self._committer = BatchCommitter(place.journal, clock=StandingClock(now), codec=self._codec)
         site = Site(name="here", capacity=Capacity(cores_hundredths=1600))
         self._core = start_from(
             place.journal, self.jobs, sites=[site], settings=EngineSettings(), codec=self._codec, now=now
@@ -69,7 +69,7 @@ class SmallService:
         """One step, which is written; without `follow` the service dies before anything comes of it."""
         outbox = self._core.step(list(inbox), self.now)
         if outbox.events:
-            receipt = self._committer.keep_together([Batch(outbox.events, outbox.refused)])[0]
+            receipt = self._committer.commit_together([Batch(outbox.events, outbox.refused)])[0]
             self._core.written(receipt.position)
         if follow:
             self.aftermath.follow(self.engine, outbox.events)
@@ -93,7 +93,7 @@ class SmallService:
 
     def ask(self, operation: AnyOperation) -> None:
         """Have an operation done."""
-        self.step(Asked(token=2, operation=operation))
+        self.step(OperationRequest(token=2, operation=operation))
 
     def exchange(self, *events: tuple[AttemptRef | None, Payload], follow: bool = True) -> None:
         """Let the pilot speak: what it holds is what was assigned to it; what it tells the end of, it lets go of."""

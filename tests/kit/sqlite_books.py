@@ -16,7 +16,7 @@ from pilotage.adapters.journals.sqlite.journal import BOOK, SqliteJournal
 from pilotage.book.query import EVERYTHING
 from pilotage.book.rows.rows import JobRow
 from pilotage.model.events.events import Event
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.events import StandingClock
 
 
@@ -30,7 +30,7 @@ def opened(folder: Path, **options: Any) -> Iterator[SqliteJournal]:
 def keep(journal: SqliteJournal, events: Sequence[Event], *, at: float | None = None) -> None:
     """Take events in; none may be refused."""
     clock = StandingClock() if at is None else StandingClock(at)
-    receipt = Keeper(journal, clock=clock).take(events)
+    receipt = BatchCommitter(journal, clock=clock).take(events)
     assert not receipt.refused
 
 

@@ -19,7 +19,7 @@ from pilotage.model.resources import Capacity
 from pilotage.model.settings.engine import SelectionSettings
 from pilotage.model.states import ExitCodeGasw
 from pilotage.model.texts import REPLICAS_MAX
-from pilotage.service.messages import Asked, Input, Submit
+from pilotage.service.messages import Input, OperationRequest, Submit
 from tests.kit.small_engine import JOB, Small
 from tests.kit.small_plans import bag, kind, registered_of, site
 
@@ -50,13 +50,13 @@ def inputs(draw: st.DrawFn, known: Known) -> Input:
     sites = st.sampled_from(["a", "c"])
     match draw(st.sampled_from(["kill", "operation", "report", "exchange", "submit"])):
         case "kill":
-            return Asked(token=1, operation=Kill(job=JOB, package=draw(packages), message=draw(TEXTS)))
+            return OperationRequest(token=1, operation=Kill(job=JOB, package=draw(packages), message=draw(TEXTS)))
         case "operation":
             about: dict[str, Any] = {"job": draw(st.one_of(st.just(JOB), TEXTS)), "package": draw(packages)}
             made = draw(st.sampled_from([Hold, Restart, Replicate, Reschedule]))
             if made in (Hold, Restart):
                 about["message"] = draw(TEXTS)
-            return Asked(token=1, operation=made(**about))
+            return OperationRequest(token=1, operation=made(**about))
         case "report":
             report = draw(
                 st.one_of(
@@ -131,7 +131,7 @@ def test_more_replicas_than_an_event_can_name_are_refused() -> None:
     known = Known(selection=SelectionSettings(max_replicas=2 * REPLICAS_MAX))
     known.small.watched = False
     package = known.refs[0].package
-    asked = [Asked(token=n, operation=Replicate(job=JOB, package=package)) for n in range(REPLICAS_MAX + 5)]
+    asked = [OperationRequest(token=n, operation=Replicate(job=JOB, package=package)) for n in range(REPLICAS_MAX + 5)]
     outbox = known.small.core.step(asked, known.small.now)
     assert [type(each.outcome).__name__ for each in outbox.answers] == ["Accepted"] * REPLICAS_MAX + ["Refused"] * 5
 
@@ -149,9 +149,9 @@ def test_every_text_of_a_message_may_be_anything(text: str) -> None:
         msgspec.structs.replace(said, events=(event,), node=text, leaving=text, remaining_seconds=float("inf")),
         Gone(site="a", key=known.pilot.request, reason=text, stderr=text),
         SubmissionFailed(site="c", key=known.bound.key, reason=text, message=text),
-        Asked(token=1, operation=Hold(job=JOB, message=text)),
-        Asked(token=1, operation=Kill(job=JOB, message=text)),
-        Asked(token=1, operation=Restart(job=JOB, message=text)),
+        OperationRequest(token=1, operation=Hold(job=JOB, message=text)),
+        OperationRequest(token=1, operation=Kill(job=JOB, message=text)),
+        OperationRequest(token=1, operation=Restart(job=JOB, message=text)),
     ]
     events = known.small.core.step(inbox, known.small.now).events
     events += known.small.core.step([], known.small.now + 19.0).events

@@ -33,7 +33,7 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.resources import Capacity
 from pilotage.model.settings.engine import RestartSettings
 from pilotage.model.site import Site
-from pilotage.service.messages import Asked, Reload, SitesChanged
+from pilotage.service.messages import OperationRequest, Reload, SitesChanged
 from tests.kit.decided import check_decisions
 from tests.kit.small_engine import Agent, Small, differences
 from tests.kit.small_plans import bag, chain, grown, kind, plan, site, stage
@@ -246,7 +246,7 @@ class Service(RuleBasedStateMachine):
             finals, unfinished = small.journal.finals(row), small.journal.unfinished(row)
             kept = JobSnapshot(row=row, plan=small.plans[job][-1], finals=finals, unfinished=unfinished)
             gone = frozenset(ended_pilots(small.journal.pilots(after="", limit=1_000_000)))
-            small.step(Reload(job=kept, gone=gone), Asked(token=9, operation=Restart(job=job)))
+            small.step(Reload(job=kept, gone=gone), OperationRequest(token=9, operation=Restart(job=job)))
             small.answers.clear()
             self._tidy()
 

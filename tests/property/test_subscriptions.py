@@ -19,7 +19,7 @@ from pilotage.book.query import Target, parse
 from pilotage.model.events.payloads import AttemptFinished
 from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import NotDelivered
-from pilotage.service.notifications.subscriptions import Asked
+from pilotage.service.notifications.subscriptions import SubscriptionRequest
 from tests.kit.events import START, cut, delivered, random_history
 from tests.kit.notified import ADDRESS, OPERATOR, FakeMailer, FakeNotifier, Notified
 
@@ -51,7 +51,7 @@ def states(book: Notified) -> dict[tuple[str, str], str]:
 def test_the_moves_of_a_package_that_are_told_are_a_chain_to_where_it_stands(seed: int) -> None:
     chance = random.Random(seed)
     with a_book() as book:
-        row = book.subscriptions.create(OPERATOR, Asked())
+        row = book.subscriptions.create(OPERATOR, SubscriptionRequest())
         for events in batches(chance):
             book.take(*events)
             if chance.random() < 0.1:
@@ -76,7 +76,7 @@ def test_of_watched_attributes_the_last_told_value_is_the_value_there_is(seed: i
     chance = random.Random(seed)
     watched = ("site", "node", "exit_code", "held", "attempts", "tag.colour")
     with a_book() as book:
-        row = book.subscriptions.create(OPERATOR, Asked(attributes=watched))
+        row = book.subscriptions.create(OPERATOR, SubscriptionRequest(attributes=watched))
         for events in batches(chance):
             book.take(*events)
             if chance.random() < 0.1:
@@ -124,9 +124,9 @@ def test_whatever_fails_everything_arrives_in_order_and_repeats_can_be_known(see
     notifier = Unreliable(chance)
     with a_book(notifiers={"webhook": notifier}) as book:
         pushed = book.subscriptions.create(
-            OPERATOR, Asked(transport="webhook", address=ADDRESS, validity_seconds=86_400)
+            OPERATOR, SubscriptionRequest(transport="webhook", address=ADDRESS, validity_seconds=86_400)
         )
-        polled = book.subscriptions.create(OPERATOR, Asked(validity_seconds=86_400))
+        polled = book.subscriptions.create(OPERATOR, SubscriptionRequest(validity_seconds=86_400))
         for events in batches(chance):
             book.take(*events)
             if chance.random() < 0.5:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pilotage.book.rows.rows import JobRow, PackageFacts
 from pilotage.model.states import ADOPTED, MADE_BEFORE
 from pilotage.service.http.progress import _has_failed
-from pilotage.service.http.services import Unusual
+from pilotage.service.http.services import UnusualPackages
 from tests.kit.histories import Scheduler
 from tests.kit.memory_ledger import MemoryBook
 from tests.kit.shown import cut, delivered
@@ -64,7 +64,7 @@ def test_a_count_is_another_only_where_its_mark_is(seed: int, steps: int) -> Non
     events = with_adoptions(chance, history)
     if chance.random() < 0.5:
         events = delivered(chance, events)
-    book, unusual = MemoryBook(), Unusual()
+    book, unusual = MemoryBook(), UnusualPackages()
     known = counts(book)
     for batch in cut(chance, events):
         before = {job: unusual.marks(job) for job in known}

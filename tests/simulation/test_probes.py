@@ -11,7 +11,7 @@ from pilotage.book.codec import Checked
 from pilotage.engine.transitions.site_observations import is_probe
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import ProbeSite
-from pilotage.service.messages import AskedOfSite
+from pilotage.service.messages import SiteOperationRequest
 from pilotage.service.sites.pool import Prober, probes_under_way
 from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.trials.definition import World
@@ -49,7 +49,7 @@ class Probed:
 
     def probe(self, site: str) -> None:
         self._token += 1
-        self.checked_world.driver.receive(AskedOfSite(token=self._token, operation=ProbeSite(site=site)))
+        self.checked_world.driver.receive(SiteOperationRequest(token=self._token, operation=ProbeSite(site=site)))
 
     def look(self) -> None:
         core = self.checked_world.driver.core

@@ -13,10 +13,11 @@ from pilotage.app.documents.documents import (
     NOT_WRITTEN,
     SOURCE_BYTES_MAX,
     STANDARD_INPUT,
+    CheckResult,
     Converted,
     SidedLoss,
-    Verdict,
     check,
+    check_json,
     convert,
     document_schema,
     draw,
@@ -33,7 +34,6 @@ from pilotage.app.documents.documents import (
     table_columns,
     text_cells,
     text_of,
-    verdict_json,
 )
 
 if TYPE_CHECKING:
@@ -48,10 +48,11 @@ __all__ = [
     "NOT_WRITTEN",
     "SOURCE_BYTES_MAX",
     "STANDARD_INPUT",
+    "CheckResult",
     "Converted",
     "SidedLoss",
-    "Verdict",
     "check",
+    "check_json",
     "convert",
     "document_schema",
     "draw",
@@ -68,5 +69,4 @@ __all__ = [
     "table_columns",
     "text_cells",
     "text_of",
-    "verdict_json",
 ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from pilotage.app.jobs.results import Output, Result, output_of
-from pilotage.app.jobs.submit import HowToRun, Source, bring, bring_to, source_of
+from pilotage.app.jobs.submit import RunSettings, Source, source_of, submit_loaded, submit_to
 from pilotage.app.jobs.watch import JobWatcher
 from pilotage.app.service.session import Session
 from pilotage.app.state_folder import state_folders
@@ -60,7 +60,7 @@ def plan(
     from pilotage.app.preview import plan_run
 
     source = source_of(job, folder=folder, parameters=parameters, targets=targets)
-    return plan_run(source, HowToRun(slots=slots, fresh=fresh))
+    return plan_run(source, RunSettings(slots=slots, fresh=fresh))
 
 
 @_with_run_options
@@ -74,7 +74,7 @@ def submit(
     **options: Unpack[RunKeywords],
 ) -> Result:
     """Submit a job to run in the background and return at once; `Result.wait` waits for it."""
-    how = HowToRun(slots=slots, **options)
+    how = RunSettings(slots=slots, **options)
     result, following = _submitted(
         source_of(job, folder=folder, parameters=parameters, targets=targets), how, stop=None
     )
@@ -102,7 +102,7 @@ def run(
     ends, `on_progress` with the progress of the job. The options are those of `pilotage run`, whose `--help` explains
     them. Raises `DocumentError` for faults of the document; failed packages raise nothing: see `Result.ok`.
     """
-    how = HowToRun(slots=slots, **options)
+    how = RunSettings(slots=slots, **options)
     return _run(
         source_of(job, folder=folder, parameters=parameters, targets=targets),
         how,
@@ -129,7 +129,7 @@ async def arun(
     The callbacks are called in another thread.
     """
     stop = threading.Event()
-    how = HowToRun(slots=slots, **options)
+    how = RunSettings(slots=slots, **options)
     calls = Callbacks(on_finished, on_failed, on_progress)
     try:
         return await asyncio.to_thread(
@@ -151,7 +151,7 @@ def stream(
     **options: Unpack[RunKeywords],
 ) -> Iterator[Output]:
     """Run a job, and yield the `Output` of each package as it ends; those of earlier runs come first."""
-    how = HowToRun(slots=slots, **options)
+    how = RunSettings(slots=slots, **options)
     _, following = _submitted(source_of(job, folder=folder, parameters=parameters, targets=targets), how, stop=None)
     try:
         for package in following.packages():
@@ -220,7 +220,7 @@ class Client:
         source = source_of(job, folder=folder, parameters=parameters, targets=targets)
         loaded = source.load()
         with self._address.server() as server:
-            brought = bring(source, loaded, server, HowToRun(**options))
+            brought = submit_loaded(source, loaded, server, RunSettings(**options))
         return self.result(brought.answer.job, folder=source.folder)
 
     def result(self, job: str, *, folder: str | Path | None = None) -> Result:
@@ -261,11 +261,11 @@ class Callbacks:
             self._progress(progress)
 
 
-def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -> tuple[Result, JobWatcher]:
+def _submitted(source: Source, how: RunSettings, *, stop: threading.Event | None) -> tuple[Result, JobWatcher]:
     session = Session(source.folder, slots=how.slots)
     try:
         loaded = source.load()
-        brought = bring_to(session.server, source, loaded, how)
+        brought = submit_to(session.server, source, loaded, how)
     except BaseException:
         session.give_up()
         raise
@@ -273,7 +273,7 @@ def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -
     return Result(following, following.progress(), folder=source.folder), following
 
 
-def _run(source: Source, how: HowToRun, calls: Callbacks, *, stop: threading.Event | None) -> Result:
+def _run(source: Source, how: RunSettings, calls: Callbacks, *, stop: threading.Event | None) -> Result:
     result, following = _submitted(source, how, stop=stop)
     told: set[str] = set()
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pilotage.adapters.settings.settings_files import load_settings, state_folder
-from pilotage.app.jobs.submit import HowToRun, Source, submission
+from pilotage.app.jobs.submit import RunSettings, Source, submission
 from pilotage.app.service.session import running_service, state_paths
 from pilotage.app.state_folder import SystemClock, local_user, open_journal, open_reader
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
@@ -42,7 +42,7 @@ def remove_obsolete(source: Source, shown: ObsoleteFiles) -> ObsoleteFiles:
 def _asked(source: Source, remove: Mapping[str, str]) -> ObsoleteFiles:
     loaded = source.load()
     # Nothing is stored: files that a job would bring along are only named.
-    sent = submission(source, loaded, HowToRun(), keep=lambda data: hashlib.sha256(data).hexdigest())
+    sent = submission(source, loaded, RunSettings(), keep=lambda data: hashlib.sha256(data).hexdigest())
     request = CleanRequest(submission=sent, read=loaded.files_read, remove=dict(remove))
     for _ in range(ASKED_MAX - 1):
         try:
@@ -99,14 +99,14 @@ def _removed(settings: Settings, state: Path, request: CleanRequest) -> Obsolete
     """Remove, with the book locked for this process: no service starts meanwhile."""
     from pilotage.app.job_stores import open_job_stores
     from pilotage.service.jobs.clean import removal_notes
-    from pilotage.service.journal.writer import Batch, Keeper
+    from pilotage.service.journal.writer import Batch, BatchCommitter
 
     with closing(_own(settings, state)) as journal, closing(open_job_stores(state)) as stores:
         found = _cleaned(request, journal, stores)
         clock = SystemClock()
         if notes := removal_notes(found, journal=journal, clock=clock):
-            keeper = Keeper(journal, clock=clock)
-            keeper.keep_together([Batch(*keeper.codec.check_all(notes), own=True)])
+            keeper = BatchCommitter(journal, clock=clock)
+            keeper.commit_together([Batch(*keeper.codec.check_all(notes), own=True)])
         return found
 
 

@@ -59,7 +59,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = ""
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class HostSystem(msgspec.Struct, frozen=True, kw_only=True):
     """The system that the doctor examines; tests replace parts of it."""
 
     python: tuple[int, int] = (sys.version_info[0], sys.version_info[1])
@@ -71,7 +71,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     missing_parts: Callable[[], list[str]] = missing_parts
 
 
-class Concerned(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedFolder(msgspec.Struct, frozen=True, kw_only=True):
     """The settings to examine, their state folder, and whether the port may change."""
 
     settings: Settings
@@ -80,11 +80,11 @@ class Concerned(msgspec.Struct, frozen=True, kw_only=True):
     port_may_change: bool = False
 
 
-def concerned_here(journal: str | None) -> Concerned:
+def folder_to_check(journal: str | None) -> CheckedFolder:
     """The settings of commands in the current folder: with its own state folder, or the nearest above it."""
     here = Path.cwd()
     settings = settings_here({"journal.url": journal})
-    own = Concerned(
+    own = CheckedFolder(
         settings=settings,
         folder=here,
         state=state_folder(settings, folder=here).absolute(),
@@ -98,7 +98,7 @@ def concerned_here(journal: str | None) -> Concerned:
         return own
     settings = load_settings(environment=os.environ, folder=chosen.parent, flags={})
     may_change = bool(other_ports(settings, folder=chosen.parent, flags={}))
-    return Concerned(settings=settings, folder=here, state=chosen, port_may_change=may_change)
+    return CheckedFolder(settings=settings, folder=here, state=chosen, port_may_change=may_change)
 
 
 def _is_known(state: Path) -> bool:
@@ -108,9 +108,9 @@ def _is_known(state: Path) -> bool:
     return False
 
 
-def diagnose(concerned: Concerned, *, world: World | None = None) -> list[Finding]:
+def diagnose(concerned: CheckedFolder, *, world: HostSystem | None = None) -> list[Finding]:
     """Test every hop from a folder: programs, disk, token, service and agents."""
-    world = world or World()
+    world = world or HostSystem()
     settings, folder, state = concerned.settings, concerned.folder, concerned.state
     found = find_service(state)
     findings = [*_programs(world), *_installed(settings, world), *_disk(state, world)]
@@ -122,7 +122,7 @@ def diagnose(concerned: Concerned, *, world: World | None = None) -> list[Findin
     return findings
 
 
-def _programs(world: World) -> Iterator[Finding]:
+def _programs(world: HostSystem) -> Iterator[Finding]:
     version = ".".join(map(str, world.python))
     if world.python < PYTHON_MIN:
         wanted = ".".join(map(str, PYTHON_MIN))
@@ -147,7 +147,7 @@ def _programs(world: World) -> Iterator[Finding]:
         yield Finding(hop="sqlite", verdict="ok", message=f"SQLite {world.sqlite}")
 
 
-def _installed(settings: Settings, world: World) -> Iterator[Finding]:
+def _installed(settings: Settings, world: HostSystem) -> Iterator[Finding]:
     """Missing parts of the installation; nothing if it is complete."""
     if missing := world.missing_parts():
         told = f"not installed, but needed to run jobs: {', '.join(missing)}"
@@ -157,7 +157,7 @@ def _installed(settings: Settings, world: World) -> Iterator[Finding]:
         yield Finding(hop="installation", verdict="bad", message=told, next_step=f"install it: {step}")
 
 
-def _disk(state: Path, world: World) -> Iterator[Finding]:
+def _disk(state: Path, world: HostSystem) -> Iterator[Finding]:
     """The state folder, or the nearest existing one above it."""
     place = next(each for each in (state, *state.parents) if each.exists())
     yield from _writes("state folder", place, world)
@@ -195,7 +195,7 @@ def _closed(state: Path) -> Iterator[Finding]:
         yield Finding(hop="state folder: access", verdict="ok", message="only you can access it")
 
 
-def _writes(hop: str, place: Path, world: World) -> Iterator[Finding]:
+def _writes(hop: str, place: Path, world: HostSystem) -> Iterator[Finding]:
     """Whether a folder can be written, has space, keeps time and supports hard links."""
     probe = place / f".pilotage-doctor-{secrets.token_hex(4)}"
     other = probe.with_suffix(".link")
@@ -236,7 +236,7 @@ def _writes(hop: str, place: Path, world: World) -> Iterator[Finding]:
         other.unlink(missing_ok=True)
 
 
-def _room(hop: str, place: Path, world: World) -> Iterator[Finding]:
+def _room(hop: str, place: Path, world: HostSystem) -> Iterator[Finding]:
     hop = f"{hop}: space"
     room = world.statvfs(place)
     free = room.f_bavail * room.f_frsize
@@ -332,7 +332,7 @@ def _is_whole(file: Path) -> bool:
     return True
 
 
-def _service(concerned: Concerned, found: Announcement | None) -> Iterator[Finding]:
+def _service(concerned: CheckedFolder, found: Announcement | None) -> Iterator[Finding]:
     if found is None:
         yield _port(concerned.settings, may_change=concerned.port_may_change)
         yield Finding(

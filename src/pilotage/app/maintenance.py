@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pilotage.book.rows.rows import JobRow
     from pilotage.book.ulm import Imported
     from pilotage.ports import Journal
-    from pilotage.service.journal.rebuild import Verdict as Verdict  # noqa: PLC0414 # offered on
+    from pilotage.service.journal.rebuild import BookCheck as BookCheck  # noqa: PLC0414 # offered on
     from pilotage.service.journal.retention import Plan
 
 _JOBS_AT_ONCE = 1_000
@@ -96,7 +96,7 @@ def _scratch() -> Iterator[Journal]:
             journal.close()
 
 
-def check_book(settings: Settings) -> Verdict:
+def check_book(settings: Settings) -> BookCheck:
     """Whether every row of the book follows from its events."""
     from pilotage.service.journal.rebuild import check
 
@@ -104,7 +104,7 @@ def check_book(settings: Settings) -> Verdict:
         return check(journal, scratch)
 
 
-def rebuild_book(settings: Settings) -> Verdict:
+def rebuild_book(settings: Settings) -> BookCheck:
     """Fold all events again, and correct differences; returns what was found."""
     from pilotage.service.journal.rebuild import rebuild
 
@@ -115,10 +115,10 @@ def rebuild_book(settings: Settings) -> Verdict:
 def _job(journal: Journal, settings: Settings, job: str) -> JobRow:
     """A job of the book; for an unknown one, the error suggests another."""
     from pilotage.reading.access import local_principal
-    from pilotage.reading.queries import Reading
+    from pilotage.reading.queries import BookReader
 
-    reading = Reading(journal, clock=SystemClock(), settings=settings.query)
-    return reading.job(local_principal(local_user()), job)
+    reader = BookReader(journal, clock=SystemClock(), settings=settings.query)
+    return reader.job(local_principal(local_user()), job)
 
 
 def seal_jobs(settings: Settings, jobs: Sequence[str]) -> None:
@@ -232,7 +232,7 @@ def _hold_unfinished(journal: Journal, job: str) -> bool:
     from pilotage.engine.restore import next_number
     from pilotage.model.events.events import Event
     from pilotage.model.events.payloads import Held
-    from pilotage.service.journal.writer import Batch, Keeper
+    from pilotage.service.journal.writer import Batch, BatchCommitter
 
     row = journal.job(job)
     if row is None or row.definition is None or row.state in FINAL_NAMES:
@@ -253,9 +253,9 @@ def _hold_unfinished(journal: Journal, job: str) -> bool:
         job=job,
         data=msgspec.Raw(msgspec.json.encode(held)),
     )
-    keeper = Keeper(journal, clock=clock)
+    keeper = BatchCommitter(journal, clock=clock)
     checked, refused = keeper.codec.check_all([event])
-    keeper.keep_together([Batch(checked, refused, own=True)])
+    keeper.commit_together([Batch(checked, refused, own=True)])
     return True
 
 
@@ -324,7 +324,7 @@ def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run:
 def retain_jobs(settings: Settings, *, dry_run: bool) -> Plan:
     """Carry out due retention actions for finished jobs, or only list them."""
     from pilotage.service.journal.retention import Retention
-    from pilotage.service.journal.writer import Keeper
+    from pilotage.service.journal.writer import BatchCommitter
 
     # A stream of its own for each run.
     stream = f"retain-{secrets.token_hex(6)}"
@@ -334,7 +334,7 @@ def retain_jobs(settings: Settings, *, dry_run: bool) -> Plan:
         retention = Retention(
             journal,
             settings=settings.retention,
-            keep=Keeper(journal, clock=clock).take,
+            keep=BatchCommitter(journal, clock=clock).take,
             identity=lambda: (stream, next(numbers)),
         )
         now = clock.now()

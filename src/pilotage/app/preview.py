@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pilotage.adapters.settings.settings_files import load_settings, state_folder
-from pilotage.app.jobs.submit import HowToRun, Source, submission
+from pilotage.app.jobs.submit import RunSettings, Source, submission
 from pilotage.app.service.session import running_service
 from pilotage.app.state_folder import indexed_of, local_user
 from pilotage.model.site import executors_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pilotage.service.jobs.preview import Admission
 
 
-def plan_run(source: Source, how: HowToRun) -> RunPlan:
+def plan_run(source: Source, how: RunSettings) -> RunPlan:
     """The plan of a document; raises `DocumentError` for its faults."""
     loaded = source.load()
     # Nothing is stored: files that a job would bring along are known only by checksum.
@@ -41,7 +41,7 @@ def plan_run(source: Source, how: HowToRun) -> RunPlan:
         return Jobs(server).plan(sent)
 
 
-def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPlan:
+def _without_a_service(source: Source, sent: Submission, how: RunSettings) -> RunPlan:
     from pilotage.app.job_stores import copied_job_stores
     from pilotage.service.jobs.preview import plan
 

@@ -35,7 +35,7 @@ _NOBODYS_FAULTS = frozenset({"dropped", "rescheduled", "made-before"})
 _LOSSES = {"unheard": "platform-failure", "pilot-killed": "platform-failure"}
 
 
-class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to simulate, and its sites."""
 
     name: str
@@ -46,7 +46,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
+def job_to_simulate(file: str, *, sites: str = "") -> SimulatedJob:
     """A document and its sites; raises `DocumentError` with all faults of either."""
     from pilotage.language import plan_of, shapes_of
 
@@ -68,7 +68,7 @@ def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
         notes.append("no sites are known: only this computer is simulated; name others with --sites FILE")
     elif not any(entry.name == LOCAL for entry in entries):
         notes.append("this computer is left out, though a service uses it: list it as `local` to include it")
-    return Simulated(
+    return SimulatedJob(
         name=loaded.definition.job,
         plan=plan,
         registered=registered,

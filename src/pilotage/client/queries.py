@@ -36,7 +36,7 @@ class Failure(msgspec.Struct, frozen=True):
     error: PilotageError
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class QueryResult(msgspec.Struct, frozen=True, kw_only=True):
     """The items found, in key order; a cursor if more follow; and the servers that did not answer."""
 
     items: list[Item]
@@ -45,7 +45,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     sealed_jobs: int = 0  # whose packages were not searched
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
+class CountResult(msgspec.Struct, frozen=True, kw_only=True):
     """The count, in all and at each server; and the servers that did not answer."""
 
     count: int
@@ -58,14 +58,14 @@ class BadCursor(PilotageError):
     """The text is not a cursor of these servers: ask again without one."""
 
 
-def find(servers: Sequence[Server], question: Question, *, cursor: str | None = None) -> Found:
+def find(servers: Sequence[Server], question: Question, *, cursor: str | None = None) -> QueryResult:
     """Query one server, or several: then each item names its server, and servers that fail are listed."""
     if len(servers) == 1:
         return _find_at_one(servers[0], question, cursor)
     return _find_at_many(servers, question, cursor)
 
 
-def count(servers: Sequence[Server], question: Question) -> Counted:
+def count(servers: Sequence[Server], question: Question) -> CountResult:
     """Count matches; with one server its failure is raised, with several it is listed."""
     counts: dict[str, int] = {}
     failures: list[Failure] = []
@@ -79,7 +79,7 @@ def count(servers: Sequence[Server], question: Question) -> Counted:
             if len(servers) == 1:
                 raise
             failures.append(Failure(server.url, error))
-    return Counted(count=sum(counts.values()), counts=counts, failures=failures, sealed_jobs=sum(sealed.values()))
+    return CountResult(count=sum(counts.values()), counts=counts, failures=failures, sealed_jobs=sum(sealed.values()))
 
 
 def _sealed(told: Any) -> int:
@@ -88,14 +88,14 @@ def _sealed(told: Any) -> int:
     return count
 
 
-def _find_at_one(server: Server, question: Question, cursor: str | None) -> Found:
+def _find_at_one(server: Server, question: Question, cursor: str | None) -> QueryResult:
     items: list[Item] = []
     while True:
         page = _page(server, question, cursor, limit=question.limit - len(items))
         items += page[question.target]
         cursor = page["next"]
         if cursor is None or len(items) >= question.limit:
-            return Found(items=items, next=cursor, failures=[], sealed_jobs=_sealed(page))
+            return QueryResult(items=items, next=cursor, failures=[], sealed_jobs=_sealed(page))
 
 
 def _page(server: Server, question: Question, cursor: str | None, *, limit: int) -> Any:
@@ -110,34 +110,34 @@ def _page(server: Server, question: Question, cursor: str | None, *, limit: int)
 # --- several servers --------------------------------------------------------------------------------------------------
 
 
-class _Place(msgspec.Struct, frozen=True, array_like=True):
+class _Offset(msgspec.Struct, frozen=True, array_like=True):
     """How far the items of one server were returned: after a key, on the page of a cursor."""
 
     key: list[str | int] = []
     cursor: str | None = None
 
 
-class _Continued(msgspec.Struct, frozen=True, array_like=True):
+class _MergedCursor(msgspec.Struct, frozen=True, array_like=True):
     """The cursor of a merged answer: how far each server was read."""
 
     servers: list[str]
-    places: list[_Place]
+    offsets: list[_Offset]
 
 
 class _Source:
     """The items of one server, page by page, after those already returned."""
 
-    def __init__(self, server: Server, question: Question, *, place: _Place) -> None:
+    def __init__(self, server: Server, question: Question, *, offset: _Offset) -> None:
         self.server = server
-        self.place = place  # moved on by the caller, after each item it returns
+        self.offset = offset  # moved on by the caller, after each item it returns
         self.failure: Failure | None = None
         self.sealed_jobs = 0
         self._question = question
 
-    def items(self, *, number: int) -> Iterator[tuple[Key, int, Item, _Place]]:
+    def items(self, *, number: int) -> Iterator[tuple[Key, int, Item, _Offset]]:
         """Items with their merge key, the number of this source, and the position after each."""
         target = self._question.target
-        cursor, shown = self.place.cursor, tuple(self.place.key)
+        cursor, shown = self.offset.cursor, tuple(self.offset.key)
         try:
             while True:
                 page = _page(self.server, self._question, cursor, limit=self._question.limit)
@@ -149,7 +149,7 @@ class _Source:
                     # Each book counts its own positions: across several, events are merged by the time they were
                     # received.
                     key = (item["received"], *own) if target == "events" else own
-                    yield key, number, {"server": self.server.url, **item}, _Place(list(own), cursor)
+                    yield key, number, {"server": self.server.url, **item}, _Offset(list(own), cursor)
                 cursor = page["next"]
                 if cursor is None:
                     return
@@ -161,22 +161,22 @@ class _Source:
             self.failure = Failure(self.server.url, error)
 
 
-def _find_at_many(servers: Sequence[Server], question: Question, cursor: str | None) -> Found:
+def _find_at_many(servers: Sequence[Server], question: Question, cursor: str | None) -> QueryResult:
     urls = [server.url for server in servers]
-    begin = _read_cursor(cursor, urls) if cursor else _Continued(urls, [_Place()] * len(urls))
-    sources = [_Source(server, question, place=place) for server, place in zip(servers, begin.places, strict=True)]
+    begin = _read_cursor(cursor, urls) if cursor else _MergedCursor(urls, [_Offset()] * len(urls))
+    sources = [_Source(server, question, offset=offset) for server, offset in zip(servers, begin.offsets, strict=True)]
     answers = [source.items(number=number) for number, source in enumerate(sources)]
     items: list[Item] = []
     following = None
-    for _, number, item, place in heapq.merge(*answers, key=lambda found: found[:2]):
+    for _, number, item, offset in heapq.merge(*answers, key=lambda found: found[:2]):
         if len(items) == question.limit:
-            following = _write_cursor(_Continued(urls, [source.place for source in sources]))
+            following = _write_cursor(_MergedCursor(urls, [source.offset for source in sources]))
             break
         items.append(item)
-        sources[number].place = place
+        sources[number].offset = offset
     failures = [source.failure for source in sources if source.failure is not None]
     sealed_jobs = sum(source.sealed_jobs for source in sources)
-    return Found(items=items, next=following, failures=failures, sealed_jobs=sealed_jobs)
+    return QueryResult(items=items, next=following, failures=failures, sealed_jobs=sealed_jobs)
 
 
 def _job_key(item: Item) -> OwnKey:
@@ -199,19 +199,19 @@ _OWN_KEYS: Mapping[Target, Callable[[Item], OwnKey]] = {
 """The key of an item at its server, by which the answers of several are merged."""
 
 
-def _write_cursor(continued: _Continued) -> str:
+def _write_cursor(continued: _MergedCursor) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(continued)).decode().rstrip("=")
 
 
-def _read_cursor(text: str, urls: Sequence[str]) -> _Continued:
+def _read_cursor(text: str, urls: Sequence[str]) -> _MergedCursor:
     try:
         if len(text) > CURSOR_LENGTH_MAX:
             raise ValueError(text)
         content = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        found = msgspec.json.decode(content, type=_Continued)
+        found = msgspec.json.decode(content, type=_MergedCursor)
     except ValueError:  # both base64 and msgspec raise it
         raise BadCursor("this is not a cursor of several servers", next_step="ask again without --cursor") from None
-    if found.servers != list(urls) or len(found.places) != len(urls):
+    if found.servers != list(urls) or len(found.offsets) != len(urls):
         raise BadCursor(
             "this cursor belongs to other servers",
             expected=" ".join(f"--server {url}" for url in found.servers),

@@ -26,7 +26,7 @@ from pilotage.model.events.events import EVENT_TYPES, EventType
 __all__ = [
     "SUBJECTS",
     "BadEventWords",
-    "Composed",
+    "ComposedEvent",
     "Subject",
     "check_tag",
     "compose",
@@ -49,7 +49,7 @@ class BadEventWords(PilotageError):
     """These words are not a valid event. Nothing was logged; correct what is named and try again."""
 
 
-class Composed(msgspec.Struct, frozen=True, kw_only=True):
+class ComposedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A checked event, ready to be logged."""
 
     type: str
@@ -70,7 +70,7 @@ def compose(
     source: str,
     epoch: int | None = None,
     time: float | None = None,
-) -> Composed:
+) -> ComposedEvent:
     """Check an event against its type; raises `BadEventWords` with every fault of its fields."""
     kind = EVENT_TYPES.get(name)
     if kind is None:
@@ -83,7 +83,7 @@ def compose(
         )
     about = _subject(kind, subject, surroundings)
     inherited = surroundings.epoch if subject.job is None and about.job is not None else 1
-    return Composed(
+    return ComposedEvent(
         type=name,
         version=kind.version,
         subject=about,
@@ -225,7 +225,7 @@ REGISTERS = frozenset({"Tagged", "OwnerSet", "AccessSet"})
 """Events that replace an older value: they must record having seen it, or the older value wins."""
 
 
-class Logged(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A spooled event: whether the server has it, or why the server refused it."""
 
     source: str
@@ -235,10 +235,10 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
+class LogOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of logging: each event, why some were not delivered, and totals from the server."""
 
-    events: list[Logged]
+    events: list[LoggedEvent]
     problem: str
     denied: bool  # the token was rejected: waiting does not help
     delivered: int  # including events that waited in the spool
@@ -246,14 +246,14 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def log_events(
-    events: Sequence[Composed],
+    events: Sequence[ComposedEvent],
     *,
     address: Address,
     source: str,
     spool: str | None,
     environment: Mapping[str, str],
     deliver_seconds: float,
-) -> Sent:
+) -> LogOutcome:
     """Write events to the local spool, then give the server this long to take them.
 
     Events not delivered by then stay in the spool, and go with the next delivery to that server.
@@ -285,7 +285,7 @@ def log_events(
             except NotDelivered as error:  # each event says itself whether it was delivered
                 problem = producer.last_error.removeprefix(f"{address.url}: ")
                 denied = isinstance(error, TokenRefused)
-        return Sent(
+        return LogOutcome(
             events=[_outcome(producer, each) for each in logged],
             problem=problem,
             denied=denied,
@@ -304,7 +304,7 @@ def _learn_position(producer: Producer, address: Address, *, seconds: float) -> 
         producer.queue.note_seen(int(server.get(path_of("position"))["position"]))
 
 
-def _log(producer: Producer, event: Composed) -> EventId:
+def _log(producer: Producer, event: ComposedEvent) -> EventId:
     about = event.subject
     return producer.log(
         event.type,
@@ -320,10 +320,10 @@ def _log(producer: Producer, event: Composed) -> EventId:
     )
 
 
-def _outcome(producer: Producer, event: EventId) -> Logged:
+def _outcome(producer: Producer, event: EventId) -> LoggedEvent:
     done = acknowledged(producer.queue, event)
     refusal = producer.queue.refusal(event) if done else None
-    return Logged(
+    return LoggedEvent(
         source=event.source,
         stream=event.stream,
         n=event.n,

@@ -51,7 +51,7 @@ from pilotage.ports.sites import (
     SeenAtSite,
     SiteAccess,
     SiteBusy,
-    SiteSurroundings,
+    SiteContext,
     SiteUnreachable,
     SubmissionRefused,
 )
@@ -98,7 +98,7 @@ __all__ = [
     "SeenFile",
     "SiteAccess",
     "SiteBusy",
-    "SiteSurroundings",
+    "SiteContext",
     "SiteUnreachable",
     "Store",
     "StoreError",

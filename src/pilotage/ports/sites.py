@@ -91,7 +91,7 @@ class SiteAccess(Protocol):
         ...
 
 
-class SiteSurroundings(msgspec.Struct, frozen=True, kw_only=True):
+class SiteContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a service has for a site: where its agents find it, and what they show. Nothing is made before it is asked for."""
 
     state: str  # the state folder of the service
@@ -108,6 +108,6 @@ class SiteSurroundings(msgspec.Struct, frozen=True, kw_only=True):
 class MakesSiteAccess(Protocol):
     """Makes the access to sites of one kind. Found by its entry point in `pilotage.sites`."""
 
-    def __call__(self, entry: SiteEntry, around: SiteSurroundings, /) -> SiteAccess:
+    def __call__(self, entry: SiteEntry, around: SiteContext, /) -> SiteAccess:
         """The access to the site of an entry; contacts nothing yet."""
         ...

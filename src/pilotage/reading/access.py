@@ -79,7 +79,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.site) or self.package is not None
 
 
-class KnowsTokens(Protocol):
+class TokenVerifier(Protocol):
     """Recognizes signed tokens, which are stored nowhere."""
 
     def principal(self, token: str) -> Principal | None:
@@ -94,7 +94,7 @@ class KnowsTokens(Protocol):
         """A new token if the principal's own expires soon; else empty."""
         ...
 
-    def introduced(self, principal: Principal, pilot: str) -> str:
+    def pilot_token(self, principal: Principal, pilot: str) -> str:
         """A token for one pilot of the principal's site."""
         ...
 
@@ -112,7 +112,7 @@ def digest_of(token: str) -> str:
 class Access:
     """Finds the principal of a token by its digest, and checks what principals may do."""
 
-    def __init__(self, principals: Mapping[str, Principal], *, tokens: KnowsTokens | None = None) -> None:
+    def __init__(self, principals: Mapping[str, Principal], *, tokens: TokenVerifier | None = None) -> None:
         """Take principals by the digests of their tokens (`digest_of`), and what recognizes signed tokens."""
         self._principals = tuple(principals.items())
         self._tokens = tokens
@@ -149,9 +149,9 @@ class Access:
         """A new token for a principal whose own expires soon; else empty."""
         return self._tokens.renewed(principal) if self._tokens is not None and principal.expires_at else ""
 
-    def introduced(self, principal: Principal, pilot: str) -> str:
+    def pilot_token(self, principal: Principal, pilot: str) -> str:
         """A token for a new pilot that shows the token of its site; it is valid for that pilot only."""
-        return self._tokens.introduced(principal, pilot) if self._tokens is not None else ""
+        return self._tokens.pilot_token(principal, pilot) if self._tokens is not None else ""
 
 
 def require_scope(principal: Principal, scope: str) -> None:

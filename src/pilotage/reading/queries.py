@@ -90,14 +90,14 @@ FindPackage = Callable[[JobRow, str], PackageId | None]
 """Finds the package of a given name in a job."""
 
 
-class Found(msgspec.Struct, Generic[Item], frozen=True):
+class ResultPage(msgspec.Struct, Generic[Item], frozen=True):
     """One page of an answer, and the cursor of the next one if there may be more."""
 
     items: list[Item]
     next: str | None
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ResolvedQuery(msgspec.Struct, frozen=True):
     """A query, checked and resolved, with the key to continue after."""
 
     query: Query
@@ -106,7 +106,7 @@ class Asked(msgspec.Struct, frozen=True):
     key: tuple[str | int | float, ...]
 
 
-class Reading:
+class BookReader:
     """Queries a journal. Any thread may use it."""
 
     def __init__(
@@ -161,7 +161,7 @@ class Reading:
             )
         return place, counts
 
-    def jobs(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[JobRow]:
+    def jobs(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> ResultPage[JobRow]:
         """Jobs that match a query."""
         asked = self._asked(principal, text, target=Target.JOBS, cursor=cursor)
         after = _job_key(asked)
@@ -173,14 +173,14 @@ class Reading:
         rows, last = _collected(
             fetch, after, key=lambda row: row.job, wanted=lambda row: may(principal, "read", row), size=size
         )
-        return Found(rows, _cursor(asked, Target.JOBS, (last,) if last is not None else None))
+        return ResultPage(rows, _cursor(asked, Target.JOBS, (last,) if last is not None else None))
 
-    def packages(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
+    def packages(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> ResultPage[ShownPackage]:
         """Packages of any job that match a query; those without events only if the query names their job."""
         asked = self._asked(principal, text, target=Target.PACKAGES, cursor=cursor)
         job = named_job(self._journal, asked.resolved)
         if job is not None:
-            return self._packages_of(job, asked, limit=limit) if may(principal, "read", job) else Found([], None)
+            return self._packages_of(job, asked, limit=limit) if may(principal, "read", job) else ResultPage([], None)
         after = _package_key(asked)
         size = self._size(limit)
         jobs = _Jobs(self._journal, principal)
@@ -196,14 +196,14 @@ class Reading:
             size=size,
         )
         items = [shown(found, jobs.row(found.job)) for found in rows]
-        return Found(items, _cursor(asked, Target.PACKAGES, _package_parts(last)))
+        return ResultPage(items, _cursor(asked, Target.PACKAGES, _package_parts(last)))
 
-    def packages_of(self, job: JobRow, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
+    def packages_of(self, job: JobRow, text: str, *, cursor: str | None, limit: int) -> ResultPage[ShownPackage]:
         """Packages of a job that match a query, including those without events."""
         asked = self._resolved(text, target=Target.PACKAGES, cursor=cursor, named=self._named_in(job))
         return self._packages_of(job, asked, limit=limit)
 
-    def _packages_of(self, job: JobRow, asked: Asked, *, limit: int) -> Found[ShownPackage]:
+    def _packages_of(self, job: JobRow, asked: ResolvedQuery, *, limit: int) -> ResultPage[ShownPackage]:
         after = _package_key(asked)
         size = self._size(limit)
         page = packages_of(
@@ -213,7 +213,7 @@ class Reading:
         if page.more:
             last = page.scanned_to if page.scanned_to is not None else page.items[-1].place
         key = None if last is None else (job.job, last)
-        return Found(list(page.items), _cursor(asked, Target.PACKAGES, _package_parts(key)))
+        return ResultPage(list(page.items), _cursor(asked, Target.PACKAGES, _package_parts(key)))
 
     def package(self, job: JobRow, place: PackageId) -> ShownPackage:
         """One package of a job; raises `UnknownPackage`."""
@@ -226,7 +226,7 @@ class Reading:
             )
         return found
 
-    def events(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[FoundEvent]:
+    def events(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> ResultPage[FoundEvent]:
         """Events that match a query; everyone may read those that belong to no job."""
         asked = self._asked(principal, text, target=Target.EVENTS, cursor=cursor)
         after = _position_key(asked)
@@ -243,7 +243,7 @@ class Reading:
             wanted=lambda found: found.job is None or jobs.readable(found.job),
             size=size,
         )
-        return Found(rows, _cursor(asked, Target.EVENTS, (last,) if last is not None else None))
+        return ResultPage(rows, _cursor(asked, Target.EVENTS, (last,) if last is not None else None))
 
     def job_events(
         self, job: JobRow, text: str, *, after: int, limit: int, place: PackageId | None = None
@@ -325,26 +325,26 @@ class Reading:
                 break
         return found
 
-    def pilots(self, principal: Principal, *, after: str, limit: int) -> Found[PilotRow]:
+    def pilots(self, principal: Principal, *, after: str, limit: int) -> ResultPage[PilotRow]:
         """Pilots by name, after the given one; the last name of a page is the cursor of the next."""
         require_scope(principal, READ)
         size = self._size(limit)
         rows = self._journal.pilots(after=after, limit=size)
-        return Found(rows, rows[-1].pilot if len(rows) == size else None)
+        return ResultPage(rows, rows[-1].pilot if len(rows) == size else None)
 
-    def nodes(self, principal: Principal, *, after: str, limit: int) -> Found[NodeRow]:
+    def nodes(self, principal: Principal, *, after: str, limit: int) -> ResultPage[NodeRow]:
         """Nodes by name, after the given one; the last name of a page is the cursor of the next."""
         require_scope(principal, READ)
         size = self._size(limit)
         rows = self._journal.nodes(after=after, limit=size)
-        return Found(rows, rows[-1].node if len(rows) == size else None)
+        return ResultPage(rows, rows[-1].node if len(rows) == size else None)
 
     def sites(self, principal: Principal) -> list[SiteRow]:
         """All sites."""
         require_scope(principal, READ)
         return self._journal.sites()
 
-    def _asked(self, principal: Principal, text: str, *, target: Target, cursor: str | None) -> Asked:
+    def _asked(self, principal: Principal, text: str, *, target: Target, cursor: str | None) -> ResolvedQuery:
         require_scope(principal, READ)
         return self._resolved(text, target=target, cursor=cursor, named=self._named(principal))
 
@@ -365,10 +365,10 @@ class Reading:
         """Finds packages of one job by name."""
         return lambda _, name: self._find(job, name) if self._find is not None else None
 
-    def _resolved(self, text: str, *, target: Target, cursor: str | None, named: Named) -> Asked:
+    def _resolved(self, text: str, *, target: Target, cursor: str | None, named: Named) -> ResolvedQuery:
         query = parse(text, target=target, named=named) if text else EVERYTHING
         found = decode_cursor(cursor, query, target) if cursor else Cursor(key=(), now=self._clock.now())
-        return Asked(query, resolve(query, now=found.now), found.now, found.key)
+        return ResolvedQuery(query, resolve(query, now=found.now), found.now, found.key)
 
     def _size(self, limit: int) -> int:
         return min(limit or self._settings.page_rows, self._settings.page_rows_max)
@@ -448,7 +448,7 @@ def _collected(
     return kept, after
 
 
-def _cursor(asked: Asked, target: Target, key: tuple[str | int, ...] | None) -> str | None:
+def _cursor(asked: ResolvedQuery, target: Target, key: tuple[str | int, ...] | None) -> str | None:
     return None if key is None else encode_cursor(asked.query, target, Cursor(key=key, now=asked.now))
 
 
@@ -456,7 +456,7 @@ def _package_parts(key: tuple[str, PackageId] | None) -> tuple[str | int, ...] |
     return None if key is None else (key[0], key[1].stage, key[1].line, key[1].number)
 
 
-def _job_key(asked: Asked) -> str | None:
+def _job_key(asked: ResolvedQuery) -> str | None:
     match asked.key:
         case ():
             return None
@@ -465,7 +465,7 @@ def _job_key(asked: Asked) -> str | None:
     raise _forged()
 
 
-def _package_key(asked: Asked) -> tuple[str, PackageId] | None:
+def _package_key(asked: ResolvedQuery) -> tuple[str, PackageId] | None:
     match asked.key:
         case ():
             return None
@@ -476,7 +476,7 @@ def _package_key(asked: Asked) -> tuple[str, PackageId] | None:
     raise _forged()
 
 
-def _position_key(asked: Asked) -> int | None:
+def _position_key(asked: ResolvedQuery) -> int | None:
     match asked.key:
         case ():
             return None

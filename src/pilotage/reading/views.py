@@ -357,7 +357,7 @@ class NodesPage(View, frozen=True, kw_only=True):
 # Sites as their file configures them, and their status; no engine is needed for it.
 
 
-class KeptSites(msgspec.Struct, frozen=True, kw_only=True):
+class SitesConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """The configured sites: their file, the entry of each, and the fault of the file."""
 
     file: str = ""
@@ -376,7 +376,7 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: float | None = None
 
 
-class SiteStand(msgspec.Struct, frozen=True, kw_only=True):
+class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a site in the engine."""
 
     status: str

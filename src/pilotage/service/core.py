@@ -44,16 +44,16 @@ from pilotage.model.site import Site
 from pilotage.model.states import ADOPTED, ExitCodeGasw
 from pilotage.model.texts import clipped
 from pilotage.service.messages import (
-    Adopted,
+    AdoptedPackage,
     Answer,
-    Asked,
-    AskedOfSite,
-    Grown,
-    GrowthFailed,
+    ExpandedPlan,
+    ExpansionFailed,
     Input,
+    JobSealed,
+    OperationRequest,
     Outbox,
-    PutAway,
     Reload,
+    SiteOperationRequest,
     SitesChanged,
     Stopping,
     Submit,
@@ -150,9 +150,9 @@ class Core:
         """Process input that does not come from an agent."""
         engine = self.engine
         match item:
-            case Asked():
+            case OperationRequest():
                 outbox.answers.append(Answer(token=item.token, outcome=operate(engine.state, item.operation)))
-            case AskedOfSite() | Stopping():
+            case SiteOperationRequest() | Stopping():
                 outcome = (
                     stop_requesting_pilots(engine.state)
                     if isinstance(item, Stopping)
@@ -163,14 +163,14 @@ class Core:
                 change_sites(engine.state, item.sites, rewritten=item.rewritten, renewed=item.renewed)
             case Submit():
                 outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
-            case Grown():
+            case ExpandedPlan():
                 self._grow(item)
-            case GrowthFailed():
+            case ExpansionFailed():
                 self._give_up(item)
             case Reload():
                 if item.job.row.job not in engine.state.jobs.by_id:
                     restore_job(engine.state, item.job, gone=item.gone)
-            case PutAway():
+            case JobSealed():
                 if (job := engine.state.jobs.by_id.get(item.job)) is not None and is_over(job):
                     retire_job(engine.state, job)
             case Exchange():
@@ -372,7 +372,7 @@ class Core:
         for number in numbers:
             self.engine.state.log.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
 
-    def _adopt(self, job: JobState, adopted: Adopted) -> None:
+    def _adopt(self, job: JobState, adopted: AdoptedPackage) -> None:
         """Grant an earlier result as an attempt of its own: every result belongs to an attempt."""
         made = payloads.AttemptFinished(
             exit_code=ExitCodeGasw.SUCCESS, exit_message=adopted.message, manifest=adopted.manifest
@@ -399,7 +399,7 @@ class Core:
         found = self._codec.check(event)
         return found.message if isinstance(found, Refusal) else ""
 
-    def _grow(self, item: Grown) -> None:
+    def _grow(self, item: ExpandedPlan) -> None:
         engine = self.engine
         job = engine.state.jobs.by_id.get(item.job)
         late = job.late.get(item.stage) if job is not None else None
@@ -426,7 +426,7 @@ class Core:
         for each in item.adopted:
             self._adopt(job, each)
 
-    def _give_up(self, item: GrowthFailed) -> None:
+    def _give_up(self, item: ExpansionFailed) -> None:
         engine = self.engine
         job = engine.state.jobs.by_id.get(item.job)
         late = job.late.get(item.stage) if job is not None else None

@@ -16,14 +16,14 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.site import Site
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class OperationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that a client requested; the token identifies the client that waits for the answer."""
 
     token: int
     operation: AnyOperation
 
 
-class AskedOfSite(msgspec.Struct, frozen=True, kw_only=True):
+class SiteOperationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The same for a site."""
 
     token: int
@@ -48,7 +48,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
     token: int
 
 
-class Adopted(msgspec.Struct, frozen=True, kw_only=True):
+class AdoptedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package that need not run: an earlier run made its outputs from the same inputs."""
 
     package: int
@@ -66,7 +66,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     registered: payloads.JobRegistered
     plan: JobPlan
-    adopted: Sequence[Adopted] = ()
+    adopted: Sequence[AdoptedPackage] = ()
     left_out: Sequence[int] = ()  # packages that no target needs
     taken: bool = False
 
@@ -81,13 +81,13 @@ class Reload(msgspec.Struct, frozen=True, kw_only=True):
     gone: frozenset[str] = frozenset()
 
 
-class PutAway(msgspec.Struct, frozen=True, kw_only=True):
+class JobSealed(msgspec.Struct, frozen=True, kw_only=True):
     """The book sealed a job: if it is over, the engine releases it."""
 
     job: str
 
 
-class Grown(msgspec.Struct, frozen=True, kw_only=True):
+class ExpandedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `ExpandStage`: the plan including the stage."""
 
     job: str
@@ -96,11 +96,11 @@ class Grown(msgspec.Struct, frozen=True, kw_only=True):
     plan: JobPlan
     expanded: payloads.StageExpanded
     along: Sequence[payloads.StageExpanded] = ()  # later stages whose lists became known with it
-    adopted: Sequence[Adopted] = ()  # packages of it that need not run
+    adopted: Sequence[AdoptedPackage] = ()  # packages of it that need not run
     left_out: Sequence[int] = ()  # packages that no target needs
 
 
-class GrowthFailed(msgspec.Struct, frozen=True, kw_only=True):
+class ExpansionFailed(msgspec.Struct, frozen=True, kw_only=True):
     """The other answer to `ExpandStage`: the stage cannot be expanded."""
 
     job: str
@@ -111,13 +111,13 @@ class GrowthFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 Input = (
     Exchange
-    | Asked
-    | AskedOfSite
+    | OperationRequest
+    | SiteOperationRequest
     | Submit
-    | Grown
-    | GrowthFailed
+    | ExpandedPlan
+    | ExpansionFailed
     | Reload
-    | PutAway
+    | JobSealed
     | SitesChanged
     | Stopping
     | AnyReport

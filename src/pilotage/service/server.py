@@ -26,7 +26,7 @@ from pilotage.service.process import PROCESS
 
 if TYPE_CHECKING:
     from pilotage.service.http.listener import Certificate, TlsFiles
-    from pilotage.service.http.services import MakeRunning
+    from pilotage.service.http.services import MakeBackend
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def serve(
     clock: Clock,
     within: Sequence[Afterwards] = (),
     make_notifications: MakeNotifications | None = None,
-    make_running: MakeRunning | None = None,
+    make_backend: MakeBackend | None = None,
     tls: TlsFiles | None = None,
     idle_seconds: float | None = None,
     started: Started | None = None,
@@ -56,7 +56,7 @@ def serve(
 ) -> int | None:
     """Serve the book until a signal comes, and return the signal; all acknowledged events are durable by then.
 
-    With `make_running` it also runs jobs and answers agents; after `idle_seconds` without jobs and requests it stops by
+    With `make_backend` it also runs jobs and answers agents; after `idle_seconds` without jobs and requests it stops by
     itself. With `tls`, TCP connections use TLS; the socket in the folder stays plain.
 
     While `own_files` exist the state folder is still its own; `look_after` restores missing files in it, and is called
@@ -68,7 +68,13 @@ def serve(
     with part(purpose="to serve the book over HTTP"):
         from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, refuse_plain, url_of
         from pilotage.service.http.services import Services
-        from pilotage.service.http.watchdogs import Kept, ServiceBroken, broken_by, end_when_broken, end_when_displaced
+        from pilotage.service.http.watchdogs import (
+            OwnStateFolder,
+            ServiceBroken,
+            end_when_broken,
+            end_when_displaced,
+            failure_of,
+        )
 
     state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_open_folder(state_folder)
@@ -90,14 +96,14 @@ def serve(
             clock=clock,
             within=within,
             notifications=notifications,
-            make_running=make_running,
+            make_backend=make_backend,
             state_folder=state_folder.absolute(),
         )
         # Agents on this computer connect through a socket in the state folder, which no other user can reach.
         local = state_folder / SOCKET_FILE
         beside = []
-        agents_at = str(local.absolute()) if make_running is not None else ""
-        if make_running is not None:
+        agents_at = str(local.absolute()) if make_backend is not None else ""
+        if make_backend is not None:
             try:
                 beside.append(stack.enter_context(bind_local(local)))
             except NoSocketsHere as fault:
@@ -115,8 +121,8 @@ def serve(
 
         def announce() -> None:
             again = stack.enter_context(announced(state_folder, announcement))
-            dismiss = services.running.dismiss if services.running is not None else log.info
-            kept = Kept(files=own_files, announce=again, look_after=look_after)
+            dismiss = services.backend.dismiss if services.backend is not None else log.info
+            kept = OwnStateFolder(files=own_files, announce=again, look_after=look_after)
             stack.callback(end_when_displaced(state_folder / SERVICE_FILE, dismiss=dismiss, kept=kept))
             # Soon, not now: clients that waited for the start are answered first.
             settling = threading.Timer(SETTLE_SECONDS, settle_down)
@@ -132,22 +138,22 @@ def serve(
         from pilotage.service.http.dispatcher import make_dispatcher
 
         dispatcher = make_dispatcher(services)
-        running = services.running
+        backend = services.backend
         listener = Listener(
             dispatcher,
             bound=bound,
             beside=beside,
             started=announce,
             stopping=dispatcher.stop,
-            winding_down=running.jobs.wind_down if running is not None else None,
+            winding_down=backend.jobs.wind_down if backend is not None else None,
             certificate=certificate,
         )
-        if idle_seconds is not None and running is not None:
+        if idle_seconds is not None and backend is not None:
             from pilotage.service.http.watchdogs import end_when_idle
 
-            stack.callback(end_when_idle(listener, running, idle_seconds=idle_seconds))
+            stack.callback(end_when_idle(listener, backend, idle_seconds=idle_seconds))
         # Until the very end: a broken part may hang while it is closed.
-        outermost.callback(end_when_broken(listener, lambda: broken_by(services), note=note))
+        outermost.callback(end_when_broken(listener, lambda: failure_of(services), note=note))
         listener.listen()
         if listener.broken:
             raise ServiceBroken(
@@ -155,11 +161,11 @@ def serve(
                 got=listener.broken,
                 next_step="start it again: its work is in its book",
             )
-        if running is not None and running.jobs.left_behind:
+        if backend is not None and backend.jobs.left_behind:
             try:
-                note("", *running.jobs.left_behind)
+                note("", *backend.jobs.left_behind)
             except OSError as fault:  # the disk is full; the shutdown continues
-                log.warning("this cannot be recorded (%s): %s", fault, "; ".join(running.jobs.left_behind))
+                log.warning("this cannot be recorded (%s): %s", fault, "; ".join(backend.jobs.left_behind))
         return listener.ended_by
 
 

@@ -95,7 +95,7 @@ class Tokens:
             scopes=tuple(sorted(principal.scopes)),
         )
 
-    def introduced(self, principal: Principal, pilot: str) -> str:
+    def pilot_token(self, principal: Principal, pilot: str) -> str:
         """A token for one pilot only, which lasts as long as that of its site."""
         life_seconds = principal.expires_at - principal.issued_at
         return self._signed(principal.site, pilot=pilot, user=principal.user, seconds=life_seconds, scopes=(EXCHANGE,))

@@ -22,7 +22,7 @@ from pilotage.book.rows import rows
 from pilotage.book.rows.rows import PackageRow, read_facts
 from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.ports import Journal
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.events import StandingClock
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -168,9 +168,9 @@ class PostgresHarness(Harness):
         return int(self.execute("SELECT version FROM schema_version")[0][0])
 
 
-def keeper(journal: Journal) -> Keeper:
+def keeper(journal: Journal) -> BatchCommitter:
     """A keeper whose clock stands."""
-    return Keeper(journal, clock=StandingClock())
+    return BatchCommitter(journal, clock=StandingClock())
 
 
 Content = dict[str, dict[tuple[Any, ...], Any]]

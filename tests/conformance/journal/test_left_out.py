@@ -21,7 +21,7 @@ from pilotage.model.events.payloads import (
 from pilotage.model.states import ExitCodeGasw
 from pilotage.ports import Journal
 from pilotage.service.journal.rebuild import check, rebuild
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.conformance.journal.harness import Harness, keeper
 from tests.kit.events import START, StandingClock, Stream, manifest, registered, shape
 
@@ -102,7 +102,7 @@ def test_a_job_that_is_loaded_finds_them_before_its_streams_are_written(
     journal = harness.open()
     late = [told.agent.event(PhaseEntered(phase="outputs"), **ABOUT)]
     for at, some in enumerate((told.job, told.life, late)):  # what was received together is joined together again
-        Keeper(journal, clock=StandingClock(START + at)).take(some)
+        BatchCommitter(journal, clock=StandingClock(START + at)).take(some)
     lines = list(journal.dump("j1"))
     expected = attempt_of(harness).keys
     assert expected.items() > KEYS.items()

@@ -11,7 +11,7 @@ from pilotage.book.rows import rows, streams
 from pilotage.model.events.payloads import SiteDescribed, Tagged
 from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import Journal
-from pilotage.service.journal.rebuild import Verdict, check, rebuild
+from pilotage.service.journal.rebuild import BookCheck, check, rebuild
 from tests.conformance.journal.harness import Harness, content, keeper
 from tests.kit.events import START, Stream, a_short_job, cut, delivered, random_history
 
@@ -25,7 +25,7 @@ DAMAGES = {
 }
 
 
-def verdict(journal: Journal, scratches: Iterator[Journal]) -> Verdict:
+def verdict(journal: Journal, scratches: Iterator[Journal]) -> BookCheck:
     return check(journal, next(scratches))
 
 

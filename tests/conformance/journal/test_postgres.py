@@ -20,7 +20,7 @@ from pilotage.book.rows.ledger import Changes
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import AttemptStarted, Noted
 from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalLost, JournalUnavailable
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.conformance.journal.harness import PostgresHarness, content, keeper
 from tests.engines.postgres import PostgresServer
 from tests.kit.events import AWKWARD, Stream, a_short_job, registered, shape
@@ -38,7 +38,7 @@ def end_sessions(store: PostgresHarness, name: str) -> int:
     return len(ended)
 
 
-def send(taking: Keeper, events: list[Event]) -> None:
+def send(taking: BatchCommitter, events: list[Event]) -> None:
     """Send until it is acknowledged, as a courier does."""
     for _ in range(100):
         try:

@@ -14,7 +14,7 @@ from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import Noted
 from pilotage.ports import Journal
 from pilotage.service.journal.rebuild import check, rebuild
-from pilotage.service.journal.writer import Batch, Keeper
+from pilotage.service.journal.writer import Batch, BatchCommitter
 from tests.conformance.journal.harness import Content, Harness, content, keeper
 from tests.kit.events import START, StandingClock, Stream, a_short_job, random_history, registered
 
@@ -25,7 +25,7 @@ HOUR = 3600.0
 def take(journal: Journal, events: Sequence[Event], *, skewed: Sequence[tuple[str, str]] = ()) -> None:
     taking = keeper(journal)
     checked, refused = taking.codec.check_all(events)
-    taking.keep_together([Batch(checked, refused, skewed)])
+    taking.commit_together([Batch(checked, refused, skewed)])
 
 
 def flags(harness: Harness) -> dict[tuple[str, int], int]:
@@ -104,7 +104,7 @@ def test_what_another_setting_found_goes_with_its_job(
     journal, ahead = harness.open(), Stream("application", "ahead")
     early = ahead.event(Noted(text="b"), job="j", time=START + 2000.0)
     there = ahead.event(Noted(text="c"), job="j", time=START + 100.0)
-    taking = Keeper(journal, clock=StandingClock(), skew_seconds=skew_seconds)
+    taking = BatchCommitter(journal, clock=StandingClock(), skew_seconds=skew_seconds)
     taking.take([early])  # which waits for its job
     taking.take([*a_short_job("j"), there])
     flagged = flags(harness)

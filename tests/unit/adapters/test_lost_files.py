@@ -8,7 +8,7 @@ import pytest
 
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.model.events.payloads import Noted
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.events import StandingClock, Stream, a_short_job, registered
 
 
@@ -25,7 +25,7 @@ def harm(file: Path, *, how: str) -> None:
 @pytest.mark.parametrize("how", ["gone", "empty", "spoilt"])
 def test_its_late_events_are_refused_by_name_the_others_are_kept_and_it_can_be_purged(tmp_path: Path, how: str) -> None:
     journal = SqliteJournal(tmp_path)
-    keeper = Keeper(journal, clock=StandingClock())
+    keeper = BatchCommitter(journal, clock=StandingClock())
     keeper.take(a_short_job())
     journal.seal("j1")
     [file] = (tmp_path / "jobs").glob("*.sqlite")

@@ -26,7 +26,7 @@ from pilotage.adapters.sites.commands import (
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.agent.batch.submitter import in_login_shell
 from pilotage.agent.site.agent import CALL_SECONDS
-from pilotage.app.site_setup.testing import Looks, NotSeen
+from pilotage.app.site_setup.testing import CheckFailed, DirectChecks
 from pilotage.model.settings.settings import Settings
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.service.sites.agent_worker import INTERVAL_SECONDS

@@ -26,7 +26,7 @@ from pilotage.book.rows.sketches import COARSE_SECONDS, FINE_SECONDS
 from pilotage.book.statistics.statistics import KEPT_SECONDS
 from pilotage.model.events.payloads import Aborted, Bound, Noted, Restarted, Tagged
 from pilotage.ports import JournalBusy, JournalError, JournalFull
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.events import StandingClock, Stream, a_short_job
 from tests.kit.sqlite_books import everything, keep, known, opened
 
@@ -384,7 +384,7 @@ def test_a_full_disk_keeps_nothing_of_the_batch_and_goes_on_when_there_is_room(t
         by = Stream("client", "c")
         keep(journal, a_short_job())
         before = everything(tmp_path)
-        keeper = Keeper(journal, clock=StandingClock())
+        keeper = BatchCommitter(journal, clock=StandingClock())
         batch = [by.event(Noted(text="x" * 9000), job="j1", package="1.1.1") for _ in range(40)]
         pages = journal._writer.execute("PRAGMA page_count").fetchone()[0]
         journal._writer.execute(f"PRAGMA max_page_count = {pages + 5}")

@@ -23,7 +23,7 @@ from pilotage.model.events.payloads import Noted, Tagged
 from pilotage.ports import JournalError
 from pilotage.service.jobs.startup import fill_stream_gaps
 from pilotage.service.journal.rebuild import check
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.events import (
     START,
     StandingClock,
@@ -133,10 +133,10 @@ def test_events_of_a_loaded_job_are_repeats_afterwards(tmp_path: Path) -> None:
     with opened(tmp_path / "from") as source, opened(tmp_path / "to") as target:
         keep(source, events)
         target.load(source.dump("j1"))
-        receipt = Keeper(target, clock=StandingClock()).take(events)
+        receipt = BatchCommitter(target, clock=StandingClock()).take(events)
         assert (receipt.kept, receipt.repeated) == (0, len(events))
         other = msgspec.structs.replace(events[3], time=1.0)
-        (refusal,) = Keeper(target, clock=StandingClock()).take([other]).refused
+        (refusal,) = BatchCommitter(target, clock=StandingClock()).take([other]).refused
         assert refusal.code == "conflict"
 
 
@@ -171,7 +171,7 @@ def test_events_that_wait_for_the_job_are_not_taken_twice(tmp_path: Path) -> Non
         assert row is not None
         assert len(target.find_events(EVERYTHING, after=0, limit=99, job=row).items) == len(events) + 1
         assert everything(tmp_path / "to")["parked"] == []
-        receipt = Keeper(target, clock=StandingClock()).take([*events, late])
+        receipt = BatchCommitter(target, clock=StandingClock()).take([*events, late])
         assert receipt.repeated == len(events) + 1
 
 
@@ -261,7 +261,7 @@ def test_a_purged_job_says_so(tmp_path: Path) -> None:
             list(journal.dump("j1"))
         with pytest.raises(JournalError, match="no such job"):
             list(journal.dump("j2"))
-        (refusal,) = Keeper(journal, clock=StandingClock()).take(a_short_job()[:1]).refused
+        (refusal,) = BatchCommitter(journal, clock=StandingClock()).take(a_short_job()[:1]).refused
         assert refusal.code == "purged"
         journal.purge("j1", at=99.0)
         assert journal.job("j1") == row

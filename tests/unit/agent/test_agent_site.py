@@ -255,7 +255,7 @@ def test_a_service_that_stops_waits_until_the_agent_has_heard_what_is_to_be_ende
     assert over.is_alive()  # it was told, and may not have heard it
     watched.say()
     over.join(SECONDS)
-    assert (over.is_alive(), watched.site.behind) == (False, "")
+    assert (over.is_alive(), watched.site.left_behind) == (False, "")
 
 
 def test_an_agent_that_is_not_heard_is_not_waited_for_and_what_it_was_not_told_is_said() -> None:
@@ -269,7 +269,7 @@ def test_an_agent_that_is_not_heard_is_not_waited_for_and_what_it_was_not_told_i
         now[0] += 61.0
         watched.site.want(*(CancelSubmitted(site=LYON, key=f"lyon-{n}") for n in (1, 2)))
         watched.site.withdraw(patience_seconds=SECONDS)  # by a clock that stands still: it would wait for ever
-        assert watched.site.behind.startswith(
+        assert watched.site.left_behind.startswith(
             "site lyon: 2 batch jobs are not cancelled: its agent did not poll in time"
         )
     finally:

@@ -18,7 +18,7 @@ from pilotage.agent.site.relay import Relaying
 from pilotage.client.deliver import deliver_once
 from pilotage.client.errors import ServerUnreachable
 from pilotage.client.finding import find_addresses
-from pilotage.client.send import Composed, log_events
+from pilotage.client.send import ComposedEvent, log_events
 from tests.kit.agent_server import AgentServer, agent_server
 from tests.kit.real_runs import wait_until
 
@@ -182,7 +182,7 @@ def test_commands_in_such_a_package_say_who_delivers(tmp_path: Path) -> None:
     assert (address.url, address.token) == (server, "t")
     with pytest.raises(ServerUnreachable, match="only the pilot of this package can reach the server"):
         address.server()
-    event = Composed(type="Noted", version=1, subject=Subject("j1", "1.1.1", 1), epoch=1, data={"text": "x"})
+    event = ComposedEvent(type="Noted", version=1, subject=Subject("j1", "1.1.1", 1), epoch=1, data={"text": "x"})
     said: dict[str, Any] = {"source": "application", "spool": str(tmp_path / "spool"), "environment": INSIDE}
     sent = log_events([event], address=address, deliver_seconds=0.1, **said)
     assert ([each.delivered for each in sent.events], sent.denied) == ([False], False)

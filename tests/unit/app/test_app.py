@@ -119,7 +119,7 @@ def test_a_folder_without_document_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_verdict_of_a_valid_document(document: Path) -> None:
-    assert json.loads(app.verdict_json(app.check(str(document)))) == {
+    assert json.loads(app.check_json(app.check(str(document)))) == {
         "valid": True,
         "errors": [],
         "warnings": [],
@@ -137,7 +137,7 @@ def test_the_verdict_of_a_valid_document(document: Path) -> None:
 def test_the_verdict_of_a_document_with_an_error(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("pilotage: 1\njob: x\nrunn: ./a\n")
-    assert json.loads(app.verdict_json(app.check(str(path)))) == {
+    assert json.loads(app.check_json(app.check(str(path)))) == {
         "valid": False,
         "errors": [
             {

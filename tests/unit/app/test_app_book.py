@@ -15,7 +15,7 @@ from pilotage.app import maintenance, state_folder
 from pilotage.model.errors import MissingExtra, PilotageError
 from pilotage.model.settings.settings import Settings
 from pilotage.ports import JournalBusy
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.events import StandingClock, a_short_job
 
 
@@ -105,7 +105,7 @@ def test_all_of_a_backup_is_on_disk_before_it_has_its_name(tmp_path: Path, monke
     here = settings()
     folder, target, real = Path(here.journal.address.folder), tmp_path / "saved", os.fsync
     with closing(state_folder.open_journal(here)) as journal:
-        Keeper(journal, clock=StandingClock()).take([*a_short_job("j1"), *a_short_job("j2")])
+        BatchCommitter(journal, clock=StandingClock()).take([*a_short_job("j1"), *a_short_job("j2")])
         journal.seal("j1")
     (folder / "keys").mkdir()
     (folder / "keys/a").write_text("a key")
@@ -149,7 +149,7 @@ def test_a_book_is_opened_to_be_read_beside_its_writer_unless_it_is_of_another_v
     chosen = settings(journal__url=f"sqlite:{tmp_path / 'book'}")
     assert state_folder.open_reader(chosen) is None
     with closing(state_folder.open_journal(chosen)) as journal:
-        Keeper(journal, clock=StandingClock()).take(a_short_job())
+        BatchCommitter(journal, clock=StandingClock()).take(a_short_job())
         reader = state_folder.open_reader(chosen)
         assert reader is not None
         with closing(reader):

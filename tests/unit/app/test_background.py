@@ -17,11 +17,11 @@ from pilotage.agent.processes import started_at
 from pilotage.app.service import background
 from pilotage.app.service.background import (
     LOG_FILE,
-    Begun,
-    Broken,
     KilledAtStart,
     NotStarted,
     NotStopped,
+    RestartLimit,
+    StartingService,
     end_agents,
     is_held,
     stop_service,
@@ -29,12 +29,12 @@ from pilotage.app.service.background import (
 from pilotage.service.announcement import Ended, note_end
 
 
-def begun(folder: Path, script: str, *, said: str = "") -> Begun:
+def begun(folder: Path, script: str, *, said: str = "") -> StartingService:
     """A process that stands for a service whose log has something of before."""
     log = folder / LOG_FILE
     log.write_text(said, "utf-8")
     child = subprocess.Popen(["sh", "-c", script], cwd=folder)
-    return Begun(child, folder=folder, log=log, said_bytes=len(said.encode()))
+    return StartingService(child, folder=folder, log=log, said_bytes=len(said.encode()))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_signal_without_a_name_is_told_by_its_number() -> None:
 
 
 def test_a_service_that_ends_by_itself_time_and_again_is_not_started_once_more(tmp_path: Path) -> None:
-    broken = Broken()
+    broken = RestartLimit()
     broken.refuse(tmp_path)  # nobody said anything of an end
     note_end(tmp_path, Ended(at=time.time(), reason="its disk is gone"))
     for _ in range(3):

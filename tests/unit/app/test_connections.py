@@ -13,12 +13,12 @@ from pilotage.adapters.sites.batch import BatchSite
 from pilotage.adapters.sites.local import LocalSite
 from pilotage.app.service.credentials import tokens_of
 from pilotage.app.sites.connections import (
-    GivenSites,
+    FixedSites,
     UnknownKind,
     access_for,
     agent_sites_for,
-    arranged,
     ca_file_of,
+    configured_sites,
     is_loopback,
     server_for,
     slots_of,
@@ -28,7 +28,7 @@ from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.ports import SiteUnreachable, SubmissionRefused
 from pilotage.service.announcement import SERVICE_FILE
 from pilotage.service.sites.agent_worker import AgentSettings
-from pilotage.service.sites.config_watch import Placed
+from pilotage.service.sites.config_watch import ConfiguredSite
 
 HERE = SiteEntry(name="cluster", kind="slurm")
 AFAR = SiteEntry(name="cluster", kind="slurm", address="ssh://ada@login.example.org")
@@ -123,24 +123,24 @@ def test_this_computer_comes_first_with_its_own_entry_and_each_other_site_with_i
     agent = msgspec.structs.replace(HERE, name="own", started_by="agent")
     asked: list[SiteEntry | None] = []
 
-    def here(entry: SiteEntry | None) -> Placed | None:
+    def here(entry: SiteEntry | None) -> ConfiguredSite | None:
         asked.append(entry)
-        return Placed(site=site_of(local), entry=entry, make=lambda: None) if entry is not None else None  # type: ignore[arg-type, return-value]
+        return ConfiguredSite(site=site_of(local), entry=entry, make=lambda: None) if entry is not None else None  # type: ignore[arg-type, return-value]
 
     tokens = tokens_of(tmp_path, Settings())
-    placed = arranged([HERE, local, agent], here=here, state=tmp_path, settings=Settings(), tokens=tokens)
+    placed = configured_sites([HERE, local, agent], here=here, state=tmp_path, settings=Settings(), tokens=tokens)
     assert [each.site.name for each in placed] == ["local", "cluster", "own"]
     assert asked == [local]
     way = placed[1].make()
     assert isinstance(way, BatchSite)
     way.close()
     assert isinstance(placed[2].make(), AgentSettings)
-    alone = arranged([HERE], here=here, state=tmp_path, settings=Settings(), tokens=tokens)
+    alone = configured_sites([HERE], here=here, state=tmp_path, settings=Settings(), tokens=tokens)
     assert ([each.site.name for each in alone], asked[1]) == (["cluster"], None)
 
 
 def test_sites_that_are_given_are_told_once() -> None:
-    given = GivenSites([])
+    given = FixedSites([])
     assert (given.changed(), given.changed()) == ([], None)
 
 

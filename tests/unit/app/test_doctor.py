@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pilotage.adapters.settings.tokens import ensure_token
-from pilotage.app.doctor import Concerned, Finding, World, concerned_here, diagnose
+from pilotage.app.doctor import CheckedFolder, Finding, HostSystem, diagnose, folder_to_check
 from pilotage.model.settings.settings import JournalSettings, ServiceSettings, Settings
 from pilotage.service.announcement import Announcement, announced
 from pilotage.service.http.dispatcher import make_dispatcher
@@ -42,8 +42,8 @@ def settings_of(state: Path, **service: Any) -> Settings:
 
 
 def findings(state: Path, settings: Settings | None = None, **sick: Any) -> dict[str, Finding]:
-    concerned = Concerned(settings=settings or settings_of(state), folder=state.parent, state=state)
-    return {each.hop: each for each in diagnose(concerned, world=World(**sick))}
+    concerned = CheckedFolder(settings=settings or settings_of(state), folder=state.parent, state=state)
+    return {each.hop: each for each in diagnose(concerned, world=HostSystem(**sick))}
 
 
 def room(**more: int) -> Any:
@@ -148,7 +148,7 @@ def test_a_port_that_is_taken_is_told(state: Path) -> None:
         port = taken.getsockname()[1]
         settings = Settings(journal=JournalSettings(url=f"sqlite:{state}"), service=ServiceSettings(port=port))
         found = findings(state, settings)["port"]
-        may = Concerned(settings=settings, folder=state.parent, state=state, port_may_change=True)
+        may = CheckedFolder(settings=settings, folder=state.parent, state=state, port_may_change=True)
         changed = next(each for each in diagnose(may) if each.hop == "port")
     assert (found.verdict, f"127.0.0.1:{port}" in found.message) == ("bad", True)
     assert (changed.verdict, "a service here uses a free one" in changed.message) == ("warn", True)
@@ -167,12 +167,12 @@ def test_whether_the_port_may_change_is_what_a_service_there_would_do(
     below = tmp_path / "below"
     below.mkdir()
     monkeypatch.chdir(below)
-    assert concerned_here(None).port_may_change
+    assert folder_to_check(None).port_may_change
     (tmp_path / "pilotage.toml").write_text("[service]\nport = 8642\n")
-    assert not concerned_here(None).port_may_change
-    assert concerned_here(f"sqlite:{below}").port_may_change
+    assert not folder_to_check(None).port_may_change
+    assert folder_to_check(f"sqlite:{below}").port_may_change
     monkeypatch.setenv("PILOTAGE_SERVICE_PORT", "8642")
-    assert not concerned_here(f"sqlite:{below}").port_may_change
+    assert not folder_to_check(f"sqlite:{below}").port_may_change
 
 
 def test_a_token_that_others_may_read_is_told(state: Path) -> None:
@@ -274,13 +274,13 @@ def test_in_a_folder_below_the_state_folder_of_the_one_above_is_looked_at(
     below = state.parent / "below" / "further"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
-    assert concerned_here(None).state == state
+    assert folder_to_check(None).state == state
     assert not (below / ".pilotage").exists()
     # Where nothing is known above, or another is named, it is what was asked for.
-    assert concerned_here(f"sqlite:{below}").state == below
+    assert folder_to_check(f"sqlite:{below}").state == below
     (state / "service.json").unlink()
     (state / "token").unlink(missing_ok=True)
-    assert concerned_here(None).state == below / ".pilotage"
+    assert folder_to_check(None).state == below / ".pilotage"
 
 
 def test_the_command_ends_with_1_where_something_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilotage.app.service.session import Followers
+from pilotage.app.service.session import CommandLocks
 
 OTHER = """
 import sys
 from pathlib import Path
-from pilotage.app.service.session import Followers
-followers = Followers(Path(sys.argv[1]))
+from pilotage.app.service.session import CommandLocks
+followers = CommandLocks(Path(sys.argv[1]))
 print("coming", flush=True)
 for word in sys.argv[2:]:
     followers.show(word) if word != "-" else followers.use()
@@ -39,7 +39,7 @@ def another(state: Path, *words: str) -> Iterator[None]:
 
 
 def test_a_command_that_shows_another_job_does_not_show_this_one(tmp_path: Path) -> None:
-    followers = Followers(tmp_path)
+    followers = CommandLocks(tmp_path)
     followers.use()
     followers.show("a")
     with another(tmp_path, "-", "b"):
@@ -52,7 +52,7 @@ def test_a_command_that_shows_another_job_does_not_show_this_one(tmp_path: Path)
 
 
 def test_a_folder_that_is_not_there_has_no_followers(tmp_path: Path) -> None:
-    followers = Followers(tmp_path / "gone")
+    followers = CommandLocks(tmp_path / "gone")
     followers.use()
     followers.show("a")
     assert not followers.others_use()
@@ -61,7 +61,7 @@ def test_a_folder_that_is_not_there_has_no_followers(tmp_path: Path) -> None:
 
 
 def test_who_comes_while_the_service_is_stopped_waits_for_that(tmp_path: Path) -> None:
-    leaving = Followers(tmp_path)
+    leaving = CommandLocks(tmp_path)
     assert not leaving.others_use()
     process = subprocess.Popen(
         [sys.executable, "-c", OTHER, str(tmp_path), "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -72,7 +72,7 @@ def test_who_comes_while_the_service_is_stopped_waits_for_that(tmp_path: Path) -
         assert not select.select([process.stdout], [], [], 0.3)[0]
         leaving.close()
         assert process.stdout.readline() == b"there\n"
-        again = Followers(tmp_path)
+        again = CommandLocks(tmp_path)
         assert again.others_use()
         again.close()
     finally:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.app.documents.map import EVERYTHING, Asked, mapped
+from pilotage.app.documents.map import EVERYTHING, MapRequest, map_job
 from pilotage.language import ConcretePackage
 from pilotage.model.errors import DocumentError, PilotageError
 
@@ -22,8 +22,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def packages(folder: Path, command: str | None, *items: str, **said: object) -> list[ConcretePackage]:
-    asked = Asked(command=command, items=items, **said)  # type: ignore[arg-type]
-    return list(mapped(asked, folder=folder).expansion.packages())
+    request = MapRequest(command=command, items=items, **said)  # type: ignore[arg-type]
+    return list(map_job(request, folder=folder).expansion.packages())
 
 
 def commands(folder: Path, command: str | None, *items: str, **said: object) -> list[tuple[str, ...]]:
@@ -126,7 +126,7 @@ def test_nothing_to_map_over_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("command, name", [("/usr/bin/convert x", "convert"), ("./a b", "a"), ("'(' x", "map")])
 def test_a_job_is_called_after_its_command(folder: Path, command: str, name: str) -> None:
-    assert mapped(Asked(command=command, items=("1",)), folder=folder).definition.job == name
+    assert map_job(MapRequest(command=command, items=("1",)), folder=folder).definition.job == name
 
 
 @pytest.mark.parametrize("command", ["", "  "])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.app.service.offline import NoRunner, OfflineServer, is_readable, look_at, ran_jobs
+from pilotage.app.service.offline import NoRunner, OfflineServer, is_readable, ran_jobs, server_or_book
 from pilotage.client import Address, ServerRefused, ServerUnreachable
 from pilotage.client.errors import ServerTroubled
 from pilotage.client.finding import SERVICE_FILE
@@ -30,7 +30,7 @@ def book(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def looking(book: Path) -> Iterator[OfflineServer]:
-    found = look_at(Address(url="http://127.0.0.1:7", origin=str(book), runs=False))
+    found = server_or_book(Address(url="http://127.0.0.1:7", origin=str(book), runs=False))
     assert isinstance(found, OfflineServer)
     yield found
     found.close()
@@ -48,7 +48,7 @@ def test_only_a_book_of_this_version_is_read(book: Path, tmp_path: Path) -> None
 def test_the_service_is_asked_where_it_runs_or_there_is_no_book(book: Path, change: dict[str, object]) -> None:
     address = msgspec.structs.replace(Address(url="http://127.0.0.1:7", origin=str(book), runs=False), **change)
     try:
-        found = look_at(address)
+        found = server_or_book(address)
     except ServerUnreachable:
         return
     assert not isinstance(found, OfflineServer)
@@ -97,7 +97,7 @@ def test_whoever_rests_has_nothing_under_way_and_refuses_to_work(book: Path) -> 
     assert resting.logs is not logs
     resting.stop()
     assert not resting.alive
-    assert resting.said_of_site("a") == ""
+    assert resting.site_message("a") == ""
     with pytest.raises(NotRunning, match="no service runs"):
         resting.unpublished("j1")
     with pytest.raises(NotRunning, match="no service runs"):

@@ -23,8 +23,8 @@ from pilotage.ports import JournalUnavailable
 from pilotage.reading.access import Forbidden, Principal
 from pilotage.service.notifications.subscriptions import (
     SUBSCRIPTIONS_MAX,
-    Asked,
     NotPolled,
+    SubscriptionRequest,
     TooManySubscriptions,
     UnknownSubscription,
 )
@@ -47,7 +47,7 @@ def moves(book: Notified, row: SubscriptionRow) -> list[tuple[str, str, str]]:
 
 
 def test_every_change_of_state_is_told_in_order_when_nothing_else_is_asked_for(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(query="job=j1"))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(query="job=j1"))
     book.register()
     book.run("1.1.1")
     book.fail("1.1.1")
@@ -62,7 +62,7 @@ def test_every_change_of_state_is_told_in_order_when_nothing_else_is_asked_for(b
 
 
 def test_only_the_states_that_were_named_are_told(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(states=("done", "ABORTED")))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(states=("done", "ABORTED")))
     book.register()
     book.run("1.1.1")
     book.grant("1.1.1")
@@ -71,7 +71,7 @@ def test_only_the_states_that_were_named_are_told(book: Notified) -> None:
 
 
 def test_the_query_limits_what_is_told(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(query="site=lyon and tag.colour=red"))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(query="site=lyon and tag.colour=red"))
     book.register()
     book.say(Tagged(name="colour", value="red"), package="1.1.1")
     book.say(Tagged(name="colour", value="red"), package="1.2.1")
@@ -82,7 +82,7 @@ def test_the_query_limits_what_is_told(book: Notified) -> None:
 
 
 def test_jobs_can_be_watched_instead_of_packages(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(target="jobs", query="name=name-j1"))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(target="jobs", query="name=name-j1"))
     book.register(lines=1)
     book.run("1.1.1")
     book.grant("1.1.1")
@@ -98,20 +98,20 @@ def test_jobs_can_be_watched_instead_of_packages(book: Notified) -> None:
 def test_a_package_that_moves_because_its_job_was_cancelled_is_told(book: Notified) -> None:
     book.register()
     book.say(Bound(site="lyon"), package="1.1.1")
-    row = book.subscriptions.create(ADA, Asked(states=("CANCELLED",)))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(states=("CANCELLED",)))
     book.say(CancelAccepted())
     assert moves(book, row) == [("1.1.1", "READY", "CANCELLED")]
 
 
 def test_a_package_first_heard_of_that_stays_where_its_job_put_it_has_not_moved(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked())
+    row = book.subscriptions.create(ADA, SubscriptionRequest())
     book.register()
     book.say(Tagged(name="colour", value="red"), package="1.1.1")
     assert moves(book, row) == []
 
 
 def test_watched_attributes_are_told_when_they_change_and_only_then(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(attributes=("tag.step", "held", "site")))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(attributes=("tag.step", "held", "site")))
     book.register()
     book.say(Tagged(name="step", value="one"), package="1.1.1")
     book.say(Tagged(name="other", value="x"), package="1.1.1")
@@ -127,7 +127,7 @@ def test_watched_attributes_are_told_when_they_change_and_only_then(book: Notifi
 
 
 def test_what_was_last_told_of_watched_attributes_survives_a_restart(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(attributes=("held", "state")))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(attributes=("held", "state")))
     book.register()
     book.say(Held(operation=1), package="1.1.1")
     book.restart()
@@ -137,8 +137,8 @@ def test_what_was_last_told_of_watched_attributes_survives_a_restart(book: Notif
 
 
 def test_only_jobs_that_the_subscriber_may_read_are_told_of(book: Notified) -> None:
-    mine = book.subscriptions.create(BOB, Asked(query="all"))
-    everything = book.subscriptions.create(OPERATOR, Asked(query="all"))
+    mine = book.subscriptions.create(BOB, SubscriptionRequest(query="all"))
+    everything = book.subscriptions.create(OPERATOR, SubscriptionRequest(query="all"))
     book.register("j1", owner="ada")
     book.register("j2", owner="bob")
     book.run("1.1.1", job="j1")
@@ -152,7 +152,7 @@ def test_only_jobs_that_the_subscriber_may_read_are_told_of(book: Notified) -> N
 
 def test_a_group_on_the_access_list_counts_also_after_a_restart(book: Notified) -> None:
     member = Principal(user="eve", groups=frozenset({"vo"}), scopes=BOB.scopes)
-    row = book.subscriptions.create(member, Asked())
+    row = book.subscriptions.create(member, SubscriptionRequest())
     book.register()
     book.say(AccessSet(rules=(AccessRule(principal="group:vo", rights=("read",)),)))
     book.restart()
@@ -161,7 +161,7 @@ def test_a_group_on_the_access_list_counts_also_after_a_restart(book: Notified) 
 
 
 def test_a_batch_that_is_undone_leaves_no_notice_and_one_sent_again_leaves_one(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked())
+    row = book.subscriptions.create(ADA, SubscriptionRequest())
     book.register()
     fails = True
 
@@ -186,7 +186,7 @@ def test_no_notice_is_lost_or_doubled_when_the_service_is_cancelled_at_any_momen
         return SqliteJournal(tmp_path)
 
     with Notified(tmp_path, open_journal=durable) as book:
-        row = book.subscriptions.create(ADA, Asked(validity_seconds=80_000))
+        row = book.subscriptions.create(ADA, SubscriptionRequest(validity_seconds=80_000))
     acknowledged = 0
     for round_number in range(5):
         command = [sys.executable, "-m", "tests.kit.notified", str(tmp_path), str(acknowledged + 1)]
@@ -206,7 +206,7 @@ def test_no_notice_is_lost_or_doubled_when_the_service_is_cancelled_at_any_momen
 
 
 def test_what_could_not_be_committed_did_not_happen(book: Notified, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = book.subscriptions.create(ADA, Asked())
+    row = book.subscriptions.create(ADA, SubscriptionRequest())
     committing = book.journal.transaction
 
     @contextmanager
@@ -216,7 +216,7 @@ def test_what_could_not_be_committed_did_not_happen(book: Notified, monkeypatch:
             raise JournalUnavailable("gone before the commit")
 
     for act in (
-        lambda: book.subscriptions.create(ADA, Asked()),
+        lambda: book.subscriptions.create(ADA, SubscriptionRequest()),
         lambda: book.subscriptions.drop(ADA, row.subscription),
         lambda: book.subscriptions.rebind(ADA, row.subscription, transport="webhook", address=ADDRESS),
     ):
@@ -235,7 +235,7 @@ def test_what_could_not_be_committed_did_not_happen(book: Notified, monkeypatch:
 
 
 def test_a_poller_reads_the_same_again_until_it_acknowledges(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked())
+    row = book.subscriptions.create(ADA, SubscriptionRequest())
     book.register()
     for line in (1, 2, 3):
         book.run(f"1.{line}.1")
@@ -250,8 +250,8 @@ def test_a_poller_reads_the_same_again_until_it_acknowledges(book: Notified) -> 
 
 
 def test_who_listens_is_told_of_the_subscriptions_that_have_news_and_of_no_others(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked())
-    book.subscriptions.create(ADA, Asked(query="site=prague"))
+    row = book.subscriptions.create(ADA, SubscriptionRequest())
+    book.subscriptions.create(ADA, SubscriptionRequest(query="site=prague"))
     woken: list[str] = []
     book.subscriptions.on_news(woken.append)
     book.register()
@@ -262,7 +262,7 @@ def test_who_listens_is_told_of_the_subscriptions_that_have_news_and_of_no_other
 
 def test_without_subscriptions_what_moved_is_not_even_looked_at(book: Notified) -> None:
     book.register()
-    row = book.subscriptions.create(ADA, Asked())
+    row = book.subscriptions.create(ADA, SubscriptionRequest())
     book.subscriptions.drop(ADA, row.subscription)
     looked: list[bool] = []
     noting = book.subscriptions.note
@@ -277,23 +277,23 @@ def test_without_subscriptions_what_moved_is_not_even_looked_at(book: Notified) 
     book.keeper._within = (note,)
     book.run("1.1.1")
     assert looked == []
-    book.subscriptions.create(ADA, Asked())
+    book.subscriptions.create(ADA, SubscriptionRequest())
     book.run("1.2.1")
     assert looked == [True]
 
 
 def test_validity_is_two_hours_unless_said_and_never_more_than_the_cap(book: Notified) -> None:
     now = book.clock.now()
-    assert book.subscriptions.create(ADA, Asked()).expires_at == now + 7200
-    assert book.subscriptions.create(ADA, Asked(validity_seconds=60)).expires_at == now + 60
-    assert book.subscriptions.create(ADA, Asked(validity_seconds=1e9)).expires_at == now + 86_400
+    assert book.subscriptions.create(ADA, SubscriptionRequest()).expires_at == now + 7200
+    assert book.subscriptions.create(ADA, SubscriptionRequest(validity_seconds=60)).expires_at == now + 60
+    assert book.subscriptions.create(ADA, SubscriptionRequest(validity_seconds=1e9)).expires_at == now + 86_400
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(SubscriptionError, match="validity_seconds"):
-            book.subscriptions.create(ADA, Asked(validity_seconds=wrong))
+            book.subscriptions.create(ADA, SubscriptionRequest(validity_seconds=wrong))
 
 
 def test_a_subscription_that_is_refreshed_lives_on_and_one_that_is_not_is_over(book: Notified) -> None:
-    kept, lost = (book.subscriptions.create(ADA, Asked(validity_seconds=100)) for _ in range(2))
+    kept, lost = (book.subscriptions.create(ADA, SubscriptionRequest(validity_seconds=100)) for _ in range(2))
     book.register()
     book.run("1.1.1")
     book.wait(90)
@@ -312,7 +312,7 @@ def test_a_subscription_that_is_refreshed_lives_on_and_one_that_is_not_is_over(b
 
 
 def test_what_is_dropped_is_gone_with_all_it_was_still_to_be_told(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(attributes=("site",)))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(attributes=("site",)))
     book.register()
     book.run("1.1.1")
     book.subscriptions.drop(ADA, row.subscription)
@@ -324,7 +324,7 @@ def test_what_is_dropped_is_gone_with_all_it_was_still_to_be_told(book: Notified
 
 
 def test_nobody_sees_or_touches_the_subscription_of_another(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked())
+    row = book.subscriptions.create(ADA, SubscriptionRequest())
     assert book.subscriptions.of(OPERATOR) == []
     for act in (
         lambda: book.subscriptions.get(OPERATOR, row.subscription),
@@ -342,20 +342,20 @@ def test_nobody_sees_or_touches_the_subscription_of_another(book: Notified) -> N
 
 
 def test_one_owner_has_only_so_many_and_others_still_can(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(validity_seconds=10))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(validity_seconds=10))
     for _ in range(SUBSCRIPTIONS_MAX - 1):
-        book.subscriptions.create(ADA, Asked(validity_seconds=10))
+        book.subscriptions.create(ADA, SubscriptionRequest(validity_seconds=10))
     with pytest.raises(TooManySubscriptions):
-        book.subscriptions.create(ADA, Asked())
-    book.subscriptions.create(BOB, Asked())
+        book.subscriptions.create(ADA, SubscriptionRequest())
+    book.subscriptions.create(BOB, SubscriptionRequest())
     book.subscriptions.drop(ADA, row.subscription)
-    book.subscriptions.create(ADA, Asked())
+    book.subscriptions.create(ADA, SubscriptionRequest())
     book.wait(11)
-    book.subscriptions.create(ADA, Asked())
+    book.subscriptions.create(ADA, SubscriptionRequest())
 
 
 def test_a_subscription_with_an_address_is_not_polled(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     with pytest.raises(NotPolled, match="webhook"):
         book.subscriptions.notices(ADA, row.subscription, after=BEGINNING, limit=1)
     with pytest.raises(NotPolled, match="webhook"):
@@ -365,23 +365,25 @@ def test_a_subscription_with_an_address_is_not_polled(book: Notified) -> None:
 @pytest.mark.parametrize(
     "asked, names",
     [
-        (Asked(query="state=="), "state"),
-        (Asked(query="type=Tagged"), "type"),
-        (Asked(states=("RUNING",)), "RUNNING"),
-        (Asked(attributes=("updated",)), "updated"),
-        (Asked(attributes=("owner",)), "owner"),
-        (Asked(attributes=("sight",)), "site"),
-        (Asked(attributes=("tag.",)), "tag."),
-        (Asked(attributes=tuple(f"tag.t{n}" for n in range(21))), "too many"),
-        (Asked(target="events"), "target"),
-        (Asked(transport="pigeon"), "pigeon"),
-        (Asked(transport="webhook", address="elsewhere"), "fake:NAME"),
-        (Asked(transport="mail", address="ada@example.org"), r"notifications\.smtp_host"),
-        (Asked(address=ADDRESS), "address"),
-        (Asked(transport="webhook", address=ADDRESS, secret="short"), "secret"),
+        (SubscriptionRequest(query="state=="), "state"),
+        (SubscriptionRequest(query="type=Tagged"), "type"),
+        (SubscriptionRequest(states=("RUNING",)), "RUNNING"),
+        (SubscriptionRequest(attributes=("updated",)), "updated"),
+        (SubscriptionRequest(attributes=("owner",)), "owner"),
+        (SubscriptionRequest(attributes=("sight",)), "site"),
+        (SubscriptionRequest(attributes=("tag.",)), "tag."),
+        (SubscriptionRequest(attributes=tuple(f"tag.t{n}" for n in range(21))), "too many"),
+        (SubscriptionRequest(target="events"), "target"),
+        (SubscriptionRequest(transport="pigeon"), "pigeon"),
+        (SubscriptionRequest(transport="webhook", address="elsewhere"), "fake:NAME"),
+        (SubscriptionRequest(transport="mail", address="ada@example.org"), r"notifications\.smtp_host"),
+        (SubscriptionRequest(address=ADDRESS), "address"),
+        (SubscriptionRequest(transport="webhook", address=ADDRESS, secret="short"), "secret"),
     ],
 )
-def test_what_cannot_be_subscribed_to_is_refused_by_name(book: Notified, asked: Asked, names: str) -> None:
+def test_what_cannot_be_subscribed_to_is_refused_by_name(
+    book: Notified, asked: SubscriptionRequest, names: str
+) -> None:
     with pytest.raises(PilotageError, match=names):
         book.subscriptions.create(ADA, asked)
     assert book.subscriptions.of(ADA) == []

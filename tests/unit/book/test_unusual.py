@@ -12,7 +12,7 @@ from pilotage.book.fold.join import Change
 from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts, PackageRow
 from pilotage.service.http import services
-from pilotage.service.http.services import Unusual
+from pilotage.service.http.services import UnusualPackages
 
 
 class Told(msgspec.Struct):
@@ -29,14 +29,14 @@ def retried(job: str, *, state: str) -> Change:
     return Change(job=JobRow(job_id=1, job=job), package=PackageRow(1, 1, 1, 1, facts), state_before="RUNNING")
 
 
-def note(noted: Unusual, *changes: Change) -> None:
+def note(noted: UnusualPackages, *changes: Change) -> None:
     told: Any = Told(list(changes))
     ledger: Any = Ledger
     noted.note(told, ledger)
 
 
 def test_what_is_on_its_way_has_no_mark_and_another_one_when_it_is_durable() -> None:
-    noted = Unusual()
+    noted = UnusualPackages()
     before, other = noted.marks("j"), noted.marks("k")
     assert before is not None
     note(noted, retried("j", state="RUNNING"))
@@ -48,7 +48,7 @@ def test_what_is_on_its_way_has_no_mark_and_another_one_when_it_is_durable() -> 
 
 
 def test_of_a_batch_that_was_not_kept_nothing_is_told_until_another_is() -> None:
-    noted = Unusual()
+    noted = UnusualPackages()
     note(noted, retried("j", state="DONE"))
     assert noted.marks("j") is None
     note(noted)
@@ -58,7 +58,7 @@ def test_of_a_batch_that_was_not_kept_nothing_is_told_until_another_is() -> None
 
 def test_a_job_that_is_forgotten_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "REMEMBERED_MAX", 2)
-    noted = Unusual()
+    noted = UnusualPackages()
     marks = [noted.marks("j")]
     for job in ("j", "k", "l", "m"):
         note(noted, retried(job, state="DONE"))

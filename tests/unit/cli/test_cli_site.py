@@ -11,7 +11,7 @@ import pytest
 
 from pilotage.adapters.sites.commands import Here
 from pilotage.agent.batch import Answer, Call, Unknown
-from pilotage.app.site_setup.discovery import PYTHONS, CannotLook, Chosen, entry_from, look_around
+from pilotage.app.site_setup.discovery import PYTHONS, DiscoveryFailed, RequestedValues, discover, entry_from
 from pilotage.app.sites.entries import written_sites
 from pilotage.cli.sites.site import LATE_SECONDS, patience_seconds
 from pilotage.model.settings.engine import EngineSettings
@@ -61,13 +61,13 @@ class Cluster:
 
 
 def test_what_is_found_and_what_follows_from_it() -> None:
-    found = look_around(Cluster(), server="https://here:8642")
+    found = discover(Cluster(), server="https://here:8642")
     assert (found.kind, found.version, found.way_out, found.array_max) == ("slurm", "22.05.8", "yes", 1001)
     assert [(each.name, each.is_default, each.wall_seconds) for each in found.queues] == [
         ("main", True, 0),
         ("short", False, 300),
     ]
-    entry = entry_from("lyon", "ssh://me@lyon", found, Chosen())
+    entry = entry_from("lyon", "ssh://me@lyon", found, RequestedValues())
     assert (entry.queue, entry.python, entry.wall_time_seconds, entry.started_by) == (
         "",
         "python3.11",
@@ -75,22 +75,25 @@ def test_what_is_found_and_what_follows_from_it() -> None:
         "service",
     )
     assert (entry.pilots_max, entry.platform) == (5, "x86_64-linux")
-    short = entry_from("lyon", "", found, Chosen(queue="short", slots=4))
+    short = entry_from("lyon", "", found, RequestedValues(queue="short", slots=4))
     assert (short.queue, short.wall_time_seconds, short.slots) == ("short", 300, 4)
 
 
 def test_a_pilot_asks_for_its_share_of_the_memory_of_a_node() -> None:
-    found = look_around(Cluster())
+    found = discover(Cluster())
     assert [(each.name, each.core_memory_bytes >> 20, each.gpus) for each in found.queues] == [
         ("main", 4000, 0),
         ("short", 2000, 4),
     ]
-    assert entry_from("lyon", "", found, Chosen(slots=4)).memory_bytes == 16_000 << 20
-    asked = entry_from("lyon", "", found, Chosen(queue="short", memory_bytes=7, gpus=2))
+    assert entry_from("lyon", "", found, RequestedValues(slots=4)).memory_bytes == 16_000 << 20
+    asked = entry_from("lyon", "", found, RequestedValues(queue="short", memory_bytes=7, gpus=2))
     assert (asked.memory_bytes, asked.gpus) == (7, 2)
     silent = Cluster()
     silent.limits = False
-    assert entry_from("lyon", "", look_around(silent, chosen=Chosen(kind="slurm")), Chosen()).memory_bytes is None
+    assert (
+        entry_from("lyon", "", discover(silent, chosen=RequestedValues(kind="slurm")), RequestedValues()).memory_bytes
+        is None
+    )
 
 
 def test_files_go_where_the_nodes_are_surest_to_see_them() -> None:
@@ -104,16 +107,16 @@ def test_files_go_where_the_nodes_are_surest_to_see_them() -> None:
 
     def folder(kind: str, writable: str = "yes") -> str:
         cluster.said |= {"kind": kind, "writable": writable}
-        return entry_from("lyon", "", look_around(cluster), Chosen()).folder
+        return entry_from("lyon", "", discover(cluster), RequestedValues()).folder
 
-    assert [each.variable for each in look_around(cluster).paths] == ["WORK", "SCRATCH"]
+    assert [each.variable for each in discover(cluster).paths] == ["WORK", "SCRATCH"]
     assert folder("nfs") == ""
     assert folder("xfs") == "/scratch/me/.pilotage-site-me"  # a disk of the login node
     assert folder("nfs", writable="") == "/scratch/me/.pilotage-site-me"
     cluster.paths = (("SCRATCH", "yes", "tmpfs", "/scratch/me"),)
     assert folder("xfs") == ""
     assert folder("xfs", writable="") == "/scratch/me/.pilotage-site-me"
-    assert entry_from("lyon", "", look_around(cluster), Chosen(folder="/mine")).folder == "/mine"
+    assert entry_from("lyon", "", discover(cluster), RequestedValues(folder="/mine")).folder == "/mine"
 
 
 def test_variables_are_those_of_a_login_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +135,13 @@ def test_variables_are_those_of_a_login_shell(tmp_path: Path, monkeypatch: pytes
         def run(self, call: Call) -> Answer:
             return here.run(call) if call.argv == ("sh",) else super().run(call)
 
-    found = look_around(Login(), chosen=Chosen(kind="slurm"))
+    found = discover(Login(), chosen=RequestedValues(kind="slurm"))
     (scratch,) = found.paths
     assert (scratch.variable, scratch.path, scratch.writable) == ("SCRATCH", f"{tmp_path}/two words", True)
     assert scratch.file_system
     assert [*(tmp_path / "two words").iterdir()] == []
     monkeypatch.setenv("SHELL", "/no/such/shell")
-    assert look_around(Login(), chosen=Chosen(kind="slurm")).paths == ()
+    assert discover(Login(), chosen=RequestedValues(kind="slurm")).paths == ()
 
 
 def test_what_is_found_and_chosen_is_shown_with_what_only_the_test_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,43 +168,46 @@ def test_what_is_found_and_chosen_is_shown_with_what_only_the_test_can_tell(monk
 def test_a_cluster_that_does_not_reach_the_service_gets_a_site_agent() -> None:
     cluster = Cluster()
     cluster.reach = "no: No route to host"
-    found = look_around(cluster, server="https://here:8642")
-    assert (found.way_out, entry_from("lyon", "", found, Chosen()).started_by) == ("no: No route to host", "agent")
-    known = look_around(Cluster(), server="http://127.0.0.1:1", why_not="no: it listens here alone")
-    assert entry_from("lyon", "", known, Chosen()).started_by == "agent"
+    found = discover(cluster, server="https://here:8642")
+    assert (found.way_out, entry_from("lyon", "", found, RequestedValues()).started_by) == (
+        "no: No route to host",
+        "agent",
+    )
+    known = discover(Cluster(), server="http://127.0.0.1:1", why_not="no: it listens here alone")
+    assert entry_from("lyon", "", known, RequestedValues()).started_by == "agent"
 
 
 def test_what_is_missing_is_named_with_what_to_do() -> None:
     old = Cluster()
     old.pythons = {"python3": "3.6.8"}
-    with pytest.raises(CannotLook, match=r"python3 is 3.6.8"):
-        entry_from("lyon", "", look_around(old), Chosen())
-    named = Chosen(python="/opt/python3")
-    with pytest.raises(CannotLook, match="there is no such command"):
-        entry_from("lyon", "", look_around(old, chosen=named), named)
+    with pytest.raises(DiscoveryFailed, match=r"python3 is 3.6.8"):
+        entry_from("lyon", "", discover(old), RequestedValues())
+    named = RequestedValues(python="/opt/python3")
+    with pytest.raises(DiscoveryFailed, match="there is no such command"):
+        entry_from("lyon", "", discover(old, chosen=named), named)
     old.pythons["/opt/python3"] = "3.6.8"
-    with pytest.raises(CannotLook, match=r"/opt/python3 is 3.6.8"):
-        entry_from("lyon", "", look_around(old, chosen=named), named)
+    with pytest.raises(DiscoveryFailed, match=r"/opt/python3 is 3.6.8"):
+        entry_from("lyon", "", discover(old, chosen=named), named)
     old.pythons["/opt/python3"] = "3.8.2"
-    assert entry_from("lyon", "", look_around(old, chosen=named), named).python == "/opt/python3"
-    with pytest.raises(CannotLook, match="cannot be written"):
-        entry_from("lyon", "", look_around(Cluster(writable="")), Chosen())
-    with pytest.raises(CannotLook, match="did you mean 'short'"):
-        entry_from("lyon", "", look_around(Cluster()), Chosen(queue="shrot"))
+    assert entry_from("lyon", "", discover(old, chosen=named), named).python == "/opt/python3"
+    with pytest.raises(DiscoveryFailed, match="cannot be written"):
+        entry_from("lyon", "", discover(Cluster(writable="")), RequestedValues())
+    with pytest.raises(DiscoveryFailed, match="did you mean 'short'"):
+        entry_from("lyon", "", discover(Cluster()), RequestedValues(queue="shrot"))
     bare = Cluster()
     bare.schedulers = {}
-    with pytest.raises(CannotLook, match="no batch system was found"):
-        look_around(bare)
-    with pytest.raises(CannotLook, match="did you mean 'slurm'"):
-        look_around(Cluster(), chosen=Chosen(kind="slrum"))
+    with pytest.raises(DiscoveryFailed, match="no batch system was found"):
+        discover(bare)
+    with pytest.raises(DiscoveryFailed, match="did you mean 'slurm'"):
+        discover(Cluster(), chosen=RequestedValues(kind="slrum"))
 
 
 def test_of_two_batch_systems_the_one_that_answers_is_taken() -> None:
     both = Cluster()
     both.schedulers = {"qstat": "SGE 8.1.9", **both.schedulers}
-    assert look_around(both).kind == "slurm"
+    assert discover(both).kind == "slurm"
     both.limits = False
-    found = look_around(both, chosen=Chosen(kind="slurm"))
+    found = discover(both, chosen=RequestedValues(kind="slurm"))
     assert (found.kind, found.queues, "down" in found.unknown) == ("slurm", (), True)
 
 
@@ -271,7 +277,7 @@ def test_a_folder_that_is_asked_for_is_looked_at(
         def run(self, call: Call) -> Answer:
             return here.run(call) if call.argv == ("sh",) else super().run(call)
 
-    found = look_around(Login(), chosen=Chosen(folder=folder)).folder
+    found = discover(Login(), chosen=RequestedValues(folder=folder)).folder
     assert found is not None
     assert f"{'yes' if found.there else 'no'} {'yes' if found.writable else 'no'}" == told
     assert sorted(each.name for each in tmp_path.iterdir() if each.name.startswith(".pilotage")) == []
@@ -302,8 +308,8 @@ def test_a_login_node_that_is_not_reached_is_told_in_the_words_of_ssh() -> None:
         def run(self, call: Call) -> Answer:
             raise Unknown("ssh lyon: Permission denied (publickey)")
 
-    with pytest.raises(CannotLook, match="Permission denied"):
-        look_around(Away())
+    with pytest.raises(DiscoveryFailed, match="Permission denied"):
+        discover(Away())
     assert "python3.8" in PYTHONS
 
 

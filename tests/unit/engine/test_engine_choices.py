@@ -9,7 +9,7 @@ from pilotage.model.answers import Why
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.exchange.operations import HibernateSite, SubmitAttempt, SubmitPilot
 from pilotage.model.resources import Capacity
-from pilotage.service.messages import AskedOfSite
+from pilotage.service.messages import SiteOperationRequest
 from tests.kit.small_engine import JOB, Small
 from tests.kit.small_plans import bag, kind, site
 
@@ -22,7 +22,7 @@ def reasons(small: Small, code: str, package: str = "1.1.1") -> list[Why]:
 
 
 def put_to_sleep(small: Small, name: str, message: str = "") -> None:
-    small.step(AskedOfSite(token=8, operation=HibernateSite(site=name, message=message)))
+    small.step(SiteOperationRequest(token=8, operation=HibernateSite(site=name, message=message)))
     small.answers.clear()
 
 

@@ -14,7 +14,7 @@ from pilotage.engine.decisions.provisioning import request_pilots
 from pilotage.model.exchange.operations import AnyOperation, Drop, Hold, Kill, Release, Reschedule, Restart, Restore
 from pilotage.model.exchange.reports import Gone
 from pilotage.model.jobs.plan import JobPlan
-from pilotage.service.messages import Asked, Input
+from pilotage.service.messages import Input, OperationRequest
 from tests.kit.small_engine import JOB, Agent, Small
 from tests.kit.small_plans import bag, chain, kind, plan, site, stage
 
@@ -110,7 +110,7 @@ def test_an_operation_costs_the_same_in_a_large_job(operations: list[AnyOperatio
     found = []
     for size in (FEW, MANY):
         small, _ = running(long_chain(size))
-        asked = [Asked(token=1, operation=each) for each in operations]
+        asked = [OperationRequest(token=1, operation=each) for each in operations]
         found.append(cost(small, *asked))
     assert alike(*found), found
 
@@ -163,7 +163,7 @@ def test_a_pilot_that_is_gone_costs_the_same_among_many() -> None:
         small.watched = False
         small.submit(bag(2 * pilots, kind(side_effects=True)))
         names = [small.pilot() for _ in range(pilots)]
-        small.step(*(Asked(token=1, operation=Kill(job=JOB, package=each.packages[0])) for each in names))
+        small.step(*(OperationRequest(token=1, operation=Kill(job=JOB, package=each.packages[0])) for each in names))
         assert len(small.engine.state.abandoned.by_pilot) == pilots
         found.append(cost(small, Gone(site="a", key=names[0].request, reason="failed")))
     assert alike(*found), found
@@ -185,8 +185,8 @@ def test_holding_and_releasing_again_and_again_leaves_nothing_behind(package: st
 def test_holding_and_releasing_costs_the_same_the_thousandth_time() -> None:
     small, _ = running(bag(FEW))
     asked = (
-        Asked(token=1, operation=Hold(job=JOB, package="1.500.1")),
-        Asked(token=1, operation=Release(job=JOB, package="1.500.1")),
+        OperationRequest(token=1, operation=Hold(job=JOB, package="1.500.1")),
+        OperationRequest(token=1, operation=Release(job=JOB, package="1.500.1")),
     )
     spent = [sum(cost(small, *asked) for _ in range(500)) for _ in range(8)]
     assert max(spent[1:]) <= 4 * min(spent), spent

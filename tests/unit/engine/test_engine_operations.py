@@ -19,11 +19,11 @@ from pilotage.model.exchange.operations import (
     SubmitPilot,
 )
 from pilotage.model.jobs.definition import Retry, RetryRule
-from pilotage.service.messages import Asked
+from pilotage.service.messages import OperationRequest
 from tests.kit.small_engine import JOB, Small
 from tests.kit.small_plans import bag, chain, kind, plan, site, stage
 
-KILL = Asked(token=1, operation=Kill(job=JOB, package="1.1.1"))
+KILL = OperationRequest(token=1, operation=Kill(job=JOB, package="1.1.1"))
 
 
 def refusal(answer: Accepted | Refused) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from pilotage.model.exchange.operations import Accepted, Clear, Drop, ExpandStag
 from pilotage.model.exchange.reports import Gone
 from pilotage.model.states import ExitCodeGasw
 from pilotage.service import core as core_module
-from pilotage.service.messages import Asked, PutAway, Reload, Submit
+from pilotage.service.messages import JobSealed, OperationRequest, Reload, Submit
 from tests.kit.small_engine import JOB, Agent, Small, differences
 from tests.kit.small_plans import bag, grown, kind, plan, registered_of, site, stage
 
@@ -103,7 +103,7 @@ def test_the_id_of_a_job_that_just_left_is_taken_before_the_book_can_say_so() ->
     small, _ = done()
     made = bag(1)
     again = Submit(token=2, job=JOB, registered=registered_of(made, owner="ada"), plan=made)
-    small.step(Asked(token=1, operation=Clear(job=JOB)))
+    small.step(OperationRequest(token=1, operation=Clear(job=JOB)))
     small.step(again)
     assert [type(each.outcome) for each in small.answers] == [Accepted, Refused]
 
@@ -156,7 +156,7 @@ def test_a_cleared_job_comes_back_from_the_book_and_is_restarted(whole: bool) ->
     pilot.exchange()
     small.ask(Clear(job=JOB))
     asked = Restart(job=JOB, package="" if whole else "1.2.1")
-    small.step(Reload(job=snapshot(small)), Asked(token=1, operation=asked))
+    small.step(Reload(job=snapshot(small)), OperationRequest(token=1, operation=asked))
     assert isinstance(small.answers.pop().outcome, Accepted)
     assert small.status("1.1.1") == "done"
     pilot.unread.clear()
@@ -168,7 +168,7 @@ def test_a_cleared_job_comes_back_from_the_book_and_is_restarted(whole: bool) ->
 def test_a_job_that_came_back_for_nothing_leaves_again() -> None:
     small, _ = done()
     small.ask(Clear(job=JOB))
-    small.step(Reload(job=snapshot(small)), Asked(token=1, operation=Restart(job=JOB)))
+    small.step(Reload(job=snapshot(small)), OperationRequest(token=1, operation=Restart(job=JOB)))
     answer = small.answers.pop().outcome
     assert isinstance(answer, Refused)
     assert answer.code == "nothing-failed"
@@ -178,7 +178,7 @@ def test_a_job_that_came_back_for_nothing_leaves_again() -> None:
 def test_a_job_that_was_put_away_leaves_if_it_is_over() -> None:
     small, _ = done()
     small.submit(bag(1), job="k")
-    small.step(PutAway(job=JOB), PutAway(job="k"), PutAway(job="unknown"))
+    small.step(JobSealed(job=JOB), JobSealed(job="k"), JobSealed(job="unknown"))
     assert list(small.engine.state.jobs.by_id) == ["k"]
 
 
@@ -226,7 +226,7 @@ def test_what_may_still_act_is_known_again_when_its_job_comes_back() -> None:
     small.ask(Kill(job=JOB))
     small.ask(Clear(job=JOB))
     assert (small.engine.state.abandoned.by_pilot, small.engine.state.abandoned.pilots_by_request) == ({}, {})
-    small.step(Reload(job=snapshot(small)), Asked(token=1, operation=Restart(job=JOB)))
+    small.step(Reload(job=snapshot(small)), OperationRequest(token=1, operation=Restart(job=JOB)))
     small.answers.clear()
     assert small.status("1.1.1") == "blocked"
     pilot.exchange()  # it is told that nobody waits

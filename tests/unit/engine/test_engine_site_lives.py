@@ -18,7 +18,7 @@ from pilotage.model.exchange.operations import (
     WakeSite,
 )
 from pilotage.model.exchange.reports import Gone, Submitted
-from pilotage.service.messages import AskedOfSite, SitesChanged
+from pilotage.service.messages import SiteOperationRequest, SitesChanged
 from pilotage.service.sites.pool import probes_under_way, sites_to_probe
 from pilotage.service.sites.status import status_of_site
 from tests.kit.small_engine import Agent, Small
@@ -26,13 +26,13 @@ from tests.kit.small_plans import IN_ORDER, bag, kind, site
 
 
 def ask(small: Small, operation: AnySiteOperation) -> None:
-    small.step(AskedOfSite(token=1, operation=operation))
+    small.step(SiteOperationRequest(token=1, operation=operation))
     small.answers.clear()
 
 
 def number_of(small: Small, operation: AnySiteOperation) -> int:
     """Have it done; its number."""
-    [answer] = small.step(AskedOfSite(token=1, operation=operation)).answers
+    [answer] = small.step(SiteOperationRequest(token=1, operation=operation)).answers
     small.answers.remove(answer)
     assert isinstance(answer.outcome, Accepted)
     return answer.outcome.operation
@@ -142,7 +142,7 @@ def test_a_pilot_that_is_tried_and_dies_or_does_not_come_does_its_site_no_harm()
 
 def test_a_site_without_pilots_is_not_tried_by_one() -> None:
     with Small(site("a", mode="bound")) as small:
-        [answer] = small.step(AskedOfSite(token=1, operation=TrySite(site="a"))).answers
+        [answer] = small.step(SiteOperationRequest(token=1, operation=TrySite(site="a"))).answers
         small.answers.remove(answer)
         assert isinstance(answer.outcome, Refused)
         assert answer.outcome.code == "no-pilots"
@@ -156,7 +156,7 @@ def test_what_cannot_be_done_with_a_site_is_refused_with_what_to_do() -> None:
         for kind, words in told.items():
             if kind is WakeSite:
                 ask(small, WakeSite(site="a"))
-            [answer] = small.step(AskedOfSite(token=1, operation=kind(site="a"))).answers
+            [answer] = small.step(SiteOperationRequest(token=1, operation=kind(site="a"))).answers
             small.answers.remove(answer)
             assert isinstance(answer.outcome, Refused)
             assert words in answer.outcome.next_step

@@ -21,14 +21,14 @@ from pilotage.model.exchange.operations import (
     WakeSite,
 )
 from pilotage.model.exchange.reports import Gone, SiteSeen, SubmissionFailed, Submitted
-from pilotage.service.messages import AskedOfSite, SitesChanged
+from pilotage.service.messages import SiteOperationRequest, SitesChanged
 from pilotage.service.sites.status import status_of_site
 from tests.kit.small_engine import Small
 from tests.kit.small_plans import IN_ORDER, bag, kind, site
 
 
 def ask(small: Small, operation: AnySiteOperation) -> Accepted | Refused:
-    [answer] = small.step(AskedOfSite(token=1, operation=operation)).answers
+    [answer] = small.step(SiteOperationRequest(token=1, operation=operation)).answers
     small.answers.remove(answer)
     return answer.outcome
 

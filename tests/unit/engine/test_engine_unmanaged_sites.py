@@ -9,7 +9,7 @@ import pytest
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted, ProbeSite, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange.reports import Submitted
-from pilotage.service.messages import AskedOfSite, SitesChanged
+from pilotage.service.messages import SiteOperationRequest, SitesChanged
 from tests.kit.small_engine import Small, differences
 from tests.kit.small_plans import bag, site
 
@@ -89,7 +89,7 @@ def test_what_was_asked_for_at_a_missing_site_and_did_not_come_is_over_and_if_it
         small.submit(bag(2))
         here = small.pilot("a")
         [waits] = [each for each in small.take(SubmitPilot) if each.site == "a"]
-        small.step(AskedOfSite(token=1, operation=ProbeSite(site="a")))
+        small.step(SiteOperationRequest(token=1, operation=ProbeSite(site="a")))
         small.answers.clear()
         probe = next(each.key for each in small.take(SubmitPilot) if "-probe-" in each.key)
         restart_without_a(small)

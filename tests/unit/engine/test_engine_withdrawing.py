@@ -19,7 +19,7 @@ from pilotage.model.exchange.operations import (
 from pilotage.model.exchange.reports import Gone, SubmissionFailed, Submitted
 from pilotage.model.resources import Capacity
 from pilotage.model.site import Site
-from pilotage.service.messages import AskedOfSite, SitesChanged, Stopping
+from pilotage.service.messages import SiteOperationRequest, SitesChanged, Stopping
 from tests.kit.small_engine import Small
 from tests.kit.small_plans import IN_ORDER, bag, chain, site
 
@@ -82,7 +82,7 @@ def test_pilots_are_kept_for_longer_while_packages_wait_for_others() -> None:
 
 def test_a_probe_is_not_withdrawn() -> None:
     with Small(site("a")) as small:
-        small.step(AskedOfSite(token=1, operation=ProbeSite(site="a")))
+        small.step(SiteOperationRequest(token=1, operation=ProbeSite(site="a")))
         small.answers.clear()
         [wanted] = small.take(SubmitPilot)
         small.wait(10 * WITHDRAW_SECONDS)
@@ -218,7 +218,7 @@ def test_pilots_of_a_site_of_which_only_their_number_changed_stay_over_a_restart
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_site_that_somebody_put_to_sleep_sleeps_on_when_its_entry_was_away_for_a_moment(cores: int) -> None:
     with Small(site("a")) as small:
-        small.step(AskedOfSite(token=1, operation=HibernateSite(site="a", message="for repair")))
+        small.step(SiteOperationRequest(token=1, operation=HibernateSite(site="a", message="for repair")))
         small.answers.clear()
         small.submit(bag(1))
         small.step(SitesChanged(sites=()))

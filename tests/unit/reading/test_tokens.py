@@ -273,7 +273,7 @@ def test_an_agent_whose_own_token_is_not_taken_shows_that_of_its_site_beside_it(
     of_site = tokens.principal(given.read_text())
     assert of_site is not None
     shown = Credentials(str(given), tmp_path / "own.token")
-    own = tokens.introduced(of_site, "p.1")
+    own = tokens.pilot_token(of_site, "p.1")
     shown.renewed(own)
     clock.now += 2 * LIFE_SECONDS
     given.write_text(tokens.for_pilot("lyon"))
@@ -284,7 +284,7 @@ def test_an_agent_whose_own_token_is_not_taken_shows_that_of_its_site_beside_it(
     assert not shown.refused()  # they take turns, with a pause
     assert (shown(), shown.ended) == (own, "")
     assert shown.refused()
-    another = tokens.introduced(of_site, "p.1")
+    another = tokens.pilot_token(of_site, "p.1")
     shown.renewed(another)
     shown.look_again()
     assert (shown(), shown.ended) == (another, "")

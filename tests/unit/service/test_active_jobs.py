@@ -12,7 +12,7 @@ from pilotage.model.events.events import Event
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.service.jobs.active_jobs import ActiveJobs
 from pilotage.service.jobs.late_stages import Expanded
-from pilotage.service.jobs.submission import Prepared, grow
+from pilotage.service.jobs.submission import Prepared, expand_late_stage
 from pilotage.service.works.reuse import fields_of, key_of
 from tests.kit.earlier_work import Place, place
 from tests.kit.small_service import SmallService
@@ -136,12 +136,12 @@ def test_a_stage_that_was_laid_out_counts_once_it_is_written(here: Place) -> Non
     registered(here, prepared)
     jobs = jobs_of(here)
     brought(jobs, prepared)
-    grown, plan, _ = grow(here.journal, prepared.expansion, stage=2, produced={0: ["part-a", "part-b"]})
-    jobs.offer_growth(prepared.job, 2, Expanded(expansion=grown, plan=plan))
+    grown, plan, _ = expand_late_stage(here.journal, prepared.expansion, stage=2, produced={0: ["part-a", "part-b"]})
+    jobs.offer_expansion(prepared.job, 2, Expanded(expansion=grown, plan=plan))
     before = jobs.get(prepared.job)
     assert before is not None
     assert before.plan.count == 1
-    jobs.take_growth(prepared.job, 2)
+    jobs.accept_expansion(prepared.job, 2)
     after = jobs.get(prepared.job)
     assert after is not None
     assert (after.plan.count, after.number("2.2.1")) == (3, 2)
@@ -152,11 +152,11 @@ def test_a_stage_that_another_laid_out_is_had_from_the_book(here: Place) -> None
     registered(here, prepared)
     jobs = jobs_of(here)
     brought(jobs, prepared)
-    _, _, (told, *_) = grow(here.journal, prepared.expansion, stage=2, produced={0: ["part-a"]})
+    _, _, (told, *_) = expand_late_stage(here.journal, prepared.expansion, stage=2, produced={0: ["part-a"]})
     data = msgspec.Raw(msgspec.json.encode(told))
     event = Event(source="service", stream="s", n=2, type="StageExpanded", time=2.0, job=prepared.job, data=data)
     keep(here.journal, [event])
-    jobs.take_growth(prepared.job, 2)  # nothing was offered
+    jobs.accept_expansion(prepared.job, 2)  # nothing was offered
     found = jobs.get(prepared.job)
     assert found is not None
     assert found.plan.count == 2

@@ -13,7 +13,7 @@ from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import Hold, Release
 from pilotage.ports import JobTree, NotOurs
-from pilotage.service.jobs.output_claims import Claims
+from pilotage.service.jobs.output_claims import OutputClaims
 from pilotage.service.works.manifests import Manifests
 from tests.kit.earlier_work import Place, place
 from tests.kit.small_engine import JOB, Small
@@ -129,7 +129,7 @@ def file(name: str, digit: str = "a") -> OutputFile:
 
 def test_the_second_of_two_jobs_with_another_file_of_the_same_name_is_refused_until_the_first_is_over() -> None:
     jobs, tree = FakeJobs(), FakeTree()
-    claims = Claims(cast("Any", jobs), Manifests(cast("Any", NoJournal())), cast("JobTree", tree))
+    claims = OutputClaims(cast("Any", jobs), Manifests(cast("Any", NoJournal())), cast("JobTree", tree))
     one, two = AttemptRef("one", "1.1.1", 1), AttemptRef("two", "1.1.1", 1)
     claims.contested = frozenset({"one", "two"})
     claims.made(one, [file("x"), file("y")])
@@ -158,7 +158,7 @@ def test_the_second_of_two_jobs_with_another_file_of_the_same_name_is_refused_un
 def test_jobs_are_contested_where_one_of_them_makes_what_is_not_known_before(
     here: Place, first: str, second: str, *, contested: bool
 ) -> None:
-    claims = Claims(cast("Any", FakeJobs()), Manifests(cast("Any", NoJournal())), cast("JobTree", FakeTree()))
+    claims = OutputClaims(cast("Any", FakeJobs()), Manifests(cast("Any", NoJournal())), cast("JobTree", FakeTree()))
     one, two = (here.prepare(PATTERN.format(output=name)) for name in (first, second))
     claims.contest("two", two.expansion, [])
     assert not claims.contested

@@ -11,7 +11,7 @@ from pilotage.model.events.events import JUMP_MAX
 from pilotage.model.exchange.exchange import SEQUENCE_JUMP_MAX, SETTLING, AttemptRef
 from pilotage.model.exchange.operations import Accepted, ExpandStage, Hold, Kill, Refused, SubmitPilot
 from pilotage.model.exchange.reports import SiteSeen
-from pilotage.service.messages import Adopted, Asked, GrowthFailed, Submit
+from pilotage.service.messages import AdoptedPackage, ExpansionFailed, OperationRequest, Submit
 from tests.kit.small_engine import JOB, START, Small
 from tests.kit.small_plans import bag, chain, plan, registered_of, site, stage
 
@@ -25,7 +25,11 @@ def test_each_question_of_a_step_is_answered_under_its_token() -> None:
     with Small(site()) as small:
         made = bag(1)
         submit = Submit(token=31, job=JOB, registered=registered_of(made, owner="ada"), plan=made)
-        outbox = small.step(submit, Asked(token=32, operation=Hold(job=JOB)), Asked(token=33, operation=Hold(job="k")))
+        outbox = small.step(
+            submit,
+            OperationRequest(token=32, operation=Hold(job=JOB)),
+            OperationRequest(token=33, operation=Hold(job="k")),
+        )
         assert [each.token for each in outbox.answers] == [31, 32, 33]
         accepted, held, refused = (each.outcome for each in outbox.answers)
         assert accepted == Accepted(operation=1, events=2)
@@ -39,7 +43,7 @@ def test_what_was_made_before_is_granted_with_the_submission_and_its_consumers_g
     with Small(site(cores=2)) as small:
         made = chain(lines=2)
         manifest = (payloads.OutputFile(name="a", size_bytes=1, sha256="0" * 64),)
-        adopted = [Adopted(package=0, manifest=manifest, message="made before")]
+        adopted = [AdoptedPackage(package=0, manifest=manifest, message="made before")]
         small.step(Submit(token=1, job=JOB, registered=registered_of(made, owner="ada"), plan=made, adopted=adopted))
         small.answers.clear()
         assert small.status("1.1.1") == "done"
@@ -58,9 +62,9 @@ def test_a_stage_that_cannot_be_laid_out_ends_its_job() -> None:
         pilot = small.pilot()
         pilot.succeed("1.1.1")
         [asked] = small.take(ExpandStage)
-        small.step(GrowthFailed(job=JOB, stage=2, revision=asked.revision + 1, message="out of date"))
+        small.step(ExpansionFailed(job=JOB, stage=2, revision=asked.revision + 1, message="out of date"))
         assert not small.engine.state.jobs.by_id[JOB].aborted
-        small.step(GrowthFailed(job=JOB, stage=2, revision=asked.revision, message="two packages made x"))
+        small.step(ExpansionFailed(job=JOB, stage=2, revision=asked.revision, message="two packages made x"))
         [aborted] = small.told(payloads.Aborted)
         assert "two packages made x" in msgspec.json.decode(aborted.data)["message"]
 

@@ -15,7 +15,7 @@ from pilotage.book.notices.notices import RETRY_SECONDS_MAX, retry_seconds
 from pilotage.book.rows.tables import NoticeRow
 from pilotage.ports import DeliveryRefused, JournalUnavailable, NotDelivered
 from pilotage.service.notifications.deliveries import TROUBLE_SECONDS, Deliveries, DueDelivery, SubscriptionDeliveries
-from pilotage.service.notifications.subscriptions import Asked
+from pilotage.service.notifications.subscriptions import SubscriptionRequest
 from tests.engines.smtp import BreakOff as MailBreakOff
 from tests.engines.smtp import MailServer
 from tests.kit.events import StandingClock
@@ -56,7 +56,7 @@ def packages(receiver: WebhookReceiver) -> list[str]:
 
 
 def test_notices_are_told_in_order_and_then_forgotten(book: Notified) -> None:
-    book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     for line in range(1, 6):
         book.run(f"1.{line}.1")
     book.deliver()
@@ -66,7 +66,7 @@ def test_notices_are_told_in_order_and_then_forgotten(book: Notified) -> None:
 
 
 def test_nothing_is_sent_before_that_has_happened_which_it_tells(book: Notified) -> None:
-    book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     settled: list[int] = []
     due_deliveries = SubscriptionDeliveries(book.subscriptions, clock=book.clock, base_url=BASE_URL)
     due_deliveries.settle = lambda: settled.append(len(book.notifier.told))
@@ -76,7 +76,9 @@ def test_nothing_is_sent_before_that_has_happened_which_it_tells(book: Notified)
 
 
 def test_what_failed_is_tried_again_later_and_later_and_at_most_five_minutes_apart(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS, validity_seconds=80_000))
+    row = book.subscriptions.create(
+        ADA, SubscriptionRequest(transport="webhook", address=ADDRESS, validity_seconds=80_000)
+    )
     book.notifier.faults.extend(NotDelivered("down") for _ in range(12))
     book.run("1.1.1")
     waits = []
@@ -92,7 +94,7 @@ def test_what_failed_is_tried_again_later_and_later_and_at_most_five_minutes_apa
 
 
 def test_nothing_is_tried_before_its_time(book: Notified) -> None:
-    book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     book.notifier.faults.append(NotDelivered("down", after_seconds=40.0))
     book.run("1.1.1")
     book.deliver()
@@ -107,7 +109,9 @@ def test_nothing_is_tried_before_its_time(book: Notified) -> None:
 
 
 def test_what_is_refused_for_good_is_tried_until_the_subscription_ends(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS, validity_seconds=100))
+    row = book.subscriptions.create(
+        ADA, SubscriptionRequest(transport="webhook", address=ADDRESS, validity_seconds=100)
+    )
     book.notifier.faults.extend(DeliveryRefused("gone") for _ in range(50))
     book.run("1.1.1")
     book.deliver()
@@ -122,7 +126,7 @@ def test_what_is_refused_for_good_is_tried_until_the_subscription_ends(book: Not
 
 
 def test_what_was_taken_before_a_fault_is_not_sent_again_and_begins_the_count_anew(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     for line in range(1, 6):
         book.run(f"1.{line}.1")
     book.notifier.faults.extend([NotDelivered("down"), NotDelivered("down"), None, NotDelivered("down")])
@@ -138,7 +142,7 @@ def test_what_was_taken_before_a_fault_is_not_sent_again_and_begins_the_count_an
 
 def test_a_receiver_is_left_alone_for_the_pause_of_its_transport(book: Notified) -> None:
     book.notifier.pause_seconds = 60.0
-    book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     for line in range(1, 6):
         book.run(f"1.{line}.1")
     book.deliver()
@@ -152,18 +156,18 @@ def test_a_receiver_is_left_alone_for_the_pause_of_its_transport(book: Notified)
 
 
 def test_a_failing_receiver_holds_up_nobody_else(book: Notified) -> None:
-    book.subscriptions.create(ADA, Asked(transport="webhook", address="fake:a"))
+    book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address="fake:a"))
     book.run("1.1.1")
     book.notifier.faults.append(NotDelivered("down"))
     book.deliver()
-    book.subscriptions.create(ADA, Asked(transport="webhook", address="fake:b"))
+    book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address="fake:b"))
     book.run("1.2.1")
     book.deliver()
     assert [(address, notice.subject[-5:]) for address, notice in book.notifier.told] == [("fake:b", "1.2.1")]
 
 
 def test_tries_and_the_queue_survive_a_restart(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     book.notifier.faults.extend(NotDelivered("down") for _ in range(3))
     book.run("1.1.1")
     for _ in range(3):
@@ -180,7 +184,7 @@ def test_tries_and_the_queue_survive_a_restart(book: Notified) -> None:
 
 
 def test_a_rebind_takes_the_queue_along_at_once(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address="fake:old"))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address="fake:old"))
     book.notifier.faults.extend(NotDelivered("moved away") for _ in range(2))
     for line in (1, 2):
         book.run(f"1.{line}.1")
@@ -197,7 +201,7 @@ def test_a_rebind_takes_the_queue_along_at_once(book: Notified) -> None:
 
 
 def test_a_rebind_while_the_old_address_hangs_is_not_punished_for_it(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address="fake:old"))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address="fake:old"))
     book.run("1.1.1")
     found = book.subscriptions.turn(row.subscription, limit=10)
     assert found is not None
@@ -208,7 +212,7 @@ def test_a_rebind_while_the_old_address_hangs_is_not_punished_for_it(book: Notif
 
 
 def test_a_drop_while_a_notice_is_on_its_way_leaves_nothing_behind(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     book.run("1.1.1")
     found = book.subscriptions.turn(row.subscription, limit=10)
     assert found is not None
@@ -223,7 +227,7 @@ def test_a_receiver_that_is_down_gets_everything_in_order_when_it_is_back(
     tmp_path: Path, receiver: WebhookReceiver
 ) -> None:
     with hooked(tmp_path) as book:
-        row = book.subscriptions.create(ADA, Asked(transport="webhook", address=receiver.url))
+        row = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=receiver.url))
         book.run("1.1.1")
         book.deliver()
         receiver.stop()
@@ -243,7 +247,7 @@ def test_what_a_receiver_may_have_taken_is_sent_again_with_the_same_id(
     tmp_path: Path, receiver: WebhookReceiver
 ) -> None:
     with hooked(tmp_path) as book:
-        book.subscriptions.create(ADA, Asked(transport="webhook", address=receiver.url))
+        book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=receiver.url))
         receiver.plan(BreakOff(), Status(503), Status(204), BreakOff())
         book.run("1.1.1")
         book.run("1.2.1")
@@ -257,7 +261,7 @@ def test_what_a_receiver_may_have_taken_is_sent_again_with_the_same_id(
 
 
 def test_a_service_that_dies_before_it_notes_what_was_told_tells_it_again(book: Notified) -> None:
-    book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     book.run("1.1.1")
     book.run("1.2.1")
     row = book.subscriptions.waiting()[0]
@@ -270,9 +274,9 @@ def test_a_service_that_dies_before_it_notes_what_was_told_tells_it_again(book: 
 
 def test_a_hanging_receiver_is_given_up_in_time_and_holds_up_nobody(tmp_path: Path, receiver: WebhookReceiver) -> None:
     with hooked(tmp_path, timeout_seconds=0.2) as book, WebhookReceiver() as other:
-        slow = book.subscriptions.create(ADA, Asked(transport="webhook", address=receiver.url))
+        slow = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=receiver.url))
         receiver.plan(Hang())
-        book.subscriptions.create(BOB, Asked(transport="webhook", address=other.url))
+        book.subscriptions.create(BOB, SubscriptionRequest(transport="webhook", address=other.url))
         book.register("j2", owner="bob")
         book.run("1.1.1")
         book.run("1.1.1", job="j2")
@@ -288,7 +292,7 @@ def test_the_thread_delivers_by_itself_what_batches_cause(tmp_path: Path, receiv
     with hooked(tmp_path) as book:
         book.deliveries.start()
         try:
-            book.subscriptions.create(ADA, Asked(transport="webhook", address=receiver.url))
+            book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=receiver.url))
             for line in range(1, 6):
                 book.run(f"1.{line}.1")
                 receiver.wait_for(line)
@@ -303,8 +307,12 @@ def test_while_one_hangs_the_thread_serves_the_others(tmp_path: Path, receiver: 
         receiver.plan(Hang())
         book.deliveries.start()
         try:
-            book.subscriptions.create(ADA, Asked(query="package=1.1.1", transport="webhook", address=receiver.url))
-            book.subscriptions.create(ADA, Asked(query="package!=1.1.1", transport="webhook", address=other.url))
+            book.subscriptions.create(
+                ADA, SubscriptionRequest(query="package=1.1.1", transport="webhook", address=receiver.url)
+            )
+            book.subscriptions.create(
+                ADA, SubscriptionRequest(query="package!=1.1.1", transport="webhook", address=other.url)
+            )
             book.run("1.1.1")
             for line in (2, 3, 4):
                 book.run(f"1.{line}.1")
@@ -320,7 +328,7 @@ def test_mails_of_a_subscription_are_together_and_at_most_one_a_minute(tmp_path:
         server = SmtpServer(host=mail_server.host, port=mail_server.port, sender="pilotage@example.org")
         book.notifiers["mail"] = SmtpNotifier(server, clock=book.clock)
         book.register(lines=9)
-        book.subscriptions.create(ADA, Asked(transport="mail", address="ada@example.org"))
+        book.subscriptions.create(ADA, SubscriptionRequest(transport="mail", address="ada@example.org"))
         book.run("1.1.1")
         book.run("1.2.1")
         book.deliver()
@@ -342,7 +350,7 @@ def test_a_mail_server_that_says_later_or_breaks_off_gets_it_again(tmp_path: Pat
         server = SmtpServer(host=mail_server.host, port=mail_server.port, sender="pilotage@example.org")
         book.notifiers["mail"] = SmtpNotifier(server, clock=book.clock)
         book.register()
-        row = book.subscriptions.create(ADA, Asked(transport="mail", address="ada@example.org"))
+        row = book.subscriptions.create(ADA, SubscriptionRequest(transport="mail", address="ada@example.org"))
         mail_server.plan("451 4.3.0 later", MailBreakOff(), "550 5.1.1 nobody here")
         book.run("1.1.1")
         faults = []
@@ -419,7 +427,7 @@ def test_the_wait_is_never_longer_than_the_cap_however_often_it_failed() -> None
 
 
 def test_a_transport_that_the_service_lost_keeps_the_queue(book: Notified) -> None:
-    row = book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    row = book.subscriptions.create(ADA, SubscriptionRequest(transport="webhook", address=ADDRESS))
     notifier = book.notifiers.pop("webhook")
     book.run("1.1.1")
     book.deliver()

@@ -16,9 +16,9 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import ExpandStage
 from pilotage.service.errors import NotRunning
 from pilotage.service.jobs.late_stages import Expanded, Expander
-from pilotage.service.messages import Grown, GrowthFailed
+from pilotage.service.messages import ExpandedPlan, ExpansionFailed
 from pilotage.service.works.manifests import Manifest
-from pilotage.service.works.reuse import Adopted
+from pilotage.service.works.reuse import EarlierResult
 from tests.kit.earlier_work import place
 from tests.kit.small_service import SmallService
 
@@ -37,10 +37,10 @@ class Parts:
 
     def __init__(self, service: SmallService) -> None:
         self.service = service
-        self.told: queue.Queue[Grown | GrowthFailed] = queue.Queue()
+        self.told: queue.Queue[ExpandedPlan | ExpansionFailed] = queue.Queue()
         self.grown: list[tuple[str, int, int]] = []
         self.looked: list[tuple[list[str], range]] = []  # the names that were granted, and for which packages
-        self.found: list[Adopted] = []
+        self.found: list[EarlierResult] = []
         self.fault: Exception | None = None
         self.job = service.submit(LATE).job
         service.succeed("1.1.1", {"part-b": "B", "part-a": "A"})
@@ -59,17 +59,17 @@ class Parts:
         at_work = self.service.jobs.get(job)
         return at_work.expansion if at_work is not None else None
 
-    def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
+    def offer_expansion(self, job: str, stage: int, expanded: Expanded) -> None:
         self.grown.append((job, stage, expanded.plan.count))
-        self.service.jobs.offer_growth(job, stage, expanded)
+        self.service.jobs.offer_expansion(job, stage, expanded)
 
     def adopt(
         self, job: str, expansion: Expansion, *, granted: Mapping[int, Manifest], numbers: range
-    ) -> Sequence[Adopted]:
+    ) -> Sequence[EarlierResult]:
         self.looked.append(([file.name for manifest in granted.values() for file in manifest], numbers))
         return self.found
 
-    def answer(self) -> Grown | GrowthFailed:
+    def answer(self) -> ExpandedPlan | ExpansionFailed:
         return self.told.get(timeout=WAIT_SECONDS)
 
 
@@ -86,7 +86,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 def test_a_stage_is_laid_out_over_what_its_producers_made_and_is_run_then(parts: Parts) -> None:
     parts.expander.want(parts.effect)
     told = parts.answer()
-    assert isinstance(told, Grown)
+    assert isinstance(told, ExpandedPlan)
     assert (told.job, told.stage, told.revision, told.plan.count) == (parts.job, 2, parts.effect.revision, 3)
     assert parts.grown == [(parts.job, 2, 3)]
     assert parts.looked == [(["part-a", "part-b"], range(1, 3))]
@@ -97,10 +97,10 @@ def test_a_stage_is_laid_out_over_what_its_producers_made_and_is_run_then(parts:
 
 def test_what_an_earlier_run_made_of_it_goes_with_the_answer(parts: Parts) -> None:
     maker = AttemptRef("earlier", "2.1.1", 1)
-    parts.found = [Adopted(number=1, package="2.1.1", manifest=(), maker=maker, message="made before")]
+    parts.found = [EarlierResult(number=1, package="2.1.1", manifest=(), maker=maker, message="made before")]
     parts.expander.want(parts.effect)
     told = parts.answer()
-    assert isinstance(told, Grown)
+    assert isinstance(told, ExpandedPlan)
     assert [(each.package, each.message) for each in told.adopted] == [(1, "made before")]
 
 
@@ -117,12 +117,12 @@ def test_a_fault_is_told_as_one_and_the_next_is_laid_out(parts: Parts, caplog: p
     parts.fault = RuntimeError("surprise")
     parts.expander.want(parts.effect)
     told = parts.answer()
-    assert isinstance(told, GrowthFailed)
+    assert isinstance(told, ExpansionFailed)
     assert (told.job, told.stage, told.revision) == (parts.job, 2, parts.effect.revision)
     assert "surprise" in caplog.text
     parts.fault = None
     parts.expander.want(parts.effect)
-    assert isinstance(parts.answer(), Grown)
+    assert isinstance(parts.answer(), ExpandedPlan)
 
 
 def test_a_service_that_stops_meanwhile_is_no_fault_of_the_stage(parts: Parts) -> None:

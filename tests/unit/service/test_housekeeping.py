@@ -12,7 +12,7 @@ from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.book.codec import Codec
 from pilotage.model.settings.settings import RetentionSettings
 from pilotage.service.journal.retention import Housekeeping
-from pilotage.service.journal.writer import Keeper, Writer
+from pilotage.service.journal.writer import BatchCommitter, Writer
 from tests.kit.events import START, StandingClock, a_short_job
 
 DAY_SECONDS = 86_400.0
@@ -41,7 +41,7 @@ def test_finished_jobs_are_sealed_and_cleared_when_their_time_has_come(
     logger.setLevel(logging.INFO)
     journal = SqliteJournal(tmp_path)
     clock = StandingClock(START)
-    keeper = Keeper(journal, clock=clock)
+    keeper = BatchCommitter(journal, clock=clock)
     keeper.take(a_short_job())
     clock.at += days * DAY_SECONDS
     writer = Writer(keeper, committed=lambda jobs: None)
@@ -66,7 +66,7 @@ def test_finished_jobs_are_sealed_and_cleared_when_their_time_has_come(
 def test_never_is_never(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path)
     clock = StandingClock(START)
-    writer = Writer(Keeper(journal, clock=clock), committed=lambda jobs: None)
+    writer = Writer(BatchCommitter(journal, clock=clock), committed=lambda jobs: None)
     housekeeping = Housekeeping(
         journal, settings=RetentionSettings(every_seconds=0.0), writer=writer, codec=Codec(), clock=clock, stream="h"
     )

@@ -235,8 +235,8 @@ def test_agents_that_are_dismissed_are_told_to_leave_at_once_and_whenever_they_a
     connection = door.connect()
     connection.request("POST", "/agent/exchange", says(4), {"Authorization": f"Bearer {TOKEN}"})
     assert door.jobs.came.acquire(timeout=WAIT_SECONDS)
-    assert door.services.running is not None
-    door.services.running.dismiss("no home")
+    assert door.services.backend is not None
+    door.services.backend.dismiss("no home")
     waited = msgspec.json.decode(connection.getresponse().read(), type=AgentHears).reply
     connection.close()
     later = msgspec.json.decode(door.ask("POST", "/agent/exchange", says(5))[2], type=AgentHears).reply

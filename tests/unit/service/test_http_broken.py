@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from pilotage.app.service.background import BROKEN_MAX, Broken, NotStarted
+from pilotage.app.service.background import BROKEN_MAX, NotStarted, RestartLimit
 from pilotage.service.announcement import Ended, note_end, why_ended
 from pilotage.service.http.listener import Listener
-from pilotage.service.http.watchdogs import broken_by, end_when_broken
+from pilotage.service.http.watchdogs import end_when_broken, failure_of
 from tests.kit.running_jobs import running_services
 
 WAIT_SECONDS = 60.0
@@ -84,16 +84,16 @@ def test_one_that_was_asked_to_stop_is_not_broken() -> None:
 def test_what_is_broken_says_why(tmp_path: Path) -> None:
     with running_services(tmp_path) as (services, jobs):
         services.writer.start()
-        assert broken_by(services) == ""
+        assert failure_of(services) == ""
         jobs.broken = "KeyError: 'x'"
-        assert broken_by(services) == "KeyError: 'x'"
+        assert failure_of(services) == "KeyError: 'x'"
         jobs.broken = ""
         services.writer.stop()
-        assert broken_by(services) == "the writer of the book has ended"
+        assert failure_of(services) == "the writer of the book has ended"
 
 
 def test_a_service_that_ends_by_itself_is_started_again_a_few_times(tmp_path: Path) -> None:
-    broken = Broken()
+    broken = RestartLimit()
     broken.refuse(tmp_path)  # somebody ended it
     note_end(tmp_path, Ended(at=1.0, reason="KeyError:\n  'x'"))
     assert why_ended(tmp_path) == "KeyError: 'x'"

@@ -15,8 +15,8 @@ import pytest
 from pilotage.adapters.settings.tls import SERVER_KEY_FILE, make_certificates
 from pilotage.adapters.settings.tokens import StoredKeys
 from pilotage.reading.access import READ, Access, Principal, digest_of, local_principal
-from pilotage.service.http.admission import Guest, Guests, Kind, TooManyConnections
-from pilotage.service.http.connections import Bounds
+from pilotage.service.http.admission import ClientConnection, Kind, OpenConnections, TooManyConnections
+from pilotage.service.http.connections import ConnectionLimits
 from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.listener import Certificate, Listener, TlsFiles, bind, bind_local
 from pilotage.service.tokens import Tokens
@@ -25,15 +25,19 @@ from tests.kit.served_book import TOKEN
 from tests.kit.waiting import wait_until
 
 WAIT_SECONDS = 60.0
-PATIENT = Bounds()
-QUICK = Bounds(head_seconds=0.2, body_seconds=0.2, discard_seconds=0.2, taking_seconds=0.5, body_bytes_per_second=10**9)
+PATIENT = ConnectionLimits()
+QUICK = ConnectionLimits(
+    head_seconds=0.2, body_seconds=0.2, discard_seconds=0.2, taking_seconds=0.5, body_bytes_per_second=10**9
+)
 SHOWN = f"Authorization: Bearer {TOKEN}\r\n"
 
 
 class Serving:
     """A service in a thread of this process, at a port and at a socket of its folder."""
 
-    def __init__(self, folder: Path, *, bounds: Bounds, connections_max: int, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, bounds: ConnectionLimits, connections_max: int, tls: TlsFiles | None = None
+    ) -> None:
         self.folder = folder
         self._stack, self._clients = contextlib.ExitStack(), contextlib.ExitStack()
         services, self.jobs = self._stack.enter_context(running_services(folder))
@@ -43,7 +47,7 @@ class Serving:
             digest_of("bobs"): Principal(user="bob", scopes=frozenset({READ})),
         }
         services.access = Access(known, tokens=tokens)
-        self.pilot = tokens.introduced(tokens.principal(tokens.for_pilot("local")), "p.1")  # type: ignore[arg-type]
+        self.pilot = tokens.pilot_token(tokens.principal(tokens.for_pilot("local")), "p.1")  # type: ignore[arg-type]
         self.bound = self._stack.enter_context(bind("127.0.0.1", 0))
         local = self._stack.enter_context(bind_local(folder / "agent.sock"))
         dispatcher = make_dispatcher(services)
@@ -83,7 +87,7 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, *, bounds: Bounds = PATIENT, connections_max: int = 64, tls: TlsFiles | None = None
+    folder: Path, *, bounds: ConnectionLimits = PATIENT, connections_max: int = 64, tls: TlsFiles | None = None
 ) -> Iterator[Serving]:
     made = Serving(folder, bounds=bounds, connections_max=connections_max, tls=tls)
     try:
@@ -199,7 +203,7 @@ def test_who_does_not_begin_to_speak_tls_is_hung_up_on(tmp_path: Path) -> None:
 
 
 def test_a_slow_answer_and_a_body_that_comes_have_their_time(tmp_path: Path) -> None:
-    bounds = Bounds(head_seconds=0.2, body_seconds=0.2, body_bytes_per_second=1)
+    bounds = ConnectionLimits(head_seconds=0.2, body_seconds=0.2, body_bytes_per_second=1)
     with serving(tmp_path, bounds=bounds) as service:
         service.jobs.patient = True
         agent, other = service.connect(), service.connect()
@@ -250,7 +254,7 @@ def test_a_token_is_looked_at_before_any_body_is_read(tmp_path: Path) -> None:
 
 
 def test_what_follows_an_answer_is_not_read_for_ever(tmp_path: Path) -> None:
-    with serving(tmp_path, bounds=Bounds(discard_bytes_max=2**20)) as service:
+    with serving(tmp_path, bounds=ConnectionLimits(discard_bytes_max=2**20)) as service:
         connection = service.connect()
         connection.sendall(b"POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert answered(connection)[0] == 401
@@ -295,14 +299,14 @@ def test_one_connection_may_ask_thousands_of_times(tmp_path: Path) -> None:
 # --- who is counted as what ---
 
 
-def guest(guests: Guests, kind: Kind = Kind.STRANGER, peer: str = "1.2.3.4") -> Guest:
-    made = Guest(guests, kind=kind, peer=peer, now=0.0)
+def client(clients: OpenConnections, kind: Kind = Kind.STRANGER, peer: str = "1.2.3.4") -> ClientConnection:
+    made = ClientConnection(clients, kind=kind, peer=peer, now=0.0)
     made.close = lambda: ended.append(made)
-    guests.come(made)
+    clients.add(made)
     return made
 
 
-ended: list[Guest] = []
+ended: list[ClientConnection] = []
 
 
 @pytest.fixture(autouse=True)
@@ -311,55 +315,55 @@ def nobody_ended() -> None:
 
 
 def test_of_one_address_the_one_that_rested_longest_goes_first() -> None:
-    guests = Guests(64)
-    other = guest(guests, peer="5.6.7.8")
-    first = guest(guests)
+    clients = OpenConnections(64)
+    other = client(clients, peer="5.6.7.8")
+    first = client(clients)
     while not ended:
-        guest(guests)
+        client(clients)
     assert ended == [first]
-    assert other in guests.all
-    guests.busy(other)
+    assert other in clients.all
+    clients.busy(other)
     for number in range(100):
-        guest(guests, peer=str(number))
+        client(clients, peer=str(number))
     assert other not in ended
-    assert len(guests.all) <= 64
+    assert len(clients.all) <= 64
 
 
 def test_there_is_room_for_the_local_socket_and_for_agents_whatever_others_hold() -> None:
-    guests = Guests(64)
+    clients = OpenConnections(64)
     for number in range(200):
-        one = guest(guests, peer=str(number))
-        guests.busy(one)
+        one = client(clients, peer=str(number))
+        clients.busy(one)
         try:
-            one.is_known(agent=False)
+            one.mark_authenticated(agent=False)
         except TooManyConnections:
-            guests.idle(one)  # it is told so
+            clients.idle(one)  # it is told so
     agents = 0
     with contextlib.suppress(TooManyConnections):
         while True:
-            one = guest(guests, peer="relay")
-            guests.busy(one)
-            one.is_known(agent=True)
+            one = client(clients, peer="relay")
+            clients.busy(one)
+            one.mark_authenticated(agent=True)
             agents += 1
     assert agents >= 20
     for _ in range(8):
-        guests.busy(guest(guests, Kind.LOCAL, ""))
-    assert len(guests.all) <= 64
+        clients.busy(client(clients, Kind.LOCAL, ""))
+    assert len(clients.all) <= 64
 
 
 def test_who_leaves_leaves_room() -> None:
-    guests = Guests(16)
+    clients = OpenConnections(16)
     for _ in range(3):
         held = []
         with contextlib.suppress(TooManyConnections):
             while True:
-                held.append(guest(guests, Kind.LOCAL, ""))
-                guests.busy(held[-1])
+                held.append(client(clients, Kind.LOCAL, ""))
+                clients.busy(held[-1])
         assert len(held) == 16
         for each in held:
-            guests.leave(each)
-            guests.leave(each)
-    assert not guests.all
+            clients.remove(each)
+            clients.remove(each)
+    assert not clients.all
 
 
 @pytest.mark.parametrize(
@@ -368,10 +372,10 @@ def test_who_leaves_leaves_room() -> None:
 )
 def test_of_each_kind_so_many_may_speak_at_once(kind: Kind, of_one_address: int, of_all: int) -> None:
     for peers, most in ((1, of_one_address), (1000, of_all)):
-        guests, held = Guests(64), 0
+        clients, held = OpenConnections(64), 0
         with contextlib.suppress(TooManyConnections):
             while True:
-                guests.busy(guest(guests, kind, str(held % peers)))
+                clients.busy(client(clients, kind, str(held % peers)))
                 held += 1
         assert held == most
 
@@ -379,9 +383,9 @@ def test_of_each_kind_so_many_may_speak_at_once(kind: Kind, of_one_address: int,
 @pytest.mark.parametrize("most, of_strangers, of_agents", [(8, 1, 5), (16, 3, 13), (100, 22, 77)])
 def test_few_connections_leave_room_for_everybody(most: int, of_strangers: int, of_agents: int) -> None:
     for kind, expected in ((Kind.STRANGER, of_strangers), (Kind.AGENT, of_agents)):
-        guests, held = Guests(most), 0
+        clients, held = OpenConnections(most), 0
         with contextlib.suppress(TooManyConnections):
             while True:
-                guests.busy(guest(guests, kind, str(held)))
+                clients.busy(client(clients, kind, str(held)))
                 held += 1
         assert held == expected

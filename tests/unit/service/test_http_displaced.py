@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.service.http.watchdogs import EXIT_STATUS, Kept, end_when_displaced
+from pilotage.service.http.watchdogs import EXIT_STATUS, OwnStateFolder, end_when_displaced
 
 WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.02
@@ -85,7 +85,7 @@ class Announced:
         self.written.release()
 
     def watch(self) -> Callable[[], None]:
-        kept = Kept(files=[self.book], announce=self.announce, look_after=self.looked_after.release)
+        kept = OwnStateFolder(files=[self.book], announce=self.announce, look_after=self.looked_after.release)
         return end_when_displaced(
             self.file, dismiss=self.left.dismissed.append, kept=kept, leave=self.left.leave, look_seconds=LOOK_SECONDS
         )

@@ -208,7 +208,7 @@ def test_a_fault_of_the_service_is_told_without_secrets(
     def fails(*_: Any) -> Callable[..., Any]:
         raise fault
 
-    monkeypatch.setattr(services.writer._committer, "keep_together", fails)
+    monkeypatch.setattr(services.writer._committer, "commit_together", fails)
     answer = client.post("/v1/events", json={"events": [note(1)]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert "secret" not in answer.text
@@ -232,7 +232,7 @@ def test_health_tells_that_the_book_cannot_be_written_until_it_can(
         raise fault
 
     with monkeypatch.context() as broken:
-        broken.setattr(services.writer._committer, "keep_together", fails)
+        broken.setattr(services.writer._committer, "commit_together", fails)
         client.post("/v1/events", json={"events": [note(1)]})
     answer = client.get("/healthz")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_well")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pilotage.model.settings.settings import Settings
-from pilotage.service.http.services import Bell, Listener, Services
+from pilotage.service.http.services import CommitSignal, Services, Waiter
 from tests.kit.served_book import TOKEN, WallClock, access_of, event, listening, registered, sqlite_journal
 
 ANSWER_SECONDS = 30
@@ -55,18 +55,18 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         services = Services(journal, access=access_of(), settings=Settings(), clock=WallClock())
         with listening(services) as url:
             served = Served(services, url)
-            news, job_events = Listener.news, services.reading.job_events
+            wait, job_events = Waiter.wait, services.reader.job_events
 
-            async def waits(self: Listener, *, wait_seconds: float) -> bool:
+            async def waits(self: Waiter, *, wait_seconds: float) -> bool:
                 served.waiting.release()
-                return await news(self, wait_seconds=wait_seconds)
+                return await wait(self, wait_seconds=wait_seconds)
 
             def looks(*arguments: Any, **more: Any) -> Any:
                 served.looks += 1
                 return job_events(*arguments, **more)
 
-            monkeypatch.setattr(Listener, "news", waits)
-            monkeypatch.setattr(services.reading, "job_events", looks)
+            monkeypatch.setattr(Waiter, "wait", waits)
+            monkeypatch.setattr(services.reader, "job_events", looks)
             served.log(registered(1, "j"), registered(2, "other"))
             yield served
 
@@ -158,7 +158,7 @@ def test_a_stream_ends_when_the_job_is_purged(served: Served) -> None:
     with served.asked("/v1/jobs/j/events?after=3", Accept="text/event-stream") as answer:
         assert served.waiting.acquire(timeout=ANSWER_SECONDS)
         served.services.journal.purge("j", at=1.0)
-        served.services.bell.ring(["j"])
+        served.services.commits.notify(["j"])
         assert answer.read() == b"retry: 2000\n\n"
 
 
@@ -170,21 +170,21 @@ def test_those_who_wait_are_let_go_when_the_service_stops(tmp_path: Path) -> Non
             served.log(registered(1, "j"))
             with served.asked("/v1/jobs/j/events", Accept="text/event-stream") as answer:
                 next_message(answer)
-                services.bell.stop()
+                services.commits.stop()
                 assert answer.read() == b""  # the stream is over, and whole
             assert served.get("/v1/jobs/j/events?after=1&wait_seconds=60")["events"] == []
 
 
 def test_a_bell_that_rings_between_looking_and_waiting_is_heard() -> None:
     async def look_and_wait() -> tuple[bool, bool, bool]:
-        bell = Bell()
-        with bell.listen("j") as listener:
-            bell.ring(["k"])
-            not_ours = await listener.news(wait_seconds=0.0)
-            bell.ring(["k", "j", "j"])
-            ours = await listener.news(wait_seconds=ANSWER_SECONDS)
-            again = await listener.news(wait_seconds=0.0)
-        bell.ring(["j"])
+        commits = CommitSignal()
+        with commits.waiting_for("j") as waiter:
+            commits.notify(["k"])
+            not_ours = await waiter.wait(wait_seconds=0.0)
+            commits.notify(["k", "j", "j"])
+            ours = await waiter.wait(wait_seconds=ANSWER_SECONDS)
+            again = await waiter.wait(wait_seconds=0.0)
+        commits.notify(["j"])
         return not_ours, ours, again
 
     assert asyncio.run(look_and_wait()) == (False, True, False)

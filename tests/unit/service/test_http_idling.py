@@ -10,7 +10,7 @@ from typing import Any
 
 from pilotage.engine.engine import Engine
 from pilotage.model.exchange.operations import Kill, SubmitPilot
-from pilotage.service.http.backend import Running
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.watchdogs import IDLE_LOOKS as LOOKS
 from pilotage.service.http.watchdogs import end_when_idle, has_work
 from tests.kit.running_jobs import FakeJobs, running_services
@@ -59,7 +59,7 @@ def await_looks(jobs: Looked, count: int) -> None:
 def test_it_ends_when_nothing_is_left_to_do_and_not_before(tmp_path: Path) -> None:
     with running_services(tmp_path) as (services, _):
         jobs, listener = Looked(), FakeListener()
-        running = Running(jobs, journal=services.journal, plan=lambda _: None)  # type: ignore[arg-type, return-value]
+        running = JobBackend(jobs, journal=services.journal, plan=lambda _: None)  # type: ignore[arg-type, return-value]
         end = end_when_idle(listener, running, idle_seconds=0.1)  # type: ignore[arg-type]
         await_looks(jobs, 2 * LOOKS)
         assert not listener.ended.is_set()
@@ -72,8 +72,8 @@ def test_it_does_not_end_while_somebody_asks(tmp_path: Path) -> None:
     with running_services(tmp_path) as (services, _):
         jobs, listener = Looked(), FakeListener()
         jobs.busy = False
-        running = Running(jobs, journal=services.journal, plan=lambda _: None)  # type: ignore[arg-type, return-value]
-        with running.asked:
+        running = JobBackend(jobs, journal=services.journal, plan=lambda _: None)  # type: ignore[arg-type, return-value]
+        with running.activity:
             end = end_when_idle(listener, running, idle_seconds=0.1)  # type: ignore[arg-type]
             await_looks(jobs, 2 * LOOKS)
             assert not listener.ended.is_set()
@@ -84,7 +84,7 @@ def test_it_does_not_end_while_somebody_asks(tmp_path: Path) -> None:
 def test_a_watch_that_is_ended_ends_nothing_else(tmp_path: Path) -> None:
     with running_services(tmp_path) as (services, _):
         jobs, listener = Looked(), FakeListener()
-        running = Running(jobs, journal=services.journal, plan=lambda _: None)  # type: ignore[arg-type, return-value]
+        running = JobBackend(jobs, journal=services.journal, plan=lambda _: None)  # type: ignore[arg-type, return-value]
         end_when_idle(listener, running, idle_seconds=60.0)()  # type: ignore[arg-type]
         assert not listener.ended.is_set()
 

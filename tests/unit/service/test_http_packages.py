@@ -15,7 +15,7 @@ from pilotage.book.rows.rows import JobRow
 from pilotage.model.jobs.layout import PackageId
 from pilotage.reading import packages
 from pilotage.reading.packages import count_of, packages_of
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.served_book import WallClock, event
 
 SHAPED = [PackageId(1, line, number) for line in (1, 2, 3, 4) for number in (1, 2)]
@@ -38,7 +38,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteJournal]
         *[event(n, "Bound", {"site": "lyon"}, job="j", package=place) for n, place in enumerate(heard, 3)],
     ]
     journal = SqliteJournal(tmp_path_factory.mktemp("book"), durable=False)
-    receipt = Keeper(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
+    receipt = BatchCommitter(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
     assert receipt.refused == []
     yield journal
     journal.close()
@@ -112,7 +112,7 @@ def test_a_sealed_job_has_the_same_packages(tmp_path: Path) -> None:
         event(2, "CancelAccepted", job="j"),
         event(3, "CancelAccepted", job="j", package="1.2.1"),
     ]
-    Keeper(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
+    BatchCommitter(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
     journal.seal("j")
     job = journal.job("j")
     assert job is not None
@@ -153,7 +153,7 @@ def test_packages_that_nothing_was_heard_of_are_counted_without_a_look_at_each(t
     ]
     journal = SqliteJournal(tmp_path, durable=False)
     try:
-        Keeper(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
+        BatchCommitter(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
         row = journal.job("j")
         assert row is not None
         begun = time.process_time()

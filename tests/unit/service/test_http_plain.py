@@ -17,9 +17,9 @@ from pilotage.service.http.dispatcher import Dispatcher
 from pilotage.service.http.framework import make_app
 from pilotage.service.http.route_table import API_ROUTES
 from tests.kit.asked_app import Answer, ask
-from tests.kit.desks import Desk, a_bad_day, desk_in
 from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.served_book import TOKEN
+from tests.kit.service_clients import ServiceClient, a_bad_day, service_client_in
 
 PARTS = {
     "job": "j", "package": "1.2.1", "line": "1.2", "attempt": "1", "stream": "stdout", "site": "local", "subscription": "s",
@@ -40,8 +40,8 @@ ODD = [
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    with desk_in(tmp_path) as made:
+def service(tmp_path: Path) -> Iterator[ServiceClient]:
+    with service_client_in(tmp_path) as made:
         a_bad_day(made)
         made.jobs.kept.kept = [
             LogText(
@@ -57,13 +57,15 @@ def filled(path: str) -> str:
     return path
 
 
-def both(desk: Desk, path: str, *, must_be_plain: bool = True, **more: Any) -> tuple[Answer, Answer]:
+def both(service: ServiceClient, path: str, *, must_be_plain: bool = True, **more: Any) -> tuple[Answer, Answer]:
     """The answer that needs no application where it need not, and that of the application."""
 
     async def asked() -> tuple[Answer, Answer]:
-        made = make_app(desk.services)
-        late = Dispatcher(desk.services, make_framework=lambda: pytest.fail("it was needed") if must_be_plain else made)
-        return await ask(late, path, **more), await ask(FrameworkAnswers(desk.services), path, **more)
+        made = make_app(service.services)
+        late = Dispatcher(
+            service.services, make_framework=lambda: pytest.fail("it was needed") if must_be_plain else made
+        )
+        return await ask(late, path, **more), await ask(FrameworkAnswers(service.services), path, **more)
 
     return asyncio.run(asked())
 
@@ -83,25 +85,25 @@ def assert_alike(early: Answer, later: Answer) -> None:
 
 
 @pytest.mark.parametrize("path", READ)
-def test_whatever_is_read_is_told_as_the_application_tells_it(desk: Desk, path: str) -> None:
-    early, later = both(desk, filled(path), method="GET")
+def test_whatever_is_read_is_told_as_the_application_tells_it(service: ServiceClient, path: str) -> None:
+    early, later = both(service, filled(path), method="GET")
     assert_alike(early, later)
     assert early[0] == (400 if "subscription" in path else 422 if path in BROAD else 200), early
 
 
 @pytest.mark.parametrize("path", READ)
-def test_who_may_not_read_is_refused_alike(desk: Desk, path: str) -> None:
+def test_who_may_not_read_is_refused_alike(service: ServiceClient, path: str) -> None:
     for token in ("", "Bearer nobody", "Bearer reads-only"):
-        assert_alike(*both(desk, filled(path), method="GET", authorization=token))
+        assert_alike(*both(service, filled(path), method="GET", authorization=token))
 
 
 @pytest.mark.parametrize("query", [*QUERIES, *ODD])
-def test_whatever_a_query_says_it_means_the_same(desk: Desk, query: str) -> None:
+def test_whatever_a_query_says_it_means_the_same(service: ServiceClient, query: str) -> None:
     for path in ("/v1/jobs", "/v1/jobs/j/events", "/v1/jobs/j/packages", "/v1/statistics", "/v1/counts/packages"):
         assert_alike(
-            *both(desk, path, must_be_plain=query not in ODD and _fits(path, query), method="GET", query=query)
+            *both(service, path, must_be_plain=query not in ODD and _fits(path, query), method="GET", query=query)
         )
-    assert_alike(*both(desk, "/v1/jobs/j/packages/1.1.1/logs", must_be_plain=False, method="GET", query=query))
+    assert_alike(*both(service, "/v1/jobs/j/packages/1.1.1/logs", must_be_plain=False, method="GET", query=query))
 
 
 def _fits(path: str, query: str) -> bool:
@@ -129,13 +131,13 @@ def _fits(path: str, query: str) -> bool:
         "/schema",
     ],
 )
-def test_an_odd_path_is_left_to_the_application(desk: Desk, path: str) -> None:
-    assert_alike(*both(desk, path, must_be_plain=False, method="GET"))
+def test_an_odd_path_is_left_to_the_application(service: ServiceClient, path: str) -> None:
+    assert_alike(*both(service, path, must_be_plain=False, method="GET"))
 
 
-def test_what_is_unchanged_is_not_told_again(desk: Desk) -> None:
-    first, _ = both(desk, "/v1/jobs/j", method="GET")
-    early, later = both(desk, "/v1/jobs/j", method="GET", if_none_match=first[1][b"etag"].decode())
+def test_what_is_unchanged_is_not_told_again(service: ServiceClient) -> None:
+    first, _ = both(service, "/v1/jobs/j", method="GET")
+    early, later = both(service, "/v1/jobs/j", method="GET", if_none_match=first[1][b"etag"].decode())
     assert (early[0], early[2]) == (later[0], later[2]) == (304, b"")
     assert early[1] == later[1] == {b"etag": first[1][b"etag"]}
 
@@ -157,45 +159,49 @@ POSTS: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize("which", POSTS)
-def test_what_is_sent_is_answered_alike(desk: Desk, which: str) -> None:
+def test_what_is_sent_is_answered_alike(service: ServiceClient, which: str) -> None:
     path, body = POSTS[which]
     for token in ("", "Bearer of-bob", "Bearer reads-only"):
-        assert_alike(*both(desk, path, body=body, authorization=token, content_length=str(len(body))))
-    early, later = both(desk, path, body=body, content_length=str(len(body)))
+        assert_alike(*both(service, path, body=body, authorization=token, content_length=str(len(body))))
+    early, later = both(service, path, body=body, content_length=str(len(body)))
     assert early[0] == later[0]
     if which == "an operation":  # it was done twice, and each has its number
-        assert len(desk.jobs.operations) == 2
+        assert len(service.jobs.operations) == 2
     else:
         assert_alike(early, later)
 
 
 @pytest.mark.parametrize("path", [route.path for route in API_ROUTES if route.method == "POST"])
-def test_who_may_not_send_is_refused_alike(desk: Desk, path: str) -> None:
+def test_who_may_not_send_is_refused_alike(service: ServiceClient, path: str) -> None:
     for token in ("", "Bearer nobody", "Basic x", "Bearer reads-only"):
         early, later = both(
-            desk, filled(path), must_be_plain=False, body=b"{}", authorization=token, content_length="2"
+            service, filled(path), must_be_plain=False, body=b"{}", authorization=token, content_length="2"
         )
         assert_alike(early, later)
         assert early[0] == 401 or token == "Bearer reads-only"
-    assert not desk.jobs.operations
-    assert not desk.jobs.submitted
+    assert not service.jobs.operations
+    assert not service.jobs.submitted
 
 
-def test_an_empty_key_is_none(desk: Desk) -> None:
+def test_an_empty_key_is_none(service: ServiceClient) -> None:
     body = b'{"operation":"kill"}'
     for _ in range(2):
-        early, later = both(desk, "/v1/jobs/j/operations", body=body, idempotency_key="", content_length=str(len(body)))
+        early, later = both(
+            service, "/v1/jobs/j/operations", body=body, idempotency_key="", content_length=str(len(body))
+        )
         assert (early[0], later[0]) == (200, 200)
-    assert len(desk.jobs.operations) == 4
+    assert len(service.jobs.operations) == 4
 
 
 @pytest.mark.parametrize("length", ["", "x", "-1", "9" * 12])
-def test_a_body_of_a_length_that_is_odd_or_too_large_is_left_to_the_application(desk: Desk, length: str) -> None:
-    early, later = both(desk, "/v1/events", must_be_plain=False, body=b'{"events":[]}', content_length=length)
+def test_a_body_of_a_length_that_is_odd_or_too_large_is_left_to_the_application(
+    service: ServiceClient, length: str
+) -> None:
+    early, later = both(service, "/v1/events", must_be_plain=False, body=b'{"events":[]}', content_length=length)
     assert_alike(early, later)
 
 
-def test_only_who_hung_up_is_told_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_who_hung_up_is_told_nothing(service: ServiceClient, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
     async def gone() -> Any:
@@ -208,15 +214,15 @@ def test_only_who_hung_up_is_told_nothing(desk: Desk, monkeypatch: pytest.Monkey
     scope = {
         "type": "http", "method": "POST", "path": "/v1/events", "scheme": "http", "query_string": b"", "headers": headers,
     }  # fmt: skip
-    late = Dispatcher(desk.services, make_framework=lambda: pytest.fail("it was needed"))
+    late = Dispatcher(service.services, make_framework=lambda: pytest.fail("it was needed"))
     asyncio.run(late(scope, gone, send))
     assert sent == []
 
     def reset(_: object) -> None:
         raise ConnectionResetError("of the disk")
 
-    monkeypatch.setattr(desk.services.reading, "position", reset)
-    early, later = both(desk, "/v1/position", method="GET")
+    monkeypatch.setattr(service.services.reader, "position", reset)
+    early, later = both(service, "/v1/position", method="GET")
     assert_alike(early, later)
     assert early[0] == 500
 
@@ -225,11 +231,11 @@ class NeedsFramework(Exception):
     pass
 
 
-def test_a_stream_is_left_to_the_framework(desk: Desk) -> None:
+def test_a_stream_is_left_to_the_framework(service: ServiceClient) -> None:
     def needed() -> Any:
         raise NeedsFramework
 
-    dispatcher = Dispatcher(desk.services, make_framework=needed)
+    dispatcher = Dispatcher(service.services, make_framework=needed)
     assert asyncio.run(ask(dispatcher, "/v1/jobs/j/events", method="GET"))[0] == 200
     with pytest.raises(NeedsFramework):
         asyncio.run(ask(dispatcher, "/v1/jobs/j/events", method="GET", accept="text/event-stream"))

@@ -25,15 +25,15 @@ from pilotage.model.jobs.submission import RunPlan
 from pilotage.model.settings.settings import NotificationSettings, Settings
 from pilotage.ports import Journal
 from pilotage.reading.access import OWN_PACKAGE, SCOPES, Principal, local_principal
-from pilotage.service.http.backend import Running
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.route_table import API_ROUTES
 from pilotage.service.http.services import Services
 from pilotage.service.notifications.notifications import Notifications
 from tests.kit.asked_app import ask
-from tests.kit.desks import Desk, a_bad_day
 from tests.kit.running_jobs import FakeJobs
 from tests.kit.served_book import TOKEN, WallClock, access_of, event, sqlite_journal
+from tests.kit.service_clients import ServiceClient, a_bad_day
 
 ANSWERS = Path(__file__).parent / "http_answers.json"
 NOW = 1_750_000_000.0  # what is later is of this run; what the test itself says is earlier
@@ -172,8 +172,8 @@ def house_in(folder: Path) -> Iterator[House]:
     """A house with a job that had a bad day."""
     jobs, clock = FakeJobs(), WallClock()
 
-    def make(journal: Journal, **_: Any) -> Running:
-        return Running(jobs, journal=journal, plan=lambda _: RunPlan(job="p", packages=1, would_run=1, there=0))
+    def make(journal: Journal, **_: Any) -> JobBackend:
+        return JobBackend(jobs, journal=journal, plan=lambda _: RunPlan(job="p", packages=1, would_run=1, there=0))
 
     with sqlite_journal(folder / "state") as journal:
         notifications = Notifications(
@@ -190,16 +190,16 @@ def house_in(folder: Path) -> Iterator[House]:
             access=access_of(),
             settings=Settings(),
             clock=clock,
-            make_running=make,
+            make_backend=make,
             notifications=notifications,
         )
         services.start()
         try:
-            desk: Any = Desk(None, services, jobs, folder)  # type: ignore[arg-type]
-            a_bad_day(desk)
+            service: Any = ServiceClient(None, services, jobs, folder)  # type: ignore[arg-type]
+            a_bad_day(service)
             ref = AttemptRef("j", "1.2.1", 1)
             jobs.kept.kept = [LogText(ref=ref, stream="stdout", head="a\n", tail="ü\n", dropped_bytes=0, final=True)]
-            desk.log(event(12, "AttemptCreated", {"site": "local"}, job="j", package="1.1.2", attempt=1))
+            service.log(event(12, "AttemptCreated", {"site": "local"}, job="j", package="1.1.2", attempt=1))
             journal.put_content(CONTENT)
             (folder / "in.txt").write_text("input")
             yield House(services, folder)

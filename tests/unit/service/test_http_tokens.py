@@ -78,7 +78,7 @@ class House:
         """The token that a pilot gets in answer to its first exchange, in which it shows that of its site."""
         given = self.tokens.principal(self.tokens.for_pilot(site))
         assert given is not None
-        return self.tokens.introduced(given, pilot)
+        return self.tokens.pilot_token(given, pilot)
 
     def exchange(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 from pilotage.book.rows.rows import JobRow
 from pilotage.reading.access import local_principal
 from pilotage.service.http.progress import _counted
-from pilotage.service.http.services import Pace
+from pilotage.service.http.services import AnswerCache
 
 
 class SlowBook:
@@ -28,7 +28,9 @@ class SlowBook:
 
 def test_what_was_counted_while_a_job_ran_is_not_told_of_its_end() -> None:
     book = SlowBook()
-    services: Any = SimpleNamespace(reading=book, pace=Pace(seconds=lambda: book.now), marks=lambda _: None)
+    services: Any = SimpleNamespace(
+        reader=book, answer_cache=AnswerCache(seconds=lambda: book.now), marks=lambda _: None
+    )
     anna = local_principal("anna")
     running = JobRow(job_id=1, job="j", state="RUNNING", touched=1, heard_at=1.0)
     assert _counted(services, anna, running)["retrying"] == 1
@@ -41,7 +43,9 @@ def test_what_was_counted_while_a_job_ran_is_not_told_of_its_end() -> None:
 
 def test_all_that_is_done_is_looked_through_more_seldom_than_what_goes_on() -> None:
     book = SlowBook()
-    services: Any = SimpleNamespace(reading=book, pace=Pace(seconds=lambda: book.now), marks=lambda _: None)
+    services: Any = SimpleNamespace(
+        reader=book, answer_cache=AnswerCache(seconds=lambda: book.now), marks=lambda _: None
+    )
     anna = local_principal("anna")
 
     def told(heard_at: float) -> tuple[int, int]:

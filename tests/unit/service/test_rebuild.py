@@ -18,7 +18,7 @@ from pilotage.book.rows.rows import StageRow
 from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.model.events.payloads import NodeDescribed, PilotStarted, SiteDescribed, Tagged
 from pilotage.ports import JournalError
-from pilotage.service.journal.rebuild import Verdict, all_packages, check, rebuild
+from pilotage.service.journal.rebuild import BookCheck, all_packages, check, rebuild
 from tests.kit.events import START, Stream, a_short_job, cut, delivered, random_history
 from tests.kit.sqlite_books import everything, keep, opened
 
@@ -32,12 +32,12 @@ class Checked:
         self._scratch = folder / "scratch"
         self._number = 0
 
-    def check(self) -> Verdict:
+    def check(self) -> BookCheck:
         self._number += 1
         with opened(self._scratch / str(self._number)) as scratch:
             return check(self.journal, scratch)
 
-    def rebuild(self) -> Verdict:
+    def rebuild(self) -> BookCheck:
         self._number += 1
         with opened(self._scratch / str(self._number)) as scratch:
             return rebuild(self.journal, scratch)

@@ -24,7 +24,7 @@ from pilotage.service.jobs import dropped_files
 from pilotage.service.jobs.dropped_files import Removals, granted_in, packages_of_line, unfinished_removals
 from pilotage.service.jobs.runner import Runner
 from pilotage.service.jobs.submission import submit_message
-from pilotage.service.journal.writer import Keeper, Writer
+from pilotage.service.journal.writer import BatchCommitter, Writer
 from tests.kit.earlier_work import Place, place
 from tests.kit.events import StandingClock
 from tests.kit.served_book import WallClock
@@ -55,7 +55,7 @@ def service(here: Place) -> Iterator[SmallService]:
 
 @pytest.fixture
 def writer(here: Place) -> Iterator[Writer]:
-    made = Writer(Keeper(here.journal, clock=StandingClock(2_000.0), codec=Codec()))
+    made = Writer(BatchCommitter(here.journal, clock=StandingClock(2_000.0), codec=Codec()))
     made.start()
     yield made
     made.stop()

@@ -14,7 +14,7 @@ from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import CancelAccepted, Cleared, JobAccepted, Restarted, Tagged
 from pilotage.model.settings.settings import RetentionSettings
 from pilotage.service.journal.retention import DAY_SECONDS, Retention
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.events import START, StandingClock, Stream, a_short_job, registered
 from tests.kit.sqlite_books import everything, keep
 
@@ -34,7 +34,7 @@ class Kept:
             settings=RetentionSettings(
                 cleared_after_days=30.0, purged_after_days=7.0, sealed_after_seconds=HOUR_SECONDS
             ),
-            keep=Keeper(self.journal, clock=self.clock).take,
+            keep=BatchCommitter(self.journal, clock=self.clock).take,
             identity=self._identity,
         )
 

@@ -23,7 +23,7 @@ from pilotage.ports import JournalFull, StoreError
 from pilotage.service.core import Core
 from pilotage.service.errors import NotRunning, OperationRefused, Superseded
 from pilotage.service.jobs.driver import Driver
-from pilotage.service.journal.writer import Batch, Keeper, OwnRefused, Writer
+from pilotage.service.journal.writer import Batch, BatchCommitter, OwnRefused, Writer
 from pilotage.service.messages import Input, Outbox, Submit
 from tests.kit.served_book import WallClock
 from tests.kit.small_plans import bag, registered_of, site
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 20.0
 NOTE = msgspec.Raw(b'{"text":"by another"}')
 
 
-class Outside:
+class Handler:
     """Writes down what it is told, in order; one core from nothing."""
 
     def __init__(self, journal: SqliteJournal) -> None:
@@ -79,7 +79,7 @@ class Outside:
         self.told.append("end")
 
 
-class FullDisk(Keeper):
+class FullDisk(BatchCommitter):
     """A keeper that finds no room for as long as it is told so, and waits where it is told to."""
 
     full = False
@@ -92,7 +92,7 @@ class FullDisk(Keeper):
         self.gate.set()
         self.kept: list[str] = []  # jobs of what was written, in order
 
-    def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+    def commit_together(self, batches: Sequence[Batch]) -> list[Receipt]:
         self.came.release()
         assert self.gate.wait(PATIENCE_SECONDS)
         if self.full:
@@ -100,7 +100,7 @@ class FullDisk(Keeper):
             self.full = self.refused < 2
             raise JournalFull("no room")
         self.kept += [one.event.job or "" for batch in batches for one in batch.checked]
-        return super().keep_together(batches)
+        return super().commit_together(batches)
 
 
 class Set:
@@ -110,9 +110,9 @@ class Set:
         self.journal = SqliteJournal(folder)
         self.keeper = FullDisk(self.journal)
         self.writer = Writer(self.keeper)
-        self.outside = Outside(self.journal)
+        self.handler = Handler(self.journal)
         self.clock = SetClock()
-        self.driver = Driver(writer=self.writer, clock=self.clock, outside=self.outside)
+        self.driver = Driver(writer=self.writer, clock=self.clock, handler=self.handler)
 
 
 class SetClock(WallClock):
@@ -127,7 +127,7 @@ class SetClock(WallClock):
 @contextmanager
 def running(folder: Path, **settings: float) -> Iterator[Set]:
     parts = Set(folder)
-    parts.outside.settings = msgspec.structs.replace(parts.outside.settings, **settings)
+    parts.handler.settings = msgspec.structs.replace(parts.handler.settings, **settings)
     parts.writer.start()
     try:
         parts.driver.start()
@@ -157,28 +157,28 @@ def test_a_job_is_answered_when_it_is_in_the_book_and_its_pilot_is_asked_for_aft
         row = parts.journal.job("j")
         assert row is not None
         assert row.accepted_at is not None
-        assert parts.outside.acted.wait(PATIENCE_SECONDS)
-        assert any(isinstance(effect, SubmitPilot) for effect in parts.outside.effects)
-        assert parts.outside.told[:2] == ["JobRegistered", "JobAccepted"]
+        assert parts.handler.acted.wait(PATIENCE_SECONDS)
+        assert any(isinstance(effect, SubmitPilot) for effect in parts.handler.effects)
+        assert parts.handler.told[:2] == ["JobRegistered", "JobAccepted"]
 
 
 def test_what_is_in_the_book_and_has_not_been_let_out_can_be_waited_for_and_by_nobody_cancelled(tmp_path: Path) -> None:
     with running(tmp_path) as parts:
         submit(parts)
         parts.driver.ask(lambda engine: None).result(PATIENCE_SECONDS)
-        parts.outside.wrote.clear()
-        parts.outside.gate.clear()
+        parts.handler.wrote.clear()
+        parts.handler.gate.clear()
         held = parts.driver.operate(Hold(job="j"))
-        assert parts.outside.wrote.wait(PATIENCE_SECONDS)
+        assert parts.handler.wrote.wait(PATIENCE_SECONDS)
         row = parts.journal.job("j")
         assert row is not None
         assert row.held
-        leaving = parts.driver.leaving
-        assert leaving is not None
-        assert not leaving.cancel()
-        assert not leaving.done()
-        parts.outside.gate.set()
-        leaving.result(PATIENCE_SECONDS)
+        pending = parts.driver.pending_effects
+        assert pending is not None
+        assert not pending.cancel()
+        assert not pending.done()
+        parts.handler.gate.set()
+        pending.result(PATIENCE_SECONDS)
         assert held.done()
         assert parts.driver.alive
 
@@ -192,12 +192,12 @@ def test_who_waits_while_there_is_no_room_or_until_the_end_is_let_go(tmp_path: P
         parts.keeper.gate.clear()
         held = parts.driver.operate(Hold(job="j"))
         assert parts.keeper.came.acquire(timeout=PATIENCE_SECONDS)
-        leaving = parts.driver.leaving
-        assert leaving is not None
+        pending = parts.driver.pending_effects
+        assert pending is not None
         parts.keeper.gate.set()
-        leaving.result(PATIENCE_SECONDS)  # it is not in the book, and nothing follows from it
+        pending.result(PATIENCE_SECONDS)  # it is not in the book, and nothing follows from it
         held.result(PATIENCE_SECONDS)
-    assert parts.driver.leaving is None
+    assert parts.driver.pending_effects is None
 
 
 def test_a_refusal_fails_the_future_with_its_code(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_steps_are_written_and_let_out_in_their_order_also_when_the_first_finds_
         second.result(PATIENCE_SECONDS)
         assert first.done()
         assert [job for job in parts.keeper.kept if job in "jk"] == ["j", "k"]
-        assert parts.outside.told[-2:] == ["Held", "Held"]
+        assert parts.handler.told[-2:] == ["Held", "Held"]
 
 
 def test_what_an_agent_says_again_and_again_while_nothing_can_be_written_waits_once(
@@ -280,9 +280,9 @@ def test_what_an_agent_says_again_and_again_while_nothing_can_be_written_waits_o
 def test_a_clock_that_is_set_back_does_not_let_the_engine_sleep(tmp_path: Path) -> None:
     with running(tmp_path, submit_again_seconds=0.2) as parts:
         submit(parts)
-        assert parts.outside.acted.wait(PATIENCE_SECONDS)
+        assert parts.handler.acted.wait(PATIENCE_SECONDS)
         parts.clock.set_by = -3600.0
-        asked = parts.outside.effects
+        asked = parts.handler.effects
         wait_until(lambda: len(asked) > 2, lambda: f"it was asked for {len(asked)} times", seconds=PATIENCE_SECONDS)
 
 
@@ -312,7 +312,7 @@ def test_logs_are_kept_before_the_agent_is_answered(tmp_path: Path) -> None:
     text = LogText(ref=AttemptRef("j", "1.1.1", 1), stream="stdout", head="a log")
     with running(tmp_path) as parts:
         parts.driver.exchange(said(1, logs=(text,), leaving="now")).result(PATIENCE_SECONDS)
-        told = parts.outside.told
+        told = parts.handler.told
         assert told.index("a log") < told.index("reply 1")
 
 
@@ -323,7 +323,7 @@ def test_logs_of_what_an_agent_never_ran_are_left_out_one_by_one(tmp_path: Path)
     with running(tmp_path) as parts:
         logs = tuple(text(package) for package in ("1.1.2", "x", "1.1.9", "1.1.1"))
         parts.driver.exchange(said(1, logs=logs, leaving="now")).result(PATIENCE_SECONDS)
-        assert [word for word in parts.outside.told if word.startswith("of ")] == ["of 1.1.1"]
+        assert [word for word in parts.handler.told if word.startswith("of ")] == ["of 1.1.1"]
         assert parts.driver.alive
 
 
@@ -335,12 +335,12 @@ def test_whoever_waits_at_the_end_is_told_and_later_ones_are_refused(tmp_path: P
             with pytest.raises(NotRunning):
                 future.result(PATIENCE_SECONDS)
         assert not parts.driver.alive
-        assert parts.outside.told[-1] == "end"
+        assert parts.handler.told[-1] == "end"
 
 
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     parts = Set(tmp_path)
-    parts.outside.fault = LookupError("no such expansion")
+    parts.handler.fault = LookupError("no such expansion")
     with pytest.raises(LookupError, match="no such expansion"):
         parts.driver.start()
     parts.journal.close()
@@ -352,7 +352,7 @@ def test_a_decision_that_the_book_refuses_ends_the_engine_and_is_never_answered(
         n = parts.driver.ask(lambda engine: engine.state.log.next_number).result(PATIENCE_SECONDS)
         # Somebody else has written under the next number, as a service does that has taken the book over.
         taken = Event(source="service", stream=ENGINE_STREAM, n=n, type="Noted", time=1.0, data=NOTE)
-        assert not Keeper(parts.journal, clock=WallClock()).take([taken]).refused
+        assert not BatchCommitter(parts.journal, clock=WallClock()).take([taken]).refused
         asked = parts.driver.operate(Hold(job="j"))
         with pytest.raises(NotRunning, match="the service has stopped: the book refuses 1 of 1 events") as told_why:
             asked.result(PATIENCE_SECONDS)
@@ -368,13 +368,13 @@ def test_a_decision_that_the_book_refuses_ends_the_engine_and_is_never_answered(
 
 def test_nothing_of_a_batch_is_kept_when_one_of_its_own_events_is_refused(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path)
-    keeper = Keeper(journal, clock=WallClock())
+    keeper = BatchCommitter(journal, clock=WallClock())
     taken = Event(source="service", stream=ENGINE_STREAM, n=2, type="Noted", time=1.0, data=NOTE)
     keeper.take([taken])
     position = journal.position()
     others = [msgspec.structs.replace(taken, n=n, time=2.0) for n in (1, 2, 3)]
     checked, _ = keeper.codec.check_all(others)
     with pytest.raises(OwnRefused):
-        keeper.keep_together([Batch(checked, own=True)])
+        keeper.commit_together([Batch(checked, own=True)])
     assert journal.position() == position
     journal.close()

@@ -18,7 +18,7 @@ from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.ports import SeenAtSite, SiteUnreachable
 from pilotage.service.jobs.runner import Runner
-from pilotage.service.journal.writer import Keeper, Writer
+from pilotage.service.journal.writer import BatchCommitter, Writer
 from pilotage.service.messages import Submit
 from tests.kit.earlier_work import Place, place
 from tests.kit.served_book import WallClock
@@ -89,7 +89,7 @@ def here(tmp_path: Path) -> Iterator[Place]:
 @contextmanager
 def runner_of(here: Place, **accesses: Hanging) -> Iterator[Runner]:
     codec = Codec()
-    writer = Writer(Keeper(here.journal, clock=WallClock(), codec=codec))
+    writer = Writer(BatchCommitter(here.journal, clock=WallClock(), codec=codec))
     writer.start()
     made = Runner(
         journal=here.journal,

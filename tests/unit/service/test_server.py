@@ -20,7 +20,7 @@ from pilotage.service import server
 from pilotage.service.announcement import left_behind
 from pilotage.service.http import watchdogs
 from pilotage.service.http import watchdogs as idling
-from pilotage.service.http.backend import Running
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.listener import Listener, PlainHttp
 from tests.kit.running_jobs import FakeJobs
 from tests.kit.served_book import WallClock, access_of
@@ -33,8 +33,8 @@ def serve(
 ) -> int | None:
     """Serve until the listener ends, with a stand-in for what runs jobs."""
 
-    def make(journal: Journal, **_: Any) -> Running:
-        return Running(jobs, journal=journal, plan=lambda _: RunPlan(job="p", packages=1, would_run=1, there=0))
+    def make(journal: Journal, **_: Any) -> JobBackend:
+        return JobBackend(jobs, journal=journal, plan=lambda _: RunPlan(job="p", packages=1, would_run=1, there=0))
 
     return server.serve(
         settings=Settings(service=ServiceSettings(port=0, **service)),
@@ -43,7 +43,7 @@ def serve(
         access=access_of(),
         token_file=folder / "token",
         clock=WallClock(),
-        make_running=make,
+        make_backend=make,
         idle_seconds=1000.0,
     )
 

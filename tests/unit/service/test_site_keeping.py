@@ -16,8 +16,8 @@ from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.ports import SiteAccess, SiteUnreachable
-from pilotage.service.sites.config_watch import Placed, SitesFileWatcher, ways_to
-from pilotage.service.sites.pool import Prober, Way
+from pilotage.service.sites.config_watch import ConfiguredSite, SitesFileWatcher, connect_sites
+from pilotage.service.sites.pool import Prober, SiteConnection
 from tests.kit.pilots import wait_until
 
 LYON = "  - {name: lyon, kind: slurm}\n"
@@ -29,7 +29,7 @@ class Changed:
 
     def __init__(self) -> None:
         self.sites: list[str] = []
-        self.ways: list[str] = []
+        self.connections: list[str] = []
         self.renewed: list[str] = []
         self.formers: list[str] = []
         self.looks = 0
@@ -38,15 +38,15 @@ class Changed:
     def change_sites(
         self,
         sites: Sequence[Site],
-        ways: Mapping[str, Way],
+        connections: Mapping[str, SiteConnection],
         *,
         renewed: Collection[str] = (),
-        formers: Mapping[str, Way] | None = None,
+        formers: Mapping[str, SiteConnection] | None = None,
     ) -> None:
         if self.surprises:
             raise self.surprises.pop()
         self.sites = [site.name for site in sites]
-        self.ways += sorted(ways)
+        self.connections += sorted(connections)
         self.renewed, self.formers = sorted(renewed), sorted(formers or {})
 
     def release_sites(self) -> None:
@@ -76,15 +76,15 @@ class House:
         self.made: list[Access] = []
         self.write(*sites)
         reader = SitesReader(lambda: self.file, self.arranged)
-        self.keeper = SitesFileWatcher(reader, self.runner, placed=reader.changed() or ())
+        self.keeper = SitesFileWatcher(reader, self.runner, configured=reader.changed() or ())
 
     def write(self, *sites: str) -> None:
         self.file.write_text("".join(["pilotage: 1\nsites:", "\n" if sites else " []\n", *sites]))
 
-    def arranged(self, entries: Sequence[SiteEntry]) -> list[Placed]:
+    def arranged(self, entries: Sequence[SiteEntry]) -> list[ConfiguredSite]:
         if self.surprises:
             raise self.surprises.pop()
-        return [Placed(site=site_of(each), entry=each, make=partial(self.make, each.name)) for each in entries]
+        return [ConfiguredSite(site=site_of(each), entry=each, make=partial(self.make, each.name)) for each in entries]
 
     def make(self, name: str) -> SiteAccess:
         if name in self.unmade:
@@ -101,11 +101,11 @@ def test_sites_come_go_and_change_with_their_file(tmp_path: Path) -> None:
     house = House(tmp_path, LYON)
     assert (house.look(), [*house.keeper.known.entries]) == ([], ["lyon"])  # nothing has changed
     house.write(LYON, FARM)
-    assert (house.look(), house.runner.ways) == (["lyon", "farm"], ["farm"])
+    assert (house.look(), house.runner.connections) == (["lyon", "farm"], ["farm"])
     house.write(LYON.replace("slurm", "slurm, queue: long"), FARM)
-    assert (house.look(), house.runner.ways) == (["lyon", "farm"], ["farm", "lyon"])
+    assert (house.look(), house.runner.connections) == (["lyon", "farm"], ["farm", "lyon"])
     house.write(FARM)
-    assert (house.look(), house.runner.ways) == (["farm"], ["farm", "lyon"])
+    assert (house.look(), house.runner.connections) == (["farm"], ["farm", "lyon"])
     assert [*house.keeper.known.entries] == ["farm"]
 
 
@@ -126,7 +126,7 @@ def test_what_an_entry_says_of_pilots_renews_them_and_another_batch_system_is_lo
     house = House(tmp_path, LYON)
     house.write(f"  - {{name: lyon, {changed}}}\n")
     house.look()
-    assert (house.runner.ways, house.runner.renewed, house.runner.formers) == (["lyon"], renewed, formers)
+    assert (house.runner.connections, house.runner.renewed, house.runner.formers) == (["lyon"], renewed, formers)
 
 
 def test_an_agent_of_its_own_looks_after_the_batch_system_that_its_entry_named_before(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_an_agent_of_its_own_looks_after_the_batch_system_that_its_entry_named_b
 def test_a_comment_changes_nothing(tmp_path: Path) -> None:
     house = House(tmp_path, LYON)
     house.write(LYON, "  # no more\n")
-    assert (house.look(), house.runner.ways) == ([], [])
+    assert (house.look(), house.runner.connections) == ([], [])
 
 
 def test_a_faulty_file_keeps_the_sites_and_says_so_once_in_the_log(
@@ -223,7 +223,7 @@ def test_a_fault_that_is_over_is_told_no_more_though_the_file_is_as_before(tmp_p
     house.look()
     assert "a moment" in house.keeper.known.fault
     house.file = before
-    assert (house.look(), house.keeper.known.fault, house.runner.ways) == ([], "", [])
+    assert (house.look(), house.keeper.known.fault, house.runner.connections) == ([], "", [])
 
 
 def test_a_service_does_not_begin_with_a_site_that_cannot_be_and_says_which() -> None:
@@ -232,12 +232,12 @@ def test_a_service_does_not_begin_with_a_site_that_cannot_be_and_says_which() ->
     def refuse() -> SiteAccess:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    placed = [
-        Placed(site=Site(name="lyon"), make=lambda: cast("SiteAccess", made[0])),
-        Placed(site=Site(name="farm"), make=refuse),
+    configured = [
+        ConfiguredSite(site=Site(name="lyon"), make=lambda: cast("SiteAccess", made[0])),
+        ConfiguredSite(site=Site(name="farm"), make=refuse),
     ]
     with pytest.raises(PilotageError, match=r"farm.*No space left"):
-        ways_to(placed)
+        connect_sites(configured)
     assert made[0].closed
 
 
@@ -257,7 +257,7 @@ def test_a_file_that_is_gone_for_a_moment_is_waited_for(tmp_path: Path) -> None:
     house.write(LYON)
     house.look()
     house.look()
-    assert (house.runner.sites, house.runner.ways) == ([], [])
+    assert (house.runner.sites, house.runner.connections) == ([], [])
     house.file.unlink()
     house.look()
     house.look()
@@ -273,7 +273,7 @@ def test_it_looks_by_itself_and_a_surprise_does_not_end_that(tmp_path: Path) -> 
             raise surprises.pop()
 
     keeper = SitesFileWatcher(
-        SitesReader(lambda: house.file, house.arranged), house.runner, placed=(), look_seconds=0.01, besides=besides
+        SitesReader(lambda: house.file, house.arranged), house.runner, configured=(), look_seconds=0.01, besides=besides
     )
     keeper.start()
     try:

@@ -6,16 +6,16 @@ from typing import Literal
 
 from pilotage.model.exchange.operations import HibernateSite, SubmitAttempt, SubmitPilot, WakeSite
 from pilotage.model.exchange.reports import Gone, Noticed, SiteNoticed, Submitted
-from pilotage.reading.views import SiteReason, SiteStand
+from pilotage.reading.views import SiteReason, SiteStatus
 from pilotage.service.jobs.stall import stall_of
-from pilotage.service.messages import AskedOfSite
+from pilotage.service.messages import SiteOperationRequest
 from pilotage.service.sites.pool import unheard_at
 from pilotage.service.sites.status import status_of_site
 from tests.kit.small_engine import JOB, Small
 from tests.kit.small_plans import bag, kind, site
 
 
-def stand(small: Small) -> SiteStand:
+def stand(small: Small) -> SiteStatus:
     found = status_of_site(small.core.engine, "a")
     assert found is not None
     return found
@@ -52,7 +52,7 @@ def test_the_room_of_pilots_names_their_backlog() -> None:
 def test_a_site_that_was_woken_has_room_for_one_canary() -> None:
     with Small(site()) as small:
         for operation in (HibernateSite(site="a"), WakeSite(site="a")):
-            small.step(AskedOfSite(token=1, operation=operation))
+            small.step(SiteOperationRequest(token=1, operation=operation))
         small.answers.clear()
         assert (
             reason(small, "room").message
@@ -76,7 +76,7 @@ def test_a_site_that_sleeps_says_in_short_why_nothing_is_submitted_there() -> No
         assert stand(small).closed == "it hibernates after some dead starts"
         small.effects.clear()
     with Small(site()) as small:
-        small.step(AskedOfSite(token=1, operation=HibernateSite(site="a", message="new disks")))
+        small.step(SiteOperationRequest(token=1, operation=HibernateSite(site="a", message="new disks")))
         small.answers.clear()
         assert stand(small).closed == "it hibernates (by-hand): new disks"
 

@@ -396,7 +396,7 @@ def test_what_was_never_submitted_is_not_left_behind_where_the_last_call_fails(k
         cancelled = [CancelSubmitted(site="here", key=key) for key in keys]
         stop_within_a_call(work, SubmitPilot(site="here", key="two"), *cancelled)
     assert asked == keys  # also what was not: an earlier process may have submitted it
-    assert work.worker.behind == told
+    assert work.worker.left_behind == told
 
 
 def test_a_site_where_nothing_is_is_looked_at_more_seldom_until_something_is_wanted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pilotage.model.exchange.operations import Accepted, HibernateSite, Hold, Kill, ProbeSite, SubmitPilot
 from pilotage.model.exchange.reports import Gone, SiteSeen
 from pilotage.service.jobs.stall import JobStall, stall_of
-from pilotage.service.messages import AskedOfSite
+from pilotage.service.messages import SiteOperationRequest
 from tests.kit.small_engine import JOB, Small
 from tests.kit.small_plans import bag, kind, plan, site, stage
 
@@ -15,7 +15,7 @@ def stand(small: Small) -> JobStall:
 
 
 def put_to_sleep(small: Small, site: str, message: str) -> None:
-    [answer] = small.step(AskedOfSite(token=1, operation=HibernateSite(site=site, message=message))).answers
+    [answer] = small.step(SiteOperationRequest(token=1, operation=HibernateSite(site=site, message=message))).answers
     small.answers.remove(answer)
     assert isinstance(answer.outcome, Accepted)
 
@@ -186,7 +186,7 @@ def test_that_pilots_died_at_a_site_is_told_after_a_restart_too() -> None:
 
 def test_a_site_whose_probe_did_not_come_is_told_as_long_as_something_waits_that_it_could_run() -> None:
     with Small(site(), site("b")) as small:
-        small.step(AskedOfSite(token=1, operation=ProbeSite(site="b")))
+        small.step(SiteOperationRequest(token=1, operation=ProbeSite(site="b")))
         small.answers.clear()
         [probe] = small.take(SubmitPilot)
         small.step(Gone(site="b", key=probe.key, reason="failed", stderr="no python"))

@@ -20,7 +20,7 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.submission import Captured, Submission
 from pilotage.ports import NotOurs
 from pilotage.service.jobs.refusals import refusals
-from pilotage.service.jobs.submission import Prepared, SubmissionError, grow, prepare, recall
+from pilotage.service.jobs.submission import Prepared, SubmissionError, expand_late_stage, prepare, recall
 from pilotage.service.works.capture import INPUT_BYTES_MAX, INPUTS_MAX, DiskFiles, capture
 from tests.kit.earlier_work import Place, place
 from tests.kit.sqlite_books import keep
@@ -288,7 +288,7 @@ def test_late_stages_are_laid_out_and_recalled_in_their_order(here: Place) -> No
     expansion, plan = prepared.expansion, prepared.plan
     produced: dict[int, list[str]] = {0: ["part-b", "part-a"]}
     for n, stage in enumerate((2, 3), start=2):
-        expansion, plan, (told,) = grow(here.journal, expansion, stage=stage, produced=produced)
+        expansion, plan, (told,) = expand_late_stage(here.journal, expansion, stage=stage, produced=produced)
         data = msgspec.Raw(msgspec.json.encode(told))
         event = Event(source="service", stream="s", n=n, type="StageExpanded", time=2.0, job=prepared.job, data=data)
         keep(here.journal, [event])
@@ -308,7 +308,9 @@ def test_late_stages_are_laid_out_and_recalled_in_their_order(here: Place) -> No
 def test_a_stage_that_becomes_known_with_another_is_told_and_recalled(here: Place) -> None:
     prepared = here.prepare(LATE.replace("half-{part}-*", "half-{part}"))
     registered(here, prepared)
-    expansion, plan, told = grow(here.journal, prepared.expansion, stage=2, produced={0: ["part-b", "part-a"]})
+    expansion, plan, told = expand_late_stage(
+        here.journal, prepared.expansion, stage=2, produced={0: ["part-b", "part-a"]}
+    )
     assert [(each.stage, bool(each.lists)) for each in told] == [(2, True), (3, False)]
     events = [
         Event(
@@ -334,7 +336,7 @@ def test_a_stage_that_becomes_known_with_another_is_told_and_recalled(here: Plac
 def test_a_growth_that_cannot_be_is_told(here: Place) -> None:
     prepared = here.prepare(LATE.replace("half-{part}-*", "half-*"))
     with pytest.raises(DocumentError, match="two packages"):
-        grow(here.journal, prepared.expansion, stage=2, produced={0: ["part-a"], 1: ["part-a"]})
+        expand_late_stage(here.journal, prepared.expansion, stage=2, produced={0: ["part-a"], 1: ["part-a"]})
 
 
 def test_a_recall_looks_through_the_events_only_where_stages_were_late(

@@ -13,8 +13,8 @@ from pilotage.language import Expansion
 from pilotage.model.answers import PackageWords, parameters_text
 from pilotage.model.settings.settings import QuerySettings
 from pilotage.reading.access import Principal
-from pilotage.reading.queries import Reading
-from pilotage.service.jobs.package_names import COMMAND_CHARACTERS_MAX, Wording, outputs_line, words_of
+from pilotage.reading.queries import BookReader
+from pilotage.service.jobs.package_names import COMMAND_CHARACTERS_MAX, PackageNames, outputs_line, words_of
 from tests.kit.jobs import expanded
 
 SWEEP = """\
@@ -59,8 +59,8 @@ def test_a_command_is_cut_where_it_is_very_long() -> None:
     [("fit-0_1", "1.2.1"), ("all", "2.1.1"), ("part 2", "3.2.1"), ("fit-7_7", None), ("fit", None), ("none", None)],
 )
 def test_a_package_is_found_by_its_name(sweep: Expansion, name: str, place: str | None) -> None:
-    wording = Wording(None, lambda _: sweep)  # type: ignore[arg-type] # what is at work is asked of no journal
-    found = wording.find(JobRow(job_id=1, job="j", definition="x"), name)
+    package_names = PackageNames(None, lambda _: sweep)  # type: ignore[arg-type] # what is at work is asked of no journal
+    found = package_names.find(JobRow(job_id=1, job="j", definition="x"), name)
     assert (found.dotted if found is not None else None) == place
 
 
@@ -68,12 +68,14 @@ def test_every_package_is_found_by_the_name_that_it_is_told_by() -> None:
     expansion = expanded(
         "stages:\n  - {each: {i: 1..30}, run: 'x {i}'}\n  - {each: {a: 1..3, b: 1..4}, run: 'y {a} {b}'}\n"
     )
-    wording = Wording(None, lambda _: expansion)  # type: ignore[arg-type]
+    package_names = PackageNames(None, lambda _: expansion)  # type: ignore[arg-type]
     from pilotage.book.rows.rows import JobRow
 
     row = JobRow(job_id=1, job="j", definition="x")
     names = [expansion.name(number) for number in range(expansion.count)]
-    assert [wording.find(row, name) for name in names] == [expansion.id(number) for number in range(expansion.count)]
+    assert [package_names.find(row, name) for name in names] == [
+        expansion.id(number) for number in range(expansion.count)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +121,8 @@ def _conditions(sweep: Expansion, text: str, *, scopes: frozenset[str] = frozens
     """A query for packages as it is put to the book, by somebody who is called ann."""
     rows = _Rows(JobRow(job_id=1, job="j", owner="ann", definition="x"), JobRow(job_id=2, job="k", owner="bob"))
     journal: Any = rows
-    reading = Reading(
-        journal, clock=SystemClock(), settings=QuerySettings(), find=Wording(journal, lambda _: sweep).find
+    reading = BookReader(
+        journal, clock=SystemClock(), settings=QuerySettings(), find=PackageNames(journal, lambda _: sweep).find
     )
     principal = Principal(user="ann", scopes=scopes)
     return canonical(reading._asked(principal, text, target=Target.PACKAGES, cursor=None).query)

@@ -19,7 +19,14 @@ from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable
 from pilotage.service.errors import UnknownSite
 from pilotage.service.sites import worker
 from pilotage.service.sites.agent_worker import NOT_YET, AgentSettings
-from pilotage.service.sites.pool import LOOKS_MAX, SiteWorkers, Way, expected_at, has_something, ways_of
+from pilotage.service.sites.pool import (
+    LOOKS_MAX,
+    SiteConnection,
+    SiteWorkers,
+    expected_at,
+    has_activity,
+    split_connections,
+)
 from pilotage.service.sites.worker import unknown_at
 from tests.kit.small_engine import Small
 from tests.kit.small_plans import bag, site
@@ -83,9 +90,9 @@ class Heard(queue.Queue[AnyReport]):
 
 
 @contextmanager
-def working(**ways: Way) -> Iterator[tuple[SiteWorkers, Heard]]:
+def working(**connections: SiteConnection) -> Iterator[tuple[SiteWorkers, Heard]]:
     heard = Heard()
-    workers = SiteWorkers(ways, report=heard.take, expected=lambda _: [])
+    workers = SiteWorkers(connections, report=heard.take, expected=lambda _: [])
     workers.start()
     try:
         yield workers, heard
@@ -237,21 +244,21 @@ def test_the_agent_of_a_site_is_heard_where_there_is_one() -> None:
 
 def test_ways_are_told_apart() -> None:
     batch, settings = Batch(), AgentSettings(entry=SiteEntry(name="far", kind="slurm"))
-    assert ways_of({"lyon": batch, "far": settings}) == ({"lyon": batch}, {"far": settings})
+    assert split_connections({"lyon": batch, "far": settings}) == ({"lyon": batch}, {"far": settings})
 
 
 def test_pilots_and_bound_attempts_are_expected_from_when_the_batch_system_took_them_until_they_are_over() -> None:
     with Small(site("a", mode="bound"), site("b")) as small:
         small.submit(bag(1))
         [effect] = small.take(SubmitAttempt)
-        assert (expected_at("a", small.engine), has_something("a", small.engine)) == ([], True)
+        assert (expected_at("a", small.engine), has_activity("a", small.engine)) == ([], True)
         small.step(Submitted(site="a", key=effect.key, native_id="42"))
         assert expected_at("a", small.engine) == expected_at("a", small.restarted().engine) == [effect.key]
         agent = small.bound(effect)
         assert expected_at("a", small.engine) == [effect.key]
         agent.succeed("1.1.1")
         assert expected_at("a", small.engine) == []
-        assert (expected_at("b", small.engine), has_something("b", small.engine)) == ([], False)
+        assert (expected_at("b", small.engine), has_activity("b", small.engine)) == ([], False)
         agent.unread.clear()
 
 
@@ -320,8 +327,8 @@ def test_hundreds_of_sites_are_looked_at_a_few_at_once() -> None:
 def test_sites_that_hang_hold_up_neither_the_others_nor_the_end() -> None:
     hanging = [Looked(threading.Event()) for _ in range(2 * LOOKS_MAX)]
     plain = Looked()
-    ways = {f"s{number}": each for number, each in enumerate(hanging)}
-    with working(**ways, plain=plain) as (workers, heard):
+    connections = {f"s{number}": each for number, each in enumerate(hanging)}
+    with working(**connections, plain=plain) as (workers, heard):
         assert plain.looked.wait(WAIT_SECONDS)
         for number in range(20):  # what is wanted does not wait for the next look
             workers.want("plain", [SubmitPilot(site="plain", key=f"plain-{number}")])
@@ -336,7 +343,7 @@ def test_what_could_not_be_withdrawn_is_told_but_for_what_was_never_submitted() 
         submitted = SubmitPilot(site="lyon", key="lyon-2")
         workers.want("lyon", [*(CancelSubmitted(site="lyon", key=f"lyon-{n}") for n in (1, 2, 3)), submitted])
     told = "site lyon: 2 batch jobs are not cancelled: the site does not answer; the next service cancels what is left"
-    assert workers.behind == [told]
+    assert workers.left_behind == [told]
 
 
 class Queue(Batch):
@@ -392,4 +399,4 @@ def test_a_batch_system_of_before_that_does_not_answer_says_nothing_of_the_site(
     assert workers.owes("lyon")
     workers.stop()
     told = "site lyon: 1 batch job is not cancelled: the site does not answer; the next service cancels what is left"
-    assert (workers.behind, workers.said("lyon"), former.closed) == ([told], "", True)
+    assert (workers.left_behind, workers.said("lyon"), former.closed) == ([told], "", True)

@@ -15,7 +15,7 @@ from pilotage.book.query import EVERYTHING
 from pilotage.book.rows.ledger import Ledger
 from pilotage.model.errors import PilotageError
 from pilotage.ports import Journal, JournalError, JournalFull
-from pilotage.service.journal.writer import Batch, Keeper, Writer, WriterBusy, WriterStopped
+from pilotage.service.journal.writer import Batch, BatchCommitter, Writer, WriterBusy, WriterStopped
 from tests.kit.served_book import WallClock, event, registered, sqlite_journal
 
 ANSWER_SECONDS = 30
@@ -30,7 +30,7 @@ def note(n: int, stream: str = "test") -> dict[str, Any]:
     return event(n, "Noted", {"text": str(n)}, stream=stream)
 
 
-class GatedKeeper(Keeper):
+class GatedKeeper(BatchCommitter):
     """A keeper that begins a group only when the test lets it, and remembers how many batches each had."""
 
     def __init__(self, journal: Journal) -> None:
@@ -40,13 +40,13 @@ class GatedKeeper(Keeper):
         self.groups: list[int] = []
         self.faults: list[Exception] = []
 
-    def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+    def commit_together(self, batches: Sequence[Batch]) -> list[Receipt]:
         self.entered.release()
         assert self.gate.acquire(timeout=ANSWER_SECONDS)
         self.groups.append(len(batches))
         if self.faults:
             raise self.faults.pop(0)
-        return super().keep_together(batches)
+        return super().commit_together(batches)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_listener_that_fails_neither_ends_the_writer_nor_keeps_answers_back(
     def broken(jobs: Iterable[str]) -> None:
         raise ValueError("the bell is broken")
 
-    writer = Writer(Keeper(journal, clock=WallClock()), committed=broken)
+    writer = Writer(BatchCommitter(journal, clock=WallClock()), committed=broken)
     writer.start()
     assert [each.kept for each in receipts([writer.submit(batch(note(1))), writer.submit(batch(note(2)))])] == [1, 1]
     writer.stop()
@@ -259,15 +259,15 @@ def test_commits_are_told_with_their_jobs_before_the_answers(journal: Journal) -
 
 
 def test_a_sealed_job_is_brought_back_for_the_whole_group(journal: Journal) -> None:
-    keeper = Keeper(journal, clock=WallClock())
+    keeper = BatchCommitter(journal, clock=WallClock())
     ends = event(2, "CancelAccepted", job="j")
-    keeper.keep_together([batch(registered(1, "j"), ends)])
+    keeper.commit_together([batch(registered(1, "j"), ends)])
     journal.seal("j")
     sealed = journal.job("j")
     assert sealed is not None
     assert sealed.place == "sealed"
     late = event(3, "Tagged", {"name": "late", "value": "1"}, job="j")
-    assert [each.kept for each in keeper.keep_together([batch(note(1, "other")), batch(late)])] == [1, 1]
+    assert [each.kept for each in keeper.commit_together([batch(note(1, "other")), batch(late)])] == [1, 1]
     live = journal.job("j")
     assert live is not None
     assert live.place == "live"
@@ -281,15 +281,15 @@ def test_a_group_is_kept_whole_or_not_at_all(journal: Journal) -> None:
         if len(seen) == 2:
             raise JournalFull("no room")
 
-    keeper = Keeper(journal, clock=WallClock(), within=[fails_at_the_second])
+    keeper = BatchCommitter(journal, clock=WallClock(), within=[fails_at_the_second])
     batches = [
         batch(registered(1, "j"), event(2, "JobAccepted", job="j")),
         batch(event(3, "AttemptCreated", {"site": "lyon"}, job="j", package="1.1.1", attempt=1)),
     ]
     with pytest.raises(JournalFull):
-        keeper.keep_together(batches)
+        keeper.commit_together(batches)
     assert (journal.position(), journal.job("j")) == (0, None)
-    assert [(each.position, each.kept) for each in keeper.keep_together(batches)] == [(2, 2), (3, 1)]
+    assert [(each.position, each.kept) for each in keeper.commit_together(batches)] == [(2, 2), (3, 1)]
     job = journal.job("j")
     assert job is not None
     assert (job.ready, job.waiting) == (1, 3)

@@ -22,7 +22,7 @@ from pilotage.model.events.payloads import (
 )
 from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import JournalError, JournalFull
-from pilotage.service.journal.writer import Keeper
+from pilotage.service.journal.writer import BatchCommitter
 from pilotage.simulator.world.journal import SimulatedJournal
 from tests.kit.events import START, StandingClock, Stream, a_short_job, cut, random_history, registered, shape
 
@@ -193,7 +193,7 @@ def test_a_core_that_starts_reads_the_same_as_from_a_book_on_disk(tmp_path: Path
             clock.at += 1.0
             made.append(checked(batch), clock.at)
             made.sync()
-            Keeper(disk, clock=clock).take(batch)
+            BatchCommitter(disk, clock=clock).take(batch)
         assert made.position() == disk.position()
         assert made.live_jobs() == disk.live_jobs()
         for name in ("job-1", "job-2", "job-3", "done"):

@@ -13,7 +13,7 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import Accepted, AnyOperation, Hold, Refused, Release
 from pilotage.model.exchange.reports import Gone
 from pilotage.model.jobs.plan import Template
-from pilotage.service.messages import Answer, Asked, Submit
+from pilotage.service.messages import Answer, OperationRequest, Submit
 from pilotage.simulator.world.clock import Schedule
 from pilotage.simulator.world.faults import FaultBox, Faults
 from pilotage.simulator.world.jobs import Definitions, JobSketch, LineSketch, StageSketch
@@ -122,9 +122,9 @@ def test_some_messages_are_never_lost(*, loses: bool, arrives: int) -> None:
 
 @pytest.mark.parametrize("doubles, arrives", [(True, 2), (False, 1)])
 def test_some_messages_are_never_doubled(*, doubles: bool, arrives: int) -> None:
-    schedule, box, arrived = Schedule(), FaultBox(Faults(message_duplicated=1.0), Dice(1)), list[Asked]()
+    schedule, box, arrived = Schedule(), FaultBox(Faults(message_duplicated=1.0), Dice(1)), list[OperationRequest]()
     network = Network(schedule, box, Dice(1), Fixed(0.5))
-    asked = Asked(token=3, operation=Hold(job="j", message="wait"))
+    asked = OperationRequest(token=3, operation=Hold(job="j", message="wait"))
     network.send(asked, arrived.append, doubles=doubles)
     schedule.run(until=1000.0)
     assert arrived == [asked] * arrives
@@ -139,7 +139,7 @@ class Desk:
     def __init__(self, **faults: float) -> None:
         self.schedule = Schedule()
         self.box = FaultBox(Faults(**faults), Dice(1))
-        self.asked: list[Asked | Submit] = []
+        self.asked: list[OperationRequest | Submit] = []
         self.told: list[object] = []
         self.user = User(
             schedule=self.schedule,
@@ -151,7 +151,7 @@ class Desk:
             answered=self,
         )
 
-    def ask(self, message: Asked | Submit, *, at_once: bool) -> None:
+    def ask(self, message: OperationRequest | Submit, *, at_once: bool) -> None:
         self.asked.append(message)
 
     def on_submitted(self, job: str, outcome: Accepted | Refused, now: float) -> None:
@@ -179,13 +179,13 @@ class Desk:
     def run(self, seconds: float) -> None:
         self.schedule.run(until=self.schedule.now + seconds)
 
-    def answer(self, message: Asked | Submit, *, accepted: bool) -> None:
+    def answer(self, message: OperationRequest | Submit, *, accepted: bool) -> None:
         outcome = Accepted(operation=1, events=1) if accepted else Refused(code="job-over", message="no")
         self.user.hear(Answer(token=message.token, outcome=outcome))
 
 
-def releases(desk: Desk) -> list[Asked]:
-    return [each for each in desk.asked if isinstance(each, Asked) and isinstance(each.operation, Release)]
+def releases(desk: Desk) -> list[OperationRequest]:
+    return [each for each in desk.asked if isinstance(each, OperationRequest) and isinstance(each.operation, Release)]
 
 
 def test_what_a_user_does_counts_only_once_it_is_accepted() -> None:
@@ -206,7 +206,7 @@ def test_a_user_who_rambles_says_more_than_the_book_takes() -> None:
     for _ in range(20):
         desk.happen("AttemptCreated", site="lyon")
     desk.run(5.0)
-    holds = [each.operation for each in desk.asked if isinstance(each, Asked)]
+    holds = [each.operation for each in desk.asked if isinstance(each, OperationRequest)]
     lengths = [len(each.message) for each in holds if isinstance(each, Hold)]
     assert min(lengths) < 16_384 < max(lengths)
     desk.answer(desk.asked[0], accepted=True)

@@ -31,7 +31,7 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.resources import AMOUNT_UNKNOWN, NAMES, Amounts, Capacity, Demand
 from pilotage.model.sites.entry import SiteEntry, site_of
-from pilotage.ports import SeenAtSite, SiteSurroundings, SiteUnreachable, SubmissionRefused
+from pilotage.ports import SeenAtSite, SiteContext, SiteUnreachable, SubmissionRefused
 
 GRACE_SECONDS = 10.0
 OVERDUE_SECONDS = 5.0  # a pilot that outlives its grace period by so long is killed
@@ -353,7 +353,7 @@ def _last_lines(file: Path) -> str:
         return ""
 
 
-def local_access(entry: SiteEntry, around: SiteSurroundings) -> LocalSite:
+def local_access(entry: SiteEntry, around: SiteContext) -> LocalSite:
     """A site of the kind `local`: this computer under another name."""
     return LocalSite(
         LocalSettings(

@@ -237,7 +237,7 @@ def shown_name(name: str) -> str:
 # --- checking ---------------------------------------------------------------------------------------------------------
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `check`. What an error prevented is None."""
 
     file: str  # its name, printable
@@ -263,7 +263,7 @@ _NOT_IN_JSON = ("file", "late", "losses")
 
 def check(
     source: str | None, *, source_format: Format | None = None, parameters: Mapping[str, Any] | None = None
-) -> Verdict:
+) -> CheckResult:
     """Read, check and expand a document, the current folder's for None, and count its parts."""
     from pilotage.language import DiskFolder
     from pilotage.language.drawing.file_count import count_files
@@ -289,12 +289,12 @@ def check(
             "critical_path_seconds": expansion.critical_path_seconds(),
             "late": expansion.late,
         }
-    return Verdict(
+    return CheckResult(
         file=loaded.report.file, valid=not errors, errors=errors, warnings=warnings, losses=len(loaded.losses), **known
     )
 
 
-def verdict_json(verdict: Verdict) -> str:
+def check_json(verdict: CheckResult) -> str:
     """The result as the JSON object that other programs rely on."""
     found = {name: getattr(verdict, name) for name in verdict.__struct_fields__ if name not in _NOT_IN_JSON}
     for name in ("errors", "warnings"):

@@ -38,13 +38,13 @@ class BookedJobs:
         return EarlierOutputs(found[0], sorted(name for name in found[1] if matches(pattern, name)))
 
     def _ask(self, job: str) -> tuple[str, list[str]] | None:
-        from pilotage.app.service.offline import look_at
+        from pilotage.app.service.offline import server_or_book
         from pilotage.client.jobs import Jobs
 
         address = nearest_address(self._folder)
         if address is None:
             return None
-        with look_at(address) as server:
+        with server_or_book(address) as server:
             found = _job(server, job)
             if found is None:
                 return None

@@ -49,7 +49,7 @@ _BRACES = re.compile(r"\{(?:\.|/|//|/\.|#)?\}|[{}]")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class MapRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A mapping: a command over items; or, without a command, items that are commands themselves."""
 
     command: str | None = None
@@ -59,9 +59,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     shell: bool = False
 
 
-def mapped(asked: Asked, *, folder: Path) -> LoadedJob:
+def map_job(request: MapRequest, *, folder: Path) -> LoadedJob:
     """The job of a mapping, checked and expanded; raises `PilotageError` if it is empty or faulty."""
-    definition = definition_of(asked, folder=folder)
+    definition = definition_of(request, folder=folder)
     report = Report("map")
     expansion = expand(definition, RecordingLists(DiskFolder(folder)), report)
     if expansion is None or report.errors:
@@ -69,34 +69,38 @@ def mapped(asked: Asked, *, folder: Path) -> LoadedJob:
     return LoadedJob(definition, expansion, (), (), "yaml")
 
 
-def definition_of(asked: Asked, *, folder: Path) -> Definition:
+def definition_of(request: MapRequest, *, folder: Path) -> Definition:
     """The definition: one stage, with a package for each item."""
-    if not asked.items:
+    if not request.items:
         raise PilotageError("there are no items to run the command for", next_step="name files or other items")
-    command = asked.command
-    lines = _commands(asked, folder) if command is None else _over_items(asked, command, folder)
-    first = asked.items[0] if command is None else command
-    return Definition(job=asked.job or _job_name(first), stages=(Stage(name=NAME_DEFAULT, lines=tuple(lines)),))
+    command = request.command
+    lines = _commands(request, folder) if command is None else _over_items(request, command, folder)
+    first = request.items[0] if command is None else command
+    return Definition(job=request.job or _job_name(first), stages=(Stage(name=NAME_DEFAULT, lines=tuple(lines)),))
 
 
 # --- one command over items -------------------------------------------------------------------------------------------
 
 
-def _over_items(asked: Asked, command: str, folder: Path) -> list[Line]:
+def _over_items(request: MapRequest, command: str, folder: Path) -> list[Line]:
     if not command.strip():
         raise PilotageError("the command is empty", next_step="say what to run, such as: pilotage map 'wc {}' *.txt")
     command = command if _replaced(command) != _protected(command) else f"{command} {{}}"
     # The number of an item is its place in the list, whichever line it is in.
-    found = [(number, *_placed(item, folder)) for number, item in enumerate(asked.items, 1)]
+    found = [(number, *_placed(item, folder)) for number, item in enumerate(request.items, 1)]
     parts = ([each for each in found if each[2]], [each for each in found if not each[2]])
-    return [_line(asked, command, part, folder=folder, takes=part[0][2]) for part in parts if part]
+    return [_line(request, command, part, folder=folder, takes=part[0][2]) for part in parts if part]
 
 
-def _line(asked: Asked, command: str, part: Sequence[tuple[int, str, bool]], *, folder: Path, takes: bool) -> Line:
+def _line(
+    request: MapRequest, command: str, part: Sequence[tuple[int, str, bool]], *, folder: Path, takes: bool
+) -> Line:
     values = tuple(item for _, item, _ in part)
     inputs = ((InputFile(name="{item}"),) if takes else ()) + _named_in(command, folder)
-    outputs = tuple(OutputFile(name=_replaced(name)) for name in asked.outputs) or (OutputFile(expression=EVERYTHING),)
-    if asked.shell:
+    outputs = tuple(OutputFile(name=_replaced(name)) for name in request.outputs) or (
+        OutputFile(expression=EVERYTHING),
+    )
+    if request.shell:
         binary = Binary(shell=_replaced(command), inputs=inputs, outputs=outputs)
     else:
         binary = Binary(run=tuple(map(_replaced, _words(command))), inputs=inputs, outputs=outputs)
@@ -138,17 +142,17 @@ def _placed(item: str, folder: Path) -> tuple[str, bool]:
 # --- commands, one on each line ---------------------------------------------------------------------------------------
 
 
-def _commands(asked: Asked, folder: Path) -> list[Line]:
-    if asked.outputs:
+def _commands(request: MapRequest, folder: Path) -> list[Line]:
+    if request.outputs:
         raise PilotageError(
             "different commands make different files", subject="--output", next_step="leave it out: all are taken"
         )
-    return [Line(packages=(_package(_own_command(command, asked, folder)),)) for command in asked.items]
+    return [Line(packages=(_package(_own_command(command, request, folder)),)) for command in request.items]
 
 
-def _own_command(command: str, asked: Asked, folder: Path) -> Binary:
+def _own_command(command: str, request: MapRequest, folder: Path) -> Binary:
     inputs, outputs = _named_in(command, folder), (OutputFile(expression=EVERYTHING),)
-    if asked.shell:
+    if request.shell:
         return Binary(shell=_protected(command), inputs=inputs, outputs=outputs)
     return Binary(run=tuple(map(_protected, _words(command))), inputs=inputs, outputs=outputs)
 

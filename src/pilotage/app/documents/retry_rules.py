@@ -46,7 +46,7 @@ class RuleLine(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Alone(msgspec.Struct, frozen=True, kw_only=True):
+class OneSiteOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of the same failures with only one site, until the package is given up."""
 
     attempts: int
@@ -54,17 +54,17 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
     cause: AbortCause | None
 
 
-class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
+class RetryForecast(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to packages with the same rules and demands after each failure of a kind."""
 
     activities: tuple[str, ...]  # none: any package without rules of its own
     attempts_max: int
     answers: tuple[Verdict, ...]
     bounded: str = ""  # what limits retries that the default table does not count
-    alone: Alone | None = None  # if that differs, and the number of sites is not given
+    alone: OneSiteOutcome | None = None  # if that differs, and the number of sites is not given
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class FailureCase(msgspec.Struct, frozen=True, kw_only=True):
     """A possible failure, and how often it occurs."""
 
     reason: str = UNTOLD_REASON
@@ -129,62 +129,62 @@ def rules_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def foresee(asked: Asked) -> Foreseen:
+def forecast_retries(request: FailureCase) -> RetryForecast:
     """What happens to a package without rules of its own."""
-    _known(asked.reason, RULES)
-    return _foreseen((), Retry(), Demand(), asked)
+    _known(request.reason, RULES)
+    return _foreseen((), Retry(), Demand(), request)
 
 
-def foresee_document(loaded: LoadedJob, asked: Asked, *, package: str = "") -> list[Foreseen]:
+def forecast_document(loaded: LoadedJob, request: FailureCase, *, package: str = "") -> list[RetryForecast]:
     """What happens to each kind of package in a document, or to the named one."""
     expansion = loaded.expansion
     templates = plan_of(expansion).templates
     chosen = [_position(expansion, package)] if package else list(range(len(templates)))
-    _known(asked.reason, {*RULES, *_own_reasons(expansion.blocks[at].package for at in chosen)})
+    _known(request.reason, {*RULES, *_own_reasons(expansion.blocks[at].package for at in chosen)})
     alike: dict[tuple[Retry, Demand], list[str]] = {}
     for at in chosen:
         template: Template = templates[at]
         names = alike.setdefault((template.retry, template.demand), [])
         if template.activity not in names:
             names.append(template.activity)
-    return [_foreseen(tuple(names), retry, demand, asked) for (retry, demand), names in alike.items()]
+    return [_foreseen(tuple(names), retry, demand, request) for (retry, demand), names in alike.items()]
 
 
-def _foreseen(activities: tuple[str, ...], retry: Retry, demand: Demand, asked: Asked) -> Foreseen:
-    answers = _answers(retry, demand, asked, times=asked.times, sites=asked.sites)
+def _foreseen(activities: tuple[str, ...], retry: Retry, demand: Demand, request: FailureCase) -> RetryForecast:
+    answers = _answers(retry, demand, request, times=request.times, sites=request.sites)
     name, row = row_of(answers[0].rule)
     is_default = name == answers[0].rule  # a rule of its own is not a reason
-    return Foreseen(
+    return RetryForecast(
         activities=activities,
         attempts_max=retry.attempts_max or SETTINGS.attempts_max,
         answers=tuple(answers),
         bounded=_bounded(row) if is_default and not row.counted else "",
-        alone=None if asked.sites else _alone(retry, demand, asked),
+        alone=None if request.sites else _alone(retry, demand, request),
     )
 
 
-def _answers(retry: Retry, demand: Demand, asked: Asked, *, times: int, sites: int) -> list[Verdict]:
+def _answers(retry: Retry, demand: Demand, request: FailureCase, *, times: int, sites: int) -> list[Verdict]:
     return dry_run(
         retry=retry,
         demand=demand,
         settings=SETTINGS,
-        reason=asked.reason,
+        reason=request.reason,
         times=times,
         sites=sites,
-        exit_status=asked.exit_code,
-        message=asked.message,
+        exit_status=request.exit_code,
+        message=request.message,
     )
 
 
-def _alone(retry: Retry, demand: Demand, asked: Asked) -> Alone | None:
+def _alone(retry: Retry, demand: Demand, request: FailureCase) -> OneSiteOutcome | None:
     """The outcome at one site, unless it is the same at many, or there is no limit."""
     times = failures_max(retry=retry, settings=SETTINGS)
-    many, one = (_answers(retry, demand, asked, times=times, sites=sites) for sites in (0, 1))
+    many, one = (_answers(retry, demand, request, times=times, sites=sites) for sites in (0, 1))
     pause_seconds = sum(answer.delay_seconds for answer in one)
     same = len(one) == len(many) and pause_seconds == sum(answer.delay_seconds for answer in many)
     if same or one[-1].action != "give-up":
         return None
-    return Alone(attempts=len(one), pause_seconds=pause_seconds, cause=one[-1].cause)
+    return OneSiteOutcome(attempts=len(one), pause_seconds=pause_seconds, cause=one[-1].cause)
 
 
 def _own_reasons(packages: Iterable[Package]) -> set[str]:

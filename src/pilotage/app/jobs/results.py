@@ -287,20 +287,20 @@ _GONE = "it is gone"
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EACCES, errno.ENOSYS})
 
 
-TakenKind = Literal["well", "gone", "changed", "in-the-way"]
+FileCondition = Literal["well", "gone", "changed", "in-the-way"]
 """The condition of a file: well; missing; changed; or well, but its new place is taken."""
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class HandedFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file: where it is now, or its fault."""
 
     file: PublishedFile
     path: str
     problem: str = ""
-    kind: TakenKind = "well"
+    kind: FileCondition = "well"
 
 
-def take(files: Iterable[tuple[str, PublishedFile]], *, to: Path | None) -> Iterator[Taken]:
+def hand_over(files: Iterable[tuple[str, PublishedFile]], *, to: Path | None) -> Iterator[HandedFile]:
     """Verify files in their folders, and copy them into another one if given.
 
     A different file that exists there already is left alone, and reported.
@@ -310,12 +310,12 @@ def take(files: Iterable[tuple[str, PublishedFile]], *, to: Path | None) -> Iter
         outside = Path(file.name).is_absolute() or ".." in Path(file.name).parts
         problem = "its name leads out of the folder" if outside else _difference(source, file)
         path = source
-        kind: TakenKind = "well" if not problem else "gone" if problem == _GONE else "changed"
+        kind: FileCondition = "well" if not problem else "gone" if problem == _GONE else "changed"
         if not problem and to is not None:
             path = to / file.name
             problem = _put(source, path, file)
             kind = "in-the-way" if problem else "well"
-        yield Taken(file=file, path=str(path), problem=problem, kind=kind)
+        yield HandedFile(file=file, path=str(path), problem=problem, kind=kind)
 
 
 def _difference(path: Path, file: PublishedFile) -> str:

@@ -24,7 +24,7 @@ BROUGHT_MAX = 4
 """How often to submit again, if the service stops before it has answered."""
 
 
-class HowToRun(RunOptions, frozen=True, kw_only=True):
+class RunSettings(RunOptions, frozen=True, kw_only=True):
     """Options of a run, besides the document."""
 
     slots: int | None = None  # None: the number of cores
@@ -107,7 +107,7 @@ def document_source(
     )
 
 
-def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callable[[bytes], str]) -> Submission:
+def submission(source: Source, loaded: LoadedJob, how: RunSettings, *, keep: Callable[[bytes], str]) -> Submission:
     """The submission for the service; files that the job brings along go through `keep`."""
     from pilotage.service.works.capture import DiskFiles, capture
 
@@ -125,21 +125,21 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
     )
 
 
-def bring_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, how: HowToRun) -> Submitted:
+def submit_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, how: RunSettings) -> Submitted:
     """Submit a job to the service that `connect` returns; if it stops meanwhile, connect again."""
     from pilotage.client.errors import ServerUnreachable
 
     for _ in range(BROUGHT_MAX - 1):
         try:
             with connect() as server:
-                return bring(source, loaded, server, how)
+                return submit_loaded(source, loaded, server, how)
         except ServerUnreachable:
             continue  # the same document again is the same job
     with connect() as server:
-        return bring(source, loaded, server, how)
+        return submit_loaded(source, loaded, server, how)
 
 
-def bring(source: Source, loaded: LoadedJob, server: Server, how: HowToRun) -> Submitted:
+def submit_loaded(source: Source, loaded: LoadedJob, server: Server, how: RunSettings) -> Submitted:
     """Submit a job: upload its files, then the job; raises the refusal of the service."""
     from pilotage.client.jobs import Jobs
 

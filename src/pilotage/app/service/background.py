@@ -59,7 +59,7 @@ class NotStopped(PilotageError):
     """There is no service to stop, or it does not end."""
 
 
-class Begun:
+class StartingService:
     """A started service that may not answer yet."""
 
     def __init__(self, child: subprocess.Popen[bytes], *, folder: Path, log: Path, said_bytes: int) -> None:
@@ -104,7 +104,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class Broken:
+class RestartLimit:
     """Counts how often the services of a folder stopped by themselves during one command."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ def start_in_background(settings: Settings, arguments: Sequence[str], *, folder:
     return begin_in_background(settings, arguments, folder=folder).wait()
 
 
-def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder: Path | None = None) -> Begun:
+def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder: Path | None = None) -> StartingService:
     """Start the service with these words of the command line, and the journal of the settings, without waiting.
 
     It runs in the given folder, or in the current one.
@@ -141,7 +141,7 @@ def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder:
         raise NoRoom(f"the service did not start: {told}") from fault
 
 
-def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: Path) -> Begun:
+def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: Path) -> StartingService:
     refuse_missing_parts()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_second(folder)
@@ -159,7 +159,7 @@ def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: 
             # Not on the command line, which every user of this computer can read: the address may contain a password.
             env={**os.environ, JOURNAL_VARIABLE: settings.journal.url},
         )
-    return Begun(child, folder=folder, log=log, said_bytes=said_bytes)
+    return StartingService(child, folder=folder, log=log, said_bytes=said_bytes)
 
 
 def _told(log: Path, begin: int) -> str:

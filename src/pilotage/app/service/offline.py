@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from pilotage.model.jobs.submission import RunPlan, Submission, SubmissionAnswer
     from pilotage.model.states import ClearedBy
     from pilotage.ports import AttemptLogs, Clock, JobTree, Journal
-    from pilotage.service.http.backend import Running
+    from pilotage.service.http.backend import JobBackend
     from pilotage.service.journal.retention import Action
     from pilotage.service.journal.writer import Writer
 
 Told = TypeVar("Told")
 
 
-def look_at(address: Address) -> Server:
+def server_or_book(address: Address) -> Server:
     """The service of an address, or its book if it has stopped. Raises `ServerError` if neither can answer."""
     if address.runs or not address.origin or not is_readable(Path(address.origin)):
         return address.server()
@@ -124,17 +124,17 @@ class _Open:
             access=Access({digest_of(authorization.removeprefix("Bearer ")): local_principal(local_user())}),
             settings=settings,
             clock=SystemClock(),
-            make_running=self._running,
+            make_backend=self._running,
         )
         with part(purpose="to read the book"):
             self._app: Any = Dispatcher(services)
         self._runner = asyncio.Runner()
 
-    def _running(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
-        from pilotage.service.http.backend import Running
+    def _running(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> JobBackend:
+        from pilotage.service.http.backend import JobBackend
 
         del writer, codec, clock
-        return Running(self._resting, journal=journal, plan=self._resting.plan)
+        return JobBackend(self._resting, journal=journal, plan=self._resting.plan)
 
     def answer(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, scheme: str
@@ -207,13 +207,13 @@ class NoRunner:
         """Record that the outputs of a finished job were handed over: opens the book for writing meanwhile."""
         from pilotage.book.codec import Codec
         from pilotage.service.journal.retention import clear_job
-        from pilotage.service.journal.writer import Keeper, Writer
+        from pilotage.service.journal.writer import BatchCommitter, Writer
 
         done: Future[Accepted] = Future()
         clock = SystemClock()
         with closing(open_journal(self._settings)) as journal:
             codec = Codec()
-            writer = Writer(Keeper(journal, clock=clock, codec=codec))
+            writer = Writer(BatchCommitter(journal, clock=clock, codec=codec))
             writer.start()
             try:
                 done.set_result(clear_job(job, by, journal=journal, writer=writer, codec=codec, clock=clock))
@@ -245,7 +245,7 @@ class NoRunner:
         """Refused: there is no engine."""
         self._refuse()
 
-    def said_of_site(self, site: str) -> str:
+    def site_message(self, site: str) -> str:
         """There are no messages of sites."""
         return ""
 
@@ -282,7 +282,7 @@ class NoRunner:
         return frozenset()
 
     @property
-    def leaving(self) -> None:
+    def pending_effects(self) -> None:
         """Nothing is pending."""
 
     def unpublished(self, job: str) -> int:
@@ -293,7 +293,7 @@ class NoRunner:
         """Always None: without an engine there is no query."""
         self._refuse()
 
-    def laid_out(self, job: str) -> None:
+    def expansion_of(self, job: str) -> None:
         """No job runs."""
 
     def note_retained(self, action: Action) -> None:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from pilotage.model.sites.entry import SiteEntry
     from pilotage.ports import Clock, Journal, SiteAccess
     from pilotage.service.announcement import Announcement
-    from pilotage.service.http.backend import Running
-    from pilotage.service.http.services import MakeRunning
+    from pilotage.service.http.backend import JobBackend
+    from pilotage.service.http.services import MakeBackend
     from pilotage.service.jobs.runner import Runner
     from pilotage.service.journal.writer import Writer
-    from pilotage.service.sites.config_watch import Placed
+    from pilotage.service.sites.config_watch import ConfiguredSite
 
 
 def serve_jobs(
@@ -56,51 +56,51 @@ def serve_jobs(
     add_dialects(folder)
     if settings.service.sites and entries is None:
         refuse_missing(file_here(settings))
-    make_running = running_over(folder, settings=settings, slots=slots, entries=entries)
+    make_backend = backend_for(folder, settings=settings, slots=slots, entries=entries)
     return serve_settings(
-        settings, started=started, make_running=make_running, idle_seconds=idle_seconds, other_ports=other_ports
+        settings, started=started, make_backend=make_backend, idle_seconds=idle_seconds, other_ports=other_ports
     )
 
 
-def running_over(
+def backend_for(
     folder: Path, *, settings: Settings, slots: int | None = None, entries: Sequence[SiteEntry] | None = None
-) -> MakeRunning:
+) -> MakeBackend:
     """Makes the running part of a service whose state is in a folder, with this computer and others as sites."""
 
-    def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
+    def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> JobBackend:
         from pilotage.app.job_stores import open_job_stores
         from pilotage.app.service.credentials import tokens_of
-        from pilotage.app.sites.connections import GivenSites, SitesReader, arranged, slots_of
+        from pilotage.app.sites.connections import FixedSites, SitesReader, configured_sites, slots_of
         from pilotage.app.sites.entries import file_here
         from pilotage.engine.inbound.admission import consider
-        from pilotage.service.http.backend import Running
+        from pilotage.service.http.backend import JobBackend
         from pilotage.service.jobs.output_claims import GrantedFiles
         from pilotage.service.jobs.preview import plan
         from pilotage.service.jobs.resubmission import unfinished_besides
         from pilotage.service.jobs.runner import Runner
-        from pilotage.service.sites.config_watch import SitesFileWatcher, ways_to
-        from pilotage.service.sites.pool import ways_of
+        from pilotage.service.sites.config_watch import SitesFileWatcher, connect_sites
+        from pilotage.service.sites.pool import split_connections
 
         tokens = tokens_of(folder, settings)
         # Once for each entry: free disk space changes all the time, and the site would change with it.
         here = cache(
             partial(this_computer, folder=folder, slots=slots, idle_seconds=settings.engine.agent_idle_seconds)
         )
-        arrange = partial(arranged, here=here, state=folder, settings=settings, tokens=tokens)
+        arrange = partial(configured_sites, here=here, state=folder, settings=settings, tokens=tokens)
         reader = (
             SitesReader(partial(file_here, settings, folder=Path.cwd()), arrange)
             if entries is None
-            else GivenSites(arrange(entries))
+            else FixedSites(arrange(entries))
         )
-        placed = reader.changed() or ()
+        configured = reader.changed() or ()
         stores = open_job_stores(folder, learning=lambda index: GrantedFiles(journal, index).learn)
-        accesses, agent_sites = ways_of(ways_to(placed))
+        accesses, agent_sites = split_connections(connect_sites(configured))
         runner = Runner(
             journal=journal,
             writer=writer,
             clock=clock,
             codec=codec,
-            sites=[each.site for each in placed],
+            sites=[each.site for each in configured],
             accesses=accesses,
             agent_sites=agent_sites,
             tree=stores.tree,
@@ -109,7 +109,7 @@ def running_over(
             settings=engine_settings(settings),
             package_token=tokens.for_package,
         )
-        keeper = SitesFileWatcher(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
+        keeper = SitesFileWatcher(reader, runner, configured=configured, besides=_probing(runner, settings.engine))
 
         runner.look_at_sites = keeper.look
 
@@ -133,19 +133,21 @@ def running_over(
                 slots=slots,
             )
 
-        return Running(runner, journal=journal, plan=planned, sites=keeper)
+        return JobBackend(runner, journal=journal, plan=planned, sites=keeper)
 
     return make
 
 
-def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seconds: float) -> Placed | None:
+def this_computer(
+    entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seconds: float
+) -> ConfiguredSite | None:
     """The local computer as a site: the given number of slots, else as its entry says, else one for each core.
 
     Everything else is as its entry says, or as detected; it has one pilot, whatever the entry says.
     """
     from pilotage.app.sites.connections import with_own_name
     from pilotage.model.sites.entry import site_of
-    from pilotage.service.sites.config_watch import Placed
+    from pilotage.service.sites.config_watch import ConfiguredSite
 
     if slots == 0:
         return None
@@ -160,7 +162,7 @@ def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, i
         if entry.idle_seconds != type(entry)(name="", kind="").idle_seconds:
             idle_seconds = entry.idle_seconds
     site = with_own_name(site)
-    return Placed(site=site, entry=entry, make=partial(_local_access, site, folder, idle_seconds))
+    return ConfiguredSite(site=site, entry=entry, make=partial(_local_access, site, folder, idle_seconds))
 
 
 def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pilotage.ports import Journal
     from pilotage.reading.access import Principal
     from pilotage.service.announcement import Announcement as Announcement  # noqa: PLC0414 # offered on
-    from pilotage.service.http.services import MakeRunning
+    from pilotage.service.http.services import MakeBackend
     from pilotage.service.notifications.notifications import MakeNotifications
 
 
@@ -32,11 +32,11 @@ def serve_settings(
     settings: Settings,
     *,
     started: Callable[[Announcement], None],
-    make_running: MakeRunning | None = None,
+    make_backend: MakeBackend | None = None,
     idle_seconds: float | None = None,
     other_ports: Sequence[int] = (),
 ) -> int | None:
-    """Serve the book of the settings until a signal comes, and return the signal; with `make_running`, also run jobs.
+    """Serve the book of the settings until a signal comes, and return the signal; with `make_backend`, also run jobs.
 
     If the port of the settings is taken, the `other_ports` are tried, one after another; 0 is any free one.
     """
@@ -72,7 +72,7 @@ def serve_settings(
             token_file=token_file(folder).absolute(),
             clock=SystemClock(),
             make_notifications=_notifications_for(settings),
-            make_running=make_running,
+            make_backend=make_backend,
             tls=tls_files(settings, folder),
             idle_seconds=idle_seconds,
             started=started,

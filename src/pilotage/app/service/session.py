@@ -21,9 +21,9 @@ from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.settings.settings_files import STATE_FOLDER, load_settings, state_folder
 from pilotage.app.service.background import (
     START_SECONDS,
-    Begun,
-    Broken,
     KilledAtStart,
+    RestartLimit,
+    StartingService,
     begin_in_background,
     end_agents,
     is_held,
@@ -54,7 +54,7 @@ LOOK_SECONDS = 0.02
 _SERVICE = 0  # the byte of the service; those of jobs come after it
 
 
-class Followers:
+class CommandLocks:
     """The commands at one state folder, as one of them sees the others."""
 
     def __init__(self, state: Path) -> None:
@@ -188,7 +188,7 @@ class Session:
         self._starting: threading.Thread | None = None
         self._failure: Exception | None = None
         self._answered = self._is_new = False
-        self._broken = Broken()
+        self._broken = RestartLimit()
         self.state = self._running_folder()
         self.started = self.state is None
         if self.state is None:
@@ -199,7 +199,7 @@ class Session:
                 target=self._await_answer, args=(self._begin(),), name="start-service", daemon=True
             )
             self._starting.start()
-        self._followers = Followers(self.state)
+        self._followers = CommandLocks(self.state)
 
     @property
     def was_there(self) -> bool:
@@ -381,7 +381,7 @@ class Session:
         """The settings with which the service is started, and found again."""
         return self._load_settings(self._home())
 
-    def _begin(self) -> Begun | None:
+    def _begin(self) -> StartingService | None:
         words = ["--port", "0", "--until-idle", str(IDLE_SECONDS)]
         if self._slots is not None:
             words += ["--slots", str(self._slots)]
@@ -393,7 +393,7 @@ class Session:
             self._failure = failure
             return None
 
-    def _await_answer(self, begun: Begun | None) -> None:
+    def _await_answer(self, begun: StartingService | None) -> None:
         killed = 0
         while begun is not None:
             try:
@@ -482,7 +482,7 @@ def _jobs(server: Server) -> Jobs:
     return Jobs(server)
 
 
-def go_on_at(address: Address) -> Server:
+def started_server(address: Address) -> Server:
     """The service of an address, for running something: a stopped one of a state folder is started as for a run."""
     from pilotage.app.service.offline import ran_jobs
 

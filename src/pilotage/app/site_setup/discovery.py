@@ -96,7 +96,7 @@ else:
 """
 
 
-class CannotLook(PilotageError):
+class DiscoveryFailed(PilotageError):
     """A site cannot be discovered: it cannot be reached, or has no known batch system."""
 
 
@@ -142,7 +142,7 @@ class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
     file_system: str
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """Everything discovered."""
 
     host: str
@@ -165,7 +165,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     folder: FoundFolder | None = None  # as requested
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedValues(msgspec.Struct, frozen=True, kw_only=True):
     """Requested values, instead of discovered ones."""
 
     kind: str = ""
@@ -181,20 +181,20 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     wall_time_seconds: float = 0.0
 
 
-def look_around(
+def discover(
     caller: Caller,
     *,
-    chosen: Chosen | None = None,
+    chosen: RequestedValues | None = None,
     commands: Callable[[Call], Answer] | None = None,
     server: str = "",
     why_not: str = "",
-) -> Found:
-    """Discover a cluster from its login node; raises `CannotLook`.
+) -> Discovery:
+    """Discover a cluster from its login node; raises `DiscoveryFailed`.
 
     `commands` runs those of the batch system, if they run differently from the rest. `why_not` says why the service
     cannot be reached from there, if that is known without trying.
     """
-    chosen, commands = chosen or Chosen(), commands or caller.run
+    chosen, commands = chosen or RequestedValues(), commands or caller.run
     words = " ".join(map(shlex.quote, dict.fromkeys([*filter(None, [chosen.python]), *PYTHONS])))
     try:
         folder = shlex.quote(home_relative(chosen.folder)) if chosen.folder else ""
@@ -202,17 +202,17 @@ def look_around(
         # Agents are started after the setup lines, and without any in the environment of the batch system.
         answer = commands(look) if chosen.setup else caller.run(look)
     except ValueError as error:
-        raise CannotLook(str(error), subject="--folder") from error
+        raise DiscoveryFailed(str(error), subject="--folder") from error
     except Unknown as error:
-        raise CannotLook(f"it cannot be reached: {error}", next_step="try ssh by hand, then again") from error
+        raise DiscoveryFailed(f"it cannot be reached: {error}", next_step="try ssh by hand, then again") from error
     told = dict(_told(answer))
     if "home" not in told:
         said = " ".join(f"{answer.stderr} {answer.stdout}".split())[-500:]
-        raise CannotLook("its shell does not answer properly", got=said or f"exit status {answer.exit_status}")
+        raise DiscoveryFailed("its shell does not answer properly", got=said or f"exit status {answer.exit_status}")
     pythons = tuple(_pythons(answer))
     dialect, version, limits, unknown = _scheduler(commands, chosen.kind)
     enough = next((each for each in pythons if each.is_enough), None)
-    return Found(
+    return Discovery(
         host=told.get("host", ""),
         user=told.get("user", ""),
         home=told["home"],
@@ -234,8 +234,8 @@ def look_around(
     )
 
 
-def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEntry:
-    """The entry from discovered and requested values; raises `CannotLook`."""
+def entry_from(name: str, address: str, found: Discovery, chosen: RequestedValues) -> SiteEntry:
+    """The entry from discovered and requested values; raises `DiscoveryFailed`."""
     queue = _chosen_queue(found, chosen.queue)
     python = _chosen_python(found, chosen.python)
     slots = chosen.slots or 1
@@ -261,13 +261,13 @@ def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEnt
     )
 
 
-def _chosen_python(found: Found, named: str) -> str:
-    """The command that starts the agent: the requested one, or the first that is new enough. Raises `CannotLook`."""
+def _chosen_python(found: Discovery, named: str) -> str:
+    """The command that starts the agent: the requested one, or the first that is new enough. Raises `DiscoveryFailed`."""
     enough = [each.word for each in found.pythons if each.is_enough and named in ("", each.word)]
     if enough:
         return enough[0]
     versions = [f"{each.word} is {each.version}" for each in found.pythons if named in ("", each.word)]
-    raise CannotLook(
+    raise DiscoveryFailed(
         f"{named} cannot start the agent" if named else "there is no Python that could start the agent",
         subject="--python" if named else "",
         expected="Python 3.8 or later",
@@ -312,17 +312,17 @@ def _paths(caller: Caller) -> Iterator[FoundPath]:
             yield FoundPath(variable=variable, path=path, writable=writable == "yes", file_system=file_system)
 
 
-def _folder(found: Found) -> str:
+def _folder(found: Discovery) -> str:
     """The folder for agents' files; empty: the home folder, unless another is more likely visible to nodes.
 
-    In a folder of several users the name includes the user's. Raises `CannotLook` if no folder can be written.
+    In a folder of several users the name includes the user's. Raises `DiscoveryFailed` if no folder can be written.
     """
     writable = [each for each in found.paths if each.writable]
     shared = [each for each in writable if each.file_system not in OWN_DISKS]
     if found.writable and (found.file_system not in OWN_DISKS or not shared):
         return ""
     if not writable:
-        raise CannotLook(
+        raise DiscoveryFailed(
             "its home folder cannot be written",
             got=found.home,
             next_step="name a folder that all nodes share: --folder DIR",
@@ -332,13 +332,13 @@ def _folder(found: Found) -> str:
 
 
 def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, Limits, str]:
-    """The batch system, its version and limits, and why limits are unknown. Raises `CannotLook`.
+    """The batch system, its version and limits, and why limits are unknown. Raises `DiscoveryFailed`.
 
     Of several, the first that answers, those covered by our tests first: commands of a former one may be left.
     """
     known = dialects()
     if kind and kind not in known:
-        raise CannotLook("this kind of batch system is unknown", got=kind, next_step=did_you_mean(kind, known))
+        raise DiscoveryFailed("this kind of batch system is unknown", got=kind, next_step=did_you_mean(kind, known))
     tried = [known[kind](PREFIX)] if kind else sorted((each(PREFIX) for each in known.values()), key=_rank)
     said: list[str] = []
     silent = False
@@ -359,12 +359,12 @@ def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, 
             if kind or is_there:
                 said.append(f"{dialect.name}: {' '.join((answer.stderr or answer.stdout).split())[-WORDS_MAX:]}")
     if silent:
-        raise CannotLook(
+        raise DiscoveryFailed(
             "no batch system answers there",
             got="; ".join(said),
             next_step="try its commands in a login shell there; load what they need with --setup 'module load …'",
         )
-    raise CannotLook(
+    raise DiscoveryFailed(
         "no batch system was found there",
         expected=", ".join(each.name for each in tried),
         got="; ".join(said),
@@ -387,11 +387,11 @@ def _queue(queue: Queue) -> FoundQueue:
     return FoundQueue(**queue._asdict())
 
 
-def _chosen_queue(found: Found, named: str) -> FoundQueue | None:
+def _chosen_queue(found: Discovery, named: str) -> FoundQueue | None:
     if named:
         known = {each.name: each for each in found.queues}
         if known and named not in known:
-            raise CannotLook("there is no such queue", got=named, next_step=did_you_mean(named, known))
+            raise DiscoveryFailed("there is no such queue", got=named, next_step=did_you_mean(named, known))
         return known.get(named)
     return next((each for each in found.queues if each.is_default), found.queues[0] if found.queues else None)
 
@@ -414,22 +414,22 @@ def _way_out(caller: Caller, server: str, python: FoundPython) -> str:
 # Compares the requested values with what was discovered: refuses what is impossible, and warns of what is unlikely.
 
 
-def warnings_of(entry: SiteEntry, found: Found) -> tuple[str, ...]:
-    """Warnings about the entry; raises `CannotLook` for values that its batch system would never start."""
+def warnings_of(entry: SiteEntry, found: Discovery) -> tuple[str, ...]:
+    """Warnings about the entry; raises `DiscoveryFailed` for values that its batch system would never start."""
     queue = _queue_of(entry, found)
     if queue is not None:
         _refuse_more_than(queue, entry, found)
     return (*_about_folder(entry, found), *_about_limits(entry, found, queue))
 
 
-def _queue_of(entry: SiteEntry, found: Found) -> FoundQueue | None:
+def _queue_of(entry: SiteEntry, found: Discovery) -> FoundQueue | None:
     if entry.queue:
         return next((each for each in found.queues if each.name == entry.queue), None)
     return next((each for each in found.queues if each.is_default), None)
 
 
-def _refuse_more_than(queue: FoundQueue, entry: SiteEntry, found: Found) -> None:
-    """Raise `CannotLook` if a pilot asks for more than any node of its queue has, or for more time."""
+def _refuse_more_than(queue: FoundQueue, entry: SiteEntry, found: Discovery) -> None:
+    """Raise `DiscoveryFailed` if a pilot asks for more than any node of its queue has, or for more time."""
     wall_seconds = entry.wall_time_seconds or 0.0
     asked = (
         ("--slots", entry.slots, queue.cores, "cores on one node", str),
@@ -440,7 +440,7 @@ def _refuse_more_than(queue: FoundQueue, entry: SiteEntry, found: Found) -> None
     for option, wanted, most, what, say in asked:
         if most and wanted > most:
             others = [each.name for each in found.queues if _most(each, option) >= wanted or not _most(each, option)]
-            raise CannotLook(
+            raise DiscoveryFailed(
                 f"the queue {queue.name!r} has {say(most)} {what}",
                 subject=option,
                 expected=f"at most {say(most)}",
@@ -454,12 +454,12 @@ def _most(queue: FoundQueue, option: str) -> int:
     return told.get(option, queue.wall_seconds)
 
 
-def _about_folder(entry: SiteEntry, found: Found) -> Iterator[str]:
+def _about_folder(entry: SiteEntry, found: Discovery) -> Iterator[str]:
     folder = found.folder
     if folder is None:
         return
     if not folder.writable:
-        raise CannotLook(
+        raise DiscoveryFailed(
             "this folder is not writable" if folder.there else "this folder does not exist, and cannot be created",
             subject="--folder",
             got=entry.folder,
@@ -473,7 +473,7 @@ def _about_folder(entry: SiteEntry, found: Found) -> Iterator[str]:
         )
 
 
-def _about_limits(entry: SiteEntry, found: Found, queue: FoundQueue | None) -> Iterator[str]:
+def _about_limits(entry: SiteEntry, found: Discovery, queue: FoundQueue | None) -> Iterator[str]:
     if entry.gpus and queue is not None and not queue.gpus and any(each.gpus for each in found.queues):
         yield f"the queue {queue.name!r} reports no GPU, but a pilot asks for {entry.gpus}"
     if entry.pilots_max and found.jobs_max and entry.pilots_max > found.jobs_max:

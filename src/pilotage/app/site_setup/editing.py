@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from pilotage.adapters.settings.settings_files import state_folder
-from pilotage.app.site_setup.discovery import Chosen, Found, entry_from, look_around, warnings_of
+from pilotage.app.site_setup.discovery import Discovery, RequestedValues, discover, entry_from, warnings_of
 from pilotage.app.sites.dialects import DIALECTS_FOLDER, Packed, add_dialects, pack
 from pilotage.app.sites.entries import (
     SiteRefused,
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pilotage.model.settings.settings import Settings
 
 
-class Made(NamedTuple):
+class AddedSite(NamedTuple):
     """What was discovered, what was chosen, and what was written where."""
 
-    found: Found
+    found: Discovery
     entry: SiteEntry
     file: Path
     text: str
@@ -55,8 +55,8 @@ class Made(NamedTuple):
         }
 
 
-def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any) -> Made:
-    """Discover a site and write its entry; raises `SiteRefused`, `CannotLook` and faults of the file."""
+def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any) -> AddedSite:
+    """Discover a site and write its entry; raises `SiteRefused`, `DiscoveryFailed` and faults of the file."""
     settings = settings_here()
     file = file_here(settings, named=named)
     if any(each.name == name for each in known_sites(file).entries):
@@ -71,7 +71,7 @@ def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any
     from pilotage.adapters.sites.batch import runs_commands
     from pilotage.app.sites.connections import caller_for
 
-    chosen = Chosen(
+    chosen = RequestedValues(
         kind=asked.get("kind", ""),
         setup=tuple(asked.get("setup", ())),
         queue=asked.get("queue", ""),
@@ -89,15 +89,13 @@ def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any
     caller = caller_for(shape, state=state)
     try:
         server, why_not = _server(shape, state, settings)
-        found = look_around(
-            caller, chosen=chosen, commands=runs_commands(shape, caller), server=server, why_not=why_not
-        )
+        found = discover(caller, chosen=chosen, commands=runs_commands(shape, caller), server=server, why_not=why_not)
     finally:
         caller.close()
     entry = entry_from(name, address, found, chosen)
     warnings = warnings_of(entry, found)
     text = text_of(entry, file) if dry_run else add_entry(file, entry)
-    return Made(found, entry, file, text, written=not dry_run, warnings=warnings)
+    return AddedSite(found, entry, file, text, written=not dry_run, warnings=warnings)
 
 
 def _server(entry: SiteEntry, state: Path, settings: Settings) -> tuple[str, str]:

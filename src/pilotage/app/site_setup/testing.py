@@ -136,11 +136,11 @@ _HINTS: dict[HopName, str] = {
 TAIL_BYTES = 4000
 
 
-class NotSeen(PilotageError):
+class CheckFailed(PilotageError):
     """A check at a site failed; `got` has the output of the failed command."""
 
 
-class Looks:
+class DirectChecks:
     """Checks a site with its own caller; nothing at a site that cannot be reached from here."""
 
     def __init__(self, entry: SiteEntry, *, state: Path, settings: Settings) -> None:
@@ -166,7 +166,7 @@ class Looks:
         self._caller.close()
 
     def each(self) -> Iterator[tuple[HopName, Callable[[], str]]]:
-        """The hops that can be checked, in order; each check returns what it saw, or raises `NotSeen`."""
+        """The hops that can be checked, in order; each check returns what it saw, or raises `CheckFailed`."""
         if self._dialect is None:
             return
         yield "reach", self._reach
@@ -204,26 +204,26 @@ class Looks:
         try:
             answer = (run or self._caller.run)(call)
         except BatchError as error:
-            raise NotSeen("it cannot be reached", got=str(error)) from error
+            raise CheckFailed("it cannot be reached", got=str(error)) from error
         if answer.exit_status is None:
-            raise NotSeen(f"no answer in time: {MAY_WAIT}", got=answer.stderr.strip())
+            raise CheckFailed(f"no answer in time: {MAY_WAIT}", got=answer.stderr.strip())
         return answer
 
     def _reach(self) -> str:
         answer = self._run(Call(("sh",), "hostname 2>/dev/null || uname -n\n"))
         if answer.exit_status != 0:
-            raise NotSeen("its shell does not answer properly", got=answer.stderr or str(answer.exit_status))
+            raise CheckFailed("its shell does not answer properly", got=answer.stderr or str(answer.exit_status))
         return answer.stdout.strip().splitlines()[-1] if answer.stdout.strip() else ""
 
     def _scheduler(self, dialect: Dialect) -> str:
         answer = self._run(dialect.is_here(), self._commands)
         version = dialect.version(answer)
         if not version:
-            raise NotSeen(f"{dialect.name} was not found", got=answer.stderr.strip() or answer.stdout.strip())
+            raise CheckFailed(f"{dialect.name} was not found", got=answer.stderr.strip() or answer.stdout.strip())
         try:
             dialect.listed(self._commands(dialect.listing()))
         except BatchError as error:
-            raise NotSeen(f"{dialect.name} {version} does not answer", got=str(error)) from error
+            raise CheckFailed(f"{dialect.name} {version} does not answer", got=str(error)) from error
         return f"{dialect.name} {version}"
 
     def _install(self) -> str:
@@ -231,12 +231,14 @@ class Looks:
         try:
             self._folder = installation.ensure()
         except (BatchError, ValueError) as error:
-            raise NotSeen("the agent cannot be installed there", got=str(error)) from error
+            raise CheckFailed("the agent cannot be installed there", got=str(error)) from error
         words = [self._entry.python, "-I", "-S", installation.agent, "--version"]
         script = "\n".join([*self._entry.setup, f"exec {shlex.join(words)}", ""])
         answer = self._run(Call(("bash", "-l", "-s") if self._entry.setup else ("sh",), script))
         if answer.exit_status != 0:
-            raise NotSeen(f"{self._entry.python} does not start the agent on the login node", got=answer.stderr.strip())
+            raise CheckFailed(
+                f"{self._entry.python} does not start the agent on the login node", got=answer.stderr.strip()
+            )
         return f"{self._folder}, {answer.stdout.strip().splitlines()[-1]}"
 
     def _installation(self) -> Installation:
@@ -317,7 +319,7 @@ class SiteTest:
         self._sites = sites
         self._sleep = sleep
         self._begun = time.monotonic()
-        self._looks = Looks(entry, state=self._state, settings=settings)
+        self._looks = DirectChecks(entry, state=self._state, settings=settings)
         self.hops: list[Hop] = []
 
     def run(self) -> bool:
@@ -410,12 +412,12 @@ class SiteTest:
         return dict(found)
 
     def _submitted(self, server: Server, place: Path) -> str:
-        from pilotage.app.jobs.submit import HowToRun, bring, document_source
+        from pilotage.app.jobs.submit import RunSettings, document_source, submit_loaded
 
         document = place / "pilotage.yaml"
         document.write_text(DOCUMENT.format(site=self._entry.name, output=OUTPUT), "utf-8")
         source = document_source(document)
-        return bring(source, source.load(), server, HowToRun(fresh=True)).answer.job
+        return submit_loaded(source, source.load(), server, RunSettings(fresh=True)).answer.job
 
     def _follow_trial(self, server: Server, passed: set[HopName]) -> None:
         """Start a pilot next to the existing ones, and watch until the service hears from it."""

@@ -20,16 +20,16 @@ from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.settings.settings import Settings
 from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry, site_of
-from pilotage.ports import SiteSurroundings, SiteUnreachable, SubmissionRefused
-from pilotage.service.sites.config_watch import Placed
+from pilotage.ports import SiteContext, SiteUnreachable, SubmissionRefused
+from pilotage.service.sites.config_watch import ConfiguredSite
 
 if TYPE_CHECKING:
     from pilotage.adapters.settings.settings_files import Mark
     from pilotage.adapters.sites.commands import Caller
     from pilotage.agent.batch import Dialect
     from pilotage.ports import MakesSiteAccess, SiteAccess
-    from pilotage.service.sites.agent_worker import AgentSettings, TendsAgent
-    from pilotage.service.sites.pool import Way
+    from pilotage.service.sites.agent_worker import AgentSettings, AgentSupervisor
+    from pilotage.service.sites.pool import SiteConnection
     from pilotage.service.tokens import Tokens
 
 SITES_STATE = "sites"
@@ -68,13 +68,13 @@ def access_for(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tok
     )
 
 
-def _surroundings(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteSurroundings:
+def _surroundings(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteContext:
     from pilotage.adapters.settings.tokens import token_file
     from pilotage.adapters.sites.zipapp import build_in
     from pilotage.service.announcement import SERVICE_FILE
     from pilotage.service.server import SOCKET_FILE
 
-    return SiteSurroundings(
+    return SiteContext(
         state=str(state),
         folder=str(state / SITES_STATE / entry.name),
         agent=lambda: str(build_in(state)),
@@ -182,7 +182,7 @@ def agent_sites_for(entries: Iterable[SiteEntry], *, state: Path, tokens: Tokens
     }
 
 
-def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> TendsAgent:
+def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> AgentSupervisor:
     """Starts the agent of a site that has an address, and opens its connection to us."""
     from pilotage.adapters.sites.commands import Ssh
     from pilotage.adapters.sites.install import site_prefix
@@ -201,14 +201,16 @@ def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> TendsAgent:
 
 # The sites of a service, from its file: this computer and the configured ones, each with what makes its access.
 
-Here = Callable[[SiteEntry | None], Placed | None]
+Here = Callable[[SiteEntry | None], ConfiguredSite | None]
 """This computer as a site, by its own entry if it has one; None if nothing runs here."""
 
 
 class SitesReader:
     """Watches the file in effect: that of the project may come and go, and then the user's own counts."""
 
-    def __init__(self, find: Callable[[], Path], arrange: Callable[[Sequence[SiteEntry]], Sequence[Placed]]) -> None:
+    def __init__(
+        self, find: Callable[[], Path], arrange: Callable[[Sequence[SiteEntry]], Sequence[ConfiguredSite]]
+    ) -> None:
         """Take what finds the file, and what makes sites of its entries."""
         self._find = find
         self._arrange = arrange
@@ -216,7 +218,7 @@ class SitesReader:
         self._missed = False
         self.file = ""
 
-    def changed(self) -> Sequence[Placed] | None:
+    def changed(self) -> Sequence[ConfiguredSite] | None:
         """All sites, if anything changed since the last call; else None. Raises `DocumentError`, once per change.
 
         After any other error, the next call reads the file again.
@@ -233,41 +235,41 @@ class SitesReader:
         self._missed = False
         self.file = str(file)
         try:
-            placed = self._arrange(known_sites(file).entries)
+            configured = self._arrange(known_sites(file).entries)
         except DocumentError:
             self._seen = mark
             raise
         self._seen = mark
-        return placed
+        return configured
 
 
-class GivenSites:
+class FixedSites:
     """Fixed sites."""
 
     file = ""
 
-    def __init__(self, placed: Sequence[Placed]) -> None:
-        self._placed: Sequence[Placed] | None = placed
+    def __init__(self, configured: Sequence[ConfiguredSite]) -> None:
+        self._configured: Sequence[ConfiguredSite] | None = configured
 
-    def changed(self) -> Sequence[Placed] | None:
+    def changed(self) -> Sequence[ConfiguredSite] | None:
         """All of them, once."""
-        placed, self._placed = self._placed, None
-        return placed
+        configured, self._configured = self._configured, None
+        return configured
 
 
-def arranged(
+def configured_sites(
     entries: Iterable[SiteEntry], *, here: Here, state: Path, settings: Settings, tokens: Tokens
-) -> list[Placed]:
+) -> list[ConfiguredSite]:
     """The local computer, and the sites of some entries; makes and calls nothing yet. Raises `UnknownKind`."""
     from pilotage.app.sites.entries import LOCAL
 
     entries = list(entries)
     own = here(next((each for each in entries if each.name == LOCAL), None))
-    placed = [own] if own is not None else []
+    configured = [own] if own is not None else []
     for entry, site in other_sites(entries):
         make = partial(_way, entry, state=state, settings=settings, tokens=tokens)
-        placed.append(Placed(site=site, entry=entry, make=make))
-    return placed
+        configured.append(ConfiguredSite(site=site, entry=entry, make=make))
+    return configured
 
 
 def other_sites(entries: Iterable[SiteEntry]) -> list[tuple[SiteEntry, Site]]:
@@ -300,7 +302,7 @@ def with_own_name(site: Site) -> Site:
     )
 
 
-def _way(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> Way:
+def _way(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteConnection:
 
     if entry.started_by == "agent":
         return agent_sites_for([entry], state=state, tokens=tokens)[entry.name]

@@ -23,7 +23,7 @@ class SiteRefused(PilotageError):
     """A site exists already, or does not; or its entry cannot be changed without changing other parts of the file."""
 
 
-class KnownSites(NamedTuple):
+class SiteEntries(NamedTuple):
     """The entries of a file, and the file as it was read; without a file there are no sites."""
 
     file: Path
@@ -46,18 +46,18 @@ def file_here(settings: Settings, *, named: str = "", folder: Path | None = None
     return sites_file(environment=os.environ, folder=place, named=named or settings.service.sites).absolute()
 
 
-def known_sites(file: Path) -> KnownSites:
+def known_sites(file: Path) -> SiteEntries:
     """The entries of a file; raises `DocumentError` with all its faults."""
     kept = read_file(file)
     if kept is None:
-        return KnownSites(file, None, ())
+        return SiteEntries(file, None, ())
     found, report = read_sites(kept.content, file=str(file), kinds=known_kinds)
     if found is None:
         raise DocumentError(report.errors)
-    return KnownSites(file, kept, found.sites)
+    return SiteEntries(file, kept, found.sites)
 
 
-def named_sites(settings: Settings, named: str) -> KnownSites:
+def named_sites(settings: Settings, named: str) -> SiteEntries:
     """The entries of a named file, which must exist, or of the default one, which need not."""
     file = file_here(settings, named=named)
     if named:

@@ -18,7 +18,7 @@ from pilotage.cli.shared.server import address_of, json_option, local_addresses,
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pilotage.app.maintenance import Verdict
+    from pilotage.app.maintenance import BookCheck
     from pilotage.client import Address
     from pilotage.client.deliver import Delivery
     from pilotage.model.settings.settings import Settings
@@ -84,7 +84,7 @@ def rebuild(journal: str | None, *, as_json: bool) -> None:
         say_to_reader("put right; see that it is with: pilotage book check")
 
 
-def _tell(verdict: Verdict, *, as_json: bool) -> None:
+def _tell(verdict: BookCheck, *, as_json: bool) -> None:
     if as_json:
         from pilotage import app
 

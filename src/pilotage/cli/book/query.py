@@ -29,7 +29,7 @@ from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
     from pilotage.client import Server
-    from pilotage.client.queries import Failure, Found, Question, Target
+    from pilotage.client.queries import Failure, QueryResult, Question, Target
 
 LIMIT_DEFAULT = 100
 
@@ -126,7 +126,7 @@ def _count(servers: list[Server], asked: Question, *, as_json: bool, failed: lis
     return counted.failures
 
 
-def _show(found: Found, target: Target, failures: list[Failure], *, as_json: bool) -> None:
+def _show(found: QueryResult, target: Target, failures: list[Failure], *, as_json: bool) -> None:
     if as_json:
         from pilotage import app
 

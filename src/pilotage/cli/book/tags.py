@@ -23,7 +23,7 @@ from pilotage.cli.shared.server import (
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pilotage.client.send import Composed, Sent
+    from pilotage.client.send import ComposedEvent, LogOutcome
 
 
 # `pilotage log`: an event from a script, into the spool and on to the server.
@@ -118,7 +118,7 @@ def _place_of(name: str, job: str, server: str | None, token_file: str | None) -
 
 
 def send(
-    events: Sequence[Composed],
+    events: Sequence[ComposedEvent],
     *,
     source: str,
     server: str | None,
@@ -172,7 +172,7 @@ def send(
     return ExitCode.COMPLETE
 
 
-def _parked(sent: Sent, events: Sequence[Composed]) -> str:
+def _parked(sent: LogOutcome, events: Sequence[ComposedEvent]) -> str:
     """That events wait at the server: which, as far as its count of all that it got tells."""
     if sent.parked < sent.delivered:
         return f"{sent.parked} of {sent.delivered} events are of jobs that are not registered yet: they wait for that"

@@ -24,7 +24,7 @@ from pilotage.cli.shared.output import columns, duration, emit, plural, say_to_r
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pilotage.app import Drawing, SidedLoss, Verdict
+    from pilotage.app import CheckResult, Drawing, SidedLoss
 
 
 @click.command()
@@ -43,7 +43,7 @@ def check(file: str | None, source_format: str, *, parameters: dict[str, str], a
 
     verdict = app.check(file, source_format=chosen_format(source_format), parameters=parameters)
     if as_json:
-        emit([app.verdict_json(verdict)])
+        emit([app.check_json(verdict)])
     else:
         show_problems(verdict.errors, severity="error")
         show_problems(verdict.warnings, severity="warning")
@@ -51,7 +51,7 @@ def check(file: str | None, source_format: str, *, parameters: dict[str, str], a
     return ExitCode.COMPLETE if verdict.valid else ExitCode.BAD_INPUT
 
 
-def _summary(verdict: Verdict, name: str) -> Iterator[str]:
+def _summary(verdict: CheckResult, name: str) -> Iterator[str]:
     source = verdict.file
     problems = [plural(len(verdict.errors), "error"), plural(len(verdict.warnings), "warning")]
     if not verdict.valid:

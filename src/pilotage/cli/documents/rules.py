@@ -13,7 +13,7 @@ from pilotage.cli.shared.options import WholeHelp, document_argument, format_opt
 from pilotage.cli.shared.output import columns, duration, emit, plural, say_to_reader, shown
 
 if TYPE_CHECKING:
-    from pilotage.app.documents.retry_rules import Foreseen, RuleLine
+    from pilotage.app.documents.retry_rules import RetryForecast, RuleLine
 
 _INDENT = "  "
 TIMES_MAX = 1000
@@ -71,7 +71,7 @@ def rules(
         told = (f"{line}\n" for line in _table(known.grouped_rules()))
         emit([app.json_text(known.default_rules())] if as_json else told)
         return
-    failure = known.Asked(
+    failure = known.FailureCase(
         reason=reason if reason is not None else known.UNTOLD_REASON,
         exit_code=exit_code,
         message=message,
@@ -79,10 +79,10 @@ def rules(
         sites=site_count or 0,
     )
     if file is None:
-        foreseen = [known.foresee(failure)]
+        foreseen = [known.forecast_retries(failure)]
     else:
         loaded = load_document(file, source_format)
-        foreseen = known.foresee_document(loaded, failure, package=package)
+        foreseen = known.forecast_document(loaded, failure, package=package)
         for late in loaded.expansion.late:
             say_to_reader(f"stage {late.stage} ({late.name}) grows later: its packages are not known yet")
     emit([app.json_text(foreseen)] if as_json else (f"{shown(line)}\n" for line in _answers(foreseen)))
@@ -101,7 +101,7 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, columns(), initial_indent=_INDENT, subsequent_indent=_INDENT * 2, break_on_hyphens=False)
 
 
-def _answers(foreseen: list[Foreseen]) -> Iterator[str]:
+def _answers(foreseen: list[RetryForecast]) -> Iterator[str]:
     for each in foreseen:
         who = ", ".join(each.activities) or "a package without rules of its own"
         yield f"{who}: at most {plural(each.attempts_max, 'counted attempt')}"

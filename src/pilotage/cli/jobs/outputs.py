@@ -19,7 +19,7 @@ from pilotage.model.exit_codes import ExitCode
 from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
-    from pilotage.app.jobs.results import Taken
+    from pilotage.app.jobs.results import HandedFile
     from pilotage.client.jobs import Jobs
     from pilotage.model.answers import ObsoleteFiles, PackageOutput
 
@@ -53,7 +53,7 @@ def outputs(place: str, to: Path | None, server: str | None, token_file: str | N
 
 
 def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
-    from pilotage.app.jobs.results import take
+    from pilotage.app.jobs.results import hand_over
     from pilotage.model.states import FINAL_NAMES
 
     # Asked first: what is granted afterwards is not among the files below.
@@ -62,9 +62,9 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
     lost = {"failed": found["counts"]["aborted"], "cancelled": found["counts"]["cancelled"]}
     next_step = f"pilotage status {one_line(job)}" if any(lost.values()) else ""
     count = size_bytes = 0
-    problems: list[Taken] = []
+    problems: list[HandedFile] = []
     listed: list[dict[str, Any]] = []
-    for taken in take(jobs.outputs(job), to=to):
+    for taken in hand_over(jobs.outputs(job), to=to):
         count += 1
         size_bytes += taken.file.size_bytes
         if taken.problem:
@@ -101,7 +101,7 @@ def _lost(*, failed: int, cancelled: int) -> str:
     return f"{plural(failed, 'package')} failed" + (f", {cancelled:,} cancelled" if cancelled else "")
 
 
-def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[Taken]) -> None:
+def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[HandedFile]) -> None:
     for taken in problems[:PROBLEMS_SHOWN_MAX]:
         say_to_reader(f"{one_line(taken.path)}: {taken.problem}")
     if len(problems) > PROBLEMS_SHOWN_MAX:
@@ -111,7 +111,7 @@ def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: 
     emit([f"{one_line(job)}: {plural(well, 'file')} verified of {count:,}, {size_text(size_bytes)}{there}\n"])
 
 
-def _cure(jobs: Jobs, job: str, problems: list[Taken]) -> str:
+def _cure(jobs: Jobs, job: str, problems: list[HandedFile]) -> str:
     """What to do first about files that are not well."""
     from pilotage.client import ServerRefused
 
@@ -129,7 +129,7 @@ def _cure(jobs: Jobs, job: str, problems: list[Taken]) -> str:
 def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
     import msgspec
 
-    from pilotage.app.jobs.results import take
+    from pilotage.app.jobs.results import hand_over
     from pilotage.model.answers import PublishedFile
 
     output = jobs.output(where.job, package)
@@ -137,7 +137,7 @@ def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json
         (output.folder, PublishedFile(name=each.name, size_bytes=each.size_bytes, sha256=each.sha256, package=package))
         for each in output.outputs
     )
-    taken = list(take(files, to=to))
+    taken = list(hand_over(files, to=to))
     if as_json:
         from pilotage import app
 
@@ -150,13 +150,13 @@ def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json
     return ExitCode.FAILED if any(each.problem for each in taken) else ExitCode.COMPLETE
 
 
-def _told(taken: Taken) -> dict[str, Any]:
+def _told(taken: HandedFile) -> dict[str, Any]:
     file = taken.file
     told = {"name": file.name, "path": taken.path, "size_bytes": file.size_bytes, "sha256": file.sha256}
     return told | {"package": file.package} | ({"problem": taken.problem} if taken.problem else {})
 
 
-def _package_lines(where: Place, output: PackageOutput, taken: list[Taken]) -> Iterator[str]:
+def _package_lines(where: Place, output: PackageOutput, taken: list[HandedFile]) -> Iterator[str]:
     yield f"{one_line(where)}: {one_line(output.state)}\n"
     message = (output.exit_message or "").strip().split("\n", 1)[0]
     facts = [

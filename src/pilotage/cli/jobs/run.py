@@ -15,7 +15,7 @@ from pilotage.cli.shared.output import duration, emit, one_line, plural, table
 
 if TYPE_CHECKING:
     from pilotage.app import LoadedJob
-    from pilotage.app.jobs.submit import HowToRun, Source
+    from pilotage.app.jobs.submit import RunSettings, Source
     from pilotage.model.jobs.submission import RunPlan, StagePlan
 
 
@@ -30,7 +30,7 @@ def run(
     source_format: str,
     *,
     parameters: dict[str, str],
-    how: HowToRun,
+    how: RunSettings,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -79,7 +79,7 @@ def map_command(
     *,
     shell: bool,
     prints: bool,
-    how: HowToRun,
+    how: RunSettings,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -100,15 +100,15 @@ def map_command(
     if not items:
         raise click.UsageError("Name a command and its items: pilotage map 'convert {} {/.}.png' *.tif.")
     import_numpy_quickly()
-    from pilotage.app.documents.map import Asked, mapped
+    from pilotage.app.documents.map import MapRequest, map_job
     from pilotage.app.jobs.submit import Source
     from pilotage.cli.jobs.logs import print_logs
     from pilotage.cli.shared.job_run import carry_out
 
     command = words[0] if words else None
-    asked = Asked(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
+    asked = MapRequest(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
     folder = Path.cwd()
-    source = Source(folder=folder, document="", load=lambda: mapped(asked, folder=folder))
+    source = Source(folder=folder, document="", load=lambda: map_job(asked, folder=folder))
     at_end = print_logs if prints else None
     return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json, at_end=at_end)
 
@@ -155,12 +155,12 @@ def plan(
     and why, which outputs are there already, the core-hours and the time. Nothing runs, and nothing is written.
     """
     import_numpy_quickly()
-    from pilotage.app.jobs.submit import HowToRun
+    from pilotage.app.jobs.submit import RunSettings
     from pilotage.app.jobs.targets import source_for
     from pilotage.app.preview import plan_run
 
     source = _telling_warnings(source_for(words, source_format=chosen_format(source_format), parameters=parameters))
-    found = plan_run(source, HowToRun(slots=slots, fresh=fresh))
+    found = plan_run(source, RunSettings(slots=slots, fresh=fresh))
     if as_json:
         import msgspec
 

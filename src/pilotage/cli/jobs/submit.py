@@ -16,7 +16,7 @@ from pilotage.cli.shared.server import connect, json_option, server_option
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pilotage.app.jobs.submit import HowToRun
+    from pilotage.app.jobs.submit import RunSettings
     from pilotage.client import Server
 
 
@@ -34,7 +34,7 @@ def submit(
     token_file: str | None,
     *,
     parameters: dict[str, str],
-    how: HowToRun,
+    how: RunSettings,
     as_json: bool,
 ) -> None:
     """Submit a document to a service and return at once.
@@ -44,12 +44,12 @@ def submit(
     appear in the folder of the document, which the service must see.
     """
     import_numpy_quickly()
-    from pilotage.app.jobs.submit import bring
+    from pilotage.app.jobs.submit import submit_loaded
     from pilotage.app.jobs.targets import source_for
 
     with connect(server, token_file) as connection:
         source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
-        answer = bring(source, source.load(), connection, how).answer
+        answer = submit_loaded(source, source.load(), connection, how).answer
     if as_json:
         import msgspec
 
@@ -81,7 +81,7 @@ def attach(job: str | None, *, as_json: bool) -> int:
     """
     gc.enable()
     from pilotage.app.jobs.watch import JobWatcher, is_over
-    from pilotage.app.service.offline import look_at
+    from pilotage.app.service.offline import server_or_book
     from pilotage.app.service.session import Session, home_of, nearest_address
     from pilotage.cli.shared.job_run import follow_job, signals_raised, watch_to_end
     from pilotage.client import NoServer
@@ -93,7 +93,7 @@ def attach(job: str | None, *, as_json: bool) -> int:
         if not address.runs:
             folder = home_of(Path(address.origin))
             # The book says whether there is anything to go on with: nothing is started for what is over or unknown.
-            with look_at(address) as book:
+            with server_or_book(address) as book:
                 if book.resting:
                     following = JobWatcher(lambda: book, _chosen(book, job))
                     if is_over(following.progress()):

@@ -139,9 +139,9 @@ def doctor(journal: str | None, *, as_json: bool) -> int:
     Programs, disk, clock, token, service and agents are tried, one after the other: those of this folder, or of the
     nearest above it where it has none. The exit code is 1 where something is bad.
     """
-    from pilotage.app.doctor import concerned_here, diagnose
+    from pilotage.app.doctor import diagnose, folder_to_check
 
-    findings = diagnose(concerned_here(journal))
+    findings = diagnose(folder_to_check(journal))
     if as_json:
         import msgspec
 

@@ -22,7 +22,7 @@ from pilotage.model.jobs.run_options import declared_options
 
 if TYPE_CHECKING:
     from pilotage.app import LoadedJob
-    from pilotage.app.jobs.submit import HowToRun, Source, Submitted
+    from pilotage.app.jobs.submit import RunSettings, Source, Submitted
     from pilotage.app.jobs.watch import JobWatcher
     from pilotage.app.service.session import Session
     from pilotage.model.answers import Progress
@@ -67,7 +67,7 @@ AtEnd = Callable[["JobWatcher"], None]
 
 def carry_out(
     source: Source,
-    how: HowToRun,
+    how: RunSettings,
     *,
     before_load: Callable[[], None],
     detach: bool,
@@ -75,7 +75,7 @@ def carry_out(
     at_end: AtEnd | None = None,
 ) -> int:
     """Run a job from its source to its end; the exit code."""
-    from pilotage.app.jobs.submit import bring_to
+    from pilotage.app.jobs.submit import submit_to
     from pilotage.app.service.session import Session
 
     with signals_raised():
@@ -86,7 +86,7 @@ def carry_out(
             loaded = _loaded(source)
             session.server().close()  # from here on it may have been sent
             sent = True
-            brought = bring_to(session.server, source, loaded, how)
+            brought = submit_to(session.server, source, loaded, how)
         except (KeyboardInterrupt, Terminated, HungUp):
             session.give_up()
             if sent:
@@ -121,7 +121,7 @@ def _loaded(source: Source) -> LoadedJob:
     return loaded
 
 
-def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
+def _say_beginning(brought: Submitted, session: Session, how: RunSettings) -> None:
     from pilotage.model.jobs.submission import CHANGED
 
     answer = brought.answer
@@ -349,7 +349,7 @@ def _json(value: object) -> str:
 
 # How a job is run, as options of the commands that run one: those of the job are declared in `model.jobs.run_options`.
 #
-# An option has the name of the field of `HowToRun` that it sets. Commands get all of them as one argument, `how`.
+# An option has the name of the field of `RunSettings` that it sets. Commands get all of them as one argument, `how`.
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
@@ -416,13 +416,13 @@ def _collected(options: dict[str, Option], command: Command) -> Command:
     return decorated
 
 
-def _how(*, fail_fast: bool, sites: str | None = None, **said: Any) -> HowToRun:
+def _how(*, fail_fast: bool, sites: str | None = None, **said: Any) -> RunSettings:
     from pathlib import Path
 
-    from pilotage.app.jobs.submit import HowToRun
+    from pilotage.app.jobs.submit import RunSettings
 
     if fail_fast:
         said["max_failures"] = 1
     if sites:  # the service runs in the folder of the document, and the word is meant for the current one
         said["sites"] = str(Path(sites).expanduser().absolute())
-    return HowToRun(only_if_needed=True, **{name: value for name, value in said.items() if value is not None})
+    return RunSettings(only_if_needed=True, **{name: value for name, value in said.items() if value is not None})

@@ -126,16 +126,16 @@ def looking_at(address: Address, *, answer_seconds: float | None = None) -> Serv
         return address.server(
             answer_seconds=answer_seconds
         )  # what reads the book is not imported where nobody needs it
-    from pilotage.app.service.offline import look_at
+    from pilotage.app.service.offline import server_or_book
 
-    return look_at(address)
+    return server_or_book(address)
 
 
 def connect_to_go_on(server: str | None, token_file: str | None) -> Server:
     """The same for who wants something run: where the service of the folder has ended, it is started as by `run`."""
-    from pilotage.app.service.session import go_on_at
+    from pilotage.app.service.session import started_server
 
-    return go_on_at(address_of(server, token_file))
+    return started_server(address_of(server, token_file))
 
 
 class Place(NamedTuple):

@@ -17,7 +17,7 @@ from pilotage.model.exit_codes import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pilotage.app.simulation import Simulated
+    from pilotage.app.simulation import SimulatedJob
     from pilotage.model.sites.world import Observed, WorldFile
     from pilotage.simulator.runs.comparison import Difference, Makespan, Summary
 
@@ -75,7 +75,7 @@ def forecast(asked: Asked, *, as_json: bool) -> int:
 # --- the world --------------------------------------------------------------------------------------------------------
 
 
-def _world(asked: Asked, job: Simulated) -> WorldFile:
+def _world(asked: Asked, job: SimulatedJob) -> WorldFile:
     """What the file says, and over it what was seen, in the order in which it was named."""
     from pilotage.app import simulation
     from pilotage.model.sites.world import Observed, WorldFile
@@ -174,7 +174,7 @@ def _progress(length: int) -> Iterator[Callable[[], object]]:
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def summary_lines(job: Simulated, summary: Summary) -> Iterator[str]:
+def summary_lines(job: SimulatedJob, summary: Summary) -> Iterator[str]:
     """What many runs came to."""
     makespan = summary.makespan
     packages, sites = plural(job.plan.count, "package"), plural(len(job.sites), "site")
@@ -226,7 +226,7 @@ def summary_lines(job: Simulated, summary: Summary) -> Iterator[str]:
 
 
 def comparison_lines(
-    job: Simulated, summaries: Sequence[Summary], differences: Sequence[Difference], *, drawing: str
+    job: SimulatedJob, summaries: Sequence[Summary], differences: Sequence[Difference], *, drawing: str
 ) -> Iterator[str]:
     """Several ways to run a job, side by side."""
     first = summaries[0]
@@ -314,7 +314,11 @@ def _hours(seconds: float) -> str:
 
 
 def _json(
-    asked: Asked, job: Simulated, summaries: Sequence[Summary], differences: Sequence[Difference], notes: Sequence[str]
+    asked: Asked,
+    job: SimulatedJob,
+    summaries: Sequence[Summary],
+    differences: Sequence[Difference],
+    notes: Sequence[str],
 ) -> str:
     import msgspec
 

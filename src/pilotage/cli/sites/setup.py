@@ -16,7 +16,7 @@ from pilotage.model.exit_codes import ExitCode
 from pilotage.model.texts import size_text
 
 if TYPE_CHECKING:
-    from pilotage.app.site_setup.discovery import Found, FoundPath
+    from pilotage.app.site_setup.discovery import Discovery, FoundPath
     from pilotage.app.site_setup.testing import Hop
     from pilotage.model.sites.entry import SiteEntry
 
@@ -110,7 +110,7 @@ def remove(name: str, sites: str | None, *, as_json: bool) -> int:
     return ExitCode.COMPLETE
 
 
-def _found_lines(name: str, found: Found) -> Iterator[str]:
+def _found_lines(name: str, found: Discovery) -> Iterator[str]:
     marked = " (experimental: never tried on a real one by our tests)" if found.experimental else ""
     yield f"{one_line(name)}: {one_line(found.host)}\n"
     python = ", ".join(f"{each.word} {each.version}" for each in found.pythons) or "none"
@@ -149,7 +149,7 @@ def _path(found: FoundPath) -> str:
     return told if found.writable else f"{told}, which cannot be written"
 
 
-def _limits(found: Found) -> str:
+def _limits(found: Discovery) -> str:
     said = [
         f"{count:,} {what}"
         for count, what in ((found.array_max, "elements of an array"), (found.jobs_max, "jobs"))
@@ -158,7 +158,7 @@ def _limits(found: Found) -> str:
     return ", ".join(said) or "none told"
 
 
-def _chosen_lines(entry: SiteEntry, found: Found) -> Iterator[str]:
+def _chosen_lines(entry: SiteEntry, found: Discovery) -> Iterator[str]:
     from pilotage.model.sites.entry import pilots_max_of
 
     queue = entry.queue or next(

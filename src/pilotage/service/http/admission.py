@@ -17,7 +17,7 @@ from pilotage.model.errors import PilotageError
 
 LOOKED_AT_MAX = 64
 """Close one of this many longest-idle connections; one that has sent something not read yet stays."""
-GUEST = "pilotage.guest"
+CONNECTION = "pilotage.connection"
 """The key of the connection in the scope of a request."""
 
 
@@ -36,11 +36,11 @@ class TooManyConnections(PilotageError):
     retryable = True
 
 
-class Guest:
+class ClientConnection:
     """One connection and its state: idle, receiving a request, or being answered."""
 
     __slots__ = (
-        "_guests",
+        "_clients",
         "body_bytes",
         "close",
         "head_bytes",
@@ -54,9 +54,9 @@ class Guest:
         "waits",
     )
 
-    def __init__(self, guests: Guests, *, kind: Kind, peer: str, now: float) -> None:
+    def __init__(self, clients: OpenConnections, *, kind: Kind, peer: str, now: float) -> None:
         """A new connection; `peer` is its address, without the part that a client can choose freely."""
-        self._guests = guests
+        self._clients = clients
         self.kind = kind
         self.peer = peer
         self.close: Callable[[], object] = _nothing  # closes the connection at once
@@ -69,9 +69,9 @@ class Guest:
         self.is_discarding = False  # the rest of an unwanted body is still arriving
         self.stalled_since = math.inf  # the client does not read its answer
 
-    def is_known(self, *, agent: bool) -> None:
+    def mark_authenticated(self, *, agent: bool) -> None:
         """The connection showed a known token; raises `TooManyConnections` if its kind has no free slot."""
-        self._guests.let_in(self, Kind.AGENT if agent else Kind.USER)
+        self._clients.reclassify(self, Kind.AGENT if agent else Kind.USER)
 
 
 WAITS_FOR_HEAD: Final = "head"
@@ -84,7 +84,7 @@ def _nothing() -> None:
     """Placeholder until there is something to close."""
 
 
-class Guests:
+class OpenConnections:
     """All open connections. For one thread."""
 
     def __init__(self, most: int) -> None:
@@ -101,77 +101,77 @@ class Guests:
         }
         self._most_known = outside - newcomers
         self._most_of_peer = {Kind.STRANGER: max(1, outside // 8), Kind.USER: max(1, outside // 4)}
-        self._idle: dict[Kind, dict[Guest, None]] = {kind: {} for kind in Kind}  # longest idle first
+        self._idle: dict[Kind, dict[ClientConnection, None]] = {kind: {} for kind in Kind}  # longest idle first
         self._counts: Counter[Kind] = Counter()
         self._peers: Counter[tuple[Kind, str]] = Counter()
-        self.all: dict[Guest, None] = {}
+        self.all: dict[ClientConnection, None] = {}
 
-    def come(self, guest: Guest) -> None:
+    def add(self, client: ClientConnection) -> None:
         """Count a new connection; at the limit, close the one idle for longest. Raises `TooManyConnections`."""
-        self._make_room(guest.kind, guest.peer)
-        self.all[guest] = None
-        self._count(guest, 1)
-        self._idle[guest.kind][guest] = None
+        self._make_room(client.kind, client.peer)
+        self.all[client] = None
+        self._count(client, 1)
+        self._idle[client.kind][client] = None
 
-    def leave(self, guest: Guest) -> None:
+    def remove(self, client: ClientConnection) -> None:
         """A connection was closed."""
-        if guest in self.all:
-            del self.all[guest]
-            self._idle[guest.kind].pop(guest, None)
-            self._count(guest, -1)
+        if client in self.all:
+            del self.all[client]
+            self._idle[client.kind].pop(client, None)
+            self._count(client, -1)
 
-    def busy(self, guest: Guest) -> None:
+    def busy(self, client: ClientConnection) -> None:
         """A request of it is being handled."""
-        self._idle[guest.kind].pop(guest, None)
+        self._idle[client.kind].pop(client, None)
 
-    def idle(self, guest: Guest) -> None:
+    def idle(self, client: ClientConnection) -> None:
         """Its request was answered."""
-        if guest in self.all:
-            self._idle[guest.kind][guest] = None
+        if client in self.all:
+            self._idle[client.kind][client] = None
 
-    def let_in(self, guest: Guest, kind: Kind) -> None:
+    def reclassify(self, client: ClientConnection, kind: Kind) -> None:
         """Count a connection as the kind it has proven to be; raises `TooManyConnections`."""
-        if guest.kind in (Kind.LOCAL, kind) or guest not in self.all:
+        if client.kind in (Kind.LOCAL, kind) or client not in self.all:
             return
-        self._make_room(kind, guest.peer, moves=True)
-        resting = guest in self._idle[guest.kind]
-        self._idle[guest.kind].pop(guest, None)
-        self._count(guest, -1)
-        guest.kind = kind
-        self._count(guest, 1)
+        self._make_room(kind, client.peer, moves=True)
+        resting = client in self._idle[client.kind]
+        self._idle[client.kind].pop(client, None)
+        self._count(client, -1)
+        client.kind = kind
+        self._count(client, 1)
         if resting:
-            self._idle[kind][guest] = None
+            self._idle[kind][client] = None
 
-    def _count(self, guest: Guest, change: int) -> None:
-        self._counts[guest.kind] += change
-        key = (guest.kind, guest.peer)
+    def _count(self, client: ClientConnection, change: int) -> None:
+        self._counts[client.kind] += change
+        key = (client.kind, client.peer)
         self._peers[key] += change
         if not self._peers[key]:
             del self._peers[key]
 
     def _make_room(self, kind: Kind, peer: str, *, moves: bool = False) -> None:
         if self._peers[kind, peer] >= self._most_of_peer.get(kind, self.most):
-            self._send_away(lambda each: each.peer == peer, kind)
+            self._evict(lambda each: each.peer == peer, kind)
         if self._counts[kind] >= self._most[kind]:
-            self._send_away(None, kind)
+            self._evict(None, kind)
         known = (Kind.USER, Kind.AGENT)
         if kind in known and sum(self._counts[each] for each in known) >= self._most_known:
-            self._send_away(None, *known)
+            self._evict(None, *known)
         if not moves:
             # Beyond its own share, the local socket uses slots that the others leave free.
             outside = sum(self._counts[each] for each in Kind if each is not Kind.LOCAL)
             if kind is not Kind.LOCAL and outside >= self._most_outside:
-                self._send_away(None, Kind.STRANGER, *known)
+                self._evict(None, Kind.STRANGER, *known)
             if len(self.all) >= self.most:
-                self._send_away(None, Kind.STRANGER, *known, Kind.LOCAL)
+                self._evict(None, Kind.STRANGER, *known, Kind.LOCAL)
 
-    def _send_away(self, wanted: Callable[[Guest], bool] | None, *kinds: Kind) -> None:
+    def _evict(self, wanted: Callable[[ClientConnection], bool] | None, *kinds: Kind) -> None:
         """Close the longest-idle connection of these kinds; raises `TooManyConnections` if all are busy."""
         for kind in kinds:
             resting = (each for each in self._idle[kind] if wanted is None or wanted(each))
             found = next((each for each in islice(resting, LOOKED_AT_MAX) if not each.is_speaking()), None)
             if found is not None:
-                self.leave(found)
+                self.remove(found)
                 found.close()
                 return
         raise TooManyConnections(

@@ -27,9 +27,9 @@ from pilotage.model.states import FINAL_NAMES
 from pilotage.reading.access import SITE_AGENT, Forbidden, Principal
 from pilotage.reading.queries import UnknownJob, UnknownPackage, package_place
 from pilotage.service.errors import NotRunning
-from pilotage.service.http.backend import Running
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.errors import ErrorBody, ErrorView, Malformed, NotARange, NotAwaited, UnknownContent
-from pilotage.service.http.routing import OCTETS, Ask, Reply
+from pilotage.service.http.routing import OCTETS, ApiRequest, Reply
 from pilotage.service.http.services import Services
 
 # Restricts the tokens of agents and sites: an agent may not act for another one, nor read files that it does not need.
@@ -60,14 +60,14 @@ class _Sited(msgspec.Struct):
 _sited = msgspec.json.Decoder(_Sited)
 
 
-class SiteBounds:
+class AgentTokenChecks:
     """Restricts agents to the site that their token names."""
 
     def __init__(
-        self, running: Running, *, told: Callable[[str], Awaitable[str]], clock: Callable[[], float] = time.monotonic
+        self, backend: JobBackend, *, told: Callable[[str], Awaitable[str]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Take what runs jobs, and a function that finds the site of a pilot in the book."""
-        self._running = running
+        self._backend = backend
         self._told = told
         self._clock = clock
         self._sites: dict[str, str] = {}  # of pilots that the engine or the book knows
@@ -148,7 +148,7 @@ class SiteBounds:
         until, names = self._files.get((site, job), (0.0, frozenset()))
         if until > now and name in names:
             return
-        names = await self._ask(lambda engine: self._running.jobs.reads(engine, site, job))
+        names = await self._ask(lambda engine: self._backend.jobs.reads(engine, site, job))
         if name not in names:
             raise _forbidden(principal, f"file {name[:256]} of job {job[:64]}, which none of its attempts reads")
         if len(self._files) >= JOBS_MAX:
@@ -172,7 +172,7 @@ class SiteBounds:
         self._contents[key] = now + BELIEVED_SECONDS
 
     async def _ask(self, question: Callable[[Engine], Told]) -> Told:
-        return await asyncio.wrap_future(self._running.jobs.ask(question))
+        return await asyncio.wrap_future(self._backend.jobs.ask(question))
 
 
 def check_numbers(exchange: Exchange) -> None:
@@ -244,14 +244,14 @@ _encode = msgspec.json.Encoder().encode
 class AgentExchange:
     """Answers agents."""
 
-    def __init__(self, services: Services, running: Running) -> None:
+    def __init__(self, services: Services, backend: JobBackend) -> None:
         """Take what runs jobs, and the services around it."""
         self._services = services
-        self._running = running
+        self._backend = backend
         self._open: set[asyncio.Future[bytes]] = set()  # exchanges waiting for an answer
         self._stopping = False
-        self._bounds = SiteBounds(running, told=self._site_of)
-        running.when_dismissed(self._release)
+        self._bounds = AgentTokenChecks(backend, told=self._site_of)
+        backend.when_dismissed(self._release)
 
     def _release(self) -> None:
         """Answer all waiting agents; called from any thread. The answer tells them why."""
@@ -271,12 +271,12 @@ class AgentExchange:
 
     def _introduction(self, principal: Principal, says: AgentSays) -> Reply[bytes]:
         """The answer to an unknown pilot: the token for repeating its exchange, and the time."""
-        exchange, token = says.exchange, self._services.access.introduced(principal, says.exchange.pilot)
+        exchange, token = says.exchange, self._services.access.pilot_token(principal, says.exchange.pilot)
         now = self._services.clock.now()
         reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)
         return Reply(body=_encode(AgentHears(reply=reply)), headers={TOKEN_HEADER: token})
 
-    async def exchange(self, request: Ask) -> Reply[bytes]:
+    async def exchange(self, request: ApiRequest) -> Reply[bytes]:
         """Process an agent's exchange; answered when there is something to say, or after its interval."""
         principal, body = request.user, await request.body()
         try:
@@ -290,7 +290,7 @@ class AgentExchange:
         if (told := self._farewell(says) or self._doubt(says)) is not None:
             return self._reply(principal, told)
         try:
-            return self._reply(principal, await self._patiently(lambda: self._running.jobs.exchange(says)))
+            return self._reply(principal, await self._patiently(lambda: self._backend.jobs.exchange(says)))
         except asyncio.CancelledError:
             if (farewell := self._farewell(says)) is not None:
                 return Reply(body=farewell)
@@ -309,7 +309,7 @@ class AgentExchange:
         finally:
             self._open.discard(waiting)
 
-    async def exchange_with_site(self, request: Ask) -> Reply[bytes]:
+    async def exchange_with_site(self, request: ApiRequest) -> Reply[bytes]:
         """Process a site agent's exchange; answered when there is something to report or to do."""
         principal = request.user
         try:
@@ -317,22 +317,22 @@ class AgentExchange:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             raise Malformed(f"this is not an exchange of a site: {fault}") from None
         self._bounds.check_site(principal, says)
-        if self._running.dismissed:
+        if self._backend.dismissed:
             raise _stopping()
         try:
-            answer = await self._patiently(lambda: self._running.jobs.exchange_with_site(says))
+            answer = await self._patiently(lambda: self._backend.jobs.exchange_with_site(says))
             return self._reply(principal, answer)
         except asyncio.CancelledError:
-            if not self._stopping and not self._running.dismissed:
+            if not self._stopping and not self._backend.dismissed:
                 raise
             raise _stopping() from None
 
     def _farewell(self, says: AgentSays) -> bytes | None:
         """The answer to an agent that must leave; None if it may stay."""
         exchange = says.exchange
-        if not self._running.dismissed:
+        if not self._backend.dismissed:
             return None
-        reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, leave=self._running.dismissed)
+        reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, leave=self._backend.dismissed)
         return _encode(AgentHears(reply=reply))
 
     def _doubt(self, says: AgentSays) -> bytes | None:
@@ -345,7 +345,7 @@ class AgentExchange:
 
     # Contents, files and staged outputs, for agents that cannot see our folders.
 
-    async def content(self, request: Ask, sha256: str) -> Reply[bytes]:
+    async def content(self, request: ApiRequest, sha256: str) -> Reply[bytes]:
         """Content that a job brought along."""
         self._bounds.check_introduced(request.user)
         if request.user.site:
@@ -357,7 +357,7 @@ class AgentExchange:
             raise UnknownContent("no such content is stored here", subject=sha256[:64])
         return Reply(body=content, media_type=OCTETS)
 
-    async def nothing(self, request: Ask) -> Reply[ErrorView]:
+    async def nothing(self, request: ApiRequest) -> Reply[ErrorView]:
         """The answer to every other path."""
         self._bounds.check_introduced(request.user)
         return Reply(body=ErrorView(error=ErrorBody(code="not_found", message="no such path")), status=404)
@@ -370,23 +370,23 @@ class AgentExchange:
     async def _brought_by(self, job: str) -> frozenset[str]:
         """The checksums of files that a job brought along."""
         row = await self._services.do(self._services.journal.job, job)
-        return self._running.brought_by(row) if row is not None else frozenset()
+        return self._backend.brought_by(row) if row is not None else frozenset()
 
     async def _job(self, job: str) -> tuple[JobRow, str]:
         """A job that runs here, and its folder."""
         row = await self._services.do(self._services.journal.job, job) if JOB_ID.fullmatch(job) else None
-        folder = self._running.folder_of(row) if row is not None else None
+        folder = self._backend.folder_of(row) if row is not None else None
         if row is None or folder is None:
             raise UnknownJob("no such job is run here", subject=f"job {job[:64]}")
         return row, folder
 
-    async def file(self, request: Ask, job: str) -> Reply[bytes]:
+    async def file(self, request: ApiRequest, job: str) -> Reply[bytes]:
         """A file of a job's folder, or a piece of it; the first bytes are read before the answer begins."""
         self._bounds.check_introduced(request.user)
         name = _parameters(request).get("name", "")
         if request.user.site:
             await self._bounds.check_file(request.user, job, name)
-        (_, folder), tree = await self._job(job), self._running.jobs.tree
+        (_, folder), tree = await self._job(job), self._backend.jobs.tree
         if why := why_outside(name):
             raise UnknownContent(f"a file of the job cannot have this name: {why}", subject=name[:256])
         found = (await self._services.do(tree.look_up, folder, [name])).get(name)
@@ -403,7 +403,7 @@ class AgentExchange:
         return Reply(stream=pieces, status=206 if asked else 200, headers=headers, media_type=OCTETS)
 
     async def _pieces(self, folder: str, name: str, first: bytes, *, start: int, end: int) -> AsyncIterator[bytes]:
-        read = self._running.jobs.tree.read
+        read = self._backend.jobs.tree.read
         yield first
         while start < end:
             size = min(PIECE_BYTES, end - start)
@@ -413,7 +413,7 @@ class AgentExchange:
             start += len(piece)
             yield piece
 
-    async def stage(self, request: Ask, place: str) -> Reply[None]:
+    async def stage(self, request: ApiRequest, place: str) -> Reply[None]:
         """Receive a piece of an output."""
         principal = request.user
         self._bounds.check_introduced(principal)
@@ -431,7 +431,7 @@ class AgentExchange:
                 raise
             raise _no_attempt(ref) from None
         await self._services.do(self._refuse_unasked, row, ref, number, principal)
-        write = self._running.jobs.tree.write_staged
+        write = self._backend.jobs.tree.write_staged
         begin = offset = int(offset_text)
         held, more = bytearray(), True
         while more:
@@ -453,7 +453,7 @@ class AgentExchange:
         if job.state in FINAL_NAMES and not principal.site:
             raise _over(job, ref)
         try:
-            facts = self._services.reading.package(job, package_place(ref.package)).facts
+            facts = self._services.reader.package(job, package_place(ref.package)).facts
         except UnknownPackage:
             if not principal.site:
                 raise
@@ -507,5 +507,5 @@ def _stopping() -> NotRunning:
     return NotRunning("the service is stopping", next_step="ask again when it is back")
 
 
-def _parameters(request: Ask) -> dict[str, str]:
+def _parameters(request: ApiRequest) -> dict[str, str]:
     return dict(parse_qsl(request.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))

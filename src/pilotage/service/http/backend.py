@@ -21,7 +21,7 @@ from pilotage.model.jobs.submission import FILE, Origin, RunPlan, Submission, Su
 from pilotage.model.states import ClearedBy
 from pilotage.ports import AttemptLogs, JobTree, Journal
 from pilotage.reading.access import Principal
-from pilotage.reading.views import KeptSites
+from pilotage.reading.views import SitesConfiguration
 from pilotage.service.errors import Unpublished
 from pilotage.service.journal.retention import Action
 
@@ -39,7 +39,7 @@ _origin = msgspec.json.Decoder(Origin)
 _lists = msgspec.json.Decoder(dict[str, str])
 
 
-class RunsJobs(Protocol):
+class JobRunner(Protocol):
     """Runs the jobs of this service."""
 
     @property
@@ -70,7 +70,7 @@ class RunsJobs(Protocol):
         """Process a site agent's exchange; the encoded answer. Raises `UnknownSite`."""
         ...
 
-    def said_of_site(self, site: str) -> str:
+    def site_message(self, site: str) -> str:
         """The last error of a site that delays work there; empty if there is none."""
         ...
 
@@ -103,7 +103,7 @@ class RunsJobs(Protocol):
         ...
 
     @property
-    def leaving(self) -> Future[None] | None:
+    def pending_effects(self) -> Future[None] | None:
         """Completes when the files of all grants durable now are published; None if they are."""
         ...
 
@@ -115,7 +115,7 @@ class RunsJobs(Protocol):
         """A result of a job that could not be published, and why; only within an engine query."""
         ...
 
-    def laid_out(self, job: str) -> Expansion | None:
+    def expansion_of(self, job: str) -> Expansion | None:
         """The expansion of a job that runs here; None for any other."""
         ...
 
@@ -149,11 +149,11 @@ class RunsJobs(Protocol):
         ...
 
 
-class KeepsSites(Protocol):
+class SitesKeeper(Protocol):
     """Keeps the sites as their file configures them."""
 
     @property
-    def known(self) -> KeptSites:
+    def known(self) -> SitesConfiguration:
         """The configured sites, and the fault of their file."""
         ...
 
@@ -169,7 +169,7 @@ class KeepsSites(Protocol):
 Plan = Callable[[Submission], RunPlan]
 
 
-class Asked:
+class RequestActivity:
     """Counts the requests in progress that are not an agent's, and remembers when the last one came."""
 
     def __init__(self) -> None:
@@ -185,10 +185,10 @@ class Asked:
         self.last_at = time.monotonic()
 
 
-class Running:
+class JobBackend:
     """The running of jobs, for HTTP handlers."""
 
-    def __init__(self, jobs: RunsJobs, *, journal: Journal, plan: Plan, sites: KeepsSites | None = None) -> None:
+    def __init__(self, jobs: JobRunner, *, journal: Journal, plan: Plan, sites: SitesKeeper | None = None) -> None:
         """Take what runs jobs, what plans them, and what keeps the sites, if anything does.
 
         Nothing runs before `start`.
@@ -196,7 +196,7 @@ class Running:
         self.jobs = jobs
         self.plan = plan
         self.sites = sites
-        self.asked = Asked()
+        self.activity = RequestActivity()
         self.dismissed = ""  # why agents are told to leave
         self._when_dismissed: list[Callable[[], None]] = []
         self._journal = journal

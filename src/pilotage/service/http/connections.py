@@ -23,14 +23,14 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pilotage.service.http.admission import (
-    GUEST,
+    CONNECTION,
     RESTS,
     WAITS_FOR_BODY,
     WAITS_FOR_HEAD,
     WAITS_FOR_US,
-    Guest,
-    Guests,
+    ClientConnection,
     Kind,
+    OpenConnections,
     TooManyConnections,
 )
 from pilotage.service.http.errors import ErrorBody, ErrorView
@@ -45,7 +45,7 @@ _FULL_SECONDS = 2.0
 _PREFIX_BITS = 64  # of an IPv6 address: its owner can choose the rest
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long each step of a request may take, and how large it may be."""
 
     head_seconds: float = 20.0  # including the TLS handshake
@@ -57,50 +57,52 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     taking_seconds: float = 60.0  # without the client reading any of its answer
 
 
-class GuestProtocol(HttpToolsProtocol):
+class LimitedProtocol(HttpToolsProtocol):
     """Handles one connection within the limits."""
 
-    def __init__(self, guests: Guests, guest: Guest, bounds: Bounds, **told: Any) -> None:
+    def __init__(
+        self, clients: OpenConnections, client: ClientConnection, bounds: ConnectionLimits, **told: Any
+    ) -> None:
         super().__init__(**told)
-        self._guests = guests
-        self._guest = guest
+        self._clients = clients
+        self._client = client
         self._bounds = bounds
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The connection is open."""
         super().connection_made(transport)
-        self._guest.close = transport.abort
-        self._guest.is_held_back = lambda: self.flow.read_paused
-        self._guest.since = self.loop.time()
+        self._client.close = transport.abort
+        self._client.is_held_back = lambda: self.flow.read_paused
+        self._client.since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection was closed."""
-        self._guests.leave(self._guest)
+        self._clients.remove(self._client)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Data arrived."""
-        guest = self._guest
-        guest.head_bytes += len(data)
+        client = self._client
+        client.head_bytes += len(data)
         super().data_received(data)
-        if guest.waits is WAITS_FOR_HEAD and guest.head_bytes > self._bounds.head_bytes_max:
+        if client.waits is WAITS_FOR_HEAD and client.head_bytes > self._bounds.head_bytes_max:
             self._refuse_head()
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
-        self.scope[GUEST] = guest = self._guest  # type: ignore[literal-required]
-        if guest.waits is not WAITS_FOR_HEAD:
-            guest.since = self.loop.time()
-            guest.waits = WAITS_FOR_HEAD
+        self.scope[CONNECTION] = client = self._client  # type: ignore[literal-required]
+        if client.waits is not WAITS_FOR_HEAD:
+            client.since = self.loop.time()
+            client.waits = WAITS_FOR_HEAD
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
-        guest = self._guest
-        guest.since, guest.waits, guest.body_bytes, guest.is_discarding = self.loop.time(), WAITS_FOR_BODY, 0, False
-        self._guests.busy(guest)
+        client = self._client
+        client.since, client.waits, client.body_bytes, client.is_discarding = self.loop.time(), WAITS_FOR_BODY, 0, False
+        self._clients.busy(client)
         # More than the head may have arrived: count only if the head could be too long.
-        if guest.head_bytes > self._bounds.head_bytes_max and self._head_bytes() > self._bounds.head_bytes_max:
+        if client.head_bytes > self._bounds.head_bytes_max and self._head_bytes() > self._bounds.head_bytes_max:
             app, self.app = self.app, _too_long
             super().on_headers_complete()
             self.app = app
@@ -109,38 +111,38 @@ class GuestProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body arrived."""
-        self._guest.body_bytes += len(body)
+        self._client.body_bytes += len(body)
         super().on_body(body)
-        if self._guest.is_discarding and self._guest.body_bytes > self._bounds.discard_bytes_max:
-            self._guest.close()
+        if self._client.is_discarding and self._client.body_bytes > self._bounds.discard_bytes_max:
+            self._client.close()
 
     def on_message_complete(self) -> None:
         """The request is complete."""
-        guest = self._guest
-        guest.head_bytes = 0
-        guest.waits = RESTS if guest.is_discarding else WAITS_FOR_US
-        guest.is_discarding = False
+        client = self._client
+        client.head_bytes = 0
+        client.waits = RESTS if client.is_discarding else WAITS_FOR_US
+        client.is_discarding = False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """The request was answered, perhaps before all of it arrived."""
-        guest = self._guest
-        if guest.waits is WAITS_FOR_US:
-            guest.waits = RESTS
-        elif guest.waits is WAITS_FOR_BODY:
-            guest.is_discarding, guest.body_bytes = True, 0
-        guest.since = self.loop.time()
-        self._guests.idle(guest)
+        client = self._client
+        if client.waits is WAITS_FOR_US:
+            client.waits = RESTS
+        elif client.waits is WAITS_FOR_BODY:
+            client.is_discarding, client.body_bytes = True, 0
+        client.since = self.loop.time()
+        self._clients.idle(client)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         """The client reads slower than we write."""
-        self._guest.stalled_since = self.loop.time()
+        self._client.stalled_since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self._guest.stalled_since = math.inf
+        self._client.stalled_since = math.inf
         super().resume_writing()
 
     def _head_bytes(self) -> int:
@@ -152,21 +154,21 @@ class GuestProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class Doorway:
+class Acceptor:
     """Accepts connections on a socket; uvicorn takes it for an asyncio server."""
 
     def __init__(
         self,
         bound: socket.socket,
         *,
-        guests: Guests,
-        bounds: Bounds,
-        make_protocol: Callable[..., GuestProtocol],
+        clients: OpenConnections,
+        bounds: ConnectionLimits,
+        make_protocol: Callable[..., LimitedProtocol],
         context: SSLContext | None = None,
     ) -> None:
         """Accept connections on a bound socket from now on; with a context they use TLS."""
         self._bound = bound
-        self._guests = guests
+        self._clients = clients
         self._bounds = bounds
         self._make_protocol = make_protocol
         self._context = context
@@ -236,58 +238,58 @@ class Doorway:
         """Admit a connection; whether there was a slot."""
         peer = _peer_of(connection)
         kind = Kind.LOCAL if connection.family == socket.AF_UNIX else Kind.STRANGER
-        guest = Guest(self._guests, kind=kind, peer=peer, now=self._loop.time())
+        client = ClientConnection(self._clients, kind=kind, peer=peer, now=self._loop.time())
         try:
-            self._guests.come(guest)
+            self._clients.add(client)
         except TooManyConnections:
             return False
-        guest.is_speaking = partial(_has_come, connection)
+        client.is_speaking = partial(_has_come, connection)
         if kind is not Kind.LOCAL:
             _keep_alive(connection)
-        entry = asyncio.ensure_future(self._welcome(connection, guest))
-        guest.close = entry.cancel
+        entry = asyncio.ensure_future(self._handshake(connection, client))
+        client.close = entry.cancel
         self._coming.add(entry)
-        entry.add_done_callback(partial(self._came, connection, guest))
+        entry.add_done_callback(partial(self._established, connection, client))
         return True
 
-    async def _welcome(self, connection: socket.socket, guest: Guest) -> None:
+    async def _handshake(self, connection: socket.socket, client: ClientConnection) -> None:
         context, bounds = self._context, self._bounds
         await self._loop.connect_accepted_socket(
-            lambda: self._make_protocol(self._guests, guest, bounds),
+            lambda: self._make_protocol(self._clients, client, bounds),
             connection,
             ssl=context,
             ssl_handshake_timeout=bounds.head_seconds if context is not None else None,
         )
 
-    def _came(self, connection: socket.socket, guest: Guest, entry: asyncio.Future[None]) -> None:
+    def _established(self, connection: socket.socket, client: ClientConnection, entry: asyncio.Future[None]) -> None:
         """A connection is established, or was closed before that."""
         self._coming.discard(entry)
         fault = None if entry.cancelled() else entry.exception()
         if fault is not None and not isinstance(fault, OSError):
             log.error("a connection could not be accepted", exc_info=fault)
         if fault is not None or entry.cancelled():
-            self._guests.leave(guest)
+            self._clients.remove(client)
             connection.close()
 
 
-def end_the_late(guests: Guests, bounds: Bounds, *, now: float, passed_seconds: float) -> None:
+def close_overdue(clients: OpenConnections, bounds: ConnectionLimits, *, now: float, passed_seconds: float) -> None:
     """Close every connection that exceeds its time; to be called every so many seconds."""
-    for guest in list(guests.all):
-        waits, took_seconds = guest.waits, now - guest.since
-        if now - guest.stalled_since > bounds.taking_seconds:
+    for client in list(clients.all):
+        waits, took_seconds = client.waits, now - client.since
+        if now - client.stalled_since > bounds.taking_seconds:
             late = True
-        elif guest.is_discarding:
+        elif client.is_discarding:
             late = took_seconds > bounds.discard_seconds
         elif waits is WAITS_FOR_HEAD:
             late = took_seconds > bounds.head_seconds
         elif waits is WAITS_FOR_BODY:
-            if guest.is_held_back():
-                guest.since += passed_seconds  # we stopped reading: this time is not the client's
-            late = took_seconds > bounds.body_seconds + guest.body_bytes / bounds.body_bytes_per_second
+            if client.is_held_back():
+                client.since += passed_seconds  # we stopped reading: this time is not the client's
+            late = took_seconds > bounds.body_seconds + client.body_bytes / bounds.body_bytes_per_second
         else:
             late = False  # uvicorn closes idle ones, and time waiting for our answer does not count
         if late:
-            guest.close()
+            client.close()
 
 
 def _peer_of(connection: socket.socket) -> str:

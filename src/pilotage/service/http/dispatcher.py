@@ -32,8 +32,8 @@ from pilotage.service.http.messages import Headers, header_of, length_of, princi
 from pilotage.service.http.route_table import ROUTES, RouteTable
 from pilotage.service.http.routes.agents import PREFIX
 from pilotage.service.http.routes.operations import submit_job
-from pilotage.service.http.routing import EVENT_STREAM, JSON, OCTETS, TEXT, Ask, Handler, Parameter, Reply, Route
-from pilotage.service.http.services import Services, live
+from pilotage.service.http.routing import EVENT_STREAM, JSON, OCTETS, TEXT, ApiRequest, Handler, Parameter, Reply, Route
+from pilotage.service.http.services import Services, run_lifespan
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
@@ -88,19 +88,19 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Answer all requests that wait for events of a job, or for work."""
-        self._services.bell.stop()
+        self._services.commits.stop()
         if self._agents is not None:
             self._agents.stop()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request, or start and stop the services."""
-        running = self._services.running
+        backend = self._services.backend
         if scope["type"] != "http":
-            await live(self._services, receive, send, meanwhile=self._soon())
-        elif running is None or scope["path"].startswith(PREFIX):
+            await run_lifespan(self._services, receive, send, meanwhile=self._soon())
+        elif backend is None or scope["path"].startswith(PREFIX):
             await self._dispatch(scope, receive, send)
         else:
-            with running.asked:
+            with backend.activity:
                 await self._dispatch(scope, receive, send)
 
     async def _dispatch(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -141,11 +141,11 @@ class Dispatcher:
             return answer
         return Reply(body=answer, status=route.status, media_type=route.media_type)
 
-    def _admit(self, route: Route, scope: Any, receive: Receive) -> Ask:
+    def _admit(self, route: Route, scope: Any, receive: Receive) -> ApiRequest:
         """Authenticate and authorize a request; raises `Unauthenticated`, `Forbidden` and `TooManyConnections`."""
         principal = scope["user"] = principal_of(self._services.access, scope)
-        route.let_in(principal)
-        return Ask(scope, receive, user=principal, body_bytes_max=self._body_bytes_max(route))
+        route.authorize(principal)
+        return ApiRequest(scope, receive, user=principal, body_bytes_max=self._body_bytes_max(route))
 
     def _admit_odd(self, scope: Any, receive: Receive) -> None:
         """Admit a request in an unusual form, by the route that the framework finds for it.
@@ -209,11 +209,11 @@ def make_dispatcher(services: Services) -> Dispatcher:
 
     A service of the book alone answers no agents, and does not import that part, nor the language and the engine.
     """
-    if services.running is None:
+    if services.backend is None:
         return Dispatcher(services)
     from pilotage.service.http.agent_exchange import AgentExchange
 
-    return Dispatcher(services, agents=AgentExchange(services, services.running))
+    return Dispatcher(services, agents=AgentExchange(services, services.backend))
 
 
 def _make_framework(services: Services) -> ASGIApp:

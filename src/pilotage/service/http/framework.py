@@ -48,7 +48,7 @@ from pilotage.service.http.errors import BadParameter, ErrorBody, ErrorView
 from pilotage.service.http.messages import HungUp, error_answer
 from pilotage.service.http.route_table import API_ROUTES
 from pilotage.service.http.routes.operations import KINDS
-from pilotage.service.http.routing import JSON, Ask, Handler, Parameter, Reply, Route
+from pilotage.service.http.routing import JSON, ApiRequest, Handler, Parameter, Reply, Route
 from pilotage.service.http.services import Services
 
 # Error answers, and their descriptions in the OpenAPI document.
@@ -293,7 +293,7 @@ def openapi_config() -> OpenAPIConfig:
 
 
 # Turns a route into a handler of the framework, whose signature has the framework's own parameter types.
-LetIn = Callable[[Route, Any, BaseRouteHandler], None]
+Authorize = Callable[[Route, Any, BaseRouteHandler], None]
 
 _json_body: Any = JSONBody
 _SERVICES = "pilotage.services"
@@ -311,8 +311,8 @@ def services_of(scope: Any) -> Services:
     return services
 
 
-def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
-    """Register a route with the framework; unless the route is open, `let_in` refuses requests not admitted before."""
+def registered(route: Route, *, authorize: Authorize) -> HTTPRouteHandler:
+    """Register a route with the framework; unless the route is open, `authorize` refuses requests not admitted before."""
     answers = {
         status: ResponseSpec(data_container=kind, description=words, generate_examples=False)
         for status, (kind, words) in route.answers.items()
@@ -323,7 +323,7 @@ def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
         http_method=HttpMethod(route.method),
         status_code=route.status,
         media_type=route.media_type if route.media_type != JSON else None,  # if set here, no answer can change it
-        guards=[] if route.is_open else [_guard(route, let_in)],
+        guards=[] if route.is_open else [_guard(route, authorize)],
         security=[{}] if route.is_open else None,
         operation_id=route.operation_id,
         operation_class=BODIES.get(route.body, Operation),
@@ -335,10 +335,10 @@ def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
     return make(_translated(route.handler))
 
 
-def _guard(route: Route, let_in: LetIn) -> Any:
+def _guard(route: Route, authorize: Authorize) -> Any:
     # The framework would run a plain function in a thread, which costs more than its work.
     async def guard(connection: Any, handler: BaseRouteHandler) -> None:
-        let_in(route, connection, handler)
+        authorize(route, connection, handler)
 
     return guard
 
@@ -383,7 +383,7 @@ def _kind(hint: Any) -> Any:
     return Annotated[kind, _KINDS[parameter.place](**told)]
 
 
-class _FrameworkAsk(Ask):
+class _FrameworkAsk(ApiRequest):
     """A request as the framework decodes it, with its error messages for a faulty header or body."""
 
     __slots__ = ("_request",)
@@ -443,7 +443,7 @@ def make_app(services: Services) -> Application:
 def _framework(batch_bytes_max: int) -> Litestar:
     """The routes in the framework, for the services that each request carries: registering them takes long."""
     return Litestar(
-        route_handlers=[laid_out(route, let_in=_let_in) for route in API_ROUTES],
+        route_handlers=[registered(route, authorize=_authorize) for route in API_ROUTES],
         exception_handlers={
             HTTPException: on_http_error,
             Exception: on_error,
@@ -454,7 +454,7 @@ def _framework(batch_bytes_max: int) -> Litestar:
     )
 
 
-def _let_in(route: Route, connection: AnyConnection, handler: BaseRouteHandler) -> None:
+def _authorize(route: Route, connection: AnyConnection, handler: BaseRouteHandler) -> None:
     # The dispatcher authenticates. A request that it did not admit must not be answered, even if it missed a form of a path.
     if "user" not in connection.scope:
         raise RuntimeError(f"{route.method} {route.path} was not admitted by the dispatcher")

@@ -26,8 +26,8 @@ import msgspec
 import uvicorn
 
 from pilotage.model.errors import PilotageError
-from pilotage.service.http.admission import Guests
-from pilotage.service.http.connections import Bounds, Doorway, GuestProtocol, end_the_late
+from pilotage.service.http.admission import OpenConnections
+from pilotage.service.http.connections import Acceptor, ConnectionLimits, LimitedProtocol, close_overdue
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp
@@ -79,7 +79,7 @@ class Listener(uvicorn.Server):
         winding_down: Callable[[], None] | None = None,
         beside: Sequence[socket.socket] = (),
         certificate: Certificate | None = None,
-        bounds: Bounds | None = None,
+        bounds: ConnectionLimits | None = None,
         connections_max: int = 0,
     ) -> None:
         """Take callbacks for when requests are answered, and for before the last ones are waited for.
@@ -104,8 +104,8 @@ class Listener(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
-        self._bounds = bounds if bounds is not None else Bounds()
-        self._guests = Guests(connections_max or _connections_max())
+        self._bounds = bounds if bounds is not None else ConnectionLimits()
+        self._clients = OpenConnections(connections_max or _connections_max())
         self._looked_at = 0.0
         self._sockets = [bound, *beside]
         self._certificate = certificate
@@ -133,10 +133,10 @@ class Listener(uvicorn.Server):
         self.started = True
         self._when_started()
 
-    def _open(self, bound: socket.socket, context: SSLContext | None) -> Doorway:
+    def _open(self, bound: socket.socket, context: SSLContext | None) -> Acceptor:
         config = self.config
-        make = partial(GuestProtocol, config=config, server_state=self.server_state, app_state=self.lifespan.state)
-        return Doorway(bound, guests=self._guests, bounds=self._bounds, make_protocol=make, context=context)
+        make = partial(LimitedProtocol, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        return Acceptor(bound, clients=self._clients, bounds=self._bounds, make_protocol=make, context=context)
 
     async def on_tick(self, counter: int) -> bool:
         """Regularly reload the certificate and close slow connections; whether to stop."""
@@ -144,7 +144,7 @@ class Listener(uvicorn.Server):
             self._certificate.look()
         if counter % LATE_TICKS == 0:
             now = asyncio.get_running_loop().time()
-            end_the_late(self._guests, self._bounds, now=now, passed_seconds=now - self._looked_at)
+            close_overdue(self._clients, self._bounds, now=now, passed_seconds=now - self._looked_at)
             self._looked_at = now
         return await super().on_tick(counter)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from pilotage.ports import JournalError
 from pilotage.reading.access import EXCHANGE, Access, Principal
-from pilotage.service.http.admission import GUEST, Guest
+from pilotage.service.http.admission import CONNECTION, ClientConnection
 from pilotage.service.http.errors import ErrorView, TooLarge, error_of, headers_of
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def header_of(scope: Any, name: bytes) -> str:
 def principal_of(access: Access, scope: Any) -> Principal:
     """The sender of a request; raises `Unauthenticated`. From now on its connection counts as authenticated."""
     principal = access.principal(header_of(scope, b"authorization") or None)
-    guest: Guest | None = scope.get(GUEST)
-    if guest is not None:
-        guest.is_known(agent=EXCHANGE in principal.scopes and scope["path"].startswith("/agent/"))
+    client: ClientConnection | None = scope.get(CONNECTION)
+    if client is not None:
+        client.mark_authenticated(agent=EXCHANGE in principal.scopes and scope["path"].startswith("/agent/"))
     return principal
 
 

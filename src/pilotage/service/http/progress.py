@@ -29,7 +29,7 @@ from pilotage.ports import StoreError
 from pilotage.reading.access import Principal
 from pilotage.reading.packages import ShownPackage
 from pilotage.service.errors import Unpublished
-from pilotage.service.http.backend import Running
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.services import Services
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ LOOKED_AT_MAX = 1_000
 """Staged attempts of a job that are examined."""
 
 
-def left_unpublished(services: Services, job: JobRow) -> dict[str, int]:
+def staged_grants(services: Services, job: JobRow) -> dict[str, int]:
     """By package, the granted attempt whose files are still staged."""
-    running = services.running
-    folder = running.folder_of(job) if running is not None else None
-    if running is None or folder is None:
+    backend = services.backend
+    folder = backend.folder_of(job) if backend is not None else None
+    if backend is None or folder is None:
         return {}
     try:
-        staged = running.jobs.tree.staged(folder, job.job)
+        staged = backend.jobs.tree.staged(folder, job.job)
     except StoreError:
         return {}  # the folder is gone, so nothing in it waits to be published
     return {
@@ -60,14 +60,14 @@ def left_unpublished(services: Services, job: JobRow) -> dict[str, int]:
 
 def _is_granted(services: Services, job: JobRow, dotted: str, attempt: int) -> bool:
     place = parse_dotted(dotted)
-    facts = services.reading.package(job, place).facts if place is not None else None
+    facts = services.reader.package(job, place).facts if place is not None else None
     known = facts.attempts.get(attempt) if facts is not None and facts.state == "DONE" else None
     return known is not None and known.granted_at is not None
 
 
-def fault_left(services: Services, job: JobRow) -> Unpublished | None:
+def unpublished_at_rest(services: Services, job: JobRow) -> Unpublished | None:
     """The first of these packages, in the form of the service; only the service knows why it was not published."""
-    left = left_unpublished(services, job)
+    left = staged_grants(services, job)
     if not left:
         return None
     package, attempt = next(iter(left.items()))
@@ -76,12 +76,12 @@ def fault_left(services: Services, job: JobRow) -> Unpublished | None:
     )
 
 
-def cure_of(fault: Unpublished, job: str) -> str:
+def release_hint(fault: Unpublished, job: str) -> str:
     """What to do about it while a service runs."""
     return f"{fault.next_step or 'fix this'}; then: pilotage release {job}"
 
 
-def tried_by(job: str) -> str:
+def retry_hint(job: str) -> str:
     """What to do about it while no service runs."""
     return f"a service tries again, and says what prevents it: pilotage attach {job}"
 
@@ -111,26 +111,26 @@ _STOPPED = ("wall-time", "out-of-memory", "looping")
 _NO_FAILURE = (ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_CANCELED)
 
 
-async def how_far(services: Services, principal: Principal, job: str) -> Progress:
+async def job_progress(services: Services, principal: Principal, job: str) -> Progress:
     """Counts for each stage, failures by their cause, and, if nothing can move any more, why."""
-    running = services.running
+    backend = services.backend
     progress = await services.ask(_by_the_counts, services, principal, job)
-    if running is None or not running.jobs.alive:
+    if backend is None or not backend.jobs.alive:
         return await services.ask(_at_rest, services, principal, progress)
 
     def stand(engine: Engine) -> tuple[JobStall, int, Unpublished | None]:
         from pilotage.service.jobs.stall import stall_of
 
-        return stall_of(engine, job), running.jobs.unpublished(job), running.jobs.publishing_fault(job)
+        return stall_of(engine, job), backend.jobs.unpublished(job), backend.jobs.publishing_fault(job)
 
     # Ask the engine after the book: for a job that is over in the book, the engine knows whether its files are
     # published.
-    stands, unpublished, fault = await asyncio.wrap_future(running.jobs.ask(stand))
+    stands, unpublished, fault = await asyncio.wrap_future(backend.jobs.ask(stand))
     over = progress.state in FINAL_NAMES
     stuck, next_step = ("", "") if over else (stands.stuck, stands.next_step)
     failures = progress.failures
     if fault is not None:
-        cure = cure_of(fault, job)
+        cure = release_hint(fault, job)
         failures = (_unpublished_group(progress, fault, next_step=cure), *failures)
         if over or stuck:  # it is held for this, and not over before its files are published
             stuck, next_step = fault.what, cure
@@ -138,7 +138,7 @@ async def how_far(services: Services, principal: Principal, job: str) -> Progres
     if not trouble:
         trouble = stands.trouble
         if stands.troubled_site and not over:
-            trouble += await _words_of(services, running, stands.troubled_site)
+            trouble += await _words_of(services, backend, stands.troubled_site)
     return msgspec.structs.replace(
         _with_running(progress, stands.running),
         failures=failures[:CARDS_MAX],
@@ -153,18 +153,18 @@ async def how_far(services: Services, principal: Principal, job: str) -> Progres
 
 def _no_room(services: Services, principal: Principal, job: str) -> str:
     """What prevents the book, or the results of a job, from being written."""
-    assert services.running is not None
-    return services.trouble(services.running.folder_of(services.reading.job(principal, job)) or "")
+    assert services.backend is not None
+    return services.trouble(services.backend.folder_of(services.reader.job(principal, job)) or "")
 
 
 def _at_rest(services: Services, principal: Principal, progress: Progress) -> Progress:
     """Add what is known of a finished job that no service runs: whether its files are published."""
     if progress.state not in FINAL_NAMES:
         return progress
-    fault = fault_left(services, services.reading.job(principal, progress.job))
+    fault = unpublished_at_rest(services, services.reader.job(principal, progress.job))
     if fault is None:
         return progress
-    cure = tried_by(progress.job)
+    cure = retry_hint(progress.job)
     failures = (_unpublished_group(progress, fault, next_step=cure), *progress.failures)
     return msgspec.structs.replace(
         progress, failures=failures[:CARDS_MAX], unpublished=fault.count, stuck=fault.what, next_step=cure
@@ -195,9 +195,9 @@ def _unpublished_group(progress: Progress, fault: Unpublished, *, next_step: str
     return FailureGroup(count=fault.count, card=card)
 
 
-async def _words_of(services: Services, running: Running, site: str) -> str:
+async def _words_of(services: Services, backend: JobBackend, site: str) -> str:
     """What a site reported, or else its last pilot printed, to follow the message about its trouble."""
-    if said := running.jobs.said_of_site(site):
+    if said := backend.jobs.site_message(site):
         return f": {said}"
     words = await services.ask(_last_words, services, site)
     return f"; the last one printed: {words}" if words else ""
@@ -209,7 +209,7 @@ def _last_words(services: Services, site: str) -> str:
     def latest() -> list[PilotRow]:
         return services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
 
-    rows = services.pace.paced(f"pilots of {site}", services.journal.position(), latest)
+    rows = services.answer_cache.cached(f"pilots of {site}", services.journal.position(), latest)
     ended = [row for row in rows if row.ended_at is not None]
     last = max(ended, key=lambda row: row.ended_at or 0.0, default=None)
     lines = (last.stderr or "").strip().splitlines() if last is not None else []
@@ -217,10 +217,10 @@ def _last_words(services: Services, site: str) -> str:
 
 
 def _by_the_counts(services: Services, principal: Principal, job: str) -> Progress:
-    reading = services.reading
-    position = reading.position(principal)
-    row = reading.job(principal, job)
-    stages, _ = reading.stages(row, after=0, limit=STAGES_MAX)
+    reader = services.reader
+    position = reader.position(principal)
+    row = reader.job(principal, job)
+    stages, _ = reader.stages(row, after=0, limit=STAGES_MAX)
     counts = _counted(services, principal, row)
     return Progress(
         job=row.job,
@@ -262,7 +262,9 @@ def _unmade(services: Services, row: JobRow) -> tuple[UnmadeTarget, ...]:
     if row.state not in FINAL_NAMES or row.state == "CANCELLED" or not services.targets.of(row):
         return ()
     mark = (row.epoch, row.state, row.heard_at)
-    return services.pace.paced(f"unmade {row.job}", mark, lambda: services.targets.unmade(row), phase=_end(row))
+    return services.answer_cache.cached(
+        f"unmade {row.job}", mark, lambda: services.targets.unmade(row), phase=_end(row)
+    )
 
 
 def _total(row: Counted) -> int:
@@ -292,7 +294,7 @@ def _counted(services: Services, principal: Principal, row: JobRow) -> dict[str,
         return dict.fromkeys((*_COUNTS_DONE, *_COUNTS_LIVE), 0)
 
     def count(texts: Mapping[str, str]) -> dict[str, int]:
-        counted = services.reading.count_packages
+        counted = services.reader.count_packages
         found = {name: counted(principal, text, job=row) for name, text in texts.items()}
         return {
             name: each - (_without_failures(services, row, texts[name]) if each and name != "adopted" else 0)
@@ -300,9 +302,9 @@ def _counted(services: Services, principal: Principal, row: JobRow) -> dict[str,
         }
 
     marks = _marks(services, row)
-    paced, phase = services.pace.paced, _end(row)
-    done = paced(f"done {row.job}", marks[0], lambda: count(_COUNTS_DONE), pace=_DONE_PACE, phase=phase)
-    live = paced(f"live {row.job}", marks[1], lambda: count(_COUNTS_LIVE), phase=phase)
+    cached, phase = services.answer_cache.cached, _end(row)
+    done = cached(f"done {row.job}", marks[0], lambda: count(_COUNTS_DONE), pace=_DONE_PACE, phase=phase)
+    live = cached(f"live {row.job}", marks[1], lambda: count(_COUNTS_LIVE), phase=phase)
     return done | live
 
 
@@ -327,7 +329,7 @@ def _undeclared(services: Services, row: JobRow) -> tuple[UndeclaredFiles, ...]:
                 break
         return tuple(_left_behind(services, row, each) for each in found.values())
 
-    return services.pace.paced(
+    return services.answer_cache.cached(
         f"undeclared {row.job}", _marks(services, row)[0], look, pace=_DONE_PACE, phase=_end(row)
     )
 
@@ -338,9 +340,9 @@ def _left_behind(services: Services, row: JobRow, package: ShownPackage) -> Unde
     return UndeclaredFiles(
         package=package.place.dotted,
         activity=package.activity,
-        words=services.wording.of(row, package.place),
+        words=services.package_names.of(row, package.place),
         message=message,
-        keep=services.wording.keeping(row, package.place, files) if files else "",
+        keep=services.package_names.keeping(row, package.place, files) if files else "",
     )
 
 
@@ -387,7 +389,7 @@ def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
         )
 
     mark = (row.epoch, row.aborted, row.state)
-    return services.pace.paced(f"failures {row.job}", mark, group, phase=_end(row))
+    return services.answer_cache.cached(f"failures {row.job}", mark, group, phase=_end(row))
 
 
 def _end(row: JobRow) -> float | None:
@@ -399,7 +401,7 @@ def _looked_through(services: Services, row: JobRow, text: str) -> Iterator[Show
     """The first packages of a job that match a query."""
     cursor, looked = None, 0
     while looked < FAILURES_LOOKED_AT:
-        found = services.reading.packages_of(row, text, cursor=cursor, limit=1000)
+        found = services.reader.packages_of(row, text, cursor=cursor, limit=1000)
         yield from found.items
         looked += len(found.items)
         cursor = found.next
@@ -419,7 +421,7 @@ def _kind(facts: PackageFacts) -> tuple[object, ...]:
 
 
 def _with_words(services: Services, row: JobRow, package: ShownPackage) -> FailureCard:
-    return msgspec.structs.replace(card_of(row, package), words=services.wording.of(row, package.place))
+    return msgspec.structs.replace(card_of(row, package), words=services.package_names.of(row, package.place))
 
 
 def card_of(job: JobRow, package: ShownPackage) -> FailureCard:

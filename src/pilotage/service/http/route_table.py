@@ -36,7 +36,7 @@ API_ROUTES: tuple[Route, ...] = (
 ROUTES: tuple[Route, ...] = (*AGENT_ROUTES, *API_ROUTES)
 """Every route."""
 
-Found = tuple[Route, Mapping[str, str]]
+RouteMatch = tuple[Route, Mapping[str, str]]
 _PATH = ":path}"
 
 
@@ -45,7 +45,7 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         """Take the routes; those with fewer parameters and a longer prefix are tried first."""
-        self._fixed: dict[tuple[str, str], Found] = {}
+        self._fixed: dict[tuple[str, str], RouteMatch] = {}
         self._by_parts: dict[tuple[str, int], list[tuple[list[str], Route]]] = {}
         self._by_prefix: list[tuple[str, str, Route]] = []
         for route in sorted(routes, key=lambda each: each.path.count("{")):
@@ -59,7 +59,7 @@ class RouteTable:
                 self._by_parts.setdefault((route.method, len(template)), []).append((template, route))
         self._by_prefix.sort(key=lambda each: len(each[0]), reverse=True)
 
-    def find(self, method: str, path: str) -> Found | None:
+    def find(self, method: str, path: str) -> RouteMatch | None:
         """The route of a method and a path, and its path parameters; None if no route has exactly this form."""
         found = self._fixed.get((method, path))
         if found is not None:

@@ -30,7 +30,7 @@ OCTETS = "application/octet-stream"
 EVENT_STREAM = "text/event-stream"
 
 
-class Ask:
+class ApiRequest:
     """An authenticated and authorized request."""
 
     __slots__ = ("_body_bytes_max", "_receive", "scope", "user")
@@ -64,7 +64,7 @@ class Ask:
         return EVENT_STREAM in self.header("accept")
 
 
-Book = Services
+ServicesArgument = Services
 """The services, as a handler's argument."""
 
 
@@ -141,7 +141,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     stands_for: str = ""
     """The path that this one is another name of."""
 
-    def let_in(self, principal: Principal) -> None:
+    def authorize(self, principal: Principal) -> None:
         """Raise `Forbidden` unless the principal may use this route."""
         if not (self.is_for_packages and principal.package is not None):
             require_scopes(principal, self.needs)

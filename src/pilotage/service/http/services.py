@@ -20,13 +20,13 @@ from pilotage.model.settings.settings import Settings
 from pilotage.model.states import ADOPTED, MADE_BEFORE, UNDECLARED
 from pilotage.ports import Clock, Journal
 from pilotage.reading.access import Access
-from pilotage.reading.queries import Reading
-from pilotage.service.http.backend import Running
+from pilotage.reading.queries import BookReader
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.errors import BookOnly
-from pilotage.service.jobs.package_names import Targets, Wording
+from pilotage.service.jobs.package_names import PackageNames, Targets
 from pilotage.service.journal.retention import Action, Housekeeping
-from pilotage.service.journal.writer import Afterwards, Keeper, Writer
-from pilotage.service.notifications.notifications import Notifications, bell_name
+from pilotage.service.journal.writer import Afterwards, BatchCommitter, Writer
+from pilotage.service.notifications.notifications import Notifications, signal_name
 from pilotage.service.process import no_room
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Waiting for events of a job: the writer's commits wake the waiting requests; nothing polls.
 
 
-class Listener:
+class Waiter:
     """A request that waits for events of a job, on its event loop."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.heard = asyncio.Event()
 
-    async def news(self, *, wait_seconds: float) -> bool:
+    async def wait(self, *, wait_seconds: float) -> bool:
         """Wait until something may be new; False on timeout."""
         try:
             await asyncio.wait_for(self.heard.wait(), wait_seconds)
@@ -56,49 +56,49 @@ class Listener:
         return True
 
 
-class Bell:
+class CommitSignal:
     """Wakes the requests that wait for one of the jobs of a commit."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._listeners: dict[str, set[Listener]] = {}
+        self._listeners: dict[str, set[Waiter]] = {}
         self.stopped = False
 
     @contextmanager
-    def listen(self, job: str) -> Iterator[Listener]:
+    def waiting_for(self, job: str) -> Iterator[Waiter]:
         """Wait for a job. Begin before reading the book, so that no commit falls in between."""
-        listener = Listener()
+        waiter = Waiter()
         with self._guard:
-            self._listeners.setdefault(job, set()).add(listener)
+            self._listeners.setdefault(job, set()).add(waiter)
         try:
-            yield listener
+            yield waiter
         finally:
             with self._guard:
                 others = self._listeners[job]
-                others.discard(listener)
+                others.discard(waiter)
                 if not others:
                     del self._listeners[job]
 
-    def ring(self, jobs: Iterable[str]) -> None:
+    def notify(self, jobs: Iterable[str]) -> None:
         """Wake the requests that wait for one of these jobs; from any thread, after the commit."""
         # A request that begins to wait later reads the book after the commit.
         if not self._listeners:
             return
         with self._guard:
-            woken = [listener for job in set(jobs) for listener in self._listeners.get(job, ())]
+            woken = [waiter for job in set(jobs) for waiter in self._listeners.get(job, ())]
         _wake(woken)
 
     def stop(self) -> None:
         """Wake all requests for good: the service stops."""
         self.stopped = True
         with self._guard:
-            woken = [listener for listeners in self._listeners.values() for listener in listeners]
+            woken = [waiter for listeners in self._listeners.values() for waiter in listeners]
         _wake(woken)
 
 
-def _wake(listeners: Iterable[Listener]) -> None:
-    for listener in listeners:
-        listener.loop.call_soon_threadsafe(listener.heard.set)
+def _wake(listeners: Iterable[Waiter]) -> None:
+    for waiter in listeners:
+        waiter.loop.call_soon_threadsafe(waiter.heard.set)
 
 
 # Caching of expensive answers.
@@ -109,7 +109,7 @@ PACE = 20
 Told = TypeVar("Told")
 
 
-class Pace:
+class AnswerCache:
     """Caches expensive answers for a multiple of the time they took to make."""
 
     def __init__(self, *, seconds: Callable[[], float] = time.monotonic) -> None:
@@ -117,7 +117,7 @@ class Pace:
         self._seconds = seconds
         self._known: OrderedDict[str, tuple[object, object, float, Any]] = OrderedDict()
 
-    def paced(
+    def cached(
         self, name: str, mark: object, make: Callable[[], Told], *, pace: int = PACE, phase: object = None
     ) -> Told:
         """The cached answer, if nothing changed since (`mark` is the same) or it is too recent; else a new one.
@@ -153,7 +153,7 @@ Marks = tuple[int, int]
 """Change counters for the done and for the other packages of a job: a count holds while its counter stays."""
 
 
-class Unusual:
+class UnusualPackages:
     """Notes unusual changes in each transaction, and reports them when they are durable."""
 
     def __init__(self) -> None:
@@ -214,10 +214,10 @@ READERS = 4
 Answer = TypeVar("Answer")
 
 
-class MakeRunning(Protocol):
+class MakeBackend(Protocol):
     """Makes the part that runs jobs, over the journal and its single writer."""
 
-    def __call__(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
+    def __call__(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> JobBackend:
         """Put it together; nothing runs yet."""
         ...
 
@@ -234,12 +234,12 @@ class Services:
         clock: Clock,
         within: Sequence[Afterwards] = (),
         notifications: Notifications | None = None,
-        make_running: MakeRunning | None = None,
+        make_backend: MakeBackend | None = None,
         state_folder: Path | None = None,
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
-        Without notifications there are no subscriptions, and without `make_running` no jobs run: it serves a book
+        Without notifications there are no subscriptions, and without `make_backend` no jobs run: it serves a book
         alone. The disk of the state folder is watched for space.
         """
         limits = Limits(event_bytes_max=settings.service.event_bytes_max, tag_bytes_max=settings.service.tag_bytes_max)
@@ -247,17 +247,19 @@ class Services:
         self.access = access
         self.settings = settings
         self.clock = clock
-        self.pace = Pace()
+        self.answer_cache = AnswerCache()
         self.codec = Codec(limits=limits)
-        self.bell = Bell()
-        self.unusual = Unusual()
+        self.commits = CommitSignal()
+        self.unusual = UnusualPackages()
         self.notifications = notifications
         within = (self.unusual.note, *within)
         if notifications is not None:
             within = (*within, *notifications.within)
-            notifications.subscriptions.on_news(lambda name: self.bell.ring([bell_name(name)]))
+            notifications.subscriptions.on_news(lambda name: self.commits.notify([signal_name(name)]))
             notifications.settle_by(self._wait_settled)
-        keeper = Keeper(journal, clock=clock, codec=self.codec, within=within, skew_seconds=settings.book.skew_seconds)
+        keeper = BatchCommitter(
+            journal, clock=clock, codec=self.codec, within=within, skew_seconds=settings.book.skew_seconds
+        )
         self.writer = Writer(keeper, committed=self._committed)
         self.housekeeping = Housekeeping(
             journal,
@@ -268,12 +270,12 @@ class Services:
             stream=f"housekeeping-{secrets.token_hex(6)}",
             done=self._seen_to,
         )
-        self.wording = Wording(journal, self._laid_out)
-        self.targets = Targets(journal, self.wording)
-        self.reading = Reading(journal, clock=clock, settings=settings.query, find=self.wording.find)
-        self.running: Running | None = None
-        if make_running is not None:
-            self.running = make_running(journal, writer=self.writer, codec=self.codec, clock=clock)
+        self.package_names = PackageNames(journal, self._expansion_of)
+        self.targets = Targets(journal, self.package_names)
+        self.reader = BookReader(journal, clock=clock, settings=settings.query, find=self.package_names.find)
+        self.backend: JobBackend | None = None
+        if make_backend is not None:
+            self.backend = make_backend(journal, writer=self.writer, codec=self.codec, clock=clock)
         self._state_folder = state_folder
         self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="reader")
 
@@ -287,14 +289,14 @@ class Services:
         full = next((told for each in places if each and (told := no_room(each))), "")
         return full or self.journal.trouble or self.writer.trouble
 
-    def _laid_out(self, job: str) -> Expansion | None:
+    def _expansion_of(self, job: str) -> Expansion | None:
         """The expansion of a job that runs here."""
-        return self.running.jobs.laid_out(job) if self.running is not None else None
+        return self.backend.jobs.expansion_of(job) if self.backend is not None else None
 
     def _committed(self, jobs: Iterable[str]) -> None:
         """Events of these jobs are durable; unusual ones are noted first, since a woken request may count."""
         self.unusual.committed()
-        self.bell.ring(jobs)
+        self.commits.notify(jobs)
 
     def marks(self, job: str) -> Marks | None:
         """The change counters of a job; None if only the job itself tells."""
@@ -302,8 +304,8 @@ class Services:
 
     def _seen_to(self, action: Action) -> None:
         """A finished job was cleared, sealed or purged: the runner may release it."""
-        if self.running is not None:
-            self.running.jobs.note_retained(action)
+        if self.backend is not None:
+            self.backend.jobs.note_retained(action)
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
         """Run a query on the book in a reader thread; the answer waits until granted files are published."""
@@ -317,13 +319,13 @@ class Services:
 
     async def settled(self) -> None:
         """Wait until everything in the book has taken effect; to be awaited after reading, before answering."""
-        if self.running is not None and (leaving := self.running.jobs.leaving) is not None:
-            await asyncio.wrap_future(leaving)
+        if self.backend is not None and (pending_effects := self.backend.jobs.pending_effects) is not None:
+            await asyncio.wrap_future(pending_effects)
 
     def _wait_settled(self) -> None:
         """The same, in a thread."""
-        if self.running is not None and (leaving := self.running.jobs.leaving) is not None:
-            leaving.result()
+        if self.backend is not None and (pending_effects := self.backend.jobs.pending_effects) is not None:
+            pending_effects.result()
 
     def start(self) -> None:
         """Start the writer."""
@@ -331,14 +333,14 @@ class Services:
         self.housekeeping.start()
         if self.notifications is not None:
             self.notifications.start()
-        if self.running is not None:
-            self.running.start()
+        if self.backend is not None:
+            self.backend.start()
 
     def stop(self) -> None:
         """Wake waiting requests, write queued batches, and end the threads; the journal stays open."""
-        self.bell.stop()
-        if self.running is not None:
-            self.running.stop()  # while its decisions can still be written
+        self.commits.stop()
+        if self.backend is not None:
+            self.backend.stop()  # while its decisions can still be written
         self.housekeeping.stop()
         self.writer.stop()
         if self.notifications is not None:
@@ -346,19 +348,19 @@ class Services:
         self._readers.shutdown(wait=True)
 
 
-def running_of(services: Services) -> Running:
+def backend_of(services: Services) -> JobBackend:
     """What runs jobs here; raises `BookOnly` if nothing does."""
-    if services.running is None:
+    if services.backend is None:
         raise BookOnly(
             "this service serves its book and runs no jobs", next_step="start it without --book-only: pilotage serve"
         )
-    return services.running
+    return services.backend
 
 
 # The lifespan of services behind a server: they start before the first request, and end after the last.
 
 
-async def live(
+async def run_lifespan(
     services: Services, receive: Receive, send: Any, *, meanwhile: AbstractContextManager[None] | None = None
 ) -> None:
     """Start the services, and end them after the last request; `meanwhile` is entered in between."""

@@ -12,7 +12,7 @@ from pilotage.reading.access import ANY_OWNER, Forbidden, Principal
 from pilotage.reading.views import View
 from pilotage.service.http.backend import Told
 from pilotage.service.http.errors import Malformed
-from pilotage.service.http.services import Services, running_of
+from pilotage.service.http.services import Services, backend_of
 
 _submission = msgspec.json.Decoder(Submission)
 _clean_request = msgspec.json.Decoder(CleanRequest)
@@ -32,9 +32,9 @@ class ClearedView(View, frozen=True, kw_only=True):
 
 async def submit(services: Services, principal: Principal, body: bytes, *, key: str | None) -> SubmissionAnswer:
     """Submit a job, once per key."""
-    running = running_of(services)
+    backend = backend_of(services)
     submission = await read_submission(services, principal, body)
-    return await running.once(principal, key, lambda: asyncio.wrap_future(running.jobs.submit(submission)))
+    return await backend.once(principal, key, lambda: asyncio.wrap_future(backend.jobs.submit(submission)))
 
 
 async def read_submission(services: Services, principal: Principal, body: bytes) -> Submission:
@@ -72,5 +72,5 @@ def _owned(principal: Principal, submission: Submission) -> Submission:
 
 async def keep_content(services: Services, body: bytes) -> ContentView:
     """Store bytes that a job brings along."""
-    running_of(services)
+    backend_of(services)
     return ContentView(sha256=await services.do(services.journal.put_content, body))

@@ -20,7 +20,7 @@ import msgspec
 
 from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
-from pilotage.service.http.backend import Running
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.listener import Listener
 from pilotage.service.http.services import Services
 
@@ -61,10 +61,10 @@ class ServiceBroken(PilotageError):
     retryable = True
 
 
-def broken_by(services: Services) -> str:
+def failure_of(services: Services) -> str:
     """Why a running service can no longer work; empty while it can."""
-    if services.running is not None and services.running.jobs.broken:
-        return services.running.jobs.broken
+    if services.backend is not None and services.backend.jobs.broken:
+        return services.backend.jobs.broken
     if why := services.writer.broken or services.journal.lost:
         return why
     return "" if services.writer.alive else "the writer of the book has ended"
@@ -118,7 +118,7 @@ _PAUSE_SECONDS = 0.1
 Dismiss = Callable[[str], None]
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class OwnStateFolder(msgspec.Struct, frozen=True, kw_only=True):
     """How a service knows that its state folder is still its own, and restores missing files there."""
 
     files: Sequence[Path] = ()  # including the folder: while all are unchanged, only the announcement is missing
@@ -130,7 +130,7 @@ def end_when_displaced(
     file: Path,
     *,
     dismiss: Dismiss,
-    kept: Kept | None = None,
+    kept: OwnStateFolder | None = None,
     leave: Callable[[int], object] = os._exit,
     look_seconds: float = DISPLACED_LOOK_SECONDS,
 ) -> Callable[[], None]:
@@ -139,7 +139,7 @@ def end_when_displaced(
     If it is, `dismiss` tells agents to leave, child processes are ended, and this process exits with a status; unless
     `kept` shows that only this file was removed: then it is written again.
     """
-    kept = kept or Kept()
+    kept = kept or OwnStateFolder()
     own = [(each, _identity(each)) for each in (file.parent, *kept.files)]
 
     first = _identity(file)
@@ -228,7 +228,7 @@ IDLE_LOOKS = 10
 """Checks within the idle time."""
 
 
-def end_when_idle(listener: Listener, running: Running, *, idle_seconds: float) -> Callable[[], None]:
+def end_when_idle(listener: Listener, backend: JobBackend, *, idle_seconds: float) -> Callable[[], None]:
     """Watch from a thread, and stop an idle listener; returns a function that ends the watching."""
 
     def watch(over: threading.Event) -> None:
@@ -236,12 +236,12 @@ def end_when_idle(listener: Listener, running: Running, *, idle_seconds: float) 
         while not over.wait(idle_seconds / IDLE_LOOKS):
             now = time.monotonic()
             try:
-                works = not listener.started or running.jobs.ask(has_work).result()
+                works = not listener.started or backend.jobs.ask(has_work).result()
             except PilotageError:
                 return  # it is stopping anyway
-            if works or running.asked.under_way:
+            if works or backend.activity.under_way:
                 busy_at = now
-            if now - max(busy_at, running.asked.last_at) >= idle_seconds:
+            if now - max(busy_at, backend.activity.last_at) >= idle_seconds:
                 log.warning("no jobs and no requests: the service stops")
                 listener.should_exit = True
                 return

@@ -21,7 +21,7 @@ from pilotage.service.jobs.late_stages import Expanded
 from pilotage.service.jobs.resubmission import were_concurrent
 from pilotage.service.jobs.submission import recall
 from pilotage.service.works.manifests import Manifest, Manifests
-from pilotage.service.works.reuse import fields_of, is_complete, key_of, made_before, may_be_there, out_of_place
+from pilotage.service.works.reuse import changed_outputs, fields_of, is_complete, key_of, made_before, may_be_there
 from pilotage.service.works.work_orders import compose, compose_every_way, ways_count
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class ActiveJob:
 
         return msgspec.structs.replace(work, pre=of_now(work.pre), post=of_now(work.post))
 
-    def asked_again(self, assignment: Assignment, manifests: Manifests) -> None:
+    def recompute_key(self, assignment: Assignment, manifests: Manifests) -> None:
         """Recompute the key of an attempt that an earlier service assigned.
 
         Inputs without a checksum are no longer known.
@@ -228,7 +228,7 @@ class ActiveJobs:
         with self._guard:
             return self._jobs.get(job) or self._recall(job)
 
-    def laid_out(self, job: str) -> Expansion | None:
+    def expansion_of(self, job: str) -> Expansion | None:
         """The expansion of an active job; does not load any."""
         found = self._jobs.get(job)
         return found.expansion if found is not None else None
@@ -250,7 +250,7 @@ class ActiveJobs:
             found = self._index.find(folder, [key for where, key in keys if where == folder])
             if not found:
                 continue
-            faults = out_of_place(found.values(), folder, tree=self._tree, index=self._index)
+            faults = changed_outputs(found.values(), folder, tree=self._tree, index=self._index)
             for key, made in found.items():
                 if key not in faults:
                     number = keys[folder, key]
@@ -286,12 +286,12 @@ class ActiveJobs:
                 del self._offered[key]
         self.on_let_go(job)
 
-    def offer_growth(self, job: str, stage: int, expanded: Expanded) -> None:
+    def offer_expansion(self, job: str, stage: int, expanded: Expanded) -> None:
         """Keep the expansion with one more stage until the core has written it."""
         with self._guard:
             self._offered[job, stage] = expanded
 
-    def take_growth(self, job: str, stage: int) -> None:
+    def accept_expansion(self, job: str, stage: int) -> None:
         """The stage was written: use the expansion that includes it."""
         with self._guard:
             expanded = self._offered.pop((job, stage), None)

@@ -45,7 +45,7 @@ class AgentAccess:
             return ()
         granted = [each for each in state.producers(number) if state.granted[each]]
         inputs = tuple(InputSource(state.dotted(each), state.granted[each]) for each in granted)
-        at_work.asked_again(Assignment(ref=ref, inputs=inputs), self._manifests)
+        at_work.recompute_key(Assignment(ref=ref, inputs=inputs), self._manifests)
         return at_work.reads(ref)
 
     def ran(self, exchange: Exchange, ref: AttemptRef) -> bool:

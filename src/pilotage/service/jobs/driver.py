@@ -28,7 +28,7 @@ from pilotage.service.core import Core
 from pilotage.service.errors import NotRunning, OperationRefused, Superseded, answer, fail, for_many
 from pilotage.service.jobs.agent_access import own_logs
 from pilotage.service.journal.writer import Batch, Writer, WriterBusy
-from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
+from pilotage.service.messages import Answer, Input, OperationRequest, Outbox, Submit
 from pilotage.service.process import ThreadYielding
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ AHEAD_MAX = 2
 _AGAIN_SECONDS = 1.0  # before a write that found the disk full is tried again
 
 
-class Outside(Protocol):
+class StepHandler(Protocol):
     """Acts on durable steps. Every method is called in the driver's thread, in order."""
 
     def begin(self, driver: Driver) -> Core:
@@ -84,10 +84,10 @@ class _Stepped(msgspec.Struct):
 class Driver:
     """The thread, its queue, and the callers waiting for an answer."""
 
-    def __init__(self, *, writer: Writer, clock: Clock, outside: Outside) -> None:
+    def __init__(self, *, writer: Writer, clock: Clock, handler: StepHandler) -> None:
         self._writer = writer
         self._clock = clock
-        self._outside = outside
+        self._handler = handler
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._change = threading.Condition()
         self._inbox: list[Input] = []
@@ -99,7 +99,7 @@ class Driver:
         self._askers: dict[int, Future[Accepted]] = {}  # by token
         self._token = 0
         self._ahead: deque[_Stepped] = deque()
-        self._leaving: Future[None] | None = None  # of the step that the writer has, until it has taken effect
+        self._pending_effects: Future[None] | None = None  # of the step that the writer has, until it has taken effect
         self._again_at: float | None = None
         self._wake_at: float | None = 0.0
         self._wake_by = 0.0  # the same by a monotonic clock: the other may be set back by hours
@@ -166,7 +166,7 @@ class Driver:
 
     def operate(self, operation: AnyOperation, *, before: Sequence[Input] = ()) -> Future[Accepted]:
         """Request an operation; fails with `OperationRefused`. Input in `before` is processed in the same step."""
-        return self._ask_core(lambda token: Asked(token=token, operation=operation), before=before)
+        return self._ask_core(lambda token: OperationRequest(token=token, operation=operation), before=before)
 
     def submit(self, make: Callable[[int], Submit]) -> Future[Accepted]:
         """Submit a job; fails with `OperationRefused`. The token goes into the message."""
@@ -216,9 +216,9 @@ class Driver:
         return NotRunning("the service is stopping", next_step="ask again when it is back")
 
     @property
-    def leaving(self) -> Future[None] | None:
+    def pending_effects(self) -> Future[None] | None:
         """Completes when everything durable now has taken effect; None if it has. Call it after reading the book."""
-        return self._leaving
+        return self._pending_effects
 
     # --- the thread ---
 
@@ -228,7 +228,7 @@ class Driver:
 
     def _run(self) -> None:
         try:
-            core = self._outside.begin(self)
+            core = self._handler.begin(self)
         except BaseException as fault:  # noqa: BLE001 # handed to whoever waits for the start
             self._over = True
             self._ready.set_exception(fault)
@@ -292,10 +292,10 @@ class Driver:
     def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[AgentSays]) -> None:
         for message in inbox:
             if isinstance(message, Exchange) and not core.knows(message.pilot):
-                heard = self._outside.heard(message.pilot)
+                heard = self._handler.heard(message.pilot)
                 if heard is not None:
                     core.recall(heard)
-        kept = [text for says in logs for text in own_logs(core.engine, says, ran=self._outside.ran)]
+        kept = [text for says in logs for text in own_logs(core.engine, says, ran=self._handler.ran)]
         self.yielding.yield_thread()
         now, began = self._clock.now(), time.monotonic()
         outbox = core.step(inbox, now)
@@ -308,11 +308,11 @@ class Driver:
     def _write(self, stepped: _Stepped) -> None:
         """Give the events of a step to the writer; try again later if it is busy."""
         outbox = stepped.outbox
-        self._leaving = for_many()  # before anything of it can be read
+        self._pending_effects = for_many()  # before anything of it can be read
         try:
             stepped.receipt = self._writer.submit(Batch(outbox.events, outbox.refused, outbox.skewed, own=True))
         except WriterBusy:
-            self._has_left()
+            self._effects_done()
             self._again_at = self._clock.now() + _AGAIN_SECONDS
         else:
             stepped.receipt.add_done_callback(self._wake)
@@ -342,7 +342,7 @@ class Driver:
                         self._complaint = str(fault)
                         log.warning("the book cannot be written: %s", fault)
                     stepped.receipt = None
-                    self._has_left()
+                    self._effects_done()
                     self._again_at = self._clock.now() + _AGAIN_SECONDS
                     return
                 if fault is not None:
@@ -353,18 +353,18 @@ class Driver:
                 core.written(stepped.receipt.result().position)
             self._ahead.popleft()
             self._let_out(stepped)
-            self._has_left()
+            self._effects_done()
 
-    def _has_left(self) -> None:
+    def _effects_done(self) -> None:
         """The step that the writer had has taken effect, or is not in the book."""
-        leaving, self._leaving = self._leaving, None
-        if leaving is not None:
-            leaving.set_result(None)
+        pending_effects, self._pending_effects = self._pending_effects, None
+        if pending_effects is not None:
+            pending_effects.set_result(None)
 
     def _let_out(self, stepped: _Stepped) -> None:
         outbox = stepped.outbox
         if outbox.events or stepped.logs:
-            self._outside.written(outbox, stepped.logs)
+            self._handler.written(outbox, stepped.logs)
         for reply in outbox.replies:
             waiting = self._agents.get(reply.pilot)
             if waiting is None or waiting[0] != reply.sequence:
@@ -372,11 +372,11 @@ class Driver:
             with self._change:
                 if self._agents.get(reply.pilot) is waiting:
                     del self._agents[reply.pilot]
-            answer(waiting[1], self._outside.reply, reply)
+            answer(waiting[1], self._handler.reply, reply)
         for each in outbox.answers:
             self._tell(each)
         if outbox.effects:
-            self._outside.carry_out(outbox.effects)
+            self._handler.carry_out(outbox.effects)
 
     def _tell(self, told: Answer) -> None:
         future = self._askers.pop(told.token, None)
@@ -396,10 +396,10 @@ class Driver:
             self._agents.clear()
             self._askers.clear()
             self._questions.clear()
-        self._has_left()
+        self._effects_done()
         for future in waiting:
             fail(future, self._not_running())
-        self._outside.end()
+        self._handler.end()
 
 
-__all__ = ["Driver", "NotRunning", "OperationRefused", "Outside", "Superseded"]
+__all__ = ["Driver", "NotRunning", "OperationRefused", "StepHandler", "Superseded"]

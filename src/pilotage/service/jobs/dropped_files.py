@@ -45,7 +45,7 @@ _ordered = msgspec.json.Decoder(RemovalOrdered).decode
 _removed = msgspec.json.Decoder(FilesRemoved).decode
 
 
-class Ordered(NamedTuple):
+class RemovalOrder(NamedTuple):
     """An attempt whose files are to be removed, the epoch it was granted in, and who ordered it."""
 
     ref: AttemptRef
@@ -60,7 +60,7 @@ class GrantedOutputs(NamedTuple):
     readers: tuple[str, ...]
 
 
-class _Dealt(NamedTuple):
+class _RemovalOutcome(NamedTuple):
     """The outcome for the files of one attempt."""
 
     removed: list[OutputFile]
@@ -163,11 +163,11 @@ class Removals:
             who = f"{each.readers[0]} reads it" if each.readers else "it was still being read"
             told = f"{who}: ask again when that is over"
             kept = [KeptFile(name=file.name, reason="read", message=told) for file in manifests.of(each.ref) or ()]
-            total = _sum(total, _Dealt([], [], kept))
+            total = _sum(total, _RemovalOutcome([], [], kept))
         return total
 
-    def _ordered_of(self, row: JobRow, package: str) -> list[Ordered]:
-        found: dict[int, Ordered] = {}
+    def _ordered_of(self, row: JobRow, package: str) -> list[RemovalOrder]:
+        found: dict[int, RemovalOrder] = {}
         place, after, more = parse_dotted(package), 0, True
         while more:
             page = self._journal.find_events(_OF_REMOVALS, after=after, limit=_EVENTS_AT_ONCE, job=row, place=place)
@@ -175,7 +175,7 @@ class Removals:
                 after = event.position
                 if event.type == "RemovalOrdered":
                     by = _ordered(event.data).by
-                    found[event.attempt] = Ordered(AttemptRef(row.job, package, event.attempt), event.epoch, by)
+                    found[event.attempt] = RemovalOrder(AttemptRef(row.job, package, event.attempt), event.epoch, by)
                 elif not _removed(event.data).more:
                     found.pop(event.attempt, None)
             more = page.more
@@ -184,8 +184,10 @@ class Removals:
 
     # --- files ---
 
-    def _remove(self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile], others: Sequence[_Other]) -> _Dealt:
-        dealt = _Dealt([], [], [])
+    def _remove(
+        self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile], others: Sequence[_Other]
+    ) -> _RemovalOutcome:
+        dealt = _RemovalOutcome([], [], [])
         there = self._tree.look_up(folder, [file.name for file in manifest])
         if there:
             self._tree.is_ours(folder, list(there.values()))  # the index learns from the book what it lost
@@ -234,7 +236,7 @@ class Removals:
 
     # --- the book ---
 
-    def _note(self, ordered: Ordered, dealt: _Dealt) -> None:
+    def _note(self, ordered: RemovalOrder, dealt: _RemovalOutcome) -> None:
         row = self._journal.job(ordered.ref.job)
         assert row is not None
         stream = f"files-{secrets.token_hex(6)}"  # a stream of its own
@@ -266,7 +268,7 @@ def _changed(file: OutputFile) -> KeptFile:
     return KeptFile(name=file.name, reason="changed", message="it was changed since it was made")
 
 
-def _in_events(by: str, dealt: _Dealt) -> Iterator[FilesRemoved]:
+def _in_events(by: str, dealt: _RemovalOutcome) -> Iterator[FilesRemoved]:
     """The outcome, in as many events as it takes; the last one says so."""
     told: dict[str, list[str | KeptFile]] = {}
     size_bytes = 0
@@ -280,13 +282,13 @@ def _in_events(by: str, dealt: _Dealt) -> Iterator[FilesRemoved]:
     yield msgspec.convert({"by": by, **told}, FilesRemoved)
 
 
-def _each(dealt: _Dealt) -> Iterator[tuple[str, str | KeptFile]]:
+def _each(dealt: _RemovalOutcome) -> Iterator[tuple[str, str | KeptFile]]:
     yield from (("removed", file.name) for file in dealt.removed)
     yield from (("gone", name) for name in dealt.gone)
     yield from (("kept", kept) for kept in dealt.kept)
 
 
-def _sum(total: LineFiles, dealt: _Dealt) -> LineFiles:
+def _sum(total: LineFiles, dealt: _RemovalOutcome) -> LineFiles:
     names = (*total.removed_names, *(file.name for file in dealt.removed))
     return LineFiles(
         removed=total.removed + len(dealt.removed),

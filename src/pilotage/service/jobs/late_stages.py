@@ -21,10 +21,10 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import ExpandStage
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import Journal
-from pilotage.service.jobs.submission import grow
-from pilotage.service.messages import Adopted, Grown, GrowthFailed
+from pilotage.service.jobs.submission import expand_late_stage
+from pilotage.service.messages import AdoptedPackage, ExpandedPlan, ExpansionFailed
 from pilotage.service.works.manifests import Manifest, Manifests
-from pilotage.service.works.reuse import Adopted as Found
+from pilotage.service.works.reuse import EarlierResult
 
 log = logging.getLogger(__name__)
 
@@ -36,20 +36,20 @@ class Expanded(msgspec.Struct, frozen=True, kw_only=True):
     plan: JobPlan
 
 
-class Growing(Protocol):
+class ExpansionStore(Protocol):
     """Holds the expansions of jobs."""
 
     def expansion(self, job: str) -> Expansion | None:
         """The present expansion of a job."""
         ...
 
-    def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
+    def offer_expansion(self, job: str, stage: int, expanded: Expanded) -> None:
         """Keep the new expansion of a job, for when the core accepts it."""
         ...
 
     def adopt(
         self, job: str, expansion: Expansion, *, granted: Mapping[int, Manifest], numbers: range
-    ) -> Sequence[Found]:
+    ) -> Sequence[EarlierResult]:
         """Those of these packages that need not run."""
         ...
 
@@ -61,7 +61,12 @@ class Expander:
     """The thread that expands."""
 
     def __init__(
-        self, growing: Growing, journal: Journal, *, ask: Ask, tell: Callable[[Grown | GrowthFailed], None]
+        self,
+        growing: ExpansionStore,
+        journal: Journal,
+        *,
+        ask: Ask,
+        tell: Callable[[ExpandedPlan | ExpansionFailed], None],
     ) -> None:
         """Take how to query the grants, and where to send the answer."""
         self._growing = growing
@@ -120,10 +125,12 @@ class Expander:
         granted = self._ask(lambda engine: _granted(engine, effect.job, late.packages)).result()
         made = self._made(effect.job, expansion, granted)
         produced = {number: [file.name for file in manifest] for number, manifest in made.items()}
-        grown, after, (told, *along) = grow(self._journal, expansion, stage=effect.stage, produced=produced)
-        self._growing.has_grown(effect.job, effect.stage, Expanded(expansion=grown, plan=after))
+        grown, after, (told, *along) = expand_late_stage(
+            self._journal, expansion, stage=effect.stage, produced=produced
+        )
+        self._growing.offer_expansion(effect.job, effect.stage, Expanded(expansion=grown, plan=after))
         self._tell(
-            Grown(
+            ExpandedPlan(
                 job=effect.job,
                 stage=effect.stage,
                 revision=effect.revision,
@@ -140,17 +147,17 @@ class Expander:
         refs = {number: AttemptRef(job, expansion.id(number).dotted, attempt) for number, attempt in granted.items()}
         return {number: self._manifests.of(ref) or () for number, ref in refs.items()}
 
-    def _adopted(self, job: str, grown: Expansion, numbers: range) -> list[Adopted]:
+    def _adopted(self, job: str, grown: Expansion, numbers: range) -> list[AdoptedPackage]:
         """The packages of a new stage that an earlier run made."""
         before = tuple(
             {other for number in numbers for other in grown.graph.predecessors(number).tolist()} - {*numbers}
         )
         granted = self._ask(lambda engine: _granted(engine, job, before)).result()
         found = self._growing.adopt(job, grown, granted=self._made(job, grown, granted), numbers=numbers)
-        return [Adopted(package=each.number, manifest=each.manifest, message=each.message) for each in found]
+        return [AdoptedPackage(package=each.number, manifest=each.manifest, message=each.message) for each in found]
 
     def _fail(self, effect: ExpandStage, message: str) -> None:
-        self._tell(GrowthFailed(job=effect.job, stage=effect.stage, revision=effect.revision, message=message))
+        self._tell(ExpansionFailed(job=effect.job, stage=effect.stage, revision=effect.revision, message=message))
 
 
 def _granted(engine: Engine, job: str, packages: tuple[int, ...]) -> dict[int, int]:

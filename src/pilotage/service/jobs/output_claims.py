@@ -30,7 +30,7 @@ NAMES_MAX = 100_000
 """Recently granted names; earlier ones are published, and found in the folder."""
 
 
-class Claims:
+class OutputClaims:
     """The output guard of an engine, asked in the engine's thread; another thread tells it of jobs."""
 
     def __init__(self, jobs: ActiveJobs, manifests: Manifests, tree: JobTree) -> None:

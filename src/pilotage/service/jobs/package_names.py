@@ -37,7 +37,7 @@ COMMAND_CHARACTERS_MAX = 400
 AtWork = Callable[[str], "Expansion | None"]
 
 
-class Wording:
+class PackageNames:
     """Describes packages. Any thread may use it."""
 
     def __init__(self, journal: Journal, at_work: AtWork) -> None:
@@ -227,10 +227,10 @@ _ENDED = {"ABORTED": "failed", "CANCELLED": "was cancelled"}
 class Targets:
     """The targets of jobs. Any thread may use it."""
 
-    def __init__(self, journal: Journal, wording: Wording) -> None:
-        """Read jobs from a journal, and their expansions through `wording`."""
+    def __init__(self, journal: Journal, package_names: PackageNames) -> None:
+        """Read jobs from a journal, and their expansions through `package_names`."""
         self._journal = journal
-        self._wording = wording
+        self._package_names = package_names
         self._read = lru_cache(maxsize=1024)(self._read_content)
 
     def of(self, job: JobRow) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ class Targets:
 
     def unmade(self, job: JobRow) -> tuple[UnmadeTarget, ...]:
         """The targets of a finished job that were not made, and why."""
-        expansion = self._wording.layout(job) if self.of(job) else None
+        expansion = self._package_names.layout(job) if self.of(job) else None
         if expansion is None:
             return ()
         from pilotage.language import unmade_targets
@@ -265,7 +265,7 @@ class Targets:
 
     def stages_left_out(self, job: JobRow) -> frozenset[int]:
         """The stages of a job that none of its targets needs."""
-        expansion = self._wording.layout(job) if self.of(job) else None
+        expansion = self._package_names.layout(job) if self.of(job) else None
         if expansion is None:
             return frozenset()
         from pilotage.language import stages_left_out

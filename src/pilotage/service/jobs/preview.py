@@ -27,8 +27,8 @@ from pilotage.model.jobs.submission import (
 )
 from pilotage.ports import JobTree, ResultsIndex
 from pilotage.service.errors import OperationRefused
-from pilotage.service.jobs.submission import lay_out
-from pilotage.service.works.reuse import NEVER, Earlier, run_again_last
+from pilotage.service.jobs.submission import check_submission
+from pilotage.service.works.reuse import NEVER, ReuseSearch, final_packages
 
 FRESH = "everything runs again"
 LAST = "runs last, after what runs again"
@@ -51,10 +51,10 @@ def plan(
 
     `executors` are the names and kinds of the existing sites. If nothing would run, there is no job to refuse.
     """
-    laid_out = lay_out(submission, tree=tree, executors=executors)
-    expansion, job = laid_out.expansion, laid_out.plan
+    checked = check_submission(submission, tree=tree, executors=executors)
+    expansion, job = checked.expansion, checked.plan
     while True:
-        found = _examine(expansion, laid_out.origin, tree=tree, index=index, fresh=submission.fresh)
+        found = _examine(expansion, checked.origin, tree=tree, index=index, fresh=submission.fresh)
         grown = _grown(expansion, found)
         if grown is None:
             break
@@ -62,7 +62,7 @@ def plan(
     would_run, listed, reasons = found.would_run, found.listed, found.reasons
     notes = [
         f"no site and no kind of site is named {each!r}: packages that ask for it may run anywhere"
-        for each in laid_out.origin.unknown_executors
+        for each in checked.origin.unknown_executors
     ]
     if would_run.any() or expansion.late:
         notes += _admitted(admission(job))
@@ -156,7 +156,7 @@ def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: Resu
         reasons[why] = int(would_run.sum())
         numbers = np.flatnonzero(would_run)[:PLANNED_MAX].tolist()
         return _Examined(would_run, [_planned(expansion, number, why) for number in numbers], +reasons, made)
-    earlier = Earlier(expansion, origin, tree=tree, index=index, explain=True)
+    earlier = ReuseSearch(expansion, origin, tree=tree, index=index, explain=True)
     for verdict in earlier.verdicts():
         if verdict.adopted is not None:
             would_run[verdict.number] = False
@@ -167,7 +167,7 @@ def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: Resu
         if len(found) < PLANNED_MAX:
             found[verdict.number] = verdict.changed
     there = set(np.flatnonzero(~would_run).tolist()) - expansion.left_out
-    for number in sorted(run_again_last(expansion, there)):
+    for number in sorted(final_packages(expansion, there)):
         if not would_run[number]:
             would_run[number] = True
             made.pop(number, None)

@@ -263,7 +263,7 @@ class CommitHandler:
                 for each in state.producers(number)
                 if state.granted[each]
             )
-            at_work.asked_again(Assignment(ref=ref, inputs=inputs), self._manifests)
+            at_work.recompute_key(Assignment(ref=ref, inputs=inputs), self._manifests)
         made = at_work.made(ref, self._manifests.of(ref) or ())
         if (attempts := state.last_attempt[number]) > 1:
             at_work.forget_package(ref.package, attempts=attempts)
@@ -337,7 +337,7 @@ class CommitHandler:
 
     def _on_expanded(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, payloads.StageExpanded)
-        self._jobs.take_growth(one.event.job or "", one.data.stage)
+        self._jobs.accept_expansion(one.event.job or "", one.data.stage)
 
     def _on_given_up(self, engine: Engine, one: Checked) -> None:
         package, state = one.event.package, engine.state.jobs.by_id.get(one.event.job or "")

@@ -42,7 +42,7 @@ _captured = msgspec.json.Decoder(dict[str, Captured])
 Told = TypeVar("Told")
 
 
-class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Unfinished jobs of the same document: the one that is the same in everything, and the others."""
 
     same: str = ""
@@ -51,7 +51,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 def earlier_runs(
     journal: Journal, submission: Submission, prepared: Prepared, *, unpublished: Collection[str] = ()
-) -> Earlier:
+) -> EarlierRuns:
     """The owner's unfinished jobs of a submission's document.
 
     The `unpublished` ones have unpublished results: the same job resumes with them, even if everything else is done.
@@ -73,7 +73,7 @@ def earlier_runs(
             same = row.job
         elif not is_over:
             others[row.job] = _how(journal, row, submission, prepared, origin)
-    return Earlier(same=same, others=others)
+    return EarlierRuns(same=same, others=others)
 
 
 def unfinished_besides(journal: Journal, submission: Submission, *, owner: str) -> int:

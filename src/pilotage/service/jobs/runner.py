@@ -51,7 +51,7 @@ from pilotage.service.jobs.clean import clean, removal_notes
 from pilotage.service.jobs.driver import Driver
 from pilotage.service.jobs.dropped_files import Removals, granted_in, packages_of_line, unfinished_removals
 from pilotage.service.jobs.late_stages import Expanded, Expander
-from pilotage.service.jobs.output_claims import Claims, GrantedFiles
+from pilotage.service.jobs.output_claims import GrantedFiles, OutputClaims
 from pilotage.service.jobs.publishing import CommitHandler, hold_for, is_over
 from pilotage.service.jobs.resubmission import (
     earlier_runs,
@@ -65,14 +65,13 @@ from pilotage.service.jobs.startup import Shutdown, snapshot_of, start_from
 from pilotage.service.jobs.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message, unmade
 from pilotage.service.journal.retention import Action, clear_job
 from pilotage.service.journal.writer import Batch, Writer
-from pilotage.service.messages import Asked, Outbox, PutAway, Reload
+from pilotage.service.messages import JobSealed, OperationRequest, Outbox, Reload
 from pilotage.service.sites.agent_worker import AgentSettings
-from pilotage.service.sites.config_watch import asked_of_site, sites_changed
-from pilotage.service.sites.pool import SiteWorkers, Way, expected_at, has_something, not_yet, unheard_at
+from pilotage.service.sites.config_watch import site_operation, sites_changed
+from pilotage.service.sites.pool import SiteConnection, SiteWorkers, expected_at, first_report, has_activity, unheard_at
 from pilotage.service.sites.worker import AtSite, unknown_at
 from pilotage.service.works.manifests import Manifest, Manifests
-from pilotage.service.works.reuse import Adopted as Found
-from pilotage.service.works.reuse import adopt
+from pilotage.service.works.reuse import EarlierResult, adopt
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ class Runner:
         self._package_token = package_token
         self._manifests = Manifests(journal)
         self._jobs = ActiveJobs(journal, tree=tree, index=index)
-        driver = self._driver = Driver(writer=writer, clock=clock, outside=self)
+        driver = self._driver = Driver(writer=writer, clock=clock, handler=self)
         self._commit_handler = CommitHandler(
             self._jobs, self._manifests, tree=tree, index=index, hold=self._hold,
             on_its_way=driver.on_its_way, yielding=driver.yielding,
@@ -133,7 +132,7 @@ class Runner:
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._granted_files = GrantedFiles(journal, index)
-        self._claims = Claims(self._jobs, self._manifests, tree)
+        self._claims = OutputClaims(self._jobs, self._manifests, tree)
         self._removals = Removals(
             self._jobs,
             journal=journal,
@@ -154,7 +153,7 @@ class Runner:
 
     def start(self) -> None:
         """Resume from the book; returns when agents and users are answered."""
-        self._driver.receive(*map(not_yet, self._workers.names))  # before the first decision
+        self._driver.receive(*map(first_report, self._workers.names))  # before the first decision
         self._driver.start()
         if wanted := self._driver.ask(unfinished_removals).result():
             self._removing = frozenset(wanted)
@@ -188,7 +187,7 @@ class Runner:
     @property
     def left_behind(self) -> Sequence[str]:
         """The batch jobs that could not be cancelled at sites when it stopped, in words."""
-        return self._workers.behind
+        return self._workers.left_behind
 
     @property
     def sites(self) -> Sequence[Site]:
@@ -203,42 +202,42 @@ class Runner:
         """Process a site agent's exchange; the encoded answer, which may take long. Raises `UnknownSite`."""
         return self._workers.exchange(says)
 
-    def said_of_site(self, site: str) -> str:
+    def site_message(self, site: str) -> str:
         """The last error of a site that delays work there; empty if there is none."""
         return self._workers.said(site)
 
     def change_sites(
         self,
         sites: Sequence[Site],
-        ways: Mapping[str, Way],
+        connections: Mapping[str, SiteConnection],
         *,
         renewed: Collection[str] = (),
-        formers: Mapping[str, Way] | None = None,
+        formers: Mapping[str, SiteConnection] | None = None,
     ) -> None:
         """Set the sites, with new accesses to some; `release_sites` drops those that are gone.
 
         Earlier pilots of `renewed` sites are drained; `formers` are accesses to the former batch systems of some of
         them.
         """
-        new = ways.keys() - self._workers.names  # reports about these go to the workers that know them
-        for name in ways.keys() - new:
-            self._workers.put(name, ways[name], former=(formers or {}).get(name))
+        new = connections.keys() - self._workers.names  # reports about these go to the workers that know them
+        for name in connections.keys() - new:
+            self._workers.put(name, connections[name], former=(formers or {}).get(name))
         self._sites = sites
-        self._driver.receive(sites_changed(sites, rewritten=ways, renewed=renewed), *map(not_yet, new))
+        self._driver.receive(sites_changed(sites, rewritten=connections, renewed=renewed), *map(first_report, new))
         for name in new:
-            self._workers.put(name, ways[name])
+            self._workers.put(name, connections[name])
 
     def release_sites(self) -> None:
         """Stop the workers of sites that are gone, once nothing is left there."""
         self._workers.release_formers()
         left = {*self._workers.names} - {site.name for site in self._sites}
         for name in left:
-            if not self._workers.owes(name) and not self._driver.ask(partial(has_something, name)).result():
+            if not self._workers.owes(name) and not self._driver.ask(partial(has_activity, name)).result():
                 self._workers.remove(name)
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
         """Request an operation on a site; fails with `OperationRefused`."""
-        return self._driver.tell(asked_of_site(deed, site, message=message))
+        return self._driver.tell(site_operation(deed, site, message=message))
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
         """Request an operation; fails with `OperationRefused`."""
@@ -268,9 +267,9 @@ class Runner:
         return self._driver.ask(question)
 
     @property
-    def leaving(self) -> Future[None] | None:
+    def pending_effects(self) -> Future[None] | None:
         """Completes when the files of all grants durable now are published; None if they are."""
-        return self._driver.leaving
+        return self._driver.pending_effects
 
     def unpublished(self, job: str) -> int:
         """How many grants of a job have no published files; only within an engine query."""
@@ -294,7 +293,7 @@ class Runner:
 
     def note_retained(self, action: Action) -> None:
         """The book has cleared, sealed or purged a finished job: the engine may release it."""
-        self._driver.receive(PutAway(job=action.job))
+        self._driver.receive(JobSealed(job=action.job))
         if action.deed == "purge":
             self.logs.forget(action.job)
 
@@ -485,7 +484,7 @@ class Runner:
         for each in early:
             told = "its inputs are not published yet"
             again = Reschedule(job=each.ref.job, package=each.ref.package, message=told)
-            self._driver.receive(Asked(token=_NOBODY, operation=again))
+            self._driver.receive(OperationRequest(token=_NOBODY, operation=again))
         return msgspec.structs.replace(
             reply, assignments=tuple(each for each in reply.assignments if each not in early)
         )
@@ -523,11 +522,11 @@ class Runner:
         return Work(path="", name="", index=0, folder=at_work.folder, staged="", refused=refused)
 
     def _hold(self, job: str, message: str) -> None:
-        self._driver.receive(Asked(token=_NOBODY, operation=hold_for(job, message)))
+        self._driver.receive(OperationRequest(token=_NOBODY, operation=hold_for(job, message)))
 
-    def laid_out(self, job: str) -> Expansion | None:
+    def expansion_of(self, job: str) -> Expansion | None:
         """The expansion of a job that runs here; None for any other."""
-        return self._jobs.laid_out(job)
+        return self._jobs.expansion_of(job)
 
     # --- for the expander ---
 
@@ -535,13 +534,13 @@ class Runner:
         """The present expansion of a job."""
         return at_work.expansion if (at_work := self._jobs.get(job)) is not None else None
 
-    def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
+    def offer_expansion(self, job: str, stage: int, expanded: Expanded) -> None:
         """Keep the new expansion of a job, for when the core accepts it."""
-        self._jobs.offer_growth(job, stage, expanded)
+        self._jobs.offer_expansion(job, stage, expanded)
 
     def adopt(
         self, job: str, expansion: Expansion, *, granted: Mapping[int, Manifest], numbers: range
-    ) -> Sequence[Found]:
+    ) -> Sequence[EarlierResult]:
         """The packages of a new stage that need not run."""
         if (at_work := self._jobs.get(job)) is None or at_work.origin.fresh:
             return ()

@@ -55,20 +55,20 @@ from pilotage.ports import JobTree, Journal, NotOurs, ResultsIndex
 from pilotage.service import messages
 from pilotage.service.jobs.refusals import endings_refused, refusals, refuse_unwritable
 from pilotage.service.works.capture import wanted_column
-from pilotage.service.works.reuse import Adopted, adopt, said_to_be_done
+from pilotage.service.works.reuse import EarlierResult, adopt, said_to_be_done
 
 __all__ = [
-    "Adopted",
     "Captured",
-    "LaidOut",
+    "CheckedSubmission",
+    "EarlierResult",
     "Origin",
     "Prepared",
     "Recalled",
     "Submission",
     "SubmissionAnswer",
     "SubmissionError",
-    "grow",
-    "lay_out",
+    "check_submission",
+    "expand_late_stage",
     "prepare",
     "recall",
     "submit_message",
@@ -92,7 +92,7 @@ class SubmissionError(PilotageError):
     """A job was rejected for a reason outside its document."""
 
 
-class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """A checked submission and its packages."""
 
     definition: Definition
@@ -110,7 +110,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     plan: JobPlan
     expansion: Expansion
     origin: Origin
-    adopted: tuple[Adopted, ...] = ()
+    adopted: tuple[EarlierResult, ...] = ()
     in_the_way: tuple[str, ...] = ()  # outputs whose names are taken by files that pilotage did not make
 
 
@@ -143,9 +143,9 @@ def prepare(
     owner = owner or submission.owner
     if not owner:
         raise SubmissionError("the job has no owner", next_step="name its owner")
-    laid_out = lay_out(submission, tree=tree, executors=executors)
-    job = _job_id(submission, laid_out.definition, journal, suffix or _suffix)
-    origin, expansion = laid_out.origin, laid_out.expansion
+    checked = check_submission(submission, tree=tree, executors=executors)
+    job = _job_id(submission, checked.definition, journal, suffix or _suffix)
+    origin, expansion = checked.origin, checked.expansion
     for name, file in origin.captured.items():
         if file.content and journal.content(file.sha256) is None:
             raise SubmissionError(
@@ -154,27 +154,28 @@ def prepare(
     adopted = said_to_be_done(expansion) if submission.fresh else adopt(expansion, origin, tree=tree, index=index)
     registered = JobRegistered(
         owner=owner,
-        name=laid_out.definition.job,
+        name=checked.definition.job,
         stages=shapes_of(expansion),
-        definition=journal.put_content(_encode(plain(laid_out.definition))),
+        definition=journal.put_content(_encode(plain(checked.definition))),
         lists=_kept(journal, submission.lists, origin),
         expander_version=EXPANDER_VERSION,
     )
     return Prepared(
         job=job,
         registered=registered,
-        plan=laid_out.plan,
+        plan=checked.plan,
         expansion=expansion,
         origin=origin,
         adopted=tuple(adopted),
-        in_the_way=laid_out.in_the_way,
+        in_the_way=checked.in_the_way,
     )
 
 
 def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.Submit:
     """The message that registers a prepared job with the core; `taken` says that the book has its id already."""
     adopted = [
-        messages.Adopted(package=each.number, manifest=each.manifest, message=each.message) for each in prepared.adopted
+        messages.AdoptedPackage(package=each.number, manifest=each.manifest, message=each.message)
+        for each in prepared.adopted
     ]
     return messages.Submit(
         token=token,
@@ -199,7 +200,7 @@ def expansion_of(submission: Submission) -> Expansion:
     return _expanded_from(_read(submission.definition, file), submission.lists, file)
 
 
-def lay_out(submission: Submission, *, tree: JobTree, executors: Collection[str] = ()) -> LaidOut:
+def check_submission(submission: Submission, *, tree: JobTree, executors: Collection[str] = ()) -> CheckedSubmission:
     """Check a submission and expand it; stores nothing. Raises as `prepare` does.
 
     Packages that ask for an executor not among `executors` run by default, as in GASW; without any site, none is
@@ -236,7 +237,9 @@ def lay_out(submission: Submission, *, tree: JobTree, executors: Collection[str]
     in_the_way = _not_ours(expansion, submission.folder, tree)
     if in_the_way and not submission.replace:
         raise _in_the_way(in_the_way, submission.folder)
-    return LaidOut(definition=definition, expansion=expansion, plan=plan, origin=origin, in_the_way=in_the_way)
+    return CheckedSubmission(
+        definition=definition, expansion=expansion, plan=plan, origin=origin, in_the_way=in_the_way
+    )
 
 
 def recall(journal: Journal, row: JobRow) -> Recalled:
@@ -267,7 +270,7 @@ def _plan_of(expansion: Expansion, origin: Origin) -> JobPlan:
     return msgspec.structs.replace(plan_of(expansion), failures_max=origin.max_failures)
 
 
-def grow(
+def expand_late_stage(
     journal: Journal, expansion: Expansion, *, stage: int, produced: Mapping[int, Sequence[str]]
 ) -> tuple[Expansion, JobPlan, list[StageExpanded]]:
     """Expand a late stage from the outputs of its producers, and store its lists; raises `DocumentError`.

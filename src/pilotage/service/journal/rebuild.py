@@ -205,7 +205,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     what: str  # missing, not from any event, or the columns that differ
 
 
-class Verdict(msgspec.Struct, kw_only=True):
+class BookCheck(msgspec.Struct, kw_only=True):
     """The result of a check; empty for a consistent book."""
 
     events: int = 0
@@ -224,12 +224,12 @@ class Verdict(msgspec.Struct, kw_only=True):
             self.first.append(difference)
 
 
-def check(journal: Journal, scratch: Journal) -> Verdict:
+def check(journal: Journal, scratch: Journal) -> BookCheck:
     """Fold the book again into an empty journal, and compare every row."""
     return _Comparison(journal, scratch).run(mend=False)
 
 
-def rebuild(journal: Journal, scratch: Journal) -> Verdict:
+def rebuild(journal: Journal, scratch: Journal) -> BookCheck:
     """The same, and correct differences, job by job, each in one transaction; returns what was found.
 
     A job whose row is lost cannot be restored: events have only its number. Check again to see what is left.
@@ -245,9 +245,9 @@ class _Comparison:
         self._refolded = Refolded(journal, scratch)
         self._scratch = scratch
         self._forgotten = journal.forgotten()
-        self._verdict = Verdict(events=self._refolded.events, counts={}, first=[])
+        self._verdict = BookCheck(events=self._refolded.events, counts={}, first=[])
 
-    def run(self, *, mend: bool) -> Verdict:
+    def run(self, *, mend: bool) -> BookCheck:
         for job_id in self._journal.orphans():
             self._note("jobs", f"job_id {job_id}", "missing, and with it the id of the job")
         for job in all_jobs(self._journal):

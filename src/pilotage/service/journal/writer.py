@@ -40,7 +40,7 @@ class Batch(msgspec.Struct, frozen=True):
     own: bool = False  # decisions of this service: all of them are stored, or the service must stop
 
 
-class Keeper:
+class BatchCommitter:
     """Stores batches of events in a journal, one at a time. The caller serializes threads."""
 
     def __init__(
@@ -71,10 +71,10 @@ class Keeper:
 
     def keep(self, checked: Sequence[Checked], refused: Sequence[Refusal] = ()) -> Receipt:
         """Store well-formed events; when this returns, all that is not refused is durable."""
-        [receipt] = self.keep_together([Batch(checked, refused)])
+        [receipt] = self.commit_together([Batch(checked, refused)])
         return receipt
 
-    def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+    def commit_together(self, batches: Sequence[Batch]) -> list[Receipt]:
         """Store batches in one transaction, each with its own receipt. All are stored, or none.
 
         Raises `OwnRefused` if the book refuses a decision of this service.
@@ -182,7 +182,7 @@ class Writer:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: BatchCommitter,
         *,
         committed: Committed | None = None,
         group_events: int = GROUP_EVENTS,
@@ -259,7 +259,7 @@ class Writer:
 
     def _write(self, group: Sequence[_Request]) -> None:
         try:
-            receipts = self._committer.keep_together([request.batch for request in group])
+            receipts = self._committer.commit_together([request.batch for request in group])
         except JournalError as fault:
             self.trouble = f"the book cannot be written: {_words(fault)}"
             if len(group) > 1 and not isinstance(fault, JournalFull):

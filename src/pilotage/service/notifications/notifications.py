@@ -294,6 +294,6 @@ class Notifications:
         self.threads.shutdown(wait=True)
 
 
-def bell_name(subscription: str) -> str:
+def signal_name(subscription: str) -> str:
     """The name under which a subscription's waiting requests are woken; no job has such a name."""
     return f"/subscriptions/{subscription}"

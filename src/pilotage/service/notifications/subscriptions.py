@@ -52,7 +52,7 @@ class NotPolled(PilotageError):
     """The notices of this subscription are sent to an address; rebind it to `poll` to fetch them."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to subscribe: what to be notified of, and how."""
 
     query: str = ""
@@ -65,7 +65,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     secret: str = ""
 
 
-class _Known(msgspec.Struct):
+class _ActiveSubscription(msgspec.Struct):
     """A subscription, ready to be matched against batches; `waiting` if there may be notices to send."""
 
     row: SubscriptionRow
@@ -90,7 +90,7 @@ class Subscriptions:
         self._settings = settings
         self.notifiers = notifiers
         self._guard = threading.RLock()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _ActiveSubscription] = {}
         self._matching = Matching(())
         self._stale = True
         self._written = 0  # counts changes to subscriptions
@@ -99,7 +99,7 @@ class Subscriptions:
 
     # --- for their owners ---
 
-    def create(self, principal: Principal, asked: Asked) -> SubscriptionRow:
+    def create(self, principal: Principal, asked: SubscriptionRequest) -> SubscriptionRow:
         """Subscribe; the row has the secret that signs webhooks."""
         require_scope(principal, READ)
         self._check_binding(asked.transport, asked.address, asked.secret)
@@ -339,7 +339,7 @@ class Subscriptions:
         log.info("subscription %s of %s has expired; undelivered notices: %s", row.subscription, row.owner, many)
         self._remove(ledger, row)
 
-    def _live_ones(self) -> list[_Known]:
+    def _live_ones(self) -> list[_ActiveSubscription]:
         now = self._clock.now()
         return [known for known in self._known.values() if known.row.expires_at > now]
 
@@ -381,7 +381,7 @@ def _stored(principal: Principal) -> str:
     return json.dumps({"groups": sorted(principal.groups), "scopes": scopes})
 
 
-def _known(row: SubscriptionRow) -> _Known:
+def _known(row: SubscriptionRow) -> _ActiveSubscription:
     stored = json.loads(row.principal)
     principal = Principal(user=row.owner, groups=frozenset(stored["groups"]), scopes=frozenset(stored["scopes"]))
     what = wanted(
@@ -392,4 +392,4 @@ def _known(row: SubscriptionRow) -> _Known:
         return may(principal, "read", job)
 
     live = Live(subscription=row.subscription, wanted=what, expires_at=row.expires_at, may_read=may_read)
-    return _Known(row=row, live=live)
+    return _ActiveSubscription(row=row, live=live)

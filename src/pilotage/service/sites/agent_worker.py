@@ -24,7 +24,7 @@ from pilotage.model.exchange.operations import CancelSubmitted
 from pilotage.model.exchange.reports import AnyReport, Gone, SiteEffect, SiteHears, SiteNoticed, SiteSays, SiteSeen
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.service.errors import NotRunning, Superseded, fail
-from pilotage.service.sites.worker import Unknown, UnknownBatchJobs, behind, none_unknown, trouble_of
+from pilotage.service.sites.worker import Unknown, UnknownBatchJobs, all_known, left_behind_message, trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ Expected = Callable[[], Collection[str]]
 _encode = msgspec.json.Encoder().encode
 
 
-class TendsAgent(Protocol):
+class AgentSupervisor(Protocol):
     """Keeps the agent of a site running and connected."""
 
     def start(self, *, heard_at: Callable[[], float], complain: Callable[[str], None]) -> None:
@@ -67,7 +67,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_seconds: float = INTERVAL_SECONDS
     silent_seconds: float = SILENT_SECONDS
     make_token: Callable[[], str] | None = None  # for the pilots there
-    outpost: TendsAgent | None = None  # if its user does not keep it running
+    outpost: AgentSupervisor | None = None  # if its user does not keep it running
     clock: Callable[[], float] = time.monotonic
 
 
@@ -88,7 +88,7 @@ class AgentSite:
         *,
         report: Report,
         expected: Expected,
-        unknown: Unknown = none_unknown,
+        unknown: Unknown = all_known,
         unheard: Expected = tuple,
         told: SiteSeen | None = None,
     ) -> None:
@@ -161,11 +161,11 @@ class AgentSite:
                 self._change.wait(min(LOOK_SECONDS, until - now))
 
     @property
-    def behind(self) -> str:
+    def left_behind(self) -> str:
         """The batch jobs whose cancellation the agent has not fetched, in words; empty if there are none."""
         with self._change:
             count = self._to_end(self._given)
-        return behind(self._site, count, "its agent did not poll in time") if count else ""
+        return left_behind_message(self._site, count, "its agent did not poll in time") if count else ""
 
     def _to_end(self, number: int) -> int:
         """How many cancellations have a higher number; not counting those of jobs that were never submitted."""

@@ -19,35 +19,35 @@ from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.exchange.operations import AnySiteOperation, HibernateSite, ProbeSite, SiteDeed, TrySite, WakeSite
 from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry, is_elsewhere, starts_others
-from pilotage.reading.views import KeptSites
+from pilotage.reading.views import SitesConfiguration
 from pilotage.service.errors import NotRunning
-from pilotage.service.messages import AskedOfSite, Input, SitesChanged
+from pilotage.service.messages import Input, SiteOperationRequest, SitesChanged
 from pilotage.service.sites.agent_worker import AgentSettings
-from pilotage.service.sites.pool import Way
+from pilotage.service.sites.pool import SiteConnection
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 3.0
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class ConfiguredSite(msgspec.Struct, frozen=True, kw_only=True):
     """A site, its entry, and what makes an access to it."""
 
     site: Site
     entry: SiteEntry | None = None  # None: this computer, without an entry
-    make: Callable[[], Way]
+    make: Callable[[], SiteConnection]
 
-    def is_as(self, other: Placed | None) -> bool:
+    def has_same_access(self, other: ConfiguredSite | None) -> bool:
         """Whether the access made for another still fits."""
         return other is not None and (self.site, self.entry) == (other.site, other.entry)
 
-    def starts_others(self, before: Placed | None) -> bool:
+    def starts_different_pilots(self, before: ConfiguredSite | None) -> bool:
         """Whether pilots started now differ from earlier ones."""
         if before is None or before.entry is None or self.entry is None:
             return False
         return starts_others(before.entry, self.entry)
 
-    def leaves(self, before: Placed | None) -> bool:
+    def changes_batch_system(self, before: ConfiguredSite | None) -> bool:
         """Whether earlier batch jobs are at a batch system that the new entry no longer names.
 
         A site agent does not count: it knows where it submitted.
@@ -57,7 +57,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
         return before.entry.started_by == "service" and is_elsewhere(before.entry, self.entry)
 
 
-class ReadsSites(Protocol):
+class SitesSource(Protocol):
     """Reads the file of sites."""
 
     @property
@@ -65,7 +65,7 @@ class ReadsSites(Protocol):
         """Its path, whether it exists or not."""
         ...
 
-    def changed(self) -> Sequence[Placed] | None:
+    def changed(self) -> Sequence[ConfiguredSite] | None:
         """All sites, if anything changed since the last call; else None.
 
         Raises `DocumentError` for a fault of the file, once per change; after any other error, the next call tries
@@ -74,16 +74,16 @@ class ReadsSites(Protocol):
         ...
 
 
-class ChangesSites(Protocol):
+class SitesUser(Protocol):
     """Runs jobs at the sites."""
 
     def change_sites(
         self,
         sites: Sequence[Site],
-        ways: Mapping[str, Way],
+        connections: Mapping[str, SiteConnection],
         *,
         renewed: Collection[str] = (),
-        formers: Mapping[str, Way] | None = None,
+        formers: Mapping[str, SiteConnection] | None = None,
     ) -> None:
         """Set the sites; earlier pilots of `renewed` sites are drained.
 
@@ -100,19 +100,19 @@ class CannotReach(PilotageError):
     """The access to a site cannot be made from its entry, or on this computer."""
 
 
-def ways_to(placed: Iterable[Placed]) -> dict[str, Way]:
+def connect_sites(configured: Iterable[ConfiguredSite]) -> dict[str, SiteConnection]:
     """An access to each site, by name; if one cannot be made, the others are closed. Raises `PilotageError`."""
-    ways: dict[str, Way] = {}
+    connections: dict[str, SiteConnection] = {}
     with contextlib.ExitStack() as undone:
-        for each in placed:
+        for each in configured:
             try:
-                way = ways[each.site.name] = each.make()
+                connection = connections[each.site.name] = each.make()
             except (OSError, ValueError) as fault:
                 raise CannotReach(f"it cannot be accessed: {fault}", subject=f"site {each.site.name}") from fault
-            if not isinstance(way, AgentSettings):  # nothing is opened yet
-                undone.callback(way.close)
+            if not isinstance(connection, AgentSettings):  # nothing is opened yet
+                undone.callback(connection.close)
         undone.pop_all()
-    return ways
+    return connections
 
 
 class SitesFileWatcher:
@@ -120,18 +120,18 @@ class SitesFileWatcher:
 
     def __init__(
         self,
-        reader: ReadsSites,
-        runner: ChangesSites,
+        reader: SitesSource,
+        runner: SitesUser,
         *,
-        placed: Sequence[Placed],
+        configured: Sequence[ConfiguredSite],
         look_seconds: float = LOOK_SECONDS,
         besides: Callable[[], None] | None = None,
     ) -> None:
         """Take the present sites; nothing runs before `start`. `besides` is called at each check, too."""
         self._reader = reader
         self._runner = runner
-        self._placed = {each.site.name: each for each in placed}
-        self._pending: Sequence[Placed] | None = None  # read, but not applied yet
+        self._configured = {each.site.name: each for each in configured}
+        self._pending: Sequence[ConfiguredSite] | None = None  # read, but not applied yet
         self._is_faulty = False  # the content of the file when last read
         self._fault = ""
         self._look_seconds = look_seconds
@@ -151,10 +151,10 @@ class SitesFileWatcher:
             self._thread.join()
 
     @property
-    def known(self) -> KeptSites:
+    def known(self) -> SitesConfiguration:
         """The configured sites."""
-        entries = {name: each.entry for name, each in self._placed.items()}
-        return KeptSites(file=self._reader.file, entries=entries, fault=self._fault)
+        entries = {name: each.entry for name, each in self._configured.items()}
+        return SitesConfiguration(file=self._reader.file, entries=entries, fault=self._fault)
 
     def look(self) -> None:
         """Check once and apply changes; any thread may call it, one at a time."""
@@ -199,20 +199,26 @@ class SitesFileWatcher:
             log.warning("the sites stay as they were: %s", fault)
         return is_new
 
-    def _change(self, found: Sequence[Placed]) -> None:
-        ways = ways_to(each for each in found if not each.is_as(self._placed.get(each.site.name)))
-        gone = sorted(self._placed.keys() - {each.site.name for each in found})
-        if not ways and not gone:
-            return
-        renewed = [each.site.name for each in found if each.starts_others(self._placed.get(each.site.name))]
-        formers = ways_to(
-            self._placed[each.site.name] for each in found if each.leaves(self._placed.get(each.site.name))
+    def _change(self, found: Sequence[ConfiguredSite]) -> None:
+        connections = connect_sites(
+            each for each in found if not each.has_same_access(self._configured.get(each.site.name))
         )
-        self._runner.change_sites([each.site for each in found], ways, renewed=renewed, formers=formers)
-        self._placed = {each.site.name: each for each in found}
+        gone = sorted(self._configured.keys() - {each.site.name for each in found})
+        if not connections and not gone:
+            return
+        renewed = [
+            each.site.name for each in found if each.starts_different_pilots(self._configured.get(each.site.name))
+        ]
+        formers = connect_sites(
+            self._configured[each.site.name]
+            for each in found
+            if each.changes_batch_system(self._configured.get(each.site.name))
+        )
+        self._runner.change_sites([each.site for each in found], connections, renewed=renewed, formers=formers)
+        self._configured = {each.site.name: each for each in found}
         told = [
             f"{word} {', '.join(names)}"
-            for word, names in (("new or changed:", sorted(ways)), ("gone:", gone))
+            for word, names in (("new or changed:", sorted(connections)), ("gone:", gone))
             if names
         ]
         log.warning("the sites have changed: %s", "; ".join(told))
@@ -235,7 +241,7 @@ def sites_changed(sites: Sequence[Site], *, rewritten: Iterable[str] = (), renew
     return SitesChanged(sites=tuple(sites), rewritten=tuple(rewritten), renewed=tuple(renewed))
 
 
-def asked_of_site(deed: SiteDeed, site: str, *, message: str = "") -> Callable[[int], Input]:
+def site_operation(deed: SiteDeed, site: str, *, message: str = "") -> Callable[[int], Input]:
     """A function that makes, from a token, the message of a site operation."""
     operation: AnySiteOperation
     match deed:
@@ -247,4 +253,4 @@ def asked_of_site(deed: SiteDeed, site: str, *, message: str = "") -> Callable[[
             operation = ProbeSite(site=site)
         case "try":
             operation = TrySite(site=site)
-    return lambda token: AskedOfSite(token=token, operation=operation)
+    return lambda token: SiteOperationRequest(token=token, operation=operation)

@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 LOOKS_MAX, HANGING_MAX = 16, 128
 """Site checks that may start at once, each a command or an ssh; and those that may hang, at sites that did not answer."""
 
-Way = SiteAccess | AgentSettings
+SiteConnection = SiteAccess | AgentSettings
 """How to reach a site: directly, or through its site agent."""
 
 
-class _Former(NamedTuple):
+class _FormerBatchSystem(NamedTuple):
     """The worker of a site's former batch system, and the keys submitted there."""
 
     worker: SiteWorker
@@ -46,7 +46,7 @@ class SiteWorkers:
 
     def __init__(
         self,
-        ways: Mapping[str, Way],
+        connections: Mapping[str, SiteConnection],
         *,
         report: Callable[[AnyReport], None],
         expected: Callable[[str], Collection[str]],
@@ -66,16 +66,16 @@ class SiteWorkers:
         self._guard = threading.Lock()
         self._running = False
         self._limiter = StartLimiter(LOOKS_MAX, hanging_max=HANGING_MAX)
-        self.behind: list[str] = []  # batch jobs that could not be cancelled when the workers stopped, in words
-        self._formers: dict[str, tuple[_Former, ...]] = {}
-        self._workers = {name: self._made(name, way) for name, way in ways.items()}
+        self.left_behind: list[str] = []  # batch jobs that could not be cancelled when the workers stopped, in words
+        self._formers: dict[str, tuple[_FormerBatchSystem, ...]] = {}
+        self._workers = {name: self._made(name, connection) for name, connection in connections.items()}
 
     def start(self) -> None:
         """Start all workers."""
         with self._guard:
             self._running = True
             for name, worker in self._workers.items():
-                self._tell(not_yet(name))
+                self._tell(first_report(name))
                 worker.start()
 
     def withdraw(self, *, patience_seconds: float) -> None:
@@ -101,8 +101,8 @@ class SiteWorkers:
                 worker.stop(patience_seconds=max(0.0, until - time.monotonic()))
             else:
                 worker.stop()
-        self.behind = [worker.behind for worker in workers if worker.behind]
-        for told in self.behind:
+        self.left_behind = [worker.left_behind for worker in workers if worker.left_behind]
+        for told in self.left_behind:
             log.warning("%s", told)
 
     @property
@@ -111,7 +111,7 @@ class SiteWorkers:
         with self._guard:
             return list(self._workers)
 
-    def put(self, name: str, way: Way, *, former: Way | None = None) -> None:
+    def put(self, name: str, connection: SiteConnection, *, former: SiteConnection | None = None) -> None:
         """Reach a site through this access from now on; pending orders pass to it.
 
         With an access to the former batch system, the batch jobs there are watched and cancelled there.
@@ -126,25 +126,25 @@ class SiteWorkers:
         left = before.left() if before is not None else []
         if former is not None and not isinstance(former, AgentSettings):
             left = self._keep_former(name, former, left)
-        worker = self._made(name, way)
+        worker = self._made(name, connection)
         with self._guard:
             worker.want(*left)
             self._workers[name] = worker
             if self._running:
                 if name not in self._seen:
-                    self._tell(not_yet(name))
+                    self._tell(first_report(name))
                 worker.start()
 
-    def _keep_former(self, name: str, way: SiteAccess, left: Sequence[SiteEffect]) -> list[SiteEffect]:
+    def _keep_former(self, name: str, connection: SiteAccess, left: Sequence[SiteEffect]) -> list[SiteEffect]:
         """Start a worker for batch jobs at the former batch system; returns the remaining orders."""
         keys = frozenset({*self._expected(name), *(each.key for each in left if isinstance(each, CancelSubmitted))})
         keys -= self._elsewhere(name)
         if not keys:
-            way.close()
+            connection.close()
             return [*left]
         worker = SiteWorker(
             name,
-            way,
+            connection,
             report=self._report_of_former,
             expected=lambda: keys.intersection(self._expected(name)),
             unknown=partial(self._unknown, name),
@@ -153,7 +153,7 @@ class SiteWorkers:
         there = [each for each in left if isinstance(each, CancelSubmitted) and each.key in keys]
         worker.want(*there)
         with self._guard:
-            self._formers[name] = (*self._formers.get(name, ()), _Former(worker, keys))
+            self._formers[name] = (*self._formers.get(name, ()), _FormerBatchSystem(worker, keys))
             if self._running:
                 worker.start()
         return [each for each in left if each not in there]
@@ -228,19 +228,19 @@ class SiteWorkers:
             if worker is not None:
                 worker.want(*effects)
 
-    def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
+    def _made(self, name: str, connection: SiteConnection) -> SiteWorker | AgentSite:
         # Batch jobs at a former batch system are not missed at this one.
         def expected() -> Collection[str]:
             elsewhere = self._elsewhere(name)
             return [key for key in self._expected(name) if key not in elsewhere]
 
         unheard = partial(self._unheard, name)
-        unknown, told, report = partial(self._unknown, name), self._seen.get(name, not_yet(name)), self._report
-        if isinstance(way, AgentSettings):
-            return AgentSite(way, report=report, expected=expected, unknown=unknown, unheard=unheard, told=told)
+        unknown, told, report = partial(self._unknown, name), self._seen.get(name, first_report(name)), self._report
+        if isinstance(connection, AgentSettings):
+            return AgentSite(connection, report=report, expected=expected, unknown=unknown, unheard=unheard, told=told)
         return SiteWorker(
             name,
-            way,
+            connection,
             report=report,
             expected=expected,
             unknown=unknown,
@@ -250,18 +250,22 @@ class SiteWorkers:
         )
 
 
-def not_yet(site: str) -> SiteSeen:
+def first_report(site: str) -> SiteSeen:
     """The report before a site has answered: packages should rather go elsewhere."""
     return SiteSeen(site=site, answers=False, message=NOT_YET)
 
 
-def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:
+def split_connections(
+    connections: Mapping[str, SiteConnection],
+) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:
     """The sites that the service reaches directly, and those with site agents."""
-    agents = {name: way for name, way in ways.items() if isinstance(way, AgentSettings)}
-    return {name: way for name, way in ways.items() if not isinstance(way, AgentSettings)}, agents
+    agents = {name: connection for name, connection in connections.items() if isinstance(connection, AgentSettings)}
+    return {
+        name: connection for name, connection in connections.items() if not isinstance(connection, AgentSettings)
+    }, agents
 
 
-def has_something(site: str, engine: Engine) -> bool:
+def has_activity(site: str, engine: Engine) -> bool:
     """Whether a site has something that is not known to have ended."""
     state = engine.state.sites.by_name.get(site)
     return state is not None and bool(state.requests or state.pilots or state.bound)

@@ -11,12 +11,12 @@ from pilotage.engine.explain import silence_summary
 from pilotage.engine.selection.filters import Asked
 from pilotage.engine.selection.status import wakes_at
 from pilotage.engine.state.sites import SiteState, silent_batch_jobs
-from pilotage.reading.views import SiteReason, SiteStand
+from pilotage.reading.views import SiteReason, SiteStatus
 
 CANDIDATE, SILENT, LEAVING = "candidate", "silent", "leaving"
 
 
-def status_of_site(engine: Engine, name: str) -> SiteStand | None:
+def status_of_site(engine: Engine, name: str) -> SiteStatus | None:
     """The status of a site; None if the engine does not know it."""
     site = engine.state.sites.by_name.get(name)
     if site is None or (site.removed and not site.requests and not site.pilots):
@@ -27,7 +27,7 @@ def status_of_site(engine: Engine, name: str) -> SiteStand | None:
     told = ": ".join(filter(None, (what, words)))
     mute = [SiteReason(stage="pilots", code="unheard", message=told)] if told else []
     status = LEAVING if site.removed else "" if site.known else SILENT
-    return SiteStand(
+    return SiteStatus(
         status=status or learned.pop("status", "") or CANDIDATE,
         pilots_queued=site.expected,
         pilots_live=len(site.pilots),

@@ -75,7 +75,7 @@ def unknown_at(site: str, keys: Collection[str], engine: Engine) -> list[str]:
     return [key for key in keys if not any(key in each for each in known)]
 
 
-def none_unknown(_: Collection[str]) -> Collection[str]:
+def all_known(_: Collection[str]) -> Collection[str]:
     """Treats every key as known."""
     return ()
 
@@ -160,7 +160,7 @@ class SiteWorker:
         *,
         report: Report,
         expected: Expected,
-        unknown: Unknown = none_unknown,
+        unknown: Unknown = all_known,
         limiter: StartLimiter | None = None,
         unheard: Expected = tuple,
         told: SiteSeen | None = None,
@@ -196,7 +196,7 @@ class SiteWorker:
         self._rests = False  # the site has none of our batch jobs, and should have none
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
-        self.behind = ""  # batch jobs that could not be cancelled when this ended, in words
+        self.left_behind = ""  # batch jobs that could not be cancelled when this ended, in words
         self._unknown_jobs = UnknownBatchJobs(unknown, clock=clock)
 
     def start(self) -> None:
@@ -265,7 +265,7 @@ class SiteWorker:
             except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
                 why = str(fault) or type(fault).__name__
         if left and why:
-            self.behind = behind(self._site, left, why)
+            self.left_behind = left_behind_message(self._site, left, why)
 
     def _failed(self, message: str) -> None:
         if self._stopping:
@@ -448,7 +448,7 @@ def _goes_with(before: AtSite, effect: AtSite) -> bool:
     return int(second.group(2)) == int(first.group(2)) + 1
 
 
-def behind(site: str, count: int, why: str) -> str:
+def left_behind_message(site: str, count: int, why: str) -> str:
     """The message about batch jobs that could not be cancelled at a site."""
     things = "1 batch job is" if count == 1 else f"{count} batch jobs are"
     return f"site {site}: {things} not cancelled: {why}; the next service cancels what is left"

@@ -214,7 +214,7 @@ _TOGETHER = 1000  # looked up together
 _FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 
 
-class Adopted(msgspec.Struct, frozen=True, kw_only=True):
+class EarlierResult(msgspec.Struct, frozen=True, kw_only=True):
     """A package with existing outputs: its manifest, and the attempt that made them."""
 
     number: int
@@ -224,15 +224,15 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ReuseResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result for a package: adopted, or what changed since it was last made."""
 
     number: int
-    adopted: Adopted | None = None
+    adopted: EarlierResult | None = None
     changed: str = ""
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _KeyedPackage(msgspec.Struct, frozen=True):
     """A package with its key."""
 
     number: int
@@ -248,7 +248,7 @@ def adopt(
     index: ResultsIndex,
     granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
     numbers: Collection[int] | None = None,
-) -> list[Adopted]:
+) -> list[EarlierResult]:
     """The packages that need not run. If the folder has no earlier results, nothing is examined.
 
     For a job that has grown, `numbers` are the new packages, and `granted` has the manifests of the earlier ones.
@@ -259,13 +259,13 @@ def adopt(
     without = _surely_new(expansion, origin, index)
     if len(without) == len(expansion.blocks):
         return []
-    earlier = Earlier(expansion, origin, tree=tree, index=index, granted=granted)
+    earlier = ReuseSearch(expansion, origin, tree=tree, index=index, granted=granted)
     found = [each.adopted for each in earlier.verdicts(numbers, without=without) if each.adopted is not None]
-    again = run_again_last(expansion, [*(each.number for each in found), *(granted or ())])
+    again = final_packages(expansion, [*(each.number for each in found), *(granted or ())])
     return [each for each in found if each.number not in again] if again else found
 
 
-def run_again_last(expansion: Expansion, adopted: Collection[int]) -> set[int]:
+def final_packages(expansion: Expansion, adopted: Collection[int]) -> set[int]:
     """The final packages; none of them is adopted if anything else has to run."""
     last = {number for block in expansion.blocks if block.package.role == "final" for number in block.packages()}
     last -= expansion.left_out
@@ -309,14 +309,14 @@ def _may_make_none(block: Block) -> bool:
     return any(output.expression for binary in package.binaries for output in binary.outputs)
 
 
-def said_to_be_done(expansion: Expansion) -> list[Adopted]:
+def said_to_be_done(expansion: Expansion) -> list[EarlierResult]:
     """The packages that the document declares as done before; a fresh run does not run them either."""
     blocks = [block for block in expansion.blocks if block.package.done]
     numbers = (number for block in blocks for number in block.packages())
     return [_done(expansion, number) for number in numbers if number not in expansion.left_out]
 
 
-class Earlier:
+class ReuseSearch:
     """Examines packages in order, looking up many with one query."""
 
     def __init__(
@@ -336,10 +336,12 @@ class Earlier:
         self._index = index
         self._explain = explain
         self._manifests: dict[int, tuple[OutputFile, ...]] = dict(granted or {})
-        self._waiting: dict[int, _Asked] = {}
+        self._waiting: dict[int, _KeyedPackage] = {}
         self._behind_late = {id(expansion.blocks[position]) for position in expansion.late_waits}
 
-    def verdicts(self, numbers: Collection[int] | None = None, *, without: Collection[int] = ()) -> Iterator[Verdict]:
+    def verdicts(
+        self, numbers: Collection[int] | None = None, *, without: Collection[int] = ()
+    ) -> Iterator[ReuseResult]:
         """The result for every package, or for some; producers come before their consumers.
 
         Packages and blocks (by `id`) that are left out have none.
@@ -353,7 +355,7 @@ class Earlier:
                 continue
             if block.package.done:
                 self._manifests[number] = ()
-                yield Verdict(number=number, adopted=_done(self._expansion, number))
+                yield ReuseResult(number=number, adopted=_done(self._expansion, number))
                 continue
             producers = self._producers(number)
             if self._waiting and any(producer in self._waiting for producer in producers):
@@ -361,16 +363,16 @@ class Earlier:
             missing = next((each for each in producers if each not in self._manifests), None)
             if missing is not None:
                 waits = f"waits for {self._expansion.id(missing).dotted}" if self._explain else ""
-                yield Verdict(number=number, changed=waits)
+                yield ReuseResult(number=number, changed=waits)
             elif id(block) in self._behind_late:
-                yield Verdict(number=number, changed="waits for a stage that is not expanded yet")
+                yield ReuseResult(number=number, changed="waits for a stage that is not expanded yet")
             else:
                 yield from self._ask(number, producers)
             if len(self._waiting) >= _TOGETHER:
                 yield from self._settle()
         yield from self._settle()
 
-    def _ask(self, number: int, producers: list[int]) -> Iterator[Verdict]:
+    def _ask(self, number: int, producers: list[int]) -> Iterator[ReuseResult]:
         """Compute the key of a package; it is looked up together with others."""
         expansion = self._expansion
         inputs = tuple(InputSource(expansion.id(producer).dotted, 1) for producer in producers)
@@ -381,43 +383,43 @@ class Earlier:
             )
             fields = completed(fields_of(work, *others), self._checksum)
         except PilotageError as fault:
-            yield Verdict(number=number, changed=fault.what)
+            yield ReuseResult(number=number, changed=fault.what)
             return
         if fields is None:
             unknown = next(each.name for each in work.inputs if not each.sha256 and self._checksum(each.name) is None)
-            yield Verdict(number=number, changed=f"missing input {unknown}")
+            yield ReuseResult(number=number, changed=f"missing input {unknown}")
             return
-        self._waiting[number] = _Asked(number, fields, key_of(fields))
+        self._waiting[number] = _KeyedPackage(number, fields, key_of(fields))
 
-    def _settle(self) -> Iterator[Verdict]:
+    def _settle(self) -> Iterator[ReuseResult]:
         """Look up all waiting packages."""
         waiting, self._waiting = list(self._waiting.values()), {}
         if not waiting:
             return
         found = self._index.find(self._origin.folder, [asked.key for asked in waiting])
-        faults = out_of_place(found.values(), self._origin.folder, tree=self._tree, index=self._index)
+        faults = changed_outputs(found.values(), self._origin.folder, tree=self._tree, index=self._index)
         latest = self._latest(waiting, found)
         for asked in waiting:
             made = found.get(asked.key)
             place = self._expansion.id(asked.number).dotted
             if made is not None and asked.key not in faults:
                 self._manifests[asked.number] = made.manifest
-                adopted = Adopted(
+                adopted = EarlierResult(
                     number=asked.number,
                     package=place,
                     manifest=made.manifest,
                     maker=made.ref,
                     message=made_before(made.ref),
                 )
-                yield Verdict(number=asked.number, adopted=adopted)
+                yield ReuseResult(number=asked.number, adopted=adopted)
             elif made is not None:
-                yield Verdict(number=asked.number, changed=faults[asked.key])
+                yield ReuseResult(number=asked.number, changed=faults[asked.key])
             else:
                 before = latest.get(place)
                 why = changed(before, asked.fields) if before else NEVER
-                yield Verdict(number=asked.number, changed=why)
+                yield ReuseResult(number=asked.number, changed=why)
 
-    def _latest(self, waiting: list[_Asked], found: Mapping[str, MadeWork]) -> dict[str, WorkFields]:
+    def _latest(self, waiting: list[_KeyedPackage], found: Mapping[str, MadeWork]) -> dict[str, WorkFields]:
         """The fields of the latest run, for packages without a result."""
         if not self._explain:
             return {}
@@ -442,7 +444,7 @@ def made_before(maker: AttemptRef) -> str:
     return f"made before, by attempt {maker.attempt} of {maker.job}/{maker.package}"
 
 
-def out_of_place(found: Collection[MadeWork], folder: str, *, tree: JobTree, index: ResultsIndex) -> dict[str, str]:
+def changed_outputs(found: Collection[MadeWork], folder: str, *, tree: JobTree, index: ResultsIndex) -> dict[str, str]:
     """The faults of the output files of earlier results, by key."""
     there = tree.look_up(folder, {file.name for made in found for file in made.manifest})
     seen = index.seen(folder, list(there))
@@ -462,9 +464,9 @@ def out_of_place(found: Collection[MadeWork], folder: str, *, tree: JobTree, ind
     return faults
 
 
-def _done(expansion: Expansion, number: int) -> Adopted:
+def _done(expansion: Expansion, number: int) -> EarlierResult:
     place = expansion.id(number).dotted
-    return Adopted(
+    return EarlierResult(
         number=number,
         package=place,
         manifest=(),

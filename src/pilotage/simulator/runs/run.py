@@ -26,7 +26,7 @@ from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry, site_of
 from pilotage.model.sites.world import SiteWorld, WorldFile
 from pilotage.service.core import Core
-from pilotage.service.messages import Answer, Asked, Outbox, Submit
+from pilotage.service.messages import Answer, OperationRequest, Outbox, Submit
 from pilotage.simulator.agents.agent import Fleet
 from pilotage.simulator.runs.behaviour import DriftingQueue, JobNature, SiteNature, typical_seconds
 from pilotage.simulator.runs.figures import RunFigures, Watch
@@ -179,7 +179,7 @@ class JobSimulation:
             for package in self._watch.held[self._released :]:
                 self._released += 1
                 asked = Release(job=JOB, package=package)
-                self.driver.receive(Asked(token=_SUBMISSION + self._released, operation=asked))
+                self.driver.receive(OperationRequest(token=_SUBMISSION + self._released, operation=asked))
             if self.schedule.now > ends_at:
                 return "unfinished"
 

@@ -29,7 +29,7 @@ from pilotage.model.exchange.operations import (
 )
 from pilotage.model.exchange.reports import AnyReport
 from pilotage.service.core import LATE_INTERVALS, Core, start_core
-from pilotage.service.messages import Answer, Asked, Outbox, Reload, Submit
+from pilotage.service.messages import Answer, OperationRequest, Outbox, Reload, Submit
 from pilotage.simulator.agents.agent import Fleet
 from pilotage.simulator.checkers.observer import Explain, Observer, Rules, States, Violation
 from pilotage.simulator.trials.definition import SiteSketch, World
@@ -255,7 +255,7 @@ class CheckedWorld:
                 core.recall(row)
         self.driver.receive(exchange)
 
-    def _ask(self, message: Asked | Submit, *, at_once: bool) -> None:
+    def _ask(self, message: OperationRequest | Submit, *, at_once: bool) -> None:
         if isinstance(message, Submit):
             self._user_network.send(message, self._take_job)
             return
@@ -269,7 +269,7 @@ class CheckedWorld:
         taken = self.journal.job(message.job) is not None
         self.driver.receive(msgspec.structs.replace(message, taken=taken))
 
-    def _take_in(self, message: Asked) -> None:
+    def _take_in(self, message: OperationRequest) -> None:
         """Bring what was asked to the service, and with it the job from the book, where it was cleared and is wanted again."""
         core, operation = self.driver.core, message.operation
         if core is not None and isinstance(operation, Restart) and operation.job not in core.engine.state.jobs.by_id:

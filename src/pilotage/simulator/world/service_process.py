@@ -18,7 +18,7 @@ from pilotage.model.exchange.exchange import ExchangeReply
 from pilotage.model.exchange.operations import Effect, ExpandStage
 from pilotage.ports import JournalFull
 from pilotage.service.core import Core
-from pilotage.service.messages import Answer, Grown, Input, Outbox
+from pilotage.service.messages import Answer, ExpandedPlan, Input, Outbox
 from pilotage.service.process import PROCESS
 from pilotage.simulator.world.clock import Handle, Schedule
 from pilotage.simulator.world.faults import FaultBox
@@ -310,7 +310,7 @@ class Driver:
         producers = [dotted for number in late.packages if (dotted := plan.place(number).dotted) in granted]
         after, expanded = self._definitions.grow(job, growth, stage=stage, producers=producers)
         revision = self._revisions[job, stage]
-        self.receive(Grown(job=job, stage=stage, revision=revision, plan=after, expanded=expanded))
+        self.receive(ExpandedPlan(job=job, stage=stage, revision=revision, plan=after, expanded=expanded))
 
     def _outputs(self, job: str) -> dict[str, None]:
         """The packages of a job whose outputs are there and not left out, by the book."""
@@ -322,7 +322,7 @@ class Driver:
         """A stage has grown when the core wrote so; a growth that it did not want is forgotten."""
         if not self._expanding:
             return  # nothing was asked for that could have grown
-        grown = [message for message in inbox if isinstance(message, Grown)]
+        grown = [message for message in inbox if isinstance(message, ExpandedPlan)]
         if not grown:
             return
         for checked in events:

@@ -29,7 +29,7 @@ from pilotage.model.exchange.operations import (
     Restart,
     Restore,
 )
-from pilotage.service.messages import Answer, Asked, Submit
+from pilotage.service.messages import Answer, OperationRequest, Submit
 from pilotage.simulator.world.clock import Schedule
 from pilotage.simulator.world.faults import FaultBox
 from pilotage.simulator.world.jobs import Definitions, JobSketch, Sketch, registration
@@ -67,7 +67,7 @@ class UserHabits(Sketch, frozen=True, kw_only=True):
 class Ask(Protocol):
     """The way to the service."""
 
-    def __call__(self, message: Asked | Submit, *, at_once: bool) -> None:
+    def __call__(self, message: OperationRequest | Submit, *, at_once: bool) -> None:
         """Send something; `at_once`, as if it had been on its way until now."""
         ...
 
@@ -270,7 +270,7 @@ class User:
 
     def _send(self, waiting: _Waiting, *, at_once: bool = False) -> None:
         assert not isinstance(waiting.asked, JobSketch)
-        self._ask(Asked(token=self._next(waiting), operation=waiting.asked), at_once=at_once)
+        self._ask(OperationRequest(token=self._next(waiting), operation=waiting.asked), at_once=at_once)
 
     def _next(self, waiting: _Waiting) -> int:
         self._token += 1

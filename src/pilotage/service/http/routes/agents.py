@@ -9,7 +9,7 @@ import msgspec
 
 from pilotage.reading.access import EXCHANGE, SITE_AGENT
 from pilotage.service.http.routes.events import log_events
-from pilotage.service.http.routing import OCTETS, Ask, Reply, Route
+from pilotage.service.http.routing import OCTETS, ApiRequest, Reply, Route
 
 if TYPE_CHECKING:
     from pilotage.service.http.agent_exchange import AgentExchange
@@ -18,32 +18,32 @@ PREFIX = "/agent/"
 EXCHANGE_BYTES_MAX = 64 * 2**20
 
 
-def _exchange(agents: AgentExchange, request: Ask) -> Awaitable[Reply[bytes]]:
+def _exchange(agents: AgentExchange, request: ApiRequest) -> Awaitable[Reply[bytes]]:
     """Process an agent's message, and answer what it should do."""
     return agents.exchange(request)
 
 
-def _exchange_with_site(agents: AgentExchange, request: Ask) -> Awaitable[Reply[bytes]]:
+def _exchange_with_site(agents: AgentExchange, request: ApiRequest) -> Awaitable[Reply[bytes]]:
     """Process a site agent's message, and answer what it should submit and cancel."""
     return agents.exchange_with_site(request)
 
 
-def _content(agents: AgentExchange, request: Ask, sha256: str) -> Awaitable[Reply[bytes]]:
+def _content(agents: AgentExchange, request: ApiRequest, sha256: str) -> Awaitable[Reply[bytes]]:
     """Content that a job brought along."""
     return agents.content(request, sha256)
 
 
-def _file(agents: AgentExchange, request: Ask, job: str) -> Awaitable[Reply[bytes]]:
+def _file(agents: AgentExchange, request: ApiRequest, job: str) -> Awaitable[Reply[bytes]]:
     """A file of a job's folder, or the piece of it that `Range` names."""
     return agents.file(request, job)
 
 
-def _stage(agents: AgentExchange, request: Ask, place: str) -> Awaitable[Reply[None]]:
+def _stage(agents: AgentExchange, request: ApiRequest, place: str) -> Awaitable[Reply[None]]:
     """Receive a piece of an output."""
     return agents.stage(request, place)
 
 
-def _nothing(agents: AgentExchange, request: Ask, place: str) -> Awaitable[Reply[Any]]:  # noqa: ARG001
+def _nothing(agents: AgentExchange, request: ApiRequest, place: str) -> Awaitable[Reply[Any]]:  # noqa: ARG001
     """Answer that there is no such path."""
     return agents.nothing(request)
 

@@ -26,8 +26,7 @@ from pilotage.service.http.routing import (
     EVENT_STREAM,
     WAIT_SECONDS_MAX,
     After,
-    Ask,
-    Book,
+    ApiRequest,
     CursorText,
     JobPath,
     LastEventId,
@@ -35,6 +34,7 @@ from pilotage.service.http.routing import (
     PackagePath,
     QueryText,
     Reply,
+    ServicesArgument,
     WaitSeconds,
     get,
     post,
@@ -80,7 +80,7 @@ def refuse_ended(services: Services, ref: AttemptRef) -> None:
     attempt = None
     if job is not None:
         try:
-            facts = services.reading.package(job, package_place(ref.package)).facts
+            facts = services.reader.package(job, package_place(ref.package)).facts
         except UnknownPackage:
             facts = None
         attempt = facts.attempts.get(ref.attempt) if facts is not None else None
@@ -120,7 +120,7 @@ _REFUSED = "Some events were refused, each by its index; every other event of th
     faults=(400, 401, 403, 413, 425, 503, 507),
     answers={409: (Receipt, _REFUSED), 422: (Receipt, _REFUSED)},
 )
-async def log_events(request: Ask, services: Book) -> Reply[Receipt]:
+async def log_events(request: ApiRequest, services: ServicesArgument) -> Reply[Receipt]:
     """Store events. Every event not named in `refused` is durable when the answer comes; repeats are welcome."""
     if request.user.package is not None:
         await services.do(refuse_ended, services, request.user.package)
@@ -135,7 +135,7 @@ async def log_events(request: Ask, services: Book) -> Reply[Receipt]:
     return Reply(body=receipt, status=_status(receipt), headers={TIME_FIELD: f"{now:.3f}"})
 
 
-async def _read(request: Ask, services: Services, body: bytes) -> Batch:
+async def _read(request: ApiRequest, services: Services, body: bytes) -> Batch:
     events_max = services.settings.service.batch_events_max
     try:
         # A batch has fewer events than commas, and few have that many: only those are counted before they are decoded.
@@ -151,10 +151,10 @@ async def _read(request: Ask, services: Services, body: bytes) -> Batch:
 
 
 async def _allowed(
-    request: Ask, services: Services, checked: Sequence[Checked]
+    request: ApiRequest, services: Services, checked: Sequence[Checked]
 ) -> tuple[Sequence[Checked], Sequence[Refusal]]:
     principal, find_job = request.user, services.journal.job
-    runs = services.running is not None
+    runs = services.backend is not None
     if may_log_anything(principal) and not runs and principal.package is None:
         return checked, ()
 
@@ -201,12 +201,12 @@ def _status(receipt: Receipt) -> int:
     faults=(400, 401, 403, 422, 503),
 )
 async def find_events(
-    request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
+    request: ApiRequest, services: ServicesArgument, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
 ) -> EventsPage:
     """Events that match a query, by position."""
 
     def answer() -> EventsPage:
-        found = services.reading.events(request.user, text, cursor=cursor, limit=limit)
+        found = services.reader.events(request.user, text, cursor=cursor, limit=limit)
         return EventsPage(events=[event_view(each) for each in found.items], next=found.next)
 
     return await services.ask(answer)
@@ -230,8 +230,8 @@ _FOLLOWED = {
     faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def job_events(
-    request: Ask,
-    services: Book,
+    request: ApiRequest,
+    services: ServicesArgument,
     job: JobPath,
     text: QueryText = "",
     after: After = 0,
@@ -254,8 +254,8 @@ async def job_events(
     faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def package_events(
-    request: Ask,
-    services: Book,
+    request: ApiRequest,
+    services: ServicesArgument,
     job: JobPath,
     package: PackagePath,
     text: QueryText = "",
@@ -273,7 +273,7 @@ class _Following:
     """A client that follows the events of a job or a package."""
 
     def __init__(
-        self, request: Ask, services: Services, job: str, place: PackageId | None, *, text: str, limit: int
+        self, request: ApiRequest, services: Services, job: str, place: PackageId | None, *, text: str, limit: int
     ) -> None:
         self._request = request
         self._services = services
@@ -298,31 +298,31 @@ class _Following:
         return Reply(body=EventsAfter(events=events, after=last, more=page.more))
 
     def _check_existence(self) -> None:
-        row = self._services.reading.job(self._request.user, self._job)
+        row = self._services.reader.job(self._request.user, self._job)
         if self._place is not None:
-            self._services.reading.package(row, self._place)
+            self._services.reader.package(row, self._place)
 
     def _look(self, after: int) -> Page[FoundEvent]:
-        reading = self._services.reading
+        reader = self._services.reader
         # The job is looked up each time: it may be sealed, purged or closed to this user meanwhile.
-        row = reading.job(self._request.user, self._job)
-        return reading.job_events(row, self._text, after=after, limit=self._limit, place=self._place)
+        row = reader.job(self._request.user, self._job)
+        return reader.job_events(row, self._text, after=after, limit=self._limit, place=self._place)
 
     async def _waited(self, after: int, *, wait_seconds: float) -> Page[FoundEvent]:
-        bell = self._services.bell
+        commits = self._services.commits
         until = time.monotonic() + min(wait_seconds, WAIT_SECONDS_MAX)
-        with bell.listen(self._job) as listener:
+        with commits.waiting_for(self._job) as waiter:
             page = await self._services.ask(self._look, after)
-            while not page.items and not page.more and not bell.stopped and (left := until - time.monotonic()) > 0:
-                if await listener.news(wait_seconds=left):
+            while not page.items and not page.more and not commits.stopped and (left := until - time.monotonic()) > 0:
+                if await waiter.wait(wait_seconds=left):
                     page = await self._services.ask(self._look, after)
         return page
 
     async def _stream(self, after: int) -> AsyncIterator[bytes]:
-        bell = self._services.bell
+        commits = self._services.commits
         yield b"retry: 2000\n\n"
-        with bell.listen(self._job) as listener:
-            while not bell.stopped:
+        with commits.waiting_for(self._job) as waiter:
+            while not commits.stopped:
                 try:
                     page = await self._services.ask(self._look, after)
                 except PilotageError as fault:
@@ -335,7 +335,7 @@ class _Following:
                 if page.more:
                     after = page.scanned_to if page.scanned_to is not None else after
                     continue
-                if not await listener.news(wait_seconds=STILL_HERE_SECONDS):
+                if not await waiter.wait(wait_seconds=STILL_HERE_SECONDS):
                     yield b": still here\n\n"
 
 

@@ -39,11 +39,10 @@ from pilotage.reading.views import (
     StagesPage,
 )
 from pilotage.service.errors import Unpublished
-from pilotage.service.http.progress import cure_of, how_far, left_unpublished, tried_by
+from pilotage.service.http.progress import job_progress, release_hint, retry_hint, staged_grants
 from pilotage.service.http.routing import (
     AfterStage,
-    Ask,
-    Book,
+    ApiRequest,
     CursorText,
     JobPath,
     Limit,
@@ -51,6 +50,7 @@ from pilotage.service.http.routing import (
     PackagePath,
     QueryText,
     Reply,
+    ServicesArgument,
     get,
     in_header,
     in_query,
@@ -82,13 +82,13 @@ OfJob = Annotated[str | None, in_query("Only packages of this job.", name="job")
     faults=(400, 401, 403, 422, 503),
 )
 async def find_jobs(
-    request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
+    request: ApiRequest, services: ServicesArgument, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
 ) -> JobsPage:
     """Jobs that match a query, by id; those that you may not read are left out."""
     base_url = request.base_url()
 
     def answer() -> JobsPage:
-        found = services.reading.jobs(request.user, text, cursor=cursor, limit=limit)
+        found = services.reader.jobs(request.user, text, cursor=cursor, limit=limit)
         jobs = [job_view(row, base_url=base_url, targets=services.targets.of(row)) for row in found.items]
         return JobsPage(jobs=jobs, next=found.next)
 
@@ -103,14 +103,16 @@ async def find_jobs(
     tags=["jobs"],
     faults=(400, 401, 403, 404, 410, 503),
 )
-async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfNoneMatch = None) -> Reply[JobView]:
+async def one_job(
+    request: ApiRequest, services: ServicesArgument, job: JobPath, if_none_match: IfNoneMatch = None
+) -> Reply[JobView]:
     """A job as it is now. The ETag changes with every commit of the book; an unchanged job is answered by 304."""
     base_url = request.base_url()
 
     def answer() -> Reply[JobView]:
         # The position is read first: if the job changes in between, the answer is newer than its tag says.
-        position = services.reading.position(request.user)
-        row = services.reading.job(request.user, job)
+        position = services.reader.position(request.user)
+        row = services.reader.job(request.user, job)
         tag = f'"{position}-{row.place}"'
         if if_none_match is not None and tag in if_none_match:
             return Reply(status=304, headers={"ETag": tag})
@@ -127,12 +129,14 @@ async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfN
     tags=["jobs"],
     faults=(400, 401, 403, 404, 410, 503),
 )
-async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage = 0, limit: Limit = 0) -> StagesPage:
+async def stages(
+    request: ApiRequest, services: ServicesArgument, job: JobPath, after: AfterStage = 0, limit: Limit = 0
+) -> StagesPage:
     """Stages in order, each with its state and the histogram of its packages."""
 
     def answer() -> StagesPage:
-        row = services.reading.job(request.user, job)
-        rows, more = services.reading.stages(row, after=after, limit=limit)
+        row = services.reader.job(request.user, job)
+        rows, more = services.reader.stages(row, after=after, limit=limit)
         left_out = services.targets.stages_left_out(row)
         return StagesPage(stages=[stage_view(each, row, left_out=left_out) for each in rows], more=more)
 
@@ -147,12 +151,12 @@ async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage =
     tags=["jobs"],
     faults=(400, 401, 403, 404, 410, 503),
 )
-async def one_line(request: Ask, services: Book, job: JobPath, line: LinePath) -> LineView:
+async def one_line(request: ApiRequest, services: ServicesArgument, job: JobPath, line: LinePath) -> LineView:
     """A line with its state and the histogram of its packages."""
 
     def answer() -> LineView:
-        row = services.reading.job(request.user, job)
-        (stage, number), counts = services.reading.line(row, line)
+        row = services.reader.job(request.user, job)
+        (stage, number), counts = services.reader.line(row, line)
         return line_view(counts, row, stage=stage, line=number)
 
     return await services.ask(answer)
@@ -167,8 +171,8 @@ async def one_line(request: Ask, services: Book, job: JobPath, line: LinePath) -
     faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def packages_of_job(
-    request: Ask,
-    services: Book,
+    request: ApiRequest,
+    services: ServicesArgument,
     job: JobPath,
     text: QueryText = "",
     cursor: CursorText = None,
@@ -181,13 +185,13 @@ async def packages_of_job(
     base_url = request.base_url()
 
     def answer() -> PackagesPage:
-        row = services.reading.job(request.user, job)
+        row = services.reader.job(request.user, job)
         if name is not None:
-            place = services.wording.find(row, name)
-            found = [services.reading.package(row, place)] if place is not None else []
+            place = services.package_names.find(row, name)
+            found = [services.reader.package(row, place)] if place is not None else []
             views = _views(services, found, words=words, binaries=binaries, base_url=base_url)
             return PackagesPage(packages=views, next=None)
-        page = services.reading.packages_of(row, text, cursor=cursor, limit=limit)
+        page = services.reader.packages_of(row, text, cursor=cursor, limit=limit)
         views = _views(services, page.items, words=words, binaries=binaries, base_url=base_url)
         return PackagesPage(packages=views, next=page.next)
 
@@ -202,12 +206,14 @@ async def packages_of_job(
     tags=["packages"],
     faults=(400, 401, 403, 404, 410, 503),
 )
-async def one_package(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageDetail:
+async def one_package(
+    request: ApiRequest, services: ServicesArgument, job: JobPath, package: PackagePath
+) -> PackageDetail:
     """A package with all its attempts, their phases and manifests."""
     base_url = request.base_url()
 
     def answer() -> PackageDetail:
-        row = services.reading.job(request.user, job)
+        row = services.reader.job(request.user, job)
         return _detail(services, row, package_place(package), base_url=base_url)
 
     return await services.ask(answer)
@@ -226,7 +232,7 @@ def _views(
             each.place,
             activity=each.activity,
             base_url=base_url,
-            words=services.wording.of(each.job, each.place) if each.job.job in spoken else None,
+            words=services.package_names.of(each.job, each.place) if each.job.job in spoken else None,
             binaries=_binaries(services, each) if binaries else None,
         )
         for each in found
@@ -235,12 +241,12 @@ def _views(
 
 def _binaries(services: Services, package: ShownPackage) -> list[BinaryView]:
     attempt = package.facts.attempt if package.facts is not None else None
-    return binary_views(services.reading.end_of(package, attempt)) if attempt is not None else []
+    return binary_views(services.reader.end_of(package, attempt)) if attempt is not None else []
 
 
 def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str) -> PackageDetail:
-    found = services.reading.package(job, place)
-    events = services.reading.outcome_events(job, place, outcome_positions(found.facts)) if found.facts else ()
+    found = services.reader.package(job, place)
+    events = services.reader.outcome_events(job, place, outcome_positions(found.facts)) if found.facts else ()
     return PackageDetail(
         package=_views(services, [found], words=1, binaries=1, base_url=base_url)[0],
         attempts=attempt_views(found.facts, events),
@@ -256,8 +262,8 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
     faults=(400, 401, 403, 422, 503),
 )
 async def find_packages(
-    request: Ask,
-    services: Book,
+    request: ApiRequest,
+    services: ServicesArgument,
     text: QueryText = "",
     cursor: CursorText = None,
     limit: Limit = 0,
@@ -272,11 +278,11 @@ async def find_packages(
     base_url = request.base_url()
 
     def answer() -> PackagesPage:
-        found = services.reading.packages(request.user, text, cursor=cursor, limit=limit)
+        found = services.reader.packages(request.user, text, cursor=cursor, limit=limit)
         return PackagesPage(
             packages=_views(services, found.items, words=words, binaries=binaries, base_url=base_url),
             next=found.next,
-            sealed_jobs=services.reading.unsearched_jobs(text),
+            sealed_jobs=services.reader.unsearched_jobs(text),
         )
 
     return await services.ask(answer)
@@ -290,9 +296,9 @@ async def find_packages(
     tags=["counts"],
     faults=(400, 401, 403, 422, 503),
 )
-async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> CountView:
+async def count_jobs(request: ApiRequest, services: ServicesArgument, text: QueryText = "") -> CountView:
     """Count the jobs that match a query; only your own, unless the token is valid for everyone's."""
-    return CountView(count=await services.ask(services.reading.count_jobs, request.user, text))
+    return CountView(count=await services.ask(services.reader.count_jobs, request.user, text))
 
 
 @get(
@@ -303,14 +309,16 @@ async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> Coun
     tags=["counts"],
     faults=(400, 401, 403, 404, 410, 422, 503),
 )
-async def count_packages(request: Ask, services: Book, text: QueryText = "", of_job: OfJob = None) -> PackageCount:
+async def count_packages(
+    request: ApiRequest, services: ServicesArgument, text: QueryText = "", of_job: OfJob = None
+) -> PackageCount:
     """Count the packages that match a query: all of a job, or those with events of your own jobs."""
 
     def answer() -> PackageCount:
-        row = services.reading.job(request.user, of_job) if of_job is not None else None
+        row = services.reader.job(request.user, of_job) if of_job is not None else None
         return PackageCount(
-            count=services.reading.count_packages(request.user, text, job=row),
-            sealed_jobs=services.reading.unsearched_jobs(text) if row is None else 0,
+            count=services.reader.count_packages(request.user, text, job=row),
+            sealed_jobs=services.reader.unsearched_jobs(text) if row is None else 0,
         )
 
     return await services.ask(answer)
@@ -332,9 +340,9 @@ JOB_ROUTES = (
     tags=["running"],
     faults=(400, 401, 403, 404, 410, 503),
 )
-async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
+async def progress(request: ApiRequest, services: ServicesArgument, job: JobPath) -> Progress:
     """Counts for each stage, failures by their cause, and, if nothing can move any more, why."""
-    return await how_far(services, request.user, job)
+    return await job_progress(services, request.user, job)
 
 
 PROGRESS_ROUTES = (progress,)
@@ -358,24 +366,24 @@ _OVER: dict[str, tuple[WhyCode, str]] = {
     tags=["running"],
     faults=(400, 401, 403, 404, 410, 503),
 )
-async def explain(request: Ask, services: Book, job: JobPath, package: PackagePath) -> Explanation:
+async def explain(request: ApiRequest, services: ServicesArgument, job: JobPath, package: PackagePath) -> Explanation:
     """Every reason, the most important first; for a job that runs elsewhere, from the book only."""
     place = package_place(package)
 
     def look() -> ShownPackage:
-        return services.reading.package(services.reading.job(request.user, job), place)
+        return services.reader.package(services.reader.job(request.user, job), place)
 
     found = await services.ask(look)
-    running = services.running
-    if running is not None and running.jobs.alive:
+    backend = services.backend
+    if backend is not None and backend.jobs.alive:
 
         def ask(engine: Engine) -> tuple[Explanation | None, Unpublished | None]:
-            return engine.explain(job, place.dotted, found.facts), running.jobs.publishing_fault(job)
+            return engine.explain(job, place.dotted, found.facts), backend.jobs.publishing_fault(job)
 
-        told, fault = await asyncio.wrap_future(running.jobs.ask(ask))
+        told, fault = await asyncio.wrap_future(backend.jobs.ask(ask))
         if told is not None:
             if fault is not None and fault.package == place.dotted:
-                why = Why(code="job-held", message=fault.what, subject=job, next_step=cure_of(fault, job))
+                why = Why(code="job-held", message=fault.what, subject=job, next_step=release_hint(fault, job))
                 told = msgspec.structs.replace(told, reasons=(why, *told.reasons))
             return await services.ask(_in_words, services, found, told)
     told = await services.ask(_by_the_book, services, found, place)
@@ -384,10 +392,10 @@ async def explain(request: Ask, services: Book, job: JobPath, package: PackagePa
 
 def _in_words(services: Services, found: ShownPackage, told: Explanation) -> Explanation:
     """Add the name of the package, and the binaries of its last ended attempt."""
-    told = msgspec.structs.replace(told, words=services.wording.of(found.job, found.place))
+    told = msgspec.structs.replace(told, words=services.package_names.of(found.job, found.place))
     attempts = found.facts.attempts if found.facts is not None else {}
     last = max((number for number, attempt in attempts.items() if attempt.finished_position is not None), default=None)
-    views = binary_views(services.reading.end_of(found, last)) if last is not None else []
+    views = binary_views(services.reader.end_of(found, last)) if last is not None else []
     if not views:
         return told
     binaries = msgspec.convert(views, tuple[BinaryEnd, ...], from_attributes=True)
@@ -397,8 +405,8 @@ def _in_words(services: Services, found: ShownPackage, told: Explanation) -> Exp
 def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> Explanation:
     facts = found.facts if found.facts is not None else unheard(found.job, found.activity)
     reasons: list[Why] = []
-    if facts.state == "DONE" and place.dotted in left_unpublished(services, found.job):
-        message, step = "it is done, but its outputs are not published", tried_by(found.job.job)
+    if facts.state == "DONE" and place.dotted in staged_grants(services, found.job):
+        message, step = "it is done, but its outputs are not published", retry_hint(found.job.job)
         reasons.append(Why(code="done", message=message, since=facts.entered_at, next_step=step))
     elif facts.state in _OVER:
         code, message = _OVER[facts.state]

@@ -30,10 +30,10 @@ from pilotage.model.jobs.submission import RunPlan, SubmissionAnswer
 from pilotage.reading.access import OPERATE, READ, SUBMIT, Right, may
 from pilotage.reading.packages import ShownPackage
 from pilotage.service.errors import OperationRefused
-from pilotage.service.http.backend import CONTENT_BYTES_MAX, ONCE_KEY_LENGTH_MAX, SUBMISSION_BYTES_MAX, Running
+from pilotage.service.http.backend import CONTENT_BYTES_MAX, ONCE_KEY_LENGTH_MAX, SUBMISSION_BYTES_MAX, JobBackend
 from pilotage.service.http.errors import Malformed
-from pilotage.service.http.routing import Ask, Book, JobPath, in_header, post
-from pilotage.service.http.services import Services, running_of
+from pilotage.service.http.routing import ApiRequest, JobPath, ServicesArgument, in_header, post
+from pilotage.service.http.services import Services, backend_of
 from pilotage.service.http.submissions import (
     ClearedView,
     ContentView,
@@ -67,7 +67,7 @@ OnceKey = Annotated[
     faults=(400, 401, 403, 409, 413, 422, 503, 507),
     body_bytes_max=SUBMISSION_BYTES_MAX,
 )
-async def submit_job(request: Ask, services: Book, key: OnceKey = None) -> SubmissionAnswer:
+async def submit_job(request: ApiRequest, services: ServicesArgument, key: OnceKey = None) -> SubmissionAnswer:
     """Submit a job. It is in the book when the answer comes; its files were sent to `/v1/content` before."""
     return await submit(services, request.user, await request.body(), key=key)
 
@@ -83,11 +83,11 @@ async def submit_job(request: Ask, services: Book, key: OnceKey = None) -> Submi
     faults=(400, 401, 403, 409, 413, 422, 503),
     body_bytes_max=SUBMISSION_BYTES_MAX,
 )
-async def plan_job(request: Ask, services: Book) -> RunPlan:
+async def plan_job(request: ApiRequest, services: ServicesArgument) -> RunPlan:
     """Which packages would run, which results exist, and why; stores nothing and runs nothing."""
-    running = running_of(services)
+    backend = backend_of(services)
     submission = await read_submission(services, request.user, await request.body())
-    return await services.do(running.plan, submission)
+    return await services.do(backend.plan, submission)
 
 
 @post(
@@ -101,11 +101,11 @@ async def plan_job(request: Ask, services: Book) -> RunPlan:
     faults=(400, 401, 403, 409, 413, 422, 503),
     body_bytes_max=SUBMISSION_BYTES_MAX,
 )
-async def clean(request: Ask, services: Book) -> ObsoleteFiles:
+async def clean(request: ApiRequest, services: ServicesArgument) -> ObsoleteFiles:
     """The files that can be removed, and those that stay and why; those the request names are removed if unchanged."""
-    running = running_of(services)
+    backend = backend_of(services)
     wanted = await read_clean_request(services, request.user, await request.body())
-    return await asyncio.wrap_future(running.jobs.clean(wanted))
+    return await asyncio.wrap_future(backend.jobs.clean(wanted))
 
 
 @post(
@@ -118,7 +118,7 @@ async def clean(request: Ask, services: Book) -> ObsoleteFiles:
     faults=(400, 401, 403, 409, 413, 503, 507),
     body_bytes_max=CONTENT_BYTES_MAX,
 )
-async def put_content(request: Ask, services: Book) -> ContentView:
+async def put_content(request: ApiRequest, services: ServicesArgument) -> ContentView:
     """Store bytes under their sha256; the same bytes are stored once."""
     return await keep_content(services, await request.body())
 
@@ -132,12 +132,12 @@ async def put_content(request: Ask, services: Book) -> ContentView:
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
-async def clear_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
+async def clear_job(request: ApiRequest, services: ServicesArgument, job: JobPath) -> ClearedView:
     """Record that the owner has the outputs; doing it again changes nothing."""
-    running = running_of(services)
-    row = await services.ask(services.reading.job_to_change, request.user, job, "modify")
+    backend = backend_of(services)
+    row = await services.ask(services.reader.job_to_change, request.user, job, "modify")
     if row.cleared_at is None:
-        await asyncio.wrap_future(running.jobs.clear(job, by="user"))
+        await asyncio.wrap_future(backend.jobs.clear(job, by="user"))
     return ClearedView(job=job)
 
 
@@ -150,18 +150,18 @@ async def clear_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
-async def purge_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
+async def purge_job(request: ApiRequest, services: ServicesArgument, job: JobPath) -> ClearedView:
     """Delete everything about a job except its row. Its files stay; it must be cleared, and nothing of it running."""
-    running = running_of(services)
-    row = await services.ask(services.reading.job_to_change, request.user, job, "modify")
+    backend = backend_of(services)
+    row = await services.ask(services.reader.job_to_change, request.user, job, "modify")
     if row.cleared_at is None:
         raise _not_over(job, "it is not cleared", "fetch its outputs first: pilotage outputs")
     now = services.clock.now()
-    running.jobs.note_retained(Action(deed="clear", job=job, since=now, why="it is being purged"))
-    if await asyncio.wrap_future(running.jobs.ask(lambda engine: job in engine.state.jobs.by_id)):
+    backend.jobs.note_retained(Action(deed="clear", job=job, since=now, why="it is being purged"))
+    if await asyncio.wrap_future(backend.jobs.ask(lambda engine: job in engine.state.jobs.by_id)):
         raise _not_over(job, "something of it still runs", "ask again when that has ended")
     await services.do(lambda: services.journal.purge(job, at=now))
-    running.jobs.note_retained(Action(deed="purge", job=job, since=now, why="on request"))
+    backend.jobs.note_retained(Action(deed="purge", job=job, since=now, why="on request"))
     return ClearedView(job=job)
 
 
@@ -200,23 +200,23 @@ def right_for(operation: AnyOperation | str) -> Right:
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
-async def operate(request: Ask, services: Book, job: JobPath, key: OnceKey = None) -> Accepted:
+async def operate(request: ApiRequest, services: ServicesArgument, job: JobPath, key: OnceKey = None) -> Accepted:
     """Apply an operation to a job, a package or a line. It is in the book when the answer comes, as `events` events."""
-    running = running_of(services)
+    backend = backend_of(services)
     operation = _operation(await request.body(), job)
-    await services.ask(services.reading.job_to_change, request.user, job, right_for(operation))
+    await services.ask(services.reader.job_to_change, request.user, job, right_for(operation))
     if isinstance(operation, Drop):
         drop = operation
-        return await running.once(request.user, key, lambda: _drop(request, services, running, drop))
-    return await running.once(request.user, key, lambda: asyncio.wrap_future(running.jobs.operate(operation)))
+        return await backend.once(request.user, key, lambda: _drop(request, services, backend, drop))
+    return await backend.once(request.user, key, lambda: asyncio.wrap_future(backend.jobs.operate(operation)))
 
 
-async def _drop(request: Ask, services: Services, running: Running, operation: Drop) -> Accepted:
+async def _drop(request: ApiRequest, services: Services, backend: JobBackend, operation: Drop) -> Accepted:
     """Drop a line; the answer says which of its files were removed, or how many stay."""
-    accepted = await asyncio.wrap_future(running.jobs.drop(operation, by=request.user.user))
+    accepted = await asyncio.wrap_future(backend.jobs.drop(operation, by=request.user.user))
     if operation.remove_files:
         return accepted
-    return msgspec.structs.replace(accepted, files=await services.ask(running.jobs.files_left, operation))
+    return msgspec.structs.replace(accepted, files=await services.ask(backend.jobs.files_left, operation))
 
 
 def _operation(body: bytes, job: str) -> AnyOperation:
@@ -254,15 +254,15 @@ def _check_line(operation: Kill) -> None:
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 422, 503),
 )
-async def operate_on(request: Ask, services: Book, key: OnceKey = None) -> OperatedOn:
+async def operate_on(request: ApiRequest, services: ServicesArgument, key: OnceKey = None) -> OperatedOn:
     """Apply one operation to every package or job that a query finds; a refusal for one does not stop the others."""
-    running = running_of(services)
+    backend = backend_of(services)
     try:
         wanted = msgspec.json.decode(await request.body(), type=OperationOn)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise Malformed(f"the body is not an operation with a query: {fault}") from None
     _check(wanted)
-    return await running.once(request.user, key, lambda: _on_all(request, services, running, wanted))
+    return await backend.once(request.user, key, lambda: _on_all(request, services, backend, wanted))
 
 
 def _check(wanted: OperationOn) -> None:
@@ -278,7 +278,7 @@ def _check(wanted: OperationOn) -> None:
         raise Malformed("the query is empty", subject="where", next_step="write `all` to mean everything")
 
 
-async def _on_all(request: Ask, services: Services, running: Running, wanted: OperationOn) -> OperatedOn:
+async def _on_all(request: ApiRequest, services: Services, backend: JobBackend, wanted: OperationOn) -> OperatedOn:
     found = done = refused = 0
     told: list[NotDone] = []
     seen: set[tuple[str, int, int]] = set()  # lines that were requested already
@@ -292,7 +292,7 @@ async def _on_all(request: Ask, services: Services, running: Running, wanted: Op
             asked.append((subject, operation if allowed else None))
         found += len(asked)
         answers = await asyncio.gather(
-            *(asyncio.wrap_future(running.jobs.operate(each)) for _, each in asked if each is not None),
+            *(asyncio.wrap_future(backend.jobs.operate(each)) for _, each in asked if each is not None),
             return_exceptions=True,
         )
         following = iter(answers)
@@ -338,14 +338,14 @@ def _one(
 
 
 async def _pages(
-    request: Ask, services: Services, wanted: OperationOn
+    request: ApiRequest, services: Services, wanted: OperationOn
 ) -> AsyncIterator[list[tuple[JobRow, ShownPackage | None]]]:
     """The matches of a query, page by page in key order, so that each is seen once even if it changes meanwhile."""
-    reading, user = services.reading, request.user
+    reader, user = services.reader, request.user
     cursor: str | None = None
     while True:
         if wanted.target == "jobs":
-            jobs = await services.ask(lambda at: reading.jobs(user, wanted.where, cursor=at, limit=PAGE_ROWS), cursor)
+            jobs = await services.ask(lambda at: reader.jobs(user, wanted.where, cursor=at, limit=PAGE_ROWS), cursor)
             cursor = jobs.next
             yield [(row, None) for row in jobs.items if wanted.job in ("", row.job)]
         else:
@@ -356,12 +356,12 @@ async def _pages(
             return
 
 
-def _find(services: Services, request: Ask, wanted: OperationOn, cursor: str | None) -> Any:
-    reading = services.reading
+def _find(services: Services, request: ApiRequest, wanted: OperationOn, cursor: str | None) -> Any:
+    reader = services.reader
     if wanted.job:
-        row = reading.job(request.user, wanted.job)
-        return reading.packages_of(row, wanted.where, cursor=cursor, limit=PAGE_ROWS)
-    return reading.packages(request.user, wanted.where, cursor=cursor, limit=PAGE_ROWS)
+        row = reader.job(request.user, wanted.job)
+        return reader.packages_of(row, wanted.where, cursor=cursor, limit=PAGE_ROWS)
+    return reader.packages(request.user, wanted.where, cursor=cursor, limit=PAGE_ROWS)
 
 
 OPERATION_ROUTES = (operate, operate_on)

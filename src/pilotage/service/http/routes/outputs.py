@@ -16,22 +16,22 @@ from pilotage.model.jobs.layout import PackageId
 from pilotage.reading.access import READ
 from pilotage.reading.queries import package_place
 from pilotage.reading.views import View
-from pilotage.service.http.backend import Running
+from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.errors import UnknownContent
 from pilotage.service.http.routing import (
     TEXT,
-    Ask,
-    Book,
+    ApiRequest,
     CursorText,
     JobPath,
     Limit,
     PackagePath,
     Reply,
+    ServicesArgument,
     get,
     in_path,
     in_query,
 )
-from pilotage.service.http.services import Services, running_of
+from pilotage.service.http.services import Services, backend_of
 
 AttemptPath = Annotated[str, in_path("The number of the attempt.")]
 StreamPath = Annotated[
@@ -70,10 +70,12 @@ class _Made(msgspec.Struct, frozen=True):
 _made = msgspec.json.Decoder(_Made)
 
 
-def _found(services: Services, request: Ask, job: str, package: str) -> tuple[JobRow, PackageId, PackageFacts | None]:
-    row = services.reading.job(request.user, job)
+def _found(
+    services: Services, request: ApiRequest, job: str, package: str
+) -> tuple[JobRow, PackageId, PackageFacts | None]:
+    row = services.reader.job(request.user, job)
     place = package_place(package)
-    return row, place, services.reading.package(row, place).facts
+    return row, place, services.reader.package(row, place).facts
 
 
 @get(
@@ -84,13 +86,15 @@ def _found(services: Services, request: Ask, job: str, package: str) -> tuple[Jo
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
-async def logs(request: Ask, services: Book, job: JobPath, package: PackagePath, attempt: OfAttempt = None) -> LogsView:
+async def logs(
+    request: ApiRequest, services: ServicesArgument, job: JobPath, package: PackagePath, attempt: OfAttempt = None
+) -> LogsView:
     """Standard output and error of every attempt; for a running one, as far as received."""
-    running = running_of(services)
+    backend = backend_of(services)
 
     def answer() -> LogsView:
         _, place, _ = _found(services, request, job, package)
-        kept = running.jobs.logs.read(job, place.dotted)
+        kept = backend.jobs.logs.read(job, place.dotted)
         return LogsView(logs=[_view(each) for each in kept if attempt in (None, each.ref.attempt)])
 
     return await services.ask(answer)
@@ -117,15 +121,20 @@ def _view(log: LogText) -> LogView:
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def one_log(
-    request: Ask, services: Book, job: JobPath, package: PackagePath, attempt: AttemptPath, stream: StreamPath
+    request: ApiRequest,
+    services: ServicesArgument,
+    job: JobPath,
+    package: PackagePath,
+    attempt: AttemptPath,
+    stream: StreamPath,
 ) -> Reply[str]:
     """One stream of one attempt; a line says where bytes are missing."""
-    running = running_of(services)
+    backend = backend_of(services)
 
     def answer() -> str:
         _, place, _ = _found(services, request, job, package)
         kept = {
-            each.stream: each for each in running.jobs.logs.read(job, place.dotted) if str(each.ref.attempt) == attempt
+            each.stream: each for each in backend.jobs.logs.read(job, place.dotted) if str(each.ref.attempt) == attempt
         }
         found = [text_of(kept[each]) for each in STANDARD.get(stream, (stream,)) if each in kept]
         if found:
@@ -152,25 +161,27 @@ def text_of(log: LogText) -> str:
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
-async def package_outputs(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageOutput:
+async def package_outputs(
+    request: ApiRequest, services: ServicesArgument, job: JobPath, package: PackagePath
+) -> PackageOutput:
     """GASW's output object: exit code and message, standard output and error, and the granted outputs."""
-    running = running_of(services)
+    backend = backend_of(services)
 
     def answer() -> PackageOutput:
         row, place, facts = _found(services, request, job, package)
-        return _output(services, running, row, place, facts)
+        return _output(services, backend, row, place, facts)
 
     return await services.ask(answer)
 
 
 def _output(
-    services: Services, running: Running, job: JobRow, place: PackageId, facts: PackageFacts | None
+    services: Services, backend: JobBackend, job: JobRow, place: PackageId, facts: PackageFacts | None
 ) -> PackageOutput:
     known = facts if facts is not None else PackageFacts(state=default_state(job))
     number = known.attempt or 0
     last = known.attempts.get(number, AttemptFacts())
     base = f"/v1/jobs/{job.job}/packages/{place.dotted}/logs/{number}"
-    kept = {each.stream: each for each in running.jobs.logs.read(job.job, place.dotted) if each.ref.attempt == number}
+    kept = {each.stream: each for each in backend.jobs.logs.read(job.job, place.dotted) if each.ref.attempt == number}
     places = {name: _log_place(f"{base}/{name}", kept.get(name)) for name in STREAMS}
     places |= {name: _together(base, name, kept) for name in STANDARD}
     return PackageOutput(
@@ -186,7 +197,7 @@ def _output(
         standard_error=places["standard-stderr"],
         application_output=places["stdout"],
         application_error=places["stderr"],
-        folder=running.folder_of(job) or "",
+        folder=backend.folder_of(job) or "",
         outputs=_manifest(services, job, place, last) if last.granted_at is not None else (),
         measured=msgspec.convert(last, Measured, from_attributes=True),
     )
@@ -217,7 +228,7 @@ def _log_place(url: str, log: LogText | None) -> LogPlace | None:
 def _manifest(services: Services, job: JobRow, place: PackageId, attempt: AttemptFacts) -> tuple[OutputFile, ...]:
     positions = [each for each in (attempt.staged_position, attempt.finished_position) if each is not None]
     for position in positions:
-        for event in services.reading.outcome_events(job, place, frozenset([position])):
+        for event in services.reader.outcome_events(job, place, frozenset([position])):
             found = _made.decode(event.row.data).manifest
             if found is not None:
                 return found
@@ -233,14 +244,14 @@ def _manifest(services: Services, job: JobRow, place: PackageId, attempt: Attemp
     faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def job_outputs(
-    request: Ask, services: Book, job: JobPath, cursor: CursorText = None, limit: Limit = 0
+    request: ApiRequest, services: ServicesArgument, job: JobPath, cursor: CursorText = None, limit: Limit = 0
 ) -> OutputsPage:
     """The outputs of the granted attempts, each file with its size and sha256; `limit` packages per page."""
-    running = running_of(services)
+    backend = backend_of(services)
 
     def answer() -> OutputsPage:
-        row = services.reading.job(request.user, job)
-        found = services.reading.packages_of(row, "state in (DONE, CLEARED)", cursor=cursor, limit=limit)
+        row = services.reader.job(request.user, job)
+        found = services.reader.packages_of(row, "state in (DONE, CLEARED)", cursor=cursor, limit=limit)
         files = []
         for each in found.items:
             granted = each.facts.attempts.get(each.facts.attempt or 0) if each.facts is not None else None
@@ -250,7 +261,7 @@ async def job_outputs(
                 PublishedFile(name=file.name, size_bytes=file.size_bytes, sha256=file.sha256, package=each.place.dotted)
                 for file in _manifest(services, row, each.place, granted)
             ]
-        return OutputsPage(folder=running.folder_of(row) or "", files=tuple(files), next=found.next)
+        return OutputsPage(folder=backend.folder_of(row) or "", files=tuple(files), next=found.next)
 
     return await services.ask(answer)
 

@@ -15,12 +15,12 @@ from pilotage.model.exchange.reports import Noticed
 from pilotage.model.jobs.definition import plain
 from pilotage.reading.access import READ, SITES
 from pilotage.reading.view_builders import pilot_view
-from pilotage.reading.views import KeptSites, PilotView, SiteReason, SiteStand, View
+from pilotage.reading.views import PilotView, SiteReason, SitesConfiguration, SiteStatus, View
 from pilotage.service.errors import UnknownSite
 from pilotage.service.http.errors import Malformed
 from pilotage.service.http.routes.operations import OnceKey
-from pilotage.service.http.routing import Ask, Book, get, in_path, post
-from pilotage.service.http.services import Services, running_of
+from pilotage.service.http.routing import ApiRequest, ServicesArgument, get, in_path, post
+from pilotage.service.http.services import Services, backend_of
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -79,20 +79,20 @@ class SiteDetail(View, frozen=True, kw_only=True):
     noticed: list[Noticed]
 
 
-class _Known(msgspec.Struct, frozen=True, kw_only=True):
+class _SiteRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the service knows of a site."""
 
     name: str
     row: SiteRow | None
-    stand: SiteStand | None
-    kept: KeptSites
+    stand: SiteStatus | None
+    kept: SitesConfiguration
     said: str
     pilots: list[PilotRow]
     runs: bool  # then a site unknown to the engine is gone, whatever the book says
 
 
 @get("/v1/sites", operation_id="sites", needs=(READ,), summary="Sites", tags=["sites"], faults=(401, 403, 503))
-async def sites(request: Ask, services: Book) -> SitesView:
+async def sites(request: ApiRequest, services: ServicesArgument) -> SitesView:
     """All sites and their status; those that the service knows first."""
     known = await _known(request, services, None)
     kept = _kept(services)
@@ -107,7 +107,7 @@ async def sites(request: Ask, services: Book) -> SitesView:
     tags=["sites"],
     faults=(400, 401, 403, 404, 503),
 )
-async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
+async def one_site(request: ApiRequest, services: ServicesArgument, site: SitePath) -> SiteDetail:
     """A site, its entry, why it is or is not chosen, and its latest pilots."""
     known = (await _known(request, services, site))[0]
     entry = known.kept.entries.get(site)
@@ -130,7 +130,7 @@ async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
 )
-async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+async def hibernate(request: ApiRequest, services: ServicesArgument, site: SitePath, key: OnceKey = None) -> Accepted:
     """Send nothing more to a site until it is woken; running packages continue. The body may have a `message`."""
     return await _operated(request, services, site, "hibernate", key)
 
@@ -144,7 +144,7 @@ async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey =
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
 )
-async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+async def wake(request: ApiRequest, services: ServicesArgument, site: SitePath, key: OnceKey = None) -> Accepted:
     """Choose a site again that hibernates, or at which pilots could not start. The body may have a `message`."""
     return await _operated(request, services, site, "wake", key)
 
@@ -158,7 +158,7 @@ async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
 )
-async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+async def probe(request: ApiRequest, services: ServicesArgument, site: SitePath, key: OnceKey = None) -> Accepted:
     """Start one pilot that ends at once; whether it started is recorded as an event, `SiteProbed`."""
     return await _operated(request, services, site, "probe", key)
 
@@ -172,7 +172,7 @@ async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = Non
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
 )
-async def try_site(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+async def try_site(request: ApiRequest, services: ServicesArgument, site: SitePath, key: OnceKey = None) -> Accepted:
     """Start one pilot that ends at once, in addition to the live ones; the site is not judged by it.
 
     Its name consists of the site's name, `-trial-`, and the number of the operation.
@@ -180,17 +180,17 @@ async def try_site(request: Ask, services: Book, site: SitePath, key: OnceKey = 
     return await _operated(request, services, site, "try", key)
 
 
-async def _operated(request: Ask, services: Services, site: str, deed: SiteDeed, key: str | None) -> Accepted:
-    running = running_of(services)
+async def _operated(request: ApiRequest, services: Services, site: str, deed: SiteDeed, key: str | None) -> Accepted:
+    backend = backend_of(services)
     message = _message(await request.body())
-    known = await asyncio.wrap_future(running.jobs.ask(_names))
+    known = await asyncio.wrap_future(backend.jobs.ask(_names))
     if site not in known:
         raise _unknown(site, known)
 
     def operate() -> Awaitable[Accepted]:
-        return asyncio.wrap_future(running.jobs.operate_site(deed, site, message=message))
+        return asyncio.wrap_future(backend.jobs.operate_site(deed, site, message=message))
 
-    return await running.once(request.user, key, operate)
+    return await backend.once(request.user, key, operate)
 
 
 def _message(body: bytes) -> str:
@@ -206,15 +206,15 @@ def _message(body: bytes) -> str:
     return fields.get("message", "")
 
 
-async def _known(request: Ask, services: Services, only: str | None) -> list[_Known]:
+async def _known(request: ApiRequest, services: Services, only: str | None) -> list[_SiteRecord]:
     """What is known of one site, or of all of them; raises `UnknownSite`."""
-    rows = {row.site: row for row in await services.ask(services.reading.sites, request.user)}
-    running, stands = services.running, {}
-    runs = running is not None and running.jobs.alive
-    if running is not None and runs:
-        stands = await asyncio.wrap_future(running.jobs.ask(lambda engine: _stands(engine, only)))
+    rows = {row.site: row for row in await services.ask(services.reader.sites, request.user)}
+    backend, stands = services.backend, {}
+    runs = backend is not None and backend.jobs.alive
+    if backend is not None and runs:
+        stands = await asyncio.wrap_future(backend.jobs.ask(lambda engine: _stands(engine, only)))
     if only is not None and only not in rows and only not in stands:
-        served = await asyncio.wrap_future(running.jobs.ask(_names)) if running is not None and runs else []
+        served = await asyncio.wrap_future(backend.jobs.ask(_names)) if backend is not None and runs else []
         raise _unknown(only, {*rows, *served})
     names = [only] if only is not None else [*stands, *sorted(rows.keys() - stands.keys())]
     found = []
@@ -223,12 +223,12 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
         # In the list of all sites, the last words are shown only for those in trouble.
         looks = only is not None or (stand is not None and bool(stand.dead_starts))
         found.append(
-            _Known(
+            _SiteRecord(
                 name=name,
                 row=rows.get(name),
                 stand=stand,
                 kept=_kept(services),
-                said=running.jobs.said_of_site(name) if running is not None else "",
+                said=backend.jobs.site_message(name) if backend is not None else "",
                 pilots=await services.ask(_pilots, services, name) if looks else [],
                 runs=runs,
             )
@@ -236,16 +236,16 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
     return found
 
 
-def _stands(engine: Engine, only: str | None) -> dict[str, SiteStand]:
+def _stands(engine: Engine, only: str | None) -> dict[str, SiteStatus]:
     from pilotage.service.sites.status import status_of_site
 
     names = list(engine.state.sites.by_name) if only is None else [only]
     return {name: stand for name in names if (stand := status_of_site(engine, name)) is not None}
 
 
-def _kept(services: Services) -> KeptSites:
-    sites = services.running.sites if services.running is not None else None
-    return sites.known if sites is not None else KeptSites()
+def _kept(services: Services) -> SitesConfiguration:
+    sites = services.backend.sites if services.backend is not None else None
+    return sites.known if sites is not None else SitesConfiguration()
 
 
 def _pilots(services: Services, site: str) -> list[PilotRow]:
@@ -263,13 +263,13 @@ def last_words(pilots: list[PilotRow]) -> str:
     return "\n".join([f"{last.reason}:", *lines] if last.reason and len(lines) > 1 else lines)
 
 
-def _view(known: _Known) -> SiteView:
+def _view(known: _SiteRecord) -> SiteView:
     row = known.row or SiteRow(site=known.name)
     entry = known.kept.entries.get(known.name)
     kind = entry.kind if entry is not None else row.kind or ("local" if known.name in known.kept.entries else "")
     stand = known.stand
     status = stand.status if stand is not None else GONE if known.runs else row.status or GONE
-    stand = stand if stand is not None else SiteStand(status=status)
+    stand = stand if stand is not None else SiteStatus(status=status)
     words = last_words(known.pilots) if stand.dead_starts else ""
     words = next(("\n".join(each.words.splitlines()[-WORDS_LINES:]) for each in stand.noticed if each.words), words)
     return SiteView(

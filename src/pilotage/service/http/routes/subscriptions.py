@@ -21,10 +21,10 @@ from pilotage.service.http.errors import BadParameter
 from pilotage.service.http.routing import (
     EVENT_STREAM,
     WAIT_SECONDS_MAX,
-    Ask,
-    Book,
+    ApiRequest,
     LastEventId,
     Reply,
+    ServicesArgument,
     WaitSeconds,
     change,
     end,
@@ -35,8 +35,8 @@ from pilotage.service.http.routing import (
     post,
 )
 from pilotage.service.http.services import Services
-from pilotage.service.notifications.notifications import Notifications, bell_name
-from pilotage.service.notifications.subscriptions import Asked
+from pilotage.service.notifications.notifications import Notifications, signal_name
+from pilotage.service.notifications.subscriptions import SubscriptionRequest
 
 NOTICES_MAX = 1000
 STREAM_NOTICES_MAX = 1000
@@ -185,9 +185,11 @@ async def _ask(services: Services, question: Callable[[], Answer]) -> Answer:
     tags=["subscriptions"],
     faults=(400, 401, 403, 409, 503, 507),
 )
-async def subscribe(request: Ask, services: Book, data: Annotated[SubscribeBody, in_body()]) -> CreatedView:
+async def subscribe(
+    request: ApiRequest, services: ServicesArgument, data: Annotated[SubscribeBody, in_body()]
+) -> CreatedView:
     """Be notified of changes from now on; durable until the validity ends."""
-    asked = msgspec.convert(data, Asked, from_attributes=True)
+    asked = msgspec.convert(data, SubscriptionRequest, from_attributes=True)
     row = await _ask(services, lambda: _notifications(services).subscriptions.create(request.user, asked))
     return CreatedView(subscription=_view(row), secret=row.secret)
 
@@ -200,7 +202,7 @@ async def subscribe(request: Ask, services: Book, data: Annotated[SubscribeBody,
     tags=["subscriptions"],
     faults=(400, 401, 403, 503),
 )
-async def list_subscriptions(request: Ask, services: Book) -> SubscriptionsView:
+async def list_subscriptions(request: ApiRequest, services: ServicesArgument) -> SubscriptionsView:
     """The sender's subscriptions that have not expired."""
     rows = _notifications(services).subscriptions.of(request.user)
     return SubscriptionsView(subscriptions=[_view(row) for row in rows])
@@ -214,7 +216,9 @@ async def list_subscriptions(request: Ask, services: Book) -> SubscriptionsView:
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 503),
 )
-async def one_subscription(request: Ask, services: Book, subscription: SubscriptionPath) -> SubscriptionView:
+async def one_subscription(
+    request: ApiRequest, services: ServicesArgument, subscription: SubscriptionPath
+) -> SubscriptionView:
     """One subscription, with the outcome of its last delivery."""
     return _view(_notifications(services).subscriptions.get(request.user, subscription))
 
@@ -230,7 +234,10 @@ async def one_subscription(request: Ask, services: Book, subscription: Subscript
     faults=(400, 401, 403, 404, 503, 507),
 )
 async def refresh_subscription(
-    request: Ask, services: Book, subscription: SubscriptionPath, data: Annotated[RefreshBody, in_body()]
+    request: ApiRequest,
+    services: ServicesArgument,
+    subscription: SubscriptionPath,
+    data: Annotated[RefreshBody, in_body()],
 ) -> SubscriptionView:
     """Set a new end of validity, counted from now."""
     found = _notifications(services).subscriptions
@@ -249,7 +256,10 @@ async def refresh_subscription(
     faults=(400, 401, 403, 404, 503, 507),
 )
 async def rebind_subscription(
-    request: Ask, services: Book, subscription: SubscriptionPath, data: Annotated[RebindBody, in_body()]
+    request: ApiRequest,
+    services: ServicesArgument,
+    subscription: SubscriptionPath,
+    data: Annotated[RebindBody, in_body()],
 ) -> SubscriptionView:
     """Change the transport or the address; queued notices go to the new one, at once."""
     found = _notifications(services).subscriptions
@@ -270,7 +280,7 @@ async def rebind_subscription(
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 503, 507),
 )
-async def drop_subscription(request: Ask, services: Book, subscription: SubscriptionPath) -> None:
+async def drop_subscription(request: ApiRequest, services: ServicesArgument, subscription: SubscriptionPath) -> None:
     """End a subscription and discard its queued notices."""
     await _ask(services, lambda: _notifications(services).subscriptions.drop(request.user, subscription))
 
@@ -285,8 +295,8 @@ async def drop_subscription(request: Ask, services: Book, subscription: Subscrip
     answers={200: (NoticesView, "Notices in order; with `Accept: text/event-stream`, a stream of them as they come.")},
 )
 async def subscription_notices(
-    request: Ask,
-    services: Book,
+    request: ApiRequest,
+    services: ServicesArgument,
     subscription: SubscriptionPath,
     after: AfterNumber = "",
     limit: NoticeLimit = 100,
@@ -323,7 +333,7 @@ def _number(text: str, name: str) -> Number:
 class _Polling:
     """A client that fetches the notices of a subscription."""
 
-    def __init__(self, request: Ask, services: Services, subscription: str) -> None:
+    def __init__(self, request: ApiRequest, services: Services, subscription: str) -> None:
         self._request = request
         self._services = services
         self._subscription = subscription
@@ -344,23 +354,23 @@ class _Polling:
 
     async def wait(self, after: Number, *, limit: int, wait_seconds: float) -> Sequence[NoticeRow]:
         """The same, but wait if there are none."""
-        bell = self._services.bell
+        commits = self._services.commits
         until = time.monotonic() + min(wait_seconds, WAIT_SECONDS_MAX)
-        with bell.listen(bell_name(self._subscription)) as listener:
+        with commits.waiting_for(signal_name(self._subscription)) as waiter:
             found = await self.look(after, limit=limit)
-            while not found and not bell.stopped and (left := until - time.monotonic()) > 0:
-                if await listener.news(wait_seconds=left):
+            while not found and not commits.stopped and (left := until - time.monotonic()) > 0:
+                if await waiter.wait(wait_seconds=left):
                     found = await self.look(after, limit=limit)
         return found
 
     async def stream(self, first: Sequence[NoticeRow], after: Number) -> AsyncIterator[bytes]:
         """Stream server-sent events. Only the number that the client comes back with acknowledges."""
-        bell = self._services.bell
+        commits = self._services.commits
         until = time.monotonic() + STREAM_SECONDS_MAX
         sent, found = 0, first
         yield b"retry: 2000\n\n"
-        with bell.listen(bell_name(self._subscription)) as listener:
-            while not bell.stopped:
+        with commits.waiting_for(signal_name(self._subscription)) as waiter:
+            while not commits.stopped:
                 for row in found:
                     after = number_of(row)
                     yield _sse(self.view(row))
@@ -368,7 +378,7 @@ class _Polling:
                 left = min(STILL_HERE_SECONDS, until - time.monotonic())
                 if sent >= STREAM_NOTICES_MAX or left <= 0:
                     return
-                if not found and not await listener.news(wait_seconds=left):
+                if not found and not await waiter.wait(wait_seconds=left):
                     yield b": still here\n\n"
                 try:
                     found = await self.look(after, limit=NOTICES_MAX)

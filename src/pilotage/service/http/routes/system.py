@@ -11,7 +11,7 @@ from pilotage.reading.view_builders import node_view, pilot_view
 from pilotage.reading.views import FlowsView, HealthView, NodesPage, PilotsPage, PositionView
 from pilotage.service.errors import NotRunning
 from pilotage.service.http.errors import NotWell
-from pilotage.service.http.routing import AfterName, Ask, Book, Limit, get, in_query
+from pilotage.service.http.routing import AfterName, ApiRequest, Limit, ServicesArgument, get, in_query
 from pilotage.service.journal.writer import WriterStopped
 
 Window = Annotated[Literal["1m", "1h", "1d"], in_query("The period up to now to cover.")]
@@ -28,9 +28,9 @@ Activity = Annotated[str | None, in_query("Only this activity; empty for package
     tags=["book"],
     faults=(401, 403, 503),
 )
-async def position(request: Ask, services: Book) -> PositionView:
+async def position(request: ApiRequest, services: ServicesArgument) -> PositionView:
     """The position of the last event."""
-    return PositionView(position=await services.ask(services.reading.position, request.user))
+    return PositionView(position=await services.ask(services.reader.position, request.user))
 
 
 @get(
@@ -42,34 +42,40 @@ async def position(request: Ask, services: Book) -> PositionView:
     faults=(400, 401, 403, 503),
 )
 async def flows(
-    request: Ask, services: Book, window: Window = "1h", site: SiteName = None, activity: Activity = None
+    request: ApiRequest,
+    services: ServicesArgument,
+    window: Window = "1h",
+    site: SiteName = None,
+    activity: Activity = None,
 ) -> FlowsView:
     """Entries into each state and the times between any two states, for each site and activity."""
 
     def answer() -> FlowsView:
-        found = services.reading.flows(request.user, window=window, site=site, activity=activity)
+        found = services.reader.flows(request.user, window=window, site=site, activity=activity)
         return FlowsView(window=window, flows=found)
 
     return await services.ask(answer)
 
 
 @get("/v1/pilots", operation_id="pilots", needs=(READ,), summary="Pilots", tags=["sites"], faults=(400, 401, 403, 503))
-async def pilots(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> PilotsPage:
+async def pilots(
+    request: ApiRequest, services: ServicesArgument, after: AfterName = "", limit: Limit = 0
+) -> PilotsPage:
     """Pilots by name, each with why it ended and the last lines it wrote."""
 
     def answer() -> PilotsPage:
-        found = services.reading.pilots(request.user, after=after, limit=limit)
+        found = services.reader.pilots(request.user, after=after, limit=limit)
         return PilotsPage(pilots=[pilot_view(row) for row in found.items], next=found.next)
 
     return await services.ask(answer)
 
 
 @get("/v1/nodes", operation_id="nodes", needs=(READ,), summary="Nodes", tags=["sites"], faults=(400, 401, 403, 503))
-async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> NodesPage:
+async def nodes(request: ApiRequest, services: ServicesArgument, after: AfterName = "", limit: Limit = 0) -> NodesPage:
     """Nodes by name, as they described themselves."""
 
     def answer() -> NodesPage:
-        found = services.reading.nodes(request.user, after=after, limit=limit)
+        found = services.reader.nodes(request.user, after=after, limit=limit)
         return NodesPage(nodes=[node_view(row) for row in found.items], next=found.next)
 
     return await services.ask(answer)
@@ -84,11 +90,11 @@ async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limi
     is_open=True,
     faults=(503,),
 )
-async def health(services: Book) -> HealthView:
+async def health(services: ServicesArgument) -> HealthView:
     """200 while the service stores events, answers queries and runs jobs; needs no token. Else 503, with the reason."""
     if not services.writer.alive:
         raise WriterStopped("the service no longer writes its book")
-    if services.running is not None and not services.running.jobs.alive:
+    if services.backend is not None and not services.backend.jobs.alive:
         raise NotRunning("the service no longer runs jobs", next_step="its log says why; start it again")
     if why := services.journal.trouble:
         raise JournalUnavailable(why)

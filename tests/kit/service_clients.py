@@ -1,4 +1,4 @@
-"""A client of a service that runs jobs, with a stand-in for what runs them: what the tests of its HTTP side share."""
+"""A client of a service whose runner is a fake, for tests of its HTTP side."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SHA256 = "ab" * 32
 Client = TestClient[FrameworkAnswers]
 
 
-class Desk:
-    """A client of a service that runs jobs, and what is behind it."""
+class ServiceClient:
+    """A client of a service that runs jobs, with access to its parts."""
 
     def __init__(self, client: Client, services: Services, jobs: FakeJobs, folder: Path) -> None:
-        self.client, self.services, self.jobs, self.folder = client, services, jobs, folder
+        self.http, self.services, self.jobs, self.folder = client, services, jobs, folder
 
     def log(self, *events: dict[str, Any]) -> None:
-        """Have events kept as the engine would: past the door."""
+        """Store events as the engine would, bypassing HTTP."""
         checked, refused, _ = self.services.codec.read_batch(msgspec.json.encode({"events": events}))
         assert not refused
         self.services.writer.submit(Batch(checked)).result(20)
 
     def register(self, n: int, job: str, *, owner: str = "ann") -> None:
-        """A job that is run here: two lines of two packages."""
+        """Register a job that runs here: two lines of two packages."""
         told = registered(n, job, owner=owner)
         told["data"] |= {"definition": SHA256, "lists": {"origin": origin_of(self.services.journal, self.folder)}}
         self.log(told, event(n + 1, "JobAccepted", job=job))
@@ -49,23 +49,23 @@ class Desk:
     def post(self, path: str, body: Any, *, token: str = TOKEN, key: str = "") -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {token}"} | ({"Idempotency-Key": key} if key else {})
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        answer = self.client.post(path, content=content, headers=headers)
+        answer = self.http.post(path, content=content, headers=headers)
         return answer.status_code, answer.json()
 
     def get(self, path: str, *, token: str = TOKEN) -> tuple[int, Any]:
-        answer = self.client.get(path, headers={"Authorization": f"Bearer {token}"})
+        answer = self.http.get(path, headers={"Authorization": f"Bearer {token}"})
         told = answer.json() if "json" in answer.headers["content-type"] else answer.text
         return answer.status_code, told
 
 
 @contextmanager
-def desk_in(folder: Path) -> Iterator[Desk]:
-    """A desk, as long as the block runs."""
+def service_client_in(folder: Path) -> Iterator[ServiceClient]:
+    """A service, as long as the block runs."""
     with (
         running_services(folder / "state", principals=PRINCIPALS) as (services, jobs),
         TestClient(FrameworkAnswers(services), raise_server_exceptions=False) as client,
     ):
-        yield Desk(client, services, jobs, folder)
+        yield ServiceClient(client, services, jobs, folder)
 
 
 def code_of(answer: tuple[int, Any]) -> tuple[int, str]:
@@ -73,9 +73,9 @@ def code_of(answer: tuple[int, Any]) -> tuple[int, str]:
     return answer[0], answer[1]["error"]["code"]
 
 
-def a_bad_day(desk: Desk) -> None:
+def a_bad_day(service: ServiceClient) -> None:
     """One package done after a failure, one given up, one that waited for it in vain, and one that runs again."""
-    desk.register(1, "j")
+    service.register(1, "j")
     first: dict[str, Any] = {"job": "j", "package": "1.1.1"}
     second: dict[str, Any] = {"job": "j", "package": "1.2.1"}
     failed = {
@@ -83,7 +83,7 @@ def a_bad_day(desk: Desk) -> None:
         "signal": 9, "peak_memory_bytes": 2**31, "node": "wn1",
     }  # fmt: skip
     manifest = [{"name": "out/a.dat", "size_bytes": 3, "sha256": SHA256}]
-    desk.log(
+    service.log(
         event(3, "AttemptCreated", {"site": "local", "lease_seconds": 60}, attempt=1, **first),
         event(4, "AttemptFinished", failed, attempt=1, **first),
         event(5, "AttemptCreated", {"site": "local", "lease_seconds": 60, "replaces": 1}, attempt=2, **first),
