@@ -1,7 +1,7 @@
 """Puts the program together, for the command line and for Python.
 
 `documents` understands jobs and is offered here; `book` opens, serves and looks after the book.
-Everything heavy is imported where it is used, so that what needs little is quick.
+Everything heavy is imported where it is used, so that small commands are quick.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ def _removed(settings: Settings, state: Path, request: CleanRequest) -> Obsolete
         found = _cleaned(request, journal, stores)
         clock = SystemClock()
         if notes := removal_notes(found, journal=journal, clock=clock):
-            keeper = BatchCommitter(journal, clock=clock)
-            keeper.commit_together([Batch(*keeper.codec.check_all(notes), own=True)])
+            committer = BatchCommitter(journal, clock=clock)
+            committer.commit_together([Batch(*committer.codec.check_all(notes), own=True)])
         return found
 
 

@@ -253,9 +253,9 @@ def _hold_unfinished(journal: Journal, job: str) -> bool:
         job=job,
         data=msgspec.Raw(msgspec.json.encode(held)),
     )
-    keeper = BatchCommitter(journal, clock=clock)
-    checked, refused = keeper.codec.check_all([event])
-    keeper.commit_together([Batch(checked, refused, own=True)])
+    committer = BatchCommitter(journal, clock=clock)
+    checked, refused = committer.codec.check_all([event])
+    committer.commit_together([Batch(checked, refused, own=True)])
     return True
 
 

@@ -92,7 +92,7 @@ class SiteAccess(Protocol):
 
 
 class SiteContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service has for a site: where its agents find it, and what they show. Nothing is made before it is asked for."""
+    """What a service provides to a site's access: addresses and tokens for its agents. Each is made on demand."""
 
     state: str  # the state folder of the service
     folder: str  # this site's own folder; may not exist
@@ -108,6 +108,6 @@ class SiteContext(msgspec.Struct, frozen=True, kw_only=True):
 class MakesSiteAccess(Protocol):
     """Makes the access to sites of one kind. Found by its entry point in `pilotage.sites`."""
 
-    def __call__(self, entry: SiteEntry, around: SiteContext, /) -> SiteAccess:
+    def __call__(self, entry: SiteEntry, context: SiteContext, /) -> SiteAccess:
         """The access to the site of an entry; contacts nothing yet."""
         ...

@@ -46,7 +46,7 @@ def answer(future: Future[Told], question: Callable[..., Told], *arguments: obje
         return
     try:
         told = question(*arguments)
-    except Exception as fault:  # noqa: BLE001 # whoever asked is told
+    except Exception as fault:  # noqa: BLE001 # the caller gets it
         future.set_exception(fault)
     else:
         future.set_result(told)

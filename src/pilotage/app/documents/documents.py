@@ -427,8 +427,7 @@ def text_of(source: str) -> tuple[str | None, Report]:
 def first_document(fields: Mapping[str, object], *, folder: str = ".") -> str:
     """The text of a document with the given fields.
 
-    Raises `DocumentError` where it would be refused in that folder; the places of its faults are left out, since there
-    is no such file yet.
+    Raises `DocumentError` if it would be refused in that folder; without positions, since the file does not exist yet.
     """
     from pilotage.language import DiskFolder
     from pilotage.language import load as understand

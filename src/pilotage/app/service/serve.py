@@ -109,12 +109,12 @@ def backend_for(
             settings=engine_settings(settings),
             package_token=tokens.for_package,
         )
-        keeper = SitesFileWatcher(reader, runner, configured=configured, besides=_probing(runner, settings.engine))
+        watcher = SitesFileWatcher(reader, runner, configured=configured, besides=_probing(runner, settings.engine))
 
-        runner.look_at_sites = keeper.look
+        runner.look_at_sites = watcher.look
 
         def planned(submission: Submission) -> RunPlan:
-            keeper.look()
+            watcher.look()
 
             def admission(made: JobPlan) -> Refused | tuple[str, ...]:
                 owner = submission.owner
@@ -133,7 +133,7 @@ def backend_for(
                 slots=slots,
             )
 
-        return JobBackend(runner, journal=journal, plan=planned, sites=keeper)
+        return JobBackend(runner, journal=journal, plan=planned, sites=watcher)
 
     return make
 

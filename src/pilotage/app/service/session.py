@@ -389,7 +389,7 @@ class Session:
             words += ["--sites", self._sites]
         try:
             return begin_in_background(self._settings(), words, folder=self._home())
-        except Exception as failure:  # noqa: BLE001 # raised again by who waits for it
+        except Exception as failure:  # noqa: BLE001 # raised again in the thread that waits for it
             self._failure = failure
             return None
 
@@ -405,7 +405,7 @@ class Session:
                     self._failure = failure
                     return
                 begun = self._begin()
-            except Exception as failure:  # noqa: BLE001 # raised again by who waits for it
+            except Exception as failure:  # noqa: BLE001 # raised again in the thread that waits for it
                 self._failure = failure
                 return
 

@@ -43,13 +43,13 @@ class UnknownKind(PilotageError):
 
 def access_for(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteAccess:
     """The access to one site. Raises `UnknownKind`."""
-    around = _surroundings(entry, state=state, settings=settings, tokens=tokens)
+    context = _context(entry, state=state, settings=settings, tokens=tokens)
     dialect = refuse_unknown_kind(entry).get(entry.kind)
     if dialect is None:
         from pilotage.app.adapter_registry import find_adapter
 
         make: MakesSiteAccess = find_adapter("pilotage.sites", entry.kind)
-        return make(entry, around)
+        return make(entry, context)
     from pilotage.adapters.sites.batch import BatchSettings, BatchSite
     from pilotage.adapters.sites.install import site_prefix
 
@@ -58,8 +58,8 @@ def access_for(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tok
         BatchSettings(
             entry=entry,
             prefix=prefix,
-            server=around.server,
-            token=around.token,
+            server=context.server,
+            token=context.token,
             ca_file=partial(ca_file_of, state),
             notes=state / SITES_STATE / f"{entry.name}.asked",
         ),
@@ -68,7 +68,7 @@ def access_for(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tok
     )
 
 
-def _surroundings(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteContext:
+def _context(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> SiteContext:
     from pilotage.adapters.settings.tokens import token_file
     from pilotage.adapters.sites.zipapp import build_in
     from pilotage.service.announcement import SERVICE_FILE

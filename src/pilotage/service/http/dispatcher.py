@@ -109,7 +109,7 @@ class Dispatcher:
             if reply is not None:
                 await _send(scope, send, reply)
                 return
-        except Exception as fault:  # noqa: BLE001 # whatever it is, who asked is told, and the log
+        except Exception as fault:  # noqa: BLE001 # answered, and logged
             await refuse(scope, send, fault)
             return
         await (self._framework or await self._made())(scope, receive, send)
@@ -150,7 +150,7 @@ class Dispatcher:
     def _admit_odd(self, scope: Any, receive: Receive) -> None:
         """Admit a request in an unusual form, by the route that the framework finds for it.
 
-        It refuses by itself what names no host, and what is at no route, whoever sends it.
+        The framework itself refuses requests without a host or a route, whoever sends them.
         """
         if _HOST_CHARACTERS.fullmatch(header_of(scope, b"host")) is None:
             return

@@ -249,7 +249,7 @@ def bind_local(file: Path) -> socket.socket:
 def _way_out(fault: OSError) -> str:
     if fault.errno in (errno.EADDRINUSE, errno.EACCES):
         return "choose another port with --port, or 0 for any free one"
-    return "choose an address of this computer with --host: 127.0.0.1 for itself alone, 0.0.0.0 for everybody"
+    return "choose an address of this computer with --host: 127.0.0.1 for this computer only, 0.0.0.0 for all"
 
 
 def url_of(bound: socket.socket, *, scheme: str = "http") -> str:

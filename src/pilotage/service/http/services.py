@@ -257,10 +257,10 @@ class Services:
             within = (*within, *notifications.within)
             notifications.subscriptions.on_news(lambda name: self.commits.notify([signal_name(name)]))
             notifications.settle_by(self._wait_settled)
-        keeper = BatchCommitter(
+        committer = BatchCommitter(
             journal, clock=clock, codec=self.codec, within=within, skew_seconds=settings.book.skew_seconds
         )
-        self.writer = Writer(keeper, committed=self._committed)
+        self.writer = Writer(committer, committed=self._committed)
         self.housekeeping = Housekeeping(
             journal,
             settings=settings.retention,

@@ -353,7 +353,7 @@ class _Search:
         )
 
     def _used_by_documents(self, files: Sequence[ObsoleteFile]) -> dict[str, StayingFile]:
-        """What of some files documents beside this one make or read as they are now: some have no run of their own.
+        """The files that other documents of the folder make or read as they are now: some have no run of their own.
 
         One got another name since it was run, and of another everything was there already when it was.
         """
@@ -454,7 +454,7 @@ class _Search:
                 self._documents[key] = True
         return self._documents[key]
 
-    # --- who else wants it ---
+    # --- other users of a file ---
 
     def _users(self) -> list[_User]:
         """The unfinished jobs, those that can be retried, and the latest runs of the other documents.
@@ -487,7 +487,7 @@ class _Search:
         return found
 
     def _inputs_to_retry(self, row: JobRow) -> FileUses | RetryInputs | None:
-        """What the failed packages of a job read; None where the job cannot be laid out, nor retried, any more."""
+        """The inputs of the failed packages of a job; None if the job can no longer be expanded and retried."""
         try:
             expansion = recall(self._journal, row).expansion
         except PilotageError:

@@ -229,7 +229,7 @@ class Driver:
     def _run(self) -> None:
         try:
             core = self._handler.begin(self)
-        except BaseException as fault:  # noqa: BLE001 # handed to whoever waits for the start
+        except BaseException as fault:  # noqa: BLE001 # raised in the thread that waits for the start
             self._over = True
             self._ready.set_exception(fault)
             return

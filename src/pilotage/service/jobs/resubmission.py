@@ -79,7 +79,7 @@ def earlier_runs(
 def unfinished_besides(journal: Journal, submission: Submission, *, owner: str) -> int:
     """Count the unfinished packages of an owner's unfinished jobs, without runs of a submission's document.
 
-    Such a run goes on where it is the same, and is killed where it is another.
+    Such a run resumes if it is the same, and is killed if it differs.
     """
     document = submission.folder, submission.document
     count = 0

@@ -115,7 +115,7 @@ def stop_requesting_pilots(driver: Driver) -> None:
 
 
 class Shutdown:
-    """The first part of a shutdown, while agents are still answered; done once, whoever calls it."""
+    """The first part of a shutdown, while agents are still answered; done once, however often it is called."""
 
     def __init__(self, driver: Driver, workers: SiteWorkers) -> None:
         self._driver = driver

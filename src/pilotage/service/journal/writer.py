@@ -182,14 +182,14 @@ class Writer:
 
     def __init__(
         self,
-        keeper: BatchCommitter,
+        committer: BatchCommitter,
         *,
         committed: Committed | None = None,
         group_events: int = GROUP_EVENTS,
         queue_events_max: int = QUEUE_EVENTS_MAX,
     ) -> None:
         """Take what stores batches, and a function to call after commits; nothing runs before `start`."""
-        self._committer = keeper
+        self._committer = committer
         self._committed = committed
         self._group_events = group_events
         self._queue_events_max = queue_events_max
