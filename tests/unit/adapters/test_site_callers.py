@@ -231,7 +231,7 @@ def test_a_login_shell_that_hangs_is_told_as_such_and_not_as_a_bad_python(
 ) -> None:
     monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda entry, state: Impatient())
     entry = SiteEntry(name="here", kind="slurm", folder=str(tmp_path / "site"), setup=("sleep 5",))
-    looks = Looks(entry, state=tmp_path, settings=Settings())
-    with pytest.raises(NotSeen, match=r"no answer in time: a start-up file of the shell there"):
+    looks = DirectChecks(entry, state=tmp_path, settings=Settings())
+    with pytest.raises(CheckFailed, match=r"no answer in time: a start-up file of the shell there"):
         dict(looks.each())["install"]()
     looks.close()
