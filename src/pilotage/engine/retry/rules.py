@@ -31,7 +31,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     answer: Remedy
     counted: bool
     budget: Budget
-    cause: AbortCause  # of giving up when the budget is used up
+    cause: AbortCause = "retries-exhausted"  # of giving up when the budget is used up
     changes: str  # what is different the next time
     why: str
 
@@ -50,7 +50,6 @@ _PLATFORM = Row(
     answer="elsewhere",
     counted=False,
     budget="platform_failures_max",
-    cause="retries-exhausted",
     changes="sites where it happened are avoided",
     why="the place failed, not the package: another place may do",
 )
@@ -58,7 +57,6 @@ _INPUT = Row(
     answer="later",
     counted=False,
     budget="missing_inputs_max",
-    cause="retries-exhausted",
     changes="it waits",
     why="without its input it fails everywhere: it waits until the file is back",
 )
@@ -66,7 +64,6 @@ _APPLICATION = Row(
     answer="elsewhere",
     counted=True,
     budget="application_errors_max",
-    cause="retries-exhausted",
     changes="sites where it happened are avoided; the same failure at two sites is permanent",
     why="a crash may be the place's fault; one that repeats identically at another site is the program's",
 )
@@ -78,7 +75,6 @@ RULES: Mapping[Reason, Row] = {
         answer="again",
         counted=False,
         budget="preemptions_max",
-        cause="retries-exhausted",
         changes="nothing",
         why="somebody else needed the place: nothing is wrong with either",
     ),
@@ -86,7 +82,6 @@ RULES: Mapping[Reason, Row] = {
         answer="where-more-time",
         counted=True,
         budget="",
-        cause="retries-exhausted",
         changes="only where more time is left than it had; what its own limit ended is given up, unless it says how often to try",
         why="with as little time as before it would be ended again",
     ),
@@ -94,7 +89,6 @@ RULES: Mapping[Reason, Row] = {
         answer="more-memory",
         counted=True,
         budget="memory_doublings_max",
-        cause="retries-exhausted",
         changes="twice the memory it had",
         why="with the same memory it would die again; what grows without end is a leak",
     ),
@@ -117,7 +111,6 @@ RULES: Mapping[Reason, Row] = {
         answer="more-time",
         counted=True,
         budget="limit_doublings_max",
-        cause="retries-exhausted",
         changes="twice the time limit it had; without a limit it is given up",
         why="never twice at one limit: it would loop until the same moment",
     ),

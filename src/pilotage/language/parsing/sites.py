@@ -12,7 +12,7 @@ from pilotage.language.parsing.document import nearest_mark
 from pilotage.language.parsing.kinds import DocumentParse, Schema, describe
 from pilotage.language.parsing.records import Record
 from pilotage.language.parsing.schema import record_schema
-from pilotage.language.text.tree import Listing, Mark, Report, Scalar, Table
+from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.errors import did_you_mean
 from pilotage.model.jobs.definition import plain
@@ -50,22 +50,16 @@ def read_sites(
             report.error("empty-document", "the file of sites is empty", Mark(1, 1), hint=hint)
         return None, report
     reading = DocumentParse(report, MemoryFolder({}))
-    if not isinstance(tree, Table):
-        reading.fault("wrong-type", tree, f"expected a file with the field 'sites', got {describe(tree)}")
+    table = table_of_sites(tree, reading, version=SITES_VERSION)
+    if table is None:
         return None, report
-    head = tree.get("pilotage")
-    if head is None or not isinstance(head, Scalar) or head.text != str(SITES_VERSION):
-        got = "is missing" if head is None else f"is {describe(head)}"
-        hint = f"begin with the line  pilotage: {SITES_VERSION}"
-        reading.fault("unknown-version", head or tree, f"the field 'pilotage' {got}", hint=hint)
-        return None, report
-    listed = tree.get("sites")
+    listed = table.get("sites")
     if isinstance(listed, Listing) and len(listed.items) > SITES_MAX:
         message = f"a service has at most {SITES_MAX:,} sites, and these are {len(listed.items):,}"
         hint = "a site is a whole cluster, or a queue of it, and has any number of nodes"
         report.error("too-many-sites", message, listed.items[SITES_MAX].mark, hint=hint)
         return None, report
-    found = Record(SitesFile).read(tree, (), reading)
+    found = Record(SitesFile).read(table, (), reading)
     if isinstance(found, SitesFile):
         seen: dict[str, int] = {}
         for position, entry in enumerate(found.sites):
@@ -83,6 +77,20 @@ def read_sites(
                 report.error("unknown-choice", message, mark, hint=did_you_mean(entry.kind, known))
             seen[entry.name] = position
     return (found if isinstance(found, SitesFile) and not report.errors else None), report
+
+
+def table_of_sites(tree: Node, reading: DocumentParse, *, version: int) -> Table | None:
+    """The table of a file that begins with its version and tells of sites; None, with the fault in the report, if it is another."""
+    if not isinstance(tree, Table):
+        reading.fault("wrong-type", tree, f"expected a file with the field 'sites', got {describe(tree)}")
+        return None
+    head = tree.get("pilotage")
+    if head is None or not isinstance(head, Scalar) or head.text != str(version):
+        got = "is missing" if head is None else f"is {describe(head)}"
+        hint = f"begin with the line  pilotage: {version}"
+        reading.fault("unknown-version", head or tree, f"the field 'pilotage' {got}", hint=hint)
+        return None
+    return tree
 
 
 def write_sites(file: SitesFile) -> str:

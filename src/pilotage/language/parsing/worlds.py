@@ -13,8 +13,9 @@ import msgspec
 
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.parsing.document import nearest_mark
-from pilotage.language.parsing.kinds import DocumentParse, Place, describe
+from pilotage.language.parsing.kinds import DocumentParse, Place
 from pilotage.language.parsing.records import Record
+from pilotage.language.parsing.sites import table_of_sites
 from pilotage.language.text.tree import Listing, Node, Report, Scalar, Table
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.errors import did_you_mean
@@ -44,16 +45,10 @@ def read_world(data: bytes, *, file: str, sites: Collection[str]) -> tuple[World
     if tree is None:
         return None, report
     reading = DocumentParse(report, MemoryFolder({}))
-    if not isinstance(tree, Table):
-        reading.fault("wrong-type", tree, f"expected a file with the field 'sites', got {describe(tree)}")
+    table = table_of_sites(tree, reading, version=WORLD_VERSION)
+    if table is None:
         return None, report
-    head = tree.get("pilotage")
-    if head is None or not isinstance(head, Scalar) or head.text != str(WORLD_VERSION):
-        got = "is missing" if head is None else f"is {describe(head)}"
-        hint = f"begin with the line  pilotage: {WORLD_VERSION}"
-        reading.fault("unknown-version", head or tree, f"the field 'pilotage' {got}", hint=hint)
-        return None, report
-    found = Record(WorldFile).read(_written_out(tree), (), reading)
+    found = Record(WorldFile).read(_written_out(table), (), reading)
     if not isinstance(found, WorldFile):
         return None, report
 

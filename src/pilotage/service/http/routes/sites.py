@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -121,57 +122,28 @@ async def one_site(request: ApiRequest, services: ServicesArgument, site: SitePa
     )
 
 
-@post(
-    "/v1/sites/{site:str}/hibernate",
-    status=200,
-    operation_id="hibernate_site",
-    needs=(SITES,),
-    summary="Hibernate a site",
-    tags=["sites"],
-    faults=(400, 401, 403, 404, 409, 503),
-)
+_site_operation = partial(post, status=200, needs=(SITES,), tags=["sites"], faults=(400, 401, 403, 404, 409, 503))
+
+
+@_site_operation("/v1/sites/{site:str}/hibernate", operation_id="hibernate_site", summary="Hibernate a site")
 async def hibernate(request: ApiRequest, services: ServicesArgument, site: SitePath, key: OnceKey = None) -> Accepted:
     """Send nothing more to a site until it is woken; running packages continue. The body may have a `message`."""
     return await _operated(request, services, site, "hibernate", key)
 
 
-@post(
-    "/v1/sites/{site:str}/wake",
-    status=200,
-    operation_id="wake_site",
-    needs=(SITES,),
-    summary="Wake a site",
-    tags=["sites"],
-    faults=(400, 401, 403, 404, 409, 503),
-)
+@_site_operation("/v1/sites/{site:str}/wake", operation_id="wake_site", summary="Wake a site")
 async def wake(request: ApiRequest, services: ServicesArgument, site: SitePath, key: OnceKey = None) -> Accepted:
     """Choose a site again that hibernates, or at which pilots could not start. The body may have a `message`."""
     return await _operated(request, services, site, "wake", key)
 
 
-@post(
-    "/v1/sites/{site:str}/probe",
-    status=200,
-    operation_id="probe_site",
-    needs=(SITES,),
-    summary="Probe a site",
-    tags=["sites"],
-    faults=(400, 401, 403, 404, 409, 503),
-)
+@_site_operation("/v1/sites/{site:str}/probe", operation_id="probe_site", summary="Probe a site")
 async def probe(request: ApiRequest, services: ServicesArgument, site: SitePath, key: OnceKey = None) -> Accepted:
     """Start one pilot that ends at once; whether it started is recorded as an event, `SiteProbed`."""
     return await _operated(request, services, site, "probe", key)
 
 
-@post(
-    "/v1/sites/{site:str}/try",
-    status=200,
-    operation_id="try_site",
-    needs=(SITES,),
-    summary="Test a site with one pilot",
-    tags=["sites"],
-    faults=(400, 401, 403, 404, 409, 503),
-)
+@_site_operation("/v1/sites/{site:str}/try", operation_id="try_site", summary="Test a site with one pilot")
 async def try_site(request: ApiRequest, services: ServicesArgument, site: SitePath, key: OnceKey = None) -> Accepted:
     """Start one pilot that ends at once, in addition to the live ones; the site is not judged by it.
 
