@@ -125,7 +125,7 @@ def test_a_file_begins_with_the_version_of_its_language() -> None:
 @pytest.mark.parametrize("record", [SiteWorld, PackagesWorld, Spell, Change, Times])
 def test_every_field_is_told_of(record: type) -> None:
     page = (Path(__file__).parents[3] / "docs" / "howto" / "simulate.md").read_text(encoding="utf-8")
-    words = set(re.findall(r"[a-z_]+", page[page.index("## What a world may say") :]))
+    words = set(re.findall(r"[a-z_]+", page[page.index("## The fields of a world") :]))
     assert [name for name in record.__struct_fields__ if name.removesuffix("_seconds") not in words] == []  # type: ignore[attr-defined]
 
 
