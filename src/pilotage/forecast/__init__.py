@@ -1,3 +1,14 @@
 """Forecasts from measured latencies how many pilots start by when, and how long work takes; numpy only, and pure."""
 
-__all__ = ["available", "fit", "latency", "makespan", "sequential", "steps"]
+__all__ = [
+    "available",
+    "censoring",
+    "completion",
+    "conditioning",
+    "fault_ratio",
+    "fit",
+    "latency",
+    "makespan",
+    "sequential",
+    "steps",
+]

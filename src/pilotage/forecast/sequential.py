@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pilotage.forecast.censoring import kaplan_meier
 from pilotage.forecast.latency import LatencyDistribution, empirical_latency
 from pilotage.forecast.makespan import expected_makespan
 from pilotage.forecast.steps import Floats, StepFunction
@@ -141,15 +142,22 @@ class SequentialSubmission:
         return grid.spectrum(self.rest.started.times_seconds, masses)
 
 
-def sequential_submission(*, latencies_seconds: ArrayLike, submissions_seconds: ArrayLike) -> SequentialSubmission:
+def sequential_submission(
+    *, latencies_seconds: ArrayLike, submissions_seconds: ArrayLike, censored_at_seconds: ArrayLike | None = None
+) -> SequentialSubmission:
     """Take measured latencies apart, M = S + G (pilot-job-model, section 2.5).
 
-    A fault has an infinite latency; where its submission is not a number, it does not count among the submissions.
+    A fault has an infinite latency; where its submission is not a number, it does not count among the submissions. The latency
+    of a pilot that is still queued is not a number either, and it had waited for `censored_at_seconds`.
     """
     latencies = np.asarray(latencies_seconds, dtype=np.float64)
     submissions = np.asarray(submissions_seconds, dtype=np.float64)
     rest = np.where(np.isinf(latencies), np.inf, np.maximum(latencies - submissions, 0.0))
-    return SequentialSubmission(submissions[~np.isnan(submissions)], empirical_latency(rest))
+    known = submissions[~np.isnan(submissions)]
+    if censored_at_seconds is None:
+        return SequentialSubmission(known, empirical_latency(rest))
+    waited = np.maximum(np.asarray(censored_at_seconds, dtype=np.float64) - submissions, 0.0)
+    return SequentialSubmission(known, kaplan_meier(latencies_seconds=rest, censored_at_seconds=waited).latency)
 
 
 class _Grid:

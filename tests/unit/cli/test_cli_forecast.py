@@ -134,7 +134,7 @@ BAD_LATENCIES = {
     "one row": ("latency_seconds\n100\n", "bad.csv:2: has one latency only"),
     "all faults": (
         "latency_seconds\ninf\n\ninf\n",
-        "bad.csv:2: none of 3 pilots started: every latency from here to line 4",
+        "bad.csv:2: none of 3 pilots started: every row from here to line 4",
     ),
     "negative": (
         "latency_seconds\n100\n-1\n",
@@ -245,3 +245,103 @@ def test_help_loads_neither_numpy_nor_the_forecasts() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+# --- given what has started -------------------------------------------------------------------------------------------
+
+
+def observed(tmp_path: Path, rows: str = "0,100\n0,\n0,\n") -> tuple[str, ...]:
+    (tmp_path / "o.csv").write_text("submitted_seconds,started_seconds\n" + rows)
+    return ("--now", "150", "--observed", "o.csv")
+
+
+def test_the_forecast_goes_on_from_what_has_started(tmp_path: Path) -> None:
+    given = observed(tmp_path)
+    found = told("pilots", "--latencies", "mixed.csv", "-n", "4", "--at", "50,150,400", "--at-least", "2", *given)
+    assert [each["mean"] for each in found["points"]][:2] == [0.0, 1.0]
+    assert 1.0 < found["points"][2]["mean"] < 4.0
+    assert 0.0 < found["points"][2]["p_at_least"] < 1.0
+    span = told("makespan", "--latencies", "mixed.csv", "-n", "3,4", "--work", "600", *given)["makespan"]
+    assert 150 < span[1]["mean"] < span[0]["mean"] < 700
+    full = told("makespan", "--latencies", "mixed.csv", "-n", "3", "--work", "600", "--model", "full", *given)
+    point = full["makespan"][0]
+    assert point["low"] <= point["median"] <= point["high"] <= 700.0  # the pilot that runs does it alone by then
+    assert full["limit"] <= 250.0
+
+
+def test_what_starts_after_now_is_not_known_yet(tmp_path: Path) -> None:
+    words = ("pilots", "--latencies", "mixed.csv", "-n", "3", "--at", "400")
+    later = told(*words, *observed(tmp_path, "0,100\n0,200\n0,\n"))
+    assert later == told(*words, *observed(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "rows, expected",
+    [
+        ("", "o.csv:1: has no pilot"),
+        ("100,50\n", "o.csv:2: the pilot started before it was submitted"),
+        (",50\n", "o.csv:2: submitted_seconds is no number"),
+        ("0,inf\n", "o.csv:2: started_seconds is out of range"),
+    ],
+)
+def test_bad_observations_are_refused_with_their_line(tmp_path: Path, rows: str, expected: str) -> None:
+    given = observed(tmp_path, rows)
+    assert expected in refused("forecast", "pilots", "--latencies", "mixed.csv", "-n", "3", "--at", "9", *given)
+
+
+def test_fewer_pilots_than_were_submitted_are_refused(tmp_path: Path) -> None:
+    said = refused("forecast", "pilots", "--latencies", "mixed.csv", "-n", "2", "--at", "9", *observed(tmp_path))
+    assert "expected at least 3 pilots, got 2" in said
+
+
+def test_now_needs_what_was_observed() -> None:
+    assert "belong together" in refused(
+        "forecast", "pilots", "--latencies", "mixed.csv", "-n", "2", "--at", "9", "--now", "5"
+    )
+
+
+# --- the full model ---------------------------------------------------------------------------------------------------
+
+
+def test_the_full_model_tells_a_median_and_an_interval() -> None:
+    words = ("makespan", "--latencies", "mixed.csv", "--work", "5000", "-n", "20", "--model", "full")
+    point = told(*words)["makespan"][0]
+    assert point["low"] < point["median"] < point["high"]
+    assert told(*words) == told(*words)
+    costly = told(*words, "--start-cost", "100", "--packages", "20", "--speeds", "0.5,1")
+    assert costly["makespan"][0]["median"] > point["median"] + 100
+    assert costly["limit"] == pytest.approx(100 + 100 + 250)
+    assert "nine of ten" in run("forecast", *words).stdout
+
+
+def test_work_that_outlives_the_pilots_never_ends() -> None:
+    words = (
+        "makespan",
+        "--latencies",
+        "mixed.csv",
+        "--work",
+        "5000",
+        "-n",
+        "20",
+        "--model",
+        "full",
+        "--lifetime",
+        "100",
+    )
+    point = told(*words)["makespan"][0]
+    assert point["mean"] is point["median"] is point["high"] is None
+    assert "never" in text(*words)
+
+
+@pytest.mark.parametrize("option", ["--packages", "--start-cost", "--speeds", "--lifetime"])
+def test_what_the_paper_does_not_know_is_refused_in_its_model(option: str) -> None:
+    said = refused("forecast", "makespan", "--latencies", "mixed.csv", "--work", "5", "-n", "2", option, "5")
+    assert f"the paper's model knows no {option}" in said
+
+
+def test_pilots_that_are_still_queued_count(tmp_path: Path) -> None:
+    (tmp_path / "queued.csv").write_text("latency_seconds,censored_at_seconds\n100,\n,200\n300,\n,\n")
+    found = told("pilots", "--latencies", "queued.csv", "-n", "8", "--at", "100,300")
+    assert [each["mean"] for each in found["points"]] == pytest.approx([2.0, 5.0])
+    (tmp_path / "both.csv").write_text("latency_seconds,censored_at_seconds\n100,50\n")
+    assert "both.csv:2: has both" in refused("forecast", "pilots", "--latencies", "both.csv", "-n", "8", "--at", "1")

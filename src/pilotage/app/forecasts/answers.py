@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from pilotage.app.forecasts.tables import Latencies, Measured, read_latencies, read_measured, read_runs
-from pilotage.forecast.available import (
-    expected_available,
-    poisson_binomial,
-    probability_at_least,
-    sd_available,
-    tail,
-)
+from pilotage.app.forecasts.source import Model, Source
+from pilotage.app.forecasts.tables import Measured, read_latencies, read_measured, read_observed, read_runs
+from pilotage.forecast.completion import Application, makespan_distribution, sequential_starts, starts_of
+from pilotage.forecast.conditioning import USUAL_DRIFT, ConditionedPilots, learn_today, possible_days
 from pilotage.forecast.fit import FittedWork, MeasuredRun, fit_work, model_error, share_within
-from pilotage.forecast.latency import LatencyDistribution, empirical_latency
-from pilotage.forecast.makespan import expected_makespan, makespan_limit_seconds, pilots_within
-from pilotage.forecast.sequential import PILOTS_MAX as SEQUENTIAL_MAX
-from pilotage.forecast.sequential import SequentialSubmission, sequential_submission
+from pilotage.forecast.makespan import makespan_limit_seconds, pilots_within
 from pilotage.forecast.steps import Floats
 from pilotage.model.errors import PilotageError
 
-Model = Literal["paper", "full"]
+__all__ = [
+    "Application",
+    "Observation",
+    "fit_runs",
+    "forecast_makespan",
+    "forecast_pilots",
+    "recommend_pilots",
+    "score_pilots",
+]
 
 
 class PilotsPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +62,11 @@ class MakespanPoint(msgspec.Struct, frozen=True, kw_only=True):
 class MakespanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How long the work takes; the limit as the number of pilots grows, and the number that comes within a second of it."""
 
+    model: Model
     fault_ratio: float
     observations: int
     makespan: list[MakespanPoint]
-    limit: float
+    limit: float | None
     limit_n: int | None
 
 
@@ -107,102 +110,11 @@ class ScoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
     observations: int
 
 
-class Curve(NamedTuple):
-    """E_N(t) and sigma_N(t) at some times, and its asymptote."""
+class Observation(NamedTuple):
+    """The file of today's pilots, and the time up to which it counts."""
 
-    at_seconds: Floats
-    mean: Floats
-    sd: Floats
-    submitted: int
-    fault_ratio: float
-
-
-class Source:
-    """What forecasts of one table of latencies start from: pilots that are submitted at once, or one after the other."""
-
-    def __init__(self, table: Latencies, *, sequential: bool) -> None:
-        """Build the distributions that every answer needs."""
-        self.table = table
-        self.sequential: SequentialSubmission | None = None
-        if sequential:
-            if table.submissions_seconds is None:
-                raise PilotageError(
-                    "has no column submission_seconds, which --sequential needs",
-                    subject=f"{table.file}:1",
-                    next_step="add the time that each submission took, or leave --sequential out",
-                )
-            self.sequential = sequential_submission(
-                latencies_seconds=table.latencies_seconds, submissions_seconds=table.submissions_seconds
-            )
-        self._at_once = empirical_latency(table.latencies_seconds)
-
-    @property
-    def fault_ratio(self) -> float:
-        """The share of pilots that never start."""
-        return self._at_once.fault_ratio
-
-    @property
-    def observations(self) -> int:
-        """How many pilots were observed."""
-        return self.table.observations
-
-    def latency(self, *, pilots: int, horizon_seconds: float | None = None) -> LatencyDistribution:
-        """F_L of n pilots, by eq. 5 where they are submitted one after the other."""
-        if self.sequential is None:
-            return self._at_once
-        self.refuse_too_many(pilots)
-        return self.sequential.latency(pilots=pilots, horizon_seconds=horizon_seconds)
-
-    def makespan(self, *, work_seconds: float, pilots: int) -> float:
-        """E_M(n), by eq. 3 and, one after the other, eq. 5."""
-        if self.sequential is None:
-            return float(expected_makespan(self._at_once, work_seconds=work_seconds, pilots=pilots))
-        self.refuse_too_many(pilots)
-        return self.sequential.expected_makespan(work_seconds=work_seconds, pilots=pilots)
-
-    def submitted(self, *, pilots: int, work_seconds: float | None) -> int:
-        """How many of n pilots are submitted before the work is done (section 4.1); all where no work is given."""
-        if self.sequential is None or work_seconds is None:
-            return pilots
-        end = self.makespan(work_seconds=work_seconds, pilots=pilots)
-        return self.sequential.submitted(pilots=pilots, makespan_seconds=end)
-
-    def curve(self, *, pilots: int, at_seconds: Floats, work_seconds: float | None, model: Model) -> Curve:
-        """E_N(t) by eq. 1; sigma_N(t) by eq. 2, or that of ranks that differ in the full model."""
-        submitted = self.submitted(pilots=pilots, work_seconds=work_seconds)
-        if self.sequential is not None and model == "full":
-            ranks = self.sequential.rank_probabilities(pilots=submitted, at_seconds=at_seconds)
-            mean, sd = ranks.sum(axis=0), np.sqrt((ranks * (1.0 - ranks)).sum(axis=0))
-        else:
-            latency = self.latency(pilots=submitted, horizon_seconds=max(float(at_seconds.max()), 1e-3))
-            mean = expected_available(latency, pilots=submitted, at_seconds=at_seconds)
-            sd = sd_available(latency, pilots=submitted, at_seconds=at_seconds)
-        return Curve(at_seconds, mean, sd, submitted, self.fault_ratio)
-
-    def at_least(self, curve: Curve, *, at_least: int, model: Model) -> Floats:
-        """P(N(t) >= k) along a curve: a binomial tail, or that of ranks that differ in the full model."""
-        if self.sequential is not None and model == "full":
-            ranks = self.sequential.rank_probabilities(pilots=curve.submitted, at_seconds=curve.at_seconds)
-            return np.array([tail(poisson_binomial(each), at_least=at_least) for each in ranks.T])
-        latency = self.latency(pilots=curve.submitted, horizon_seconds=max(float(curve.at_seconds.max()), 1e-3))
-        return probability_at_least(latency, pilots=curve.submitted, at_least=at_least, at_seconds=curve.at_seconds)
-
-    def settled_seconds(self, *, pilots: int, work_seconds: float | None) -> float:
-        """A time by which nearly all pilots that start have started, and the work is done."""
-        submitted = self.submitted(pilots=pilots, work_seconds=work_seconds)
-        started = self.latency(pilots=submitted).started
-        nearly = int(np.searchsorted(started.values, 0.99 * started.last_value))
-        end = 0.0 if work_seconds is None else self.makespan(work_seconds=work_seconds, pilots=pilots)
-        return max(1.1 * float(started.times_seconds[nearly]), end, 1.0)
-
-    def refuse_too_many(self, pilots: int) -> None:
-        """Refuse a number of pilots that eq. 5 is not solved for."""
-        if pilots > SEQUENTIAL_MAX:
-            raise PilotageError(
-                "too many pilots to be submitted one after the other",
-                expected=f"at most {SEQUENTIAL_MAX:,}",
-                got=f"{pilots:,}",
-            )
+    file: str
+    now_seconds: float
 
 
 def forecast_pilots(
@@ -214,51 +126,141 @@ def forecast_pilots(
     sequential: bool = False,
     work_seconds: float | None = None,
     model: Model = "paper",
+    observation: Observation | None = None,
 ) -> PilotsAnswer:
-    """Forecast how many pilots are available at some times."""
+    """Forecast how many pilots are available at some times; given an observation, from what has started by then."""
     source = Source(read_latencies(latencies), sequential=sequential)
-    curve = source.curve(
-        pilots=pilots, at_seconds=np.array(at_seconds, dtype=np.float64), work_seconds=work_seconds, model=model
-    )
-    reached = None if at_least is None else source.at_least(curve, at_least=at_least, model=model)
+    at = np.array(at_seconds, dtype=np.float64)
+    reached: Floats | None = None
+    if observation is None:
+        curve = source.curve(pilots=pilots, at_seconds=at, work_seconds=work_seconds, model=model)
+        mean, sd, submitted = curve.mean, curve.sd, curve.submitted
+        if at_least is not None:
+            reached = source.at_least(curve, at_least=at_least, model=model)
+    else:
+        conditioned = _conditioned(source, observation, pilots=pilots)
+        mean, sd, submitted = conditioned.mean(at), conditioned.sd(at), pilots
+        if at_least is not None:
+            reached = conditioned.probability_at_least(at_least, at)
     return PilotsAnswer(
         fault_ratio=source.fault_ratio,
         observations=source.observations,
         n=pilots,
-        submitted=curve.submitted,
+        submitted=submitted,
         points=[
             PilotsPoint(
-                t=at,
-                mean=float(curve.mean[place]),
-                sd=float(curve.sd[place]),
+                t=time,
+                mean=float(mean[place]),
+                sd=float(sd[place]),
                 p_at_least=None if reached is None else float(reached[place]),
             )
-            for place, at in enumerate(at_seconds)
+            for place, time in enumerate(at_seconds)
         ],
     )
 
 
+def _conditioned(source: Source, observation: Observation, *, pilots: int) -> ConditionedPilots:
+    seen = read_observed(observation.file, now_seconds=observation.now_seconds)
+    today = learn_today(source.single, seen, drift=USUAL_DRIFT)
+    return ConditionedPilots(source.observed(seen, pilots=pilots), today)
+
+
 def forecast_makespan(
-    latencies: str, *, work_seconds: float, pilots: Sequence[int], sequential: bool = False
+    latencies: str,
+    *,
+    application: Application,
+    pilots: Sequence[int],
+    sequential: bool = False,
+    model: Model = "paper",
+    observation: Observation | None = None,
 ) -> MakespanAnswer:
-    """Forecast how long the work takes with some numbers of pilots."""
+    """Forecast how long the work takes with some numbers of pilots; the full model tells a median and an interval, too."""
     source = Source(read_latencies(latencies), sequential=sequential)
-    points = []
-    for count in pilots:
-        mean = source.makespan(work_seconds=work_seconds, pilots=count)
-        submitted = source.submitted(pilots=count, work_seconds=work_seconds)
-        points.append(MakespanPoint(n=count, mean=mean, submitted=submitted))
-    if source.sequential is None:
-        limit, limit_n = makespan_limit_seconds(source.latency(pilots=1)), None
-    else:
-        limit, limit_n = source.sequential.makespan_limit(work_seconds=work_seconds)
+    make = _paper_point if model == "paper" else _full_point
+    points = [make(source, application, observation, pilots=count) for count in pilots]
+    limit, limit_n = _limit(source, application, observation)
     return MakespanAnswer(
+        model=model,
         fault_ratio=source.fault_ratio,
         observations=source.observations,
         makespan=points,
         limit=limit,
         limit_n=limit_n,
     )
+
+
+def _paper_point(
+    source: Source, application: Application, observation: Observation | None, *, pilots: int
+) -> MakespanPoint:
+    if observation is None:
+        mean = source.makespan(work_seconds=application.work_seconds, pilots=pilots)
+        submitted = source.submitted(pilots=pilots, work_seconds=application.work_seconds)
+    else:
+        conditioned = _conditioned(source, observation, pilots=pilots)
+        mean = float(conditioned.available().time_of_area(application.work_seconds))
+        submitted = int((conditioned.observed.submitted_seconds <= mean).sum())
+    return MakespanPoint(n=pilots, mean=_finite(mean), submitted=submitted)
+
+
+def _full_point(
+    source: Source, application: Application, observation: Observation | None, *, pilots: int
+) -> MakespanPoint:
+    if observation is not None:
+        conditioned = _conditioned(source, observation, pilots=pilots)
+        seen, today = conditioned.observed, conditioned.today
+        starts = starts_of(
+            today,
+            pilots=pilots,
+            queued_since_seconds=seen.queued_submitted_seconds,
+            now_seconds=seen.now_seconds,
+            started_seconds=seen.starts_seconds,
+        )
+        requests = seen.submitted_seconds
+    elif source.sequential is not None:
+        source.refuse_too_many(pilots)
+        today = possible_days(source.sequential.rest, drift=USUAL_DRIFT)
+        starts = sequential_starts(source.sequential, today, pilots=pilots)
+        requests = source.sequential.mean_submission_seconds * np.arange(1.0, pilots + 1.0)
+    else:
+        starts = starts_of(
+            possible_days(source.single, drift=USUAL_DRIFT),
+            pilots=pilots,
+            queued_since_seconds=np.zeros(pilots),
+            now_seconds=-1.0,
+            started_seconds=np.zeros(0),
+        )
+        requests = np.zeros(pilots)
+    found = makespan_distribution(application, starts)
+    return MakespanPoint(
+        n=pilots,
+        mean=_finite(found.mean_seconds),
+        median=_finite(found.median_seconds),
+        low=_finite(found.low_seconds),
+        high=_finite(found.high_seconds),
+        submitted=max(1, int((requests <= found.median_seconds).sum())),
+    )
+
+
+def _limit(
+    source: Source, application: Application, observation: Observation | None
+) -> tuple[float | None, int | None]:
+    """What more pilots could reach at best: with them submitted now, the smallest latency and what no pilot is spared."""
+    least = 0.0 if application.packages is None else application.work_seconds / application.packages
+    spared_none = application.start_cost_seconds + least / max(application.speeds)
+    if observation is not None:
+        alone = read_observed(observation.file, now_seconds=observation.now_seconds)
+        known = len(alone.submitted_seconds)
+        reached = _paper_point(source, application, observation, pilots=known).mean
+        soonest = observation.now_seconds + makespan_limit_seconds(source.single) + spared_none
+        return (soonest if reached is None else min(reached, soonest)), None
+    if source.sequential is None:
+        return makespan_limit_seconds(source.single) + spared_none, None
+    limit, pilots = source.sequential.makespan_limit(work_seconds=application.work_seconds)
+    return limit + spared_none, pilots
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
 
 
 def recommend_pilots(
@@ -269,9 +271,7 @@ def recommend_pilots(
     best = source.makespan(work_seconds=work_seconds, pilots=at_most)
     reach = best * (1.0 + within)
     if source.sequential is None:
-        found = pilots_within(
-            source.latency(pilots=1), work_seconds=work_seconds, makespan_seconds=reach, pilots_max=at_most
-        )
+        found = pilots_within(source.single, work_seconds=work_seconds, makespan_seconds=reach, pilots_max=at_most)
     else:
         found = source.sequential.pilots_within(work_seconds=work_seconds, makespan_seconds=reach, pilots_max=at_most)
     pilots = at_most if found is None else found

@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pilotage.app.forecasts.answers import Curve, Fitted
+from pilotage.app.forecasts.answers import Fitted
+from pilotage.app.forecasts.source import Curve
 from pilotage.app.forecasts.tables import Measured
 from pilotage.model.svg import round_ticks, sheet, text_at
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pilotage.app.forecasts.answers import Model, Source, estimated_pilots, fitted_runs
+from pilotage.app.forecasts.answers import estimated_pilots, fitted_runs
 from pilotage.app.forecasts.charts import makespans_chart, pilots_chart, times_of
+from pilotage.app.forecasts.source import Model, Source
 from pilotage.app.forecasts.tables import read_latencies, read_measured
 from pilotage.forecast.fit import model_error
 

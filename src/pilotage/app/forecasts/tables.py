@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pilotage.forecast.conditioning import ObservedPilots
 from pilotage.forecast.steps import Floats
 from pilotage.model.errors import PilotageError, near_name
 
@@ -30,12 +31,14 @@ STANDARD_INPUT = "-"
 class Latencies:
     """Measured latencies: infinite for a fault; the submission's part of each, where the file tells it.
 
-    The submission's part is not a number for a fault whose submission is not known.
+    The submission's part is not a number for a fault whose submission is not known. The latency is not a number for a
+    pilot that was still queued after `censored_at_seconds`, which is not a number for all others, and None where all are known.
     """
 
     file: str
     latencies_seconds: Floats
     submissions_seconds: Floats | None
+    censored_at_seconds: Floats | None
 
     @property
     def observations(self) -> int:
@@ -65,36 +68,52 @@ class Measured:
 
 
 def read_latencies(file: str) -> Latencies:
-    """Latencies of pilots: `latency_seconds` (empty or `inf`: a fault) and, if there, `submission_seconds`.
+    """Latencies of pilots: `latency_seconds` (empty or `inf`: a fault) and, if there, the part of the submission.
 
+    `censored_at_seconds` says after which time a pilot without latency was still queued.
     Raises `PilotageError` that names the line.
     """
-    table = _Table(file, required=("latency_seconds",), optional=("submission_seconds",))
+    optional = ("submission_seconds", "censored_at_seconds")
+    table = _Table(file, required=("latency_seconds",), optional=optional)
     latencies: list[float] = []
     submissions: list[float] = []
+    censored: list[float] = []
     lines: list[int] = []
     for row in table.rows():
-        latencies.append(row.seconds("latency_seconds", empty=math.inf, infinite=True))
+        censored.append(row.seconds("censored_at_seconds", empty=math.nan))
+        queued = not math.isnan(censored[-1])
+        if queued and row.text("latency_seconds"):
+            raise row.wrong(
+                "has both a latency and the time after which the pilot was still queued", expected="one of them"
+            )
+        latencies.append(row.seconds("latency_seconds", empty=math.nan if queued else math.inf, infinite=True))
         lines.append(row.line)
         if "submission_seconds" in table.columns:
             # A pilot may have failed before it was submitted.
             is_fault = math.isinf(latencies[-1])
             submission = row.seconds("submission_seconds", empty=math.nan if is_fault else None)
-            if submission > latencies[-1]:
+            whole = censored[-1] if queued else latencies[-1]
+            if submission > whole:
                 raise row.wrong(
                     "the submission takes longer than the whole latency",
-                    expected=f"at most {latencies[-1]:g}",
+                    expected=f"at most {whole:g}",
                     got=f"{submission:g}",
                 )
             submissions.append(submission)
     _refuse_too_few(file, lines)
     if not any(map(math.isfinite, latencies)):
         raise PilotageError(
-            f"none of {len(lines):,} pilots started: every latency from here to line {lines[-1]} is a fault",
+            f"none of {len(lines):,} pilots started: every row from here to line {lines[-1]} is a fault or still queued",
             subject=f"{file}:{lines[0]}",
             next_step="forecast from pilots of which some started",
         )
-    return Latencies(file, np.array(latencies), np.array(submissions) if submissions else None)
+    known = all(map(math.isnan, censored))
+    return Latencies(
+        file,
+        np.array(latencies),
+        np.array(submissions) if submissions else None,
+        None if known else np.array(censored),
+    )
 
 
 def read_runs(file: str) -> list[Run]:
@@ -117,6 +136,27 @@ def read_measured(file: str) -> Measured:
         raise PilotageError("has no sample", subject=f"{file}:1", expected="a row for each time below the header")
     at, available = np.array(rows).T
     return Measured(at, available)
+
+
+def read_observed(file: str, *, now_seconds: float) -> ObservedPilots:
+    """Pilots of today: `submitted_seconds` and `started_seconds`, empty where one is still queued.
+
+    What is after `now_seconds` is not known yet: a later start is no start.
+    """
+    table = _Table(file, required=("submitted_seconds", "started_seconds"))
+    rows = []
+    for row in table.rows():
+        submitted = row.seconds("submitted_seconds")
+        started = row.seconds("started_seconds", empty=math.inf)
+        if started < submitted:
+            raise row.wrong(
+                "the pilot started before it was submitted", expected=f"from {submitted:g} on", got=f"{started:g}"
+            )
+        rows.append((submitted, started if started <= now_seconds else math.inf))
+    if not rows:
+        raise PilotageError("has no pilot", subject=f"{file}:1", expected="a row for each pilot below the header")
+    submitted_at, started_at = np.array(rows).T
+    return ObservedPilots(now_seconds, submitted_at, started_at)
 
 
 def _refuse_too_few(file: str, lines: Sequence[int]) -> None:
@@ -168,7 +208,7 @@ class _Table:
         blank: list[int] = []
         for cells in self._read():
             line = self._lines.line_num
-            if not cells or (self._width > 1 and not any(cells)):
+            if not cells:
                 blank.append(line)
                 continue
             if self._width == 1:

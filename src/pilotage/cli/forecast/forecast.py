@@ -14,7 +14,8 @@ from pilotage.cli.shared.output import duration, emit, plural, say_to_reader, ta
 from pilotage.cli.shared.server import json_option
 
 if TYPE_CHECKING:
-    from pilotage.app.forecasts.answers import Model
+    from pilotage.app.forecasts.answers import Observation
+    from pilotage.app.forecasts.source import Model
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -75,7 +76,9 @@ def forecast() -> None:
 
 def latencies_option(command: Decorated) -> Decorated:
     """`--latencies`: what was measured."""
-    help_text = "CSV with latency_seconds (empty or inf: the pilot never started) and, if known, submission_seconds."
+    help_text = (
+        "CSV: latency_seconds (empty or inf: never started) and, if known, submission_seconds, censored_at_seconds."
+    )
     return click.option("--latencies", required=True, metavar="FILE", help=help_text)(command)
 
 
@@ -99,6 +102,24 @@ def model_option(command: Decorated) -> Decorated:
     )(command)
 
 
+def now_options(command: Decorated) -> Decorated:
+    """`--now` and `--observed`: what has happened of the run that is forecast."""
+    observed_help = "CSV of the pilots submitted so far: submitted_seconds, started_seconds (empty: still queued)."
+    command = click.option("--observed", metavar="FILE", help=observed_help)(command)
+    now_help = "Forecast from this time on, given what has started by then; others than --observed are submitted now."
+    return click.option("--now", type=TIME, metavar="SECONDS", help=now_help)(command)
+
+
+def _observation(now: float | None, observed: str | None) -> Observation | None:
+    if (now is None) != (observed is None):
+        raise click.UsageError("--now and --observed belong together")
+    if now is None or observed is None:
+        return None
+    from pilotage.app.forecasts.answers import Observation
+
+    return Observation(observed, now)
+
+
 def _refuse_work_at_once(work: float | None, *, sequential: bool) -> None:
     if work is not None and not sequential:
         raise click.UsageError("--work ends the submission one after the other: say --sequential, or leave it out")
@@ -117,6 +138,7 @@ def _refuse_work_at_once(work: float | None, *, sequential: bool) -> None:
 @sequential_option
 @cut_option
 @model_option
+@now_options
 @json_option
 def pilots(
     latencies: str,
@@ -125,12 +147,16 @@ def pilots(
     at_least: int | None,
     work: float | None,
     model: Model,
+    now: float | None,
+    observed: str | None,
     *,
     sequential: bool,
     as_json: bool,
 ) -> None:
     """Forecast how many pilots are available at some times: mean and standard deviation."""
     _refuse_work_at_once(work, sequential=sequential)
+    if work is not None and now is not None:
+        raise click.UsageError("--observed says what was submitted: leave --work out, or --now")
     import_numpy_quickly()
     from pilotage.app.forecasts.answers import forecast_pilots
 
@@ -142,6 +168,7 @@ def pilots(
         sequential=sequential,
         work_seconds=work,
         model=model,
+        observation=_observation(now, observed),
     )
     if as_json:
         _emit_json(found)
@@ -164,18 +191,81 @@ def pilots(
 @click.option("--work", type=WORK, required=True, metavar="SECONDS", help="The total work, as time of one pilot.")
 @click.option("-n", "pilots", type=listed(count), required=True, metavar="COUNT,…", help="Numbers of submitted pilots.")
 @sequential_option
+@click.option(
+    "--model",
+    type=click.Choice(["paper", "full"]),
+    default="paper",
+    metavar="paper|full",
+    help="paper, unless given: its mean; full: mean, median and an interval that holds nine runs of ten.",
+)
+@click.option(
+    "--packages", type=count, metavar="COUNT", help="full: the work is so many equal packages; none: it splits freely."
+)
+@click.option("--start-cost", type=TIME, metavar="SECONDS", help="full: what each pilot spends before its first work.")
+@click.option(
+    "--speeds",
+    type=listed(number(most=1e6, above_zero=True)),
+    metavar="FACTOR,…",
+    help="full: speeds of hosts, each as likely; the work is for a host of 1.",
+)
+@click.option(
+    "--lifetime",
+    type=number(most=SECONDS_MAX, above_zero=True),
+    metavar="SECONDS",
+    help="full: pilots end so long after their start.",
+)
+@now_options
 @json_option
-def makespan(latencies: str, work: float, pilots: tuple[int, ...], *, sequential: bool, as_json: bool) -> None:
+def makespan(
+    latencies: str,
+    work: float,
+    pilots: tuple[int, ...],
+    model: Model,
+    packages: int | None,
+    start_cost: float | None,
+    speeds: tuple[float, ...] | None,
+    lifetime: float | None,
+    now: float | None,
+    observed: str | None,
+    *,
+    sequential: bool,
+    as_json: bool,
+) -> None:
     """Forecast how long work takes with some numbers of pilots, and what more pilots could reach at best."""
+    only_full = {"--packages": packages, "--start-cost": start_cost, "--speeds": speeds, "--lifetime": lifetime}
+    if model == "paper" and (given := [name for name, value in only_full.items() if value is not None]):
+        raise click.UsageError(f"the paper's model knows no {given[0]}: say --model full")
     import_numpy_quickly()
-    from pilotage.app.forecasts.answers import forecast_makespan
+    from pilotage.app.forecasts.answers import Application, forecast_makespan
 
-    found = forecast_makespan(latencies, work_seconds=work, pilots=pilots, sequential=sequential)
+    application = Application(
+        work_seconds=work,
+        packages=packages,
+        start_cost_seconds=start_cost or 0.0,
+        speeds=speeds or (1.0,),
+        lifetime_seconds=math.inf if lifetime is None else lifetime,
+    )
+    found = forecast_makespan(
+        latencies,
+        application=application,
+        pilots=pilots,
+        sequential=sequential,
+        model=model,
+        observation=_observation(now, observed),
+    )
     if as_json:
         _emit_json(found)
         return
-    rows = ((f"{each.n:,}", _seconds(each.mean), f"{each.submitted:,}") for each in found.makespan)
-    emit(table(rows, header=("pilots", "makespan", "submitted"), indent="  "))
+    rows = (
+        (
+            f"{each.n:,}",
+            _seconds(each.mean),
+            *(("", "") if model == "paper" else (_seconds(each.median), f"{_short(each.low)} to {_short(each.high)}")),
+            f"{each.submitted:,}",
+        )
+        for each in found.makespan
+    )
+    emit(table(rows, header=("pilots", "mean", "median", "nine of ten", "submitted"), indent="  "))
     reached = f"; {plural(found.limit_n, 'pilot')} within a second of it" if found.limit_n is not None else ""
     emit([f"limit for many pilots: {_seconds(found.limit)}{reached}\n"])
 
@@ -353,8 +443,10 @@ def _about(submitted: int, observations: int, fault_ratio: float) -> str:
     )
 
 
+def _short(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:,.4g} s" if seconds < 100 else f"{seconds:,.0f} s"
+
+
 def _seconds(seconds: float | None) -> str:
-    if seconds is None or not math.isfinite(seconds):
-        return "never"
-    words = f"{seconds:,.4g} s" if seconds < 100 else f"{seconds:,.0f} s"
-    return words if seconds < 600 else f"{words} ({duration(seconds)})"
+    words = _short(seconds)
+    return words if seconds is None or seconds < 600 else f"{words} ({duration(seconds)})"
