@@ -126,7 +126,12 @@ def test_whole_packages_take_at_least_as_long_as_work_that_splits(
     split, whole = (
         makespans(
             Application(
-                work_seconds=work, packages=each, start_cost_seconds=0.0, speeds=(1.0,), lifetime_seconds=np.inf
+                work_seconds=work,
+                work_sd=0.0,
+                packages=each,
+                start_cost_seconds=0.0,
+                speeds=(1.0,),
+                lifetime_seconds=np.inf,
             ),
             row,
         )[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +28,12 @@ class Application:
 
     The work is in seconds of a host of speed 1. A pilot first spends `start_cost_seconds`, then works at the speed of its
     host, one of `speeds`, and ends `lifetime_seconds` after its start. Work comes in equal packages, each done by
-    one pilot; without `packages`, it can be split as one likes.
+    one pilot; without `packages`, it can be split as one likes. The logarithm of the work varies from run to run with
+    `work_sd`; its median stays.
     """
 
     work_seconds: float
+    work_sd: float
     packages: int | None
     start_cost_seconds: float
     speeds: tuple[float, ...]
@@ -62,9 +65,10 @@ def makespans(application: Application, starts_seconds: Floats) -> Floats:
         speeds = speeds[(uniforms(runs, pilots, stream=1) * len(speeds)).astype(np.int64)]
     ready = starts_seconds + application.start_cost_seconds
     life = max(application.lifetime_seconds - application.start_cost_seconds, 0.0)
+    work = application.work_seconds * _work_factors(runs, sd=application.work_sd)
     if application.packages is None:
-        return _divisible(application.work_seconds, ready, speeds, life)
-    return _in_packages(application, ready, np.broadcast_to(speeds, ready.shape), life)
+        return _divisible(work, ready, speeds, life)
+    return _in_packages(work, application.packages, ready, np.broadcast_to(speeds, ready.shape), life)
 
 
 def run_count(pilots: int) -> int:
@@ -123,7 +127,14 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return found ^ (found >> np.uint64(31))
 
 
-def _divisible(work: float, ready: Floats, speeds: Floats, life: float) -> Floats:
+def _work_factors(runs: int, *, sd: float) -> Floats:
+    """Factors on the work of each run: log-normal with median 1."""
+    normal = NormalDist()
+    drawn = np.array([normal.inv_cdf(float(each)) for each in uniforms(runs, 1, stream=4)[:, 0]])
+    return np.exp(sd * drawn)
+
+
+def _divisible(work: Floats, ready: Floats, speeds: Floats, life: float) -> Floats:
     def done(at: Floats) -> Floats:
         spent = np.clip(at[:, None] - ready, 0.0, life)
         found: Floats = (spent * speeds).sum(axis=1)
@@ -132,22 +143,22 @@ def _divisible(work: float, ready: Floats, speeds: Floats, life: float) -> Float
     return _first_time(done, ready, work, slowest=float(np.min(speeds)))
 
 
-def _in_packages(application: Application, ready: Floats, speeds: Floats, life: float) -> Floats:
-    assert application.packages is not None
-    each = application.work_seconds / application.packages / speeds
+def _in_packages(work: Floats, packages: int, ready: Floats, speeds: Floats, life: float) -> Floats:
+    each = work[:, None] / packages / speeds
     # A pilot takes no package that it could not finish.
     most = np.floor(life / each + 1e-9)
 
     def taken(at: Floats) -> Floats:
         return np.clip(np.floor((at[:, None] - ready) / each + 1e-9) + 1.0, 0.0, most)
 
-    last = _first_time(lambda at: taken(at).sum(axis=1), ready, application.packages, slowest=float(1.0 / each.max()))
+    every = np.full(len(ready), float(packages))
+    last = _first_time(lambda at: taken(at).sum(axis=1), ready, every, slowest=float(1.0 / each.max()))
     ends = np.where(np.isfinite(ready), ready, 0.0) + taken(np.where(np.isfinite(last), last, 0.0)) * each
     busy = taken(np.where(np.isfinite(last), last, 0.0)) > 0.0
     return np.where(np.isfinite(last), np.where(busy, ends, 0.0).max(axis=1), np.inf)
 
 
-def _first_time(done: Callable[[Floats], Floats], ready: Floats, wanted: float, *, slowest: float) -> Floats:
+def _first_time(done: Callable[[Floats], Floats], ready: Floats, wanted: Floats, *, slowest: float) -> Floats:
     """The first times at which as much is done as is wanted; infinite where it never is."""
     first = ready.min(axis=1)
     high = np.where(np.isfinite(first), first, 0.0) + wanted / slowest + 1.0

@@ -333,7 +333,7 @@ def test_work_that_outlives_the_pilots_never_ends() -> None:
     assert "never" in text(*words)
 
 
-@pytest.mark.parametrize("option", ["--packages", "--start-cost", "--speeds", "--lifetime"])
+@pytest.mark.parametrize("option", ["--packages", "--start-cost", "--speeds", "--work-sd", "--lifetime"])
 def test_what_the_paper_does_not_know_is_refused_in_its_model(option: str) -> None:
     said = refused("forecast", "makespan", "--latencies", "mixed.csv", "--work", "5", "-n", "2", option, "5")
     assert f"the paper's model knows no {option}" in said

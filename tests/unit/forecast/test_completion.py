@@ -26,9 +26,15 @@ def application(
     start_cost: float = 0.0,
     speeds: tuple[float, ...] = (1.0,),
     lifetime: float = np.inf,
+    work_sd: float = 0.0,
 ) -> Application:
     return Application(
-        work_seconds=work, packages=packages, start_cost_seconds=start_cost, speeds=speeds, lifetime_seconds=lifetime
+        work_seconds=work,
+        work_sd=work_sd,
+        packages=packages,
+        start_cost_seconds=start_cost,
+        speeds=speeds,
+        lifetime_seconds=lifetime,
     )
 
 
@@ -127,6 +133,14 @@ def test_days_that_may_differ_widen_the_interval() -> None:
     wide = makespan_distribution(application(39_600.0), unconditioned(latency, 50, USUAL_DRIFT))
     assert wide.high_seconds - wide.low_seconds > 2 * (narrow.high_seconds - narrow.low_seconds)
     assert wide.mean_seconds == pytest.approx(narrow.mean_seconds, rel=0.03)
+
+
+def test_work_that_varies_from_run_to_run_widens_the_interval_and_keeps_its_median() -> None:
+    found = makespans(application(10_000.0, work_sd=0.3), np.zeros((1001, 10)))
+    assert np.median(found) == pytest.approx(1000.0)
+    assert np.log(found).std() == pytest.approx(0.3, rel=0.02)
+    packages = makespans(application(10_000.0, packages=10, work_sd=0.3), np.zeros((1001, 10)))
+    assert packages == pytest.approx(found)
 
 
 def test_what_has_started_counts_from_its_start() -> None:

@@ -20,6 +20,7 @@ from pilotage.model.errors import PilotageError
 
 __all__ = [
     "Application",
+    "Model",
     "Observation",
     "fit_runs",
     "forecast_makespan",

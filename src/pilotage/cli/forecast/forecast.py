@@ -14,8 +14,7 @@ from pilotage.cli.shared.output import duration, emit, plural, say_to_reader, ta
 from pilotage.cli.shared.server import json_option
 
 if TYPE_CHECKING:
-    from pilotage.app.forecasts.answers import Observation
-    from pilotage.app.forecasts.source import Model
+    from pilotage.app.forecasts.answers import Model, Observation
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -209,6 +208,12 @@ def pilots(
     help="full: speeds of hosts, each as likely; the work is for a host of 1.",
 )
 @click.option(
+    "--work-sd",
+    type=number(most=10.0, above_zero=False),
+    metavar="SD",
+    help="full: how much the work varies from run to run, as standard deviation of its logarithm.",
+)
+@click.option(
     "--lifetime",
     type=number(most=SECONDS_MAX, above_zero=True),
     metavar="SECONDS",
@@ -224,6 +229,7 @@ def makespan(
     packages: int | None,
     start_cost: float | None,
     speeds: tuple[float, ...] | None,
+    work_sd: float | None,
     lifetime: float | None,
     now: float | None,
     observed: str | None,
@@ -232,7 +238,13 @@ def makespan(
     as_json: bool,
 ) -> None:
     """Forecast how long work takes with some numbers of pilots, and what more pilots could reach at best."""
-    only_full = {"--packages": packages, "--start-cost": start_cost, "--speeds": speeds, "--lifetime": lifetime}
+    only_full = {
+        "--packages": packages,
+        "--start-cost": start_cost,
+        "--speeds": speeds,
+        "--work-sd": work_sd,
+        "--lifetime": lifetime,
+    }
     if model == "paper" and (given := [name for name, value in only_full.items() if value is not None]):
         raise click.UsageError(f"the paper's model knows no {given[0]}: say --model full")
     import_numpy_quickly()
@@ -240,6 +252,7 @@ def makespan(
 
     application = Application(
         work_seconds=work,
+        work_sd=work_sd or 0.0,
         packages=packages,
         start_cost_seconds=start_cost or 0.0,
         speeds=speeds or (1.0,),

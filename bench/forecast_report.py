@@ -1,0 +1,297 @@
+"""How good forecasts are on real pilots: the AIMES experiments on the Open Science Grid, the paper's model beside ours.
+
+Run with `python -m bench.forecast_report`, where PILOTAGE_REFERENCE_DATA says where the data is; `--write` puts the
+tables into docs/explanation/forecast.md. Nothing here is measured by a clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.forecast.available import expected_available, sd_available
+from pilotage.forecast.completion import Application, makespan_distribution, starts_of
+from pilotage.forecast.conditioning import (
+    USUAL_DRIFT,
+    ConditionedPilots,
+    ObservedPilots,
+    Today,
+    learn_today,
+    possible_days,
+)
+from pilotage.forecast.fit import MeasuredRun, fit_work
+from pilotage.forecast.latency import LatencyDistribution, empirical_latency
+from pilotage.forecast.makespan import expected_makespan
+from pilotage.forecast.steps import StepFunction
+
+Floats = NDArray[np.float64]
+
+NOW_SECONDS = 300.0
+TIMES = np.arange(0.0, 1801.0, 10.0)
+LATER = TIMES[TIMES >= NOW_SECONDS]
+MAKESPAN_MAX_SECONDS = 86_400.0  # one session of exp8 gives the time since 1970 instead
+RUNS_MAX = 251
+ROUNDS = 200
+MINUS = "\N{MINUS SIGN}"
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "forecast.md"
+BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """One run: its experiment, pilots, packages and time to completion; the starts of its pilots, where they are known.
+
+    `pilots_table` is the name of its experiment among those whose pilots are known one by one, or empty.
+    """
+
+    experiment: str
+    pilots_table: str
+    pilots: int
+    packages: int
+    makespan_seconds: float
+    started: int
+    last_start_seconds: float
+    starts_seconds: Floats | None
+
+
+def sessions_in(folder: Path) -> tuple[list[Session], dict[str, list[Floats]]]:
+    """All sessions with a time to completion, and the starts of every session of osg1 and osg2."""
+    starts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in _rows(folder / "aimes_osg_pilots.csv"):
+        active = float(row["t_active"]) if row["t_active"] else np.inf
+        starts[row["experiment"]][row["session"]].append(active)
+    known = {name: np.array(each) for sessions in starts.values() for name, each in sessions.items()}
+    tables = {name: table for table, sessions in starts.items() for name in sessions}
+    found = []
+    for row in _rows(folder / "aimes_osg_sessions.csv"):
+        if float(row["TTC"]) > MAKESPAN_MAX_SECONDS:
+            continue
+        waits = ("P_PMGR_QUEUING", "P_PMGR_SCHEDULING", "P_LRMS_SUBMITTING", "P_LRMS_QUEUING")
+        found.append(
+            Session(
+                experiment="exp1+2" if row["experiment"] in ("exp1", "exp2") else row["experiment"],
+                pilots_table=tables.get(row["sid"], ""),
+                pilots=int(row["npilot"]),
+                packages=int(row["nunit"]),
+                makespan_seconds=float(row["TTC"]),
+                started=int(row["npilot_active"]),
+                last_start_seconds=sum(float(row[wait] or 0.0) for wait in waits),
+                starts_seconds=known.get(row["sid"]),
+            )
+        )
+    return found, {name: [np.array(each) for each in sessions.values()] for name, sessions in starts.items()}
+
+
+def _rows(file: Path) -> Iterator[dict[str, str]]:
+    with file.open(newline="") as lines:
+        yield from csv.DictReader(lines)
+
+
+def latency_of(sessions: Sequence[Session]) -> LatencyDistribution:
+    """The latency of sessions of which some tell every start, and others how many started and when the last one did.
+
+    The starts before a last one are somewhere before it: they are spread over the times that are known, again and again
+    until nothing changes (the self-consistent estimate of Turnbull).
+    """
+    exact: list[float] = []
+    before: list[tuple[float, int]] = []
+    faults = 0
+    for session in sessions:
+        if session.starts_seconds is not None:
+            exact += [each for each in session.starts_seconds if np.isfinite(each)]
+            faults += int(np.isinf(session.starts_seconds).sum())
+        elif session.started:
+            exact.append(session.last_start_seconds)
+            before.append((session.last_start_seconds, session.started - 1))
+            faults += session.pilots - session.started
+    times = np.sort(np.array(exact))
+    masses = np.ones(len(times))
+    for _ in range(ROUNDS if before else 0):
+        spread = np.ones(len(times))
+        for until, count in before:
+            inside = np.where(times <= until, masses, 0.0)
+            spread += count * inside / inside.sum()
+        masses = spread
+    total = float(masses.sum()) + faults
+    return LatencyDistribution(StepFunction(times, np.cumsum(masses) / total), observations=round(total))
+
+
+def package_seconds(latency: LatencyDistribution, sessions: Sequence[Session]) -> float:
+    """The work of one package by least squares over makespans, as the paper fits the total work."""
+    runs = [
+        MeasuredRun(latency.started.scaled(each.pilots / each.packages), each.makespan_seconds) for each in sessions
+    ]
+    return fit_work(runs).work_seconds
+
+
+def paper_makespan(latency: LatencyDistribution, session: Session, seconds: float) -> float:
+    """E_M(n) of a session (eq. 3)."""
+    return float(expected_makespan(latency, work_seconds=seconds * session.packages, pilots=session.pilots))
+
+
+class Full:
+    """Our forecast of a session's makespan: possible runs on possible days, or on today given what has started."""
+
+    def __init__(self, latency: LatencyDistribution, *, is_conditioned: bool) -> None:
+        """Take the history, and whether what has started counts."""
+        self._latency = latency
+        self._is_conditioned = is_conditioned
+        self._starts: dict[int, Floats] = {}
+        self._work_sd = 0.0
+
+    def interval(self, session: Session, seconds: float) -> tuple[float, float, float]:
+        """The lower end, the median and the upper end."""
+        application = Application(
+            work_seconds=seconds * session.packages,
+            packages=session.packages,
+            start_cost_seconds=0.0,
+            speeds=(1.0,),
+            work_sd=self._work_sd,
+            lifetime_seconds=np.inf,
+        )
+        found = makespan_distribution(application, self._possible_starts(session))
+        return found.low_seconds, found.median_seconds, found.high_seconds
+
+    def learn_spread(self, sessions: Sequence[Session], seconds: float) -> None:
+        """Learn from earlier sessions how much the work varies from run to run."""
+        ratios = np.array([each.makespan_seconds / self.interval(each, seconds)[1] for each in sessions])
+        self._work_sd = float(np.sqrt((np.log(ratios) ** 2).mean()))
+
+    def _possible_starts(self, session: Session) -> Floats:
+        if self._is_conditioned:
+            observed = observed_at(session.starts_seconds)
+            today = learn_today(self._latency, observed, drift=USUAL_DRIFT)
+            return _thinned(today, observed, session.pilots)
+        if session.pilots not in self._starts:
+            nothing = ObservedPilots(-1.0, np.zeros(session.pilots), np.full(session.pilots, np.inf))
+            today = possible_days(self._latency, drift=USUAL_DRIFT)
+            self._starts[session.pilots] = _thinned(today, nothing, session.pilots)
+        return self._starts[session.pilots]
+
+
+def _thinned(today: Today, observed: ObservedPilots, pilots: int) -> Floats:
+    starts = starts_of(
+        today,
+        pilots=pilots,
+        queued_since_seconds=observed.queued_submitted_seconds,
+        now_seconds=observed.now_seconds,
+        started_seconds=observed.starts_seconds,
+    )
+    return starts[:: max(1, len(starts) // RUNS_MAX)]
+
+
+def observed_at(starts: Floats | None) -> ObservedPilots:
+    """What is known of a session at 300 s."""
+    assert starts is not None
+    return ObservedPilots(NOW_SECONDS, np.zeros(len(starts)), np.where(starts <= NOW_SECONDS, starts, np.inf))
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def pilots_tables(starts: dict[str, list[Floats]]) -> Iterator[str]:
+    """The error on N(t), before anything has started and given what has by 300 s; and the shares inside three sd."""
+    yield f"**Available pilots**, mean of |forecast {MINUS} measured| / n over times and sessions\n\n"
+    yield "| history → test | from 0 s: paper | floor | from 300 s: paper | floor | ours | to beat |"
+    yield " inside 3 sd: paper | ours |\n|---|---|---|---|---|---|---|---|---|\n"
+    for history, test in (("osg1", "osg2"), ("osg2", "osg1")):
+        latency, own = (empirical_latency(np.concatenate(starts[name])) for name in (history, test))
+        whole, floor = (_error(starts[test], each, TIMES) for each in (latency, own))
+        later, later_floor = (_error(starts[test], each, LATER) for each in (latency, own))
+        ours, inside, paper_inside = [], [], []
+        for each in starts[test]:
+            observed = observed_at(each)
+            found = ConditionedPilots(observed, learn_today(latency, observed, drift=USUAL_DRIFT))
+            apart = np.abs(found.mean(LATER) - _available(each, LATER))
+            ours.append(apart.mean() / len(each))
+            inside.append((apart <= 3.0 * found.sd(LATER) + 1e-9).mean())
+            plain = np.abs(expected_available(latency, pilots=len(each), at_seconds=LATER) - _available(each, LATER))
+            sd = sd_available(latency, pilots=len(each), at_seconds=LATER)
+            paper_inside.append((plain <= 3.0 * sd + 1e-9).mean())
+        beat = later - (later - later_floor) / 3.0
+        yield f"| {history} → {test} | {whole:.3f} | {floor:.3f} | {later:.3f} | {later_floor:.3f} | {np.mean(ours):.3f} | {beat:.3f} |"
+        yield f" {100 * np.mean(paper_inside):.0f} % | {100 * np.mean(inside):.0f} % |\n"
+    yield "\n"
+
+
+def _error(sessions: Sequence[Floats], latency: LatencyDistribution, at: Floats) -> float:
+    errors = [
+        np.abs(expected_available(latency, pilots=len(each), at_seconds=at) - _available(each, at)).mean() / len(each)
+        for each in sessions
+    ]
+    return float(np.mean(errors))
+
+
+def _available(starts: Floats, at: Floats) -> Floats:
+    return np.searchsorted(np.sort(starts), at, side="right").astype(np.float64)
+
+
+def makespan_tables(sessions: Sequence[Session]) -> Iterator[str]:
+    """The error on the time to completion, one experiment left out at a time, and the coverage of our intervals."""
+    yield f"**Time to completion**, mean of |forecast {MINUS} measured| / measured; the history is all other experiments\n\n"
+    yield "| test | sessions | paper | floor | ours | inside our nine of ten |\n|---|---|---|---|---|---|\n"
+    rows = []
+    for name in sorted({each.experiment for each in sessions}):
+        test = [each for each in sessions if each.experiment == name]
+        train = [each for each in sessions if each.experiment != name]
+        rows.append(_compared(test, train, is_conditioned=False))
+        yield _row(name, len(test), rows[-1])
+    yield _row("mean", len(sessions), tuple(float(np.mean(column)) for column in zip(*rows, strict=True)))
+    yield "\n**Time to completion at 300 s**, given what has started; the history is the other experiment alone\n\n"
+    yield "| test | sessions | paper | floor | ours | inside our nine of ten |\n|---|---|---|---|---|---|\n"
+    for history, test in (("osg1", "osg2"), ("osg2", "osg1")):
+        halves = ([each for each in sessions if each.pilots_table == name] for name in (test, history))
+        tested, train = halves
+        yield _row(f"{history} → {test}", len(tested), _compared(tested, train, is_conditioned=True))
+
+
+def _compared(
+    test: Sequence[Session], train: Sequence[Session], *, is_conditioned: bool
+) -> tuple[float, float, float, float]:
+    """The errors of the paper's model, of the same fitted on the test itself, of ours, and the coverage of ours."""
+    latency, own = latency_of(train), latency_of(test)
+    fitted, own_fitted = package_seconds(latency, train), package_seconds(own, test)
+    full = Full(latency, is_conditioned=is_conditioned)
+    full.learn_spread(train, fitted)
+    paper, floor, ours, inside = [], [], [], []
+    for each in test:
+        measured = each.makespan_seconds
+        paper.append(abs(paper_makespan(latency, each, fitted) - measured) / measured)
+        floor.append(abs(paper_makespan(own, each, own_fitted) - measured) / measured)
+        low, median, high = full.interval(each, fitted)
+        ours.append(abs(median - measured) / measured)
+        inside.append(low <= measured <= high)
+    return float(np.mean(paper)), float(np.mean(floor)), float(np.mean(ours)), float(np.mean(inside))
+
+
+def _row(name: str, count: int, figures: tuple[float, ...]) -> str:
+    paper, floor, ours, inside = figures
+    return f"| {name} | {count} | {paper:.2f} | {floor:.2f} | {ours:.2f} | {100 * inside:.0f} % |\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the tables, and write them into the page where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="put the tables into the docs")
+    asked = parser.parse_args(arguments)
+    if "PILOTAGE_REFERENCE_DATA" not in os.environ:
+        raise SystemExit("PILOTAGE_REFERENCE_DATA does not say where the data is")
+    sessions, starts = sessions_in(Path(os.environ["PILOTAGE_REFERENCE_DATA"]) / "pilots")
+    text = "".join([*pilots_tables(starts), *makespan_tables(sessions)])
+    print(text)
+    if asked.write:
+        before, begin, rest = PAGE.read_text().partition(BEGIN)
+        _, end, after = rest.partition(END)
+        PAGE.write_text(before + begin + text + end + after)
+
+
+if __name__ == "__main__":
+    main()
