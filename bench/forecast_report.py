@@ -204,16 +204,16 @@ def pilots_tables(starts: dict[str, list[Floats]]) -> Iterator[str]:
     yield " inside 3 sd: paper | ours |\n|---|---|---|---|---|---|---|---|---|\n"
     for history, test in (("osg1", "osg2"), ("osg2", "osg1")):
         latency, own = (empirical_latency(np.concatenate(starts[name])) for name in (history, test))
-        whole, floor = (_error(starts[test], each, TIMES) for each in (latency, own))
-        later, later_floor = (_error(starts[test], each, LATER) for each in (latency, own))
+        whole, floor = (pilots_error(starts[test], each, TIMES) for each in (latency, own))
+        later, later_floor = (pilots_error(starts[test], each, LATER) for each in (latency, own))
         ours, inside, paper_inside = [], [], []
         for each in starts[test]:
             observed = observed_at(each)
             found = ConditionedPilots(observed, learn_today(latency, observed, drift=USUAL_DRIFT))
-            apart = np.abs(found.mean(LATER) - _available(each, LATER))
+            apart = np.abs(found.mean(LATER) - available_at(each, LATER))
             ours.append(apart.mean() / len(each))
             inside.append((apart <= 3.0 * found.sd(LATER) + 1e-9).mean())
-            plain = np.abs(expected_available(latency, pilots=len(each), at_seconds=LATER) - _available(each, LATER))
+            plain = np.abs(expected_available(latency, pilots=len(each), at_seconds=LATER) - available_at(each, LATER))
             sd = sd_available(latency, pilots=len(each), at_seconds=LATER)
             paper_inside.append((plain <= 3.0 * sd + 1e-9).mean())
         beat = later - (later - later_floor) / 3.0
@@ -222,15 +222,17 @@ def pilots_tables(starts: dict[str, list[Floats]]) -> Iterator[str]:
     yield "\n"
 
 
-def _error(sessions: Sequence[Floats], latency: LatencyDistribution, at: Floats) -> float:
+def pilots_error(sessions: Sequence[Floats], latency: LatencyDistribution, at: Floats) -> float:
+    """The error of the paper's model on N(t), as the mean over sessions."""
     errors = [
-        np.abs(expected_available(latency, pilots=len(each), at_seconds=at) - _available(each, at)).mean() / len(each)
+        np.abs(expected_available(latency, pilots=len(each), at_seconds=at) - available_at(each, at)).mean() / len(each)
         for each in sessions
     ]
     return float(np.mean(errors))
 
 
-def _available(starts: Floats, at: Floats) -> Floats:
+def available_at(starts: Floats, at: Floats) -> Floats:
+    """How many pilots had started at some times."""
     return np.searchsorted(np.sort(starts), at, side="right").astype(np.float64)
 
 
@@ -242,18 +244,17 @@ def makespan_tables(sessions: Sequence[Session]) -> Iterator[str]:
     for name in sorted({each.experiment for each in sessions}):
         test = [each for each in sessions if each.experiment == name]
         train = [each for each in sessions if each.experiment != name]
-        rows.append(_compared(test, train, is_conditioned=False))
+        rows.append(compared(test, train, is_conditioned=False))
         yield _row(name, len(test), rows[-1])
     yield _row("mean", len(sessions), tuple(float(np.mean(column)) for column in zip(*rows, strict=True)))
     yield "\n**Time to completion at 300 s**, given what has started; the history is the other experiment alone\n\n"
     yield "| test | sessions | paper | floor | ours | inside our nine of ten |\n|---|---|---|---|---|---|\n"
-    for history, test in (("osg1", "osg2"), ("osg2", "osg1")):
-        halves = ([each for each in sessions if each.pilots_table == name] for name in (test, history))
-        tested, train = halves
-        yield _row(f"{history} → {test}", len(tested), _compared(tested, train, is_conditioned=True))
+    for history, tested in (("osg1", "osg2"), ("osg2", "osg1")):
+        train, test = ([each for each in sessions if each.pilots_table == table] for table in (history, tested))
+        yield _row(f"{history} → {tested}", len(test), compared(test, train, is_conditioned=True))
 
 
-def _compared(
+def compared(
     test: Sequence[Session], train: Sequence[Session], *, is_conditioned: bool
 ) -> tuple[float, float, float, float]:
     """The errors of the paper's model, of the same fitted on the test itself, of ours, and the coverage of ours."""

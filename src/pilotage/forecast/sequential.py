@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ LIMIT_TOLERANCE_SECONDS = 1.0
 
 _STEP_SECONDS = 1.0 / 16.0  # of the time grid on which submission times are added up, where so many points suffice
 _POINTS_MIN, _POINTS_MAX = 1 << 14, 1 << 19
-_RANK_POINTS = 1 << 13  # where every rank has a distribution of its own
-_RANKS_AT_ONCE = 256
+_RANK_POINTS = 1 << 15  # where every rank has a distribution of its own
+_EXACT_RANKS = 256  # the sum of more submissions is as good as normal, but for its skewness
+_QUANTILES = 101
 _DAMPING = 20.0  # the exponent by which what would wrap around the grid is damped
 
 
@@ -64,7 +66,9 @@ class SequentialSubmission:
 
         The convolution powers of f_S are summed as a geometric series in the frequency domain.
         """
-        horizon = self.whole_horizon_seconds(pilots) if horizon_seconds is None else horizon_seconds
+        whole = self.whole_horizon_seconds(pilots)
+        is_whole = horizon_seconds is None or horizon_seconds >= whole
+        horizon = whole if horizon_seconds is None else min(horizon_seconds, whole)
         points = 1 << int(2.0 * horizon / _STEP_SECONDS).bit_length()
         grid = _Grid(horizon, points=min(max(points, _POINTS_MIN), _POINTS_MAX))
         one = self._submission_spectrum(grid)
@@ -73,26 +77,39 @@ class SequentialSubmission:
         series = np.where(near, pilots, one * (1.0 - one**pilots) / np.where(near, 1.0, left))
         times, values = grid.cumulative(series * self._rest_spectrum(grid) / pilots)
         ratio = 1.0 - self.rest.fault_ratio
-        if horizon_seconds is None:
+        if is_whole:
             values = np.minimum(values * (ratio / values[-1]), ratio)
-        started = StepFunction(times, np.minimum(values, ratio), np.inf if horizon_seconds is None else horizon)
+        started = StepFunction(times, np.minimum(values, ratio), np.inf if is_whole else horizon)
         return LatencyDistribution(started, self.rest.observations)
 
     def rank_probabilities(self, *, pilots: int, at_seconds: ArrayLike) -> Floats:
         """The probability of each rank to have started by some times, as rows of ranks (pilot-job-model, section 2.5)."""
         at = np.atleast_1d(np.asarray(at_seconds, dtype=np.float64))
-        grid = _Grid(max(float(at.max()), 1e-6), points=_RANK_POINTS)
+        found = self._first_ranks(min(pilots, _EXACT_RANKS), at)
+        if pilots > _EXACT_RANKS:
+            later = np.arange(_EXACT_RANKS + 1.0, pilots + 1.0)
+            found = np.concatenate([found, self._later_ranks(later, at)])
+        return np.clip(found, 0.0, 1.0 - self.rest.fault_ratio)
+
+    def _first_ranks(self, pilots: int, at: Floats) -> Floats:
+        """By convolution."""
+        horizon = min(max(float(at.max()), 1e-6), self.whole_horizon_seconds(pilots))
+        grid = _Grid(horizon, points=_RANK_POINTS)
         one = self._submission_spectrum(grid)
-        powers = np.cumprod(np.broadcast_to(one, (min(_RANKS_AT_ONCE, pilots), len(one))), axis=0)
-        lead = self._rest_spectrum(grid)
-        rows = []
-        for first in range(0, pilots, _RANKS_AT_ONCE):
-            times, values = grid.cumulative(powers[: pilots - first] * lead)
-            lead = lead * powers[-1]
-            found = np.searchsorted(times, at, side="right") - 1
-            rows.append(np.where(found < 0, 0.0, values[:, found]))
-        ranks: Floats = np.concatenate(rows)
-        return np.clip(ranks, 0.0, 1.0 - self.rest.fault_ratio)
+        powers = np.cumprod(np.broadcast_to(one, (pilots, len(one))), axis=0)
+        times, values = grid.cumulative(powers * self._rest_spectrum(grid))
+        found = np.searchsorted(times, np.minimum(at, horizon), side="right") - 1
+        return np.where(found < 0, 0.0, values[:, found])
+
+    def _later_ranks(self, ranks: Floats, at: Floats) -> Floats:
+        """By the central limit theorem, corrected for skewness (Cornish and Fisher)."""
+        mean, sd = self.mean_submission_seconds, float(self.submissions_seconds.std())
+        skewness = float(((self.submissions_seconds - mean) ** 3).mean()) / sd**3 if sd > 0.0 else 0.0
+        normal = NormalDist()
+        drawn = np.array([normal.inv_cdf((each + 0.5) / _QUANTILES) for each in range(_QUANTILES)])
+        shares = drawn + skewness / 6.0 / np.sqrt(ranks)[:, None] * (drawn**2 - 1.0)
+        submitted = ranks[:, None] * mean + np.sqrt(ranks)[:, None] * sd * shares
+        return np.stack([self.rest.at(time * (1.0 + 1e-12) - submitted).mean(axis=1) for time in at], axis=1)
 
     def expected_makespan(self, *, work_seconds: float, pilots: int) -> float:
         """E_M(n) with F_L of eq. 5 (pilot-job-model, eq. 3 and 5)."""

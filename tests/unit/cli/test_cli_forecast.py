@@ -181,6 +181,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_line(tmp_path: Path) -> N
         ("-n", "1000001", "--work", "3"),
         ("-n", "5,", "--work", "3"),
         ("-n", "20000", "--work", "3", "--sequential"),
+        ("-n", "200000", "--work", "3", "--model", "full"),
     ],
 )
 def test_bad_numbers_are_refused(words: tuple[str, ...]) -> None:

@@ -72,6 +72,21 @@ def test_ranks_average_to_the_distribution_of_all_and_vary_less_than_equal_pilot
     assert (np.diff(ranks, axis=0) <= 1e-9).all()
 
 
+def test_many_ranks_average_to_the_distribution_of_all() -> None:
+    found = submission()
+    at = np.array([500.0, 5000.0, 30_000.0, 1e9])
+    ranks = found.rank_probabilities(pilots=10_000, at_seconds=at)
+    assert ranks.shape == (10_000, 4)
+    assert ranks.mean(axis=0) == pytest.approx(found.latency(pilots=10_000, horizon_seconds=1e9).at(at), abs=1e-3)
+    assert (np.diff(ranks, axis=0) <= 1e-3).all()
+
+
+def test_a_far_horizon_costs_no_accuracy_nearby() -> None:
+    found = submission()
+    near = found.latency(pilots=50, horizon_seconds=400.0).at(300.0)
+    assert found.latency(pilots=50, horizon_seconds=1e9).at(300.0) == pytest.approx(near, abs=1e-3)
+
+
 def test_the_makespan_falls_to_its_limit_and_the_smallest_number_near_it_is_found() -> None:
     found = submission()
     limit, pilots = found.makespan_limit(work_seconds=39_600.0)

@@ -111,6 +111,10 @@ class ScoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
     observations: int
 
 
+POSSIBLE_RUNS_PILOTS_MAX = 100_000
+"""More pilots than possible runs, or possible days, are followed for."""
+
+
 class Observation(NamedTuple):
     """The file of today's pilots, and the time up to which it counts."""
 
@@ -160,7 +164,17 @@ def forecast_pilots(
     )
 
 
+def _refuse_too_many(pilots: int) -> None:
+    if pilots > POSSIBLE_RUNS_PILOTS_MAX:
+        raise PilotageError(
+            "too many pilots for the full model, or for a forecast from what has started",
+            expected=f"at most {POSSIBLE_RUNS_PILOTS_MAX:,}",
+            got=f"{pilots:,}",
+        )
+
+
 def _conditioned(source: Source, observation: Observation, *, pilots: int) -> ConditionedPilots:
+    _refuse_too_many(pilots)
     seen = read_observed(observation.file, now_seconds=observation.now_seconds)
     today = learn_today(source.single, seen, drift=USUAL_DRIFT)
     return ConditionedPilots(source.observed(seen, pilots=pilots), today)
@@ -206,6 +220,7 @@ def _paper_point(
 def _full_point(
     source: Source, application: Application, observation: Observation | None, *, pilots: int
 ) -> MakespanPoint:
+    _refuse_too_many(pilots)
     if observation is not None:
         conditioned = _conditioned(source, observation, pilots=pilots)
         seen, today = conditioned.observed, conditioned.today
