@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pty
 import subprocess
@@ -12,6 +13,10 @@ from typing import Any
 import pytest
 
 import pilotage
+from pilotage.app.jobs.submit import RunSettings, document_source, submission
+from pilotage.app.service.session import running_service
+from pilotage.client.jobs import Jobs
+from pilotage.model.answers import CleanRequest
 from tests.kit.real_runs import PROGRAM, SECONDS_MAX, Place, end_all, place_in, wait_until
 
 SWEEP = """\
@@ -166,6 +171,56 @@ def test_what_a_run_in_flight_reads_stays_until_it_is_over(place: Place, service
     (place.folder / "reader.yaml").unlink()
     assert place.told("clean", "--yes")["removed"] == ["parts/part-3.txt"]
     assert "read.txt" in files(place)
+
+
+FAILING = """\
+pilotage: 1
+job: failing
+stages:
+  - each: {{n: 1..{count}}}
+    shell: echo part {{n}} > part-{{n}}.txt
+    outputs: ["part-{{n}}.txt"]
+  - each: {{n: 1..{count}}}
+    shell: test {{n}} != 3 -o -e $PILOTAGE_FOLDER/go && cp part-{{n}}.txt out-{{n}}.txt
+    inputs: ["part-{{n}}.txt"]
+    outputs: ["out-{{n}}.txt"]
+    retry: {{attempts_max: 1}}
+"""
+
+
+@pytest.mark.parametrize("service", ["runs", "ended"])
+def test_what_a_failed_package_reads_stays_and_it_can_be_retried(place: Place, service: str) -> None:
+    place.document(FAILING.format(count=3))
+    job = place.told("run", code=1)["job"]
+    place.document(FAILING.format(count=1))
+    if service == "ended":
+        end_all(place.state)
+    told = place.told("clean", "--yes")
+    assert told["removed"] == ["out-2.txt", "part-2.txt"]
+    assert kept(told) == {"part-3.txt": "unfinished-job"}
+    (place.folder / "go").touch()
+    if service == "ended":
+        place.run("serve", "--background", "--port", "0")
+    place.run("retry", job, "--failed")
+    place.run("attach", job)
+    assert (place.folder / "out-3.txt").read_text() == "part 3\n"
+
+
+def test_a_request_by_hand_removes_nothing_that_a_document_beside_uses(place: Place) -> None:
+    ran_and_edited(place)
+    document = place.folder / "pilotage.yaml"
+    shown = pilotage.obsolete_files(document)
+    (place.folder / "kept.yaml").write_text(SWEEP.format(count=3, sum="sum.txt").replace("sweep", "kept"))
+    source = document_source(document)
+    sent = submission(source, source.load(), RunSettings(), keep=lambda data: hashlib.sha256(data).hexdigest())
+    request = CleanRequest(submission=sent, remove={file.name: file.sha256 for file in shown.files})
+    server = running_service(place.folder)
+    assert server is not None
+    with server:
+        done = Jobs(server).clean(request)
+    assert done.removed == ("old/sum.txt", "parts/part-4.txt")
+    assert [(each.name, each.message) for each in done.kept] == [("parts/part-3.txt", "kept.yaml makes or reads it")]
+    assert (place.folder / "parts/part-3.txt").exists()
 
 
 def test_the_files_of_another_document_stay(place: Place) -> None:
