@@ -102,8 +102,8 @@ def test_a_job_whose_last_files_got_no_names_says_so_wherever_it_is_asked(place:
             assert "cannot be published" in place.run("explain", f"{job}/1.1.1").stdout
             assert "this file exists, and pilotage did not make it" in shown
             place.run("serve", "--stop")
-    assert "not under its names" in place.run("explain", f"{job}/1.1.1").stdout
-    assert "not under its names" in place.run("status", job).stdout
+    assert "not published" in place.run("explain", f"{job}/1.1.1").stdout
+    assert "not published" in place.run("status", job).stdout
     place.run("attach", job, code=3)
     (place.folder / "q-2").unlink()
     place.run("release", job)

@@ -72,7 +72,7 @@ def unpublished_at_rest(services: Services, job: JobRow) -> Unpublished | None:
         return None
     package, attempt = next(iter(left.items()))
     return Unpublished(
-        package=package, attempt=attempt, what=f"what {package} made is not under its names", count=len(left)
+        package=package, attempt=attempt, what=f"the outputs of {package} are not published", count=len(left)
     )
 
 
