@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilotage.agent.site.relay import Relaying
+from pilotage.agent.site.relay import Relays
 from pilotage.app.service.credentials import tokens_of
 from pilotage.model.settings.settings import Settings
 from pilotage.service.announcement import find_service
@@ -97,7 +97,7 @@ def test_a_pilot_that_shares_only_a_folder_with_a_relay_delivers_for_its_package
 ) -> None:
     tagging = '#!/bin/sh\n{program} tag "number=$1" || exit 3\nwhile [ ! -e {site}/go ]; do sleep 0.05; done\n'
     with site_of(tmp_path, tagging) as (place, site, url):
-        relaying = Relaying(url)
+        relaying = Relays(url)
         relaying.start(folder=site / "relay")
         try:
             with piloted(site, f"spool:{site / 'relay'}"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.adapters.sites.commands import Caller, Here
+from pilotage.adapters.sites.commands import Caller, LocalCaller
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.resources import Demand
@@ -107,7 +107,7 @@ def test_limits_are_no_errors_and_what_fits_is_taken(tmp_path: Path) -> None:
         cluster = stack.enter_context(SlurmCluster("f", nodes=1, cpus=2, jobs_max=4))
         open_site = stack.enter_context(batch_site(tmp_path, "slurm", lambda: slurm_here(cluster)))
         # Its own command goes on trying for two minutes.
-        site = open_site(Here(environment=cluster.environment(), seconds_max=3.0), array_max=2)
+        site = open_site(LocalCaller(environment=cluster.environment(), seconds_max=3.0), array_max=2)
         taken = list(site.submit_pilots("here-1", count=10))
         assert 1 <= len(taken) < 10
 

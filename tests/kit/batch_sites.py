@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from pilotage.adapters.sites.batch import BatchSettings, BatchSite
-from pilotage.adapters.sites.commands import Caller, Here, Ssh
+from pilotage.adapters.sites.commands import Caller, LocalCaller, Ssh
 from pilotage.adapters.sites.install import site_prefix
 from pilotage.agent.batch import dialects
 from pilotage.model.sites.entry import SiteEntry
@@ -28,11 +28,11 @@ OpenBatch = Callable[..., BatchSite]
 
 
 def slurm_here(cluster: SlurmCluster) -> Caller:
-    return Here(within=cluster.within, environment=cluster.environment())
+    return LocalCaller(within=cluster.within, environment=cluster.environment())
 
 
 def gridengine_here(cell: GridEngine) -> Caller:
-    return Here(within=cell.within, environment=cell.environment())
+    return LocalCaller(within=cell.within, environment=cell.environment())
 
 
 def slurm_over_ssh(cluster: SlurmCluster, server: SshServer, state: Path) -> Caller:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pilotage.adapters.journals.sqlite import schema
-from pilotage.adapters.journals.sqlite.ledger import Recent, SqliteLedger
+from pilotage.adapters.journals.sqlite.ledger import RowCache, SqliteLedger
 from pilotage.book.codec import Checked, Codec
 from pilotage.book.fold.join import Joined, join
 from pilotage.book.rows import rows
@@ -92,8 +92,8 @@ class SqliteBook(Book):
         """Begin with an empty schema."""
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         schema.create(self.connection, indexed=frozenset({"owner", "state", "site", "tag"}))
-        self.recent = Recent(rows_max=3)  # so few that most must be read again
-        super().__init__(SqliteLedger(self.connection, self.recent))
+        self.cache = RowCache(rows_max=3)  # so few that most must be read again
+        super().__init__(SqliteLedger(self.connection, self.cache))
 
     def keep(self, checked: Sequence[Checked], *, received: float = 0.0) -> Joined:
         """Join in one transaction."""

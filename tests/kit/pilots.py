@@ -17,7 +17,7 @@ from pilotage.agent.pilot.fetch import ServerFetch
 from pilotage.agent.pilot.pilot import Pilot, PilotSettings
 from pilotage.agent.pilot.spool import Owner, claim
 from pilotage.agent.processes import started_at
-from pilotage.agent.resources import Room
+from pilotage.agent.resources import Resources
 from pilotage.ports import SeenAtSite, SiteAccess
 from tests.kit.agent_service import WAIT_SECONDS, AgentService
 
@@ -142,7 +142,7 @@ class Flight:
 def flying(service: AgentService, state: Path, **settings: Any) -> Iterator[Flight]:
     """A pilot of a service while the block runs; it ends with it."""
     slots, leaves = settings.pop("slots", 2), settings.pop("leaves", "")
-    settings.setdefault("capacity", Room(100 * slots, 1 << 30, 0, 1 << 30))
+    settings.setdefault("capacity", Resources(100 * slots, 1 << 30, 0, 1 << 30))
     settings.setdefault("server", service.address)
     settings.setdefault("grace_seconds", 5.0)
     flight = Flight(

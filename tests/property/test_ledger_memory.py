@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.book.rows.ledger import Ledger, begun_packages, streams_at_hand
+from pilotage.book.rows.ledger import Ledger, begun_packages, cached_streams
 from pilotage.book.rows.rows import EventRow, JobRow, PilotRow, SiteRow, StageRow, StreamRow, TagRow
 from tests.kit.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.kit.short_lives import START, Teller, batches_of, counted
@@ -18,7 +18,7 @@ from tests.kit.short_lives import START, Teller, batches_of, counted
 PROTOCOL = {name for name in vars(Ledger) if not name.startswith("_")}
 ROWS = (EventRow, JobRow, PilotRow, SiteRow, StageRow, StreamRow, TagRow)
 OFFERED: dict[type[Book], set[str]] = {
-    MemoryBook: {"streams_at_hand", "begun_packages"},
+    MemoryBook: {"cached_streams", "begun_packages"},
     SqliteBook: {"begun_packages"},
 }
 """What these ledgers offer beside the protocol."""
@@ -47,15 +47,15 @@ def kept(book: Book) -> dict[str, Any]:
 
 
 def test_the_protocol_names_nothing_that_only_saves_time() -> None:
-    assert PROTOCOL & {"streams_at_hand", "begun_packages"} == set()
+    assert PROTOCOL & {"cached_streams", "begun_packages"} == set()
     book = bare(MemoryBook)
-    assert (streams_at_hand(book.ledger), begun_packages(book.ledger)) == (None, {})
+    assert (cached_streams(book.ledger), begun_packages(book.ledger)) == (None, {})
 
 
 @pytest.mark.parametrize("make", OFFERED)
 def test_what_a_ledger_remembers_is_used(make: Callable[[], Book]) -> None:
     book = make()
-    assert {name for name in ("streams_at_hand", "begun_packages") if hasattr(book.ledger, name)} == OFFERED[
+    assert {name for name in ("cached_streams", "begun_packages") if hasattr(book.ledger, name)} == OFFERED[
         cast("type[Book]", make)
     ]
     teller = Teller(random.Random(3))
@@ -64,8 +64,8 @@ def test_what_a_ledger_remembers_is_used(make: Callable[[], Book]) -> None:
     book.take([event for event in events if "package" not in event])
     book.take([next(event for event in events if "package" in event)])
     assert len(begun_packages(book.ledger)) == 1
-    at_hand = streams_at_hand(book.ledger)
-    assert at_hand is None if make is SqliteBook else at_hand is not None and at_hand.heard["service"]
+    cached = cached_streams(book.ledger)
+    assert cached is None if make is SqliteBook else cached is not None and cached.heard["service"]
     book.close()
 
 

@@ -32,7 +32,7 @@ def test_a_book_that_remembers_nothing_comes_to_the_same(seed: int, steps: int) 
     chance = random.Random(seed)
     remembering, forgetting = SqliteBook(), SqliteBook()
     for batch in cut(chance, delivered(chance, Scheduler(chance, jobs=2).run(steps).events)):
-        forgetting.recent.clear()
+        forgetting.cache.clear()
         received = START + chance.choice((-100_000.0, 0.0, 0.0, 0.0, 200.0, 200_000.0))  # old slices are forgotten
         assert remembering.take(batch, received=received).receipt == forgetting.take(batch, received=received).receipt
         for kind in KINDS:

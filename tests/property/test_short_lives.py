@@ -109,7 +109,7 @@ def test_a_life_whose_beginning_is_forgotten_goes_the_longer_way() -> None:
     book = SqliteBook()
     book.take([event for event in events if "package" not in event])
     assert short_ones(book.take([begun])) == [(1, "RUNNING", False)]
-    book.recent.clear()  # as when a transaction is undone
+    book.cache.clear()  # as when a transaction is undone
     assert short_ones(book.take(ends)) == []
     assert [facts.state for facts in book.packages().values()] == ["DONE"]
     book.close()

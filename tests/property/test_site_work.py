@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pilotage.agent.batch import Busy, Refused, Unknown, element_key
 from pilotage.agent.batch.submitter import Listed
-from pilotage.agent.silent_pilots import Notice
-from pilotage.agent.site.reconcile import Reports, SiteWork
+from pilotage.agent.silent_pilots import BatchJobNotice
+from pilotage.agent.site.reconcile import Reconciler, Reports
 from pilotage.agent.site.state_folder import FORGET_SECONDS, GONE, SiteRecords
 
 SITE = "lyon"
@@ -86,7 +86,7 @@ class SubmitterOf:
         found.update({key: Listed("", ended=True, reason="vanished") for key in expected if key not in found})
         return found
 
-    def notice(self, unheard: Collection[str]) -> list[Notice]:
+    def notice(self, unheard: Collection[str]) -> list[BatchJobNotice]:
         return []
 
 
@@ -119,7 +119,7 @@ def test_whatever_dies_when_nothing_is_doubled_and_all_comes_to_be_there(
         for _ in range(60):
             # Each turn is another process, which knows what is on disk; the service repeats what it was not told of.
             memory = SiteRecords(Path(folder) / "memory.json")
-            work = SiteWork(memory, settle_seconds=0.0)
+            work = Reconciler(memory, settle_seconds=0.0)
             submitter = SubmitterOf(cluster, fate)
             asked = [key for key in wanted if key not in heard]
             memory.told(hears(asked, expected, [key for key in ending if heard.get(key) != "gone"]))
@@ -148,15 +148,15 @@ def test_what_an_earlier_process_may_have_submitted_is_waited_for_before_it_is_s
     cluster = Cluster()
     memory = SiteRecords(tmp_path / "memory.json")
     memory.told(hears([f"{SITE}-1"], []))
-    work = SiteWork(memory, settle_seconds=1000.0)
+    work = Reconciler(memory, settle_seconds=1000.0)
     with suppress(Killed):
         work.act(SubmitterOf(cluster, ["killed before"]))
     again = SiteRecords(tmp_path / "memory.json")
-    patient = SiteWork(again, settle_seconds=1000.0)
+    patient = Reconciler(again, settle_seconds=1000.0)
     patient.look(SubmitterOf(cluster, []))
     patient.act(SubmitterOf(cluster, []))
     assert cluster.taken == []
-    settled = SiteWork(again, settle_seconds=0.0)
+    settled = Reconciler(again, settle_seconds=0.0)
     settled.look(SubmitterOf(cluster, []))
     settled.act(SubmitterOf(cluster, []))
     assert cluster.taken == [f"{SITE}-1"]
@@ -166,9 +166,9 @@ def test_no_call_asks_for_more_than_a_hundred_pilots_or_cancels_more(tmp_path: P
     memory, submitter = SiteRecords(tmp_path / "memory.json"), SubmitterOf(Cluster(), [])
     keys = [f"{SITE}-{number}" for number in range(1, 251)]
     memory.told(hears(keys, []))
-    SiteWork(memory).act(submitter)
+    Reconciler(memory).act(submitter)
     memory.told(hears([], keys, keys))
-    SiteWork(memory).act(submitter)
+    Reconciler(memory).act(submitter)
     assert submitter.asked == [
         *(("submit", f"{SITE}-1", 100), ("submit", f"{SITE}-101", 100), ("submit", f"{SITE}-201", 50)),
         *(("cancel", f"{SITE}-1", 100), ("cancel", f"{SITE}-101", 100), ("cancel", f"{SITE}-201", 50)),
@@ -179,7 +179,7 @@ def test_what_is_refused_is_told_and_not_tried_again(tmp_path: Path) -> None:
     cluster = Cluster()
     memory = SiteRecords(tmp_path / "memory.json")
     memory.told(hears([f"{SITE}-1", f"{SITE}-2"], []))
-    work = SiteWork(memory)
+    work = Reconciler(memory)
     work.act(SubmitterOf(cluster, ["refused"]))
     work.act(SubmitterOf(cluster, []))
     told = Reports(memory, SITE).due()
@@ -195,7 +195,7 @@ def test_a_full_batch_system_is_asked_again_later_and_says_why(tmp_path: Path) -
     cluster = Cluster()
     memory = SiteRecords(tmp_path / "memory.json")
     memory.told(hears([f"{SITE}-1"], []))
-    work = SiteWork(memory)
+    work = Reconciler(memory)
     work.act(SubmitterOf(cluster, ["busy"]))
     assert "takes no more now: full" in work.message
     work.act(SubmitterOf(cluster, []))
@@ -209,11 +209,11 @@ def test_what_has_ended_is_told_until_the_service_knows(tmp_path: Path) -> None:
     memory = SiteRecords(tmp_path / "memory.json")
     key = f"{SITE}-1"
     memory.told(hears([key], []))
-    SiteWork(memory).act(SubmitterOf(cluster, []))
+    Reconciler(memory).act(SubmitterOf(cluster, []))
     (taken,) = Reports(SiteRecords(tmp_path / "memory.json"), SITE).due()
     assert (taken["report"], taken["seconds"] > 0) == ("submitted", True)
     cluster.ended[key] = cluster.running.pop(key)
-    SiteWork(memory).look(SubmitterOf(cluster, []))
+    Reconciler(memory).look(SubmitterOf(cluster, []))
     for _ in range(2):  # each process says it anew
         again = SiteRecords(tmp_path / "memory.json")
         again.told(hears([], [key]))

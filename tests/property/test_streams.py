@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pilotage.book.rows import streams
 from pilotage.book.rows.rows import StreamRow
-from pilotage.book.rows.streams import Heard
+from pilotage.book.rows.streams import ReceivedNumbers
 
 numbers = st.one_of(st.integers(1, 30), st.integers(1, 2**53 - 1))
 
@@ -28,12 +28,12 @@ def remembered(packed: StreamRow) -> tuple[int, list[list[int]]]:
 def test_a_number_is_new_once_whatever_the_order_and_however_often_the_row_is_stored(
     said: list[int], every: int
 ) -> None:
-    heard, known = Heard(row()), set[int]()
+    heard, known = ReceivedNumbers(row()), set[int]()
     for at, n in enumerate(said):
         assert heard.add(n) == (n not in known)
         known.add(n)
         if every and at % every == 0:
-            heard = Heard(heard.packed())
+            heard = ReceivedNumbers(heard.packed())
     watermark, ranges = remembered(heard.packed())
     assert all(n in known for n in range(1, min(watermark, 100) + 1))
     assert watermark + 1 not in known
@@ -47,14 +47,14 @@ def test_a_number_is_new_once_whatever_the_order_and_however_often_the_row_is_st
 
 @given(st.permutations(range(1, 12)))
 def test_when_every_gap_is_filled_only_the_watermark_is_left(order: list[int]) -> None:
-    heard = Heard(row())
+    heard = ReceivedNumbers(row())
     assert all(heard.add(n) for n in order)
     assert remembered(heard.packed()) == (11, [])
     assert not any(heard.add(n) for n in order)
 
 
 def test_only_what_is_new_makes_a_row_that_must_be_written() -> None:
-    heard = Heard(row(watermark=3, ahead="[[5, 6]]"))
+    heard = ReceivedNumbers(row(watermark=3, ahead="[[5, 6]]"))
     assert not heard.add(2)
     assert not heard.add(6)
     assert heard.changed is False
@@ -65,7 +65,7 @@ def test_only_what_is_new_makes_a_row_that_must_be_written() -> None:
 
 def test_of_a_stream_of_nothing_but_holes_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "RANGES_MAX", 3)
-    heard = Heard(row())
+    heard = ReceivedNumbers(row())
     for n in (3, 5, 7):
         assert heard.add(n)
     assert heard.add(8), "the range grows"

@@ -16,7 +16,7 @@ import pytest
 import pilotage.engine.engine as engine_module
 from pilotage.book.codec import Checked
 from pilotage.book.rows.rows import StreamRow
-from pilotage.book.rows.streams import Heard
+from pilotage.book.rows.streams import ReceivedNumbers
 from pilotage.engine import engine, explain, restore
 from pilotage.engine.decision_log import ENGINE_STREAM, DecisionLog
 from pilotage.engine.decisions import attempts, completion, lost_pilots
@@ -156,7 +156,7 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
     """An end that is told again is one more failure."""
     folded = on_attempts.on_attempt_finished
 
-    class Forgetful(Heard):
+    class Forgetful(ReceivedNumbers):
         def add(self, n: int) -> bool:
             super().add(n)
             return True
@@ -170,7 +170,7 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
             work.fail(again, msgspec.structs.replace(before, attempt=again))
             state.pending.to_judge[job, number] = None
 
-    patch.setattr(core_module, "Heard", Forgetful)
+    patch.setattr(core_module, "ReceivedNumbers", Forgetful)
     graft(patch, exchanges.may_report, whoever_it_is)  # else an end that is told again is noted, and no more
     graft(patch, folded, on_attempt_finished)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pilotage.agent.delivery.courier import Backoff, Courier, Drained
+    from pilotage.agent.delivery.courier import Backoff, Courier, DeliveryResult
     from pilotage.agent.delivery.producer import Producer
     from pilotage.agent.delivery.spool import EventId, Queue, Spool, default_spool
     from pilotage.agent.errors import (
@@ -30,7 +30,7 @@ __all__ = [
     "BadEvent",
     "BadSetting",
     "Courier",
-    "Drained",
+    "DeliveryResult",
     "EventId",
     "EventRefused",
     "NotDelivered",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Backoff", "Courier", "Drained"), "delivery.courier"),
+    **dict.fromkeys(("Backoff", "Courier", "DeliveryResult"), "delivery.courier"),
     **dict.fromkeys(("EventId", "Queue", "Spool", "default_spool"), "delivery.spool"),
     "Producer": "delivery.producer",
 }

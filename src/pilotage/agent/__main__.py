@@ -106,7 +106,7 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 def _settings(chosen: argparse.Namespace) -> PilotSettings:
     from pilotage.agent.allocation import seconds_left
     from pilotage.agent.pilot.pilot import PilotSettings, memory_bytes, usable_folder
-    from pilotage.agent.resources import Room
+    from pilotage.agent.resources import Resources
 
     node = chosen.node or os.uname().nodename
     state = os.path.abspath(chosen.state)
@@ -117,7 +117,7 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
     scratch_folder = usable_folder(chosen.scratch_folder)
     disk = os.statvfs(scratch_folder or state)
     job, package, attempt = chosen.serves.rsplit(":", 2) if chosen.serves else ("", "", "")
-    found = Room(
+    found = Resources(
         cores_hundredths=100 * (chosen.slots or os.cpu_count() or 1),
         memory_bytes=memory_bytes(),
         scratch_bytes=disk.f_bavail * disk.f_frsize,
@@ -135,7 +135,7 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
         scratch_folder=scratch_folder,
         in_batch_job=chosen.shared_state,
         serves={"job": job, "package": package, "attempt": int(attempt)} if chosen.serves else None,
-        capacity=Room._make(getattr(chosen, name) or there for name, there in found._asdict().items()),
+        capacity=Resources._make(getattr(chosen, name) or there for name, there in found._asdict().items()),
         backlog=0 if chosen.serves else chosen.backlog,
         wall_seconds=chosen.wall or seconds_left(),
         idle_seconds=chosen.idle,

@@ -20,7 +20,7 @@ _START_SECONDS_MAX = 10.0  # an agent waits no longer than this before it starts
 _LINE_CHARACTERS_MAX = 300
 
 
-class Called(NamedTuple):
+class CommandResult(NamedTuple):
     """Result of a command; `exit_status` is None if it could not be started or timed out."""
 
     exit_status: int | None
@@ -30,7 +30,7 @@ class Called(NamedTuple):
 
 
 def seconds_left(
-    environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], Called] | None = None
+    environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], CommandResult] | None = None
 ) -> float:
     """Remaining time of our batch job; 0 if it has no limit or the limit is unknown."""
     known = os.environ if environment is None else environment
@@ -44,7 +44,9 @@ def seconds_left(
     return float(seconds(told.stdout)) if told.exit_status == 0 else 0.0
 
 
-def is_over(environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], Called] | None = None) -> bool:
+def is_over(
+    environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], CommandResult] | None = None
+) -> bool:
     """Tell whether our batch job reached its time limit; False if that is unknown."""
     known = os.environ if environment is None else environment
     job = known.get("SLURM_JOB_ID", "")
@@ -56,7 +58,7 @@ def is_over(environment: Mapping[str, str] | None = None, run: Callable[[Sequenc
 
 
 def lost_node(
-    environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], Called] | None = None
+    environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], CommandResult] | None = None
 ) -> str:
     """What is wrong with a node of our batch job, in one line; empty if all nodes answer or none can be asked.
 
@@ -83,7 +85,7 @@ def _asking(nodes: int) -> list[str]:
     return [*words, f"--nodes={nodes}", f"--ntasks={nodes}", "true"]
 
 
-def _run(words: Sequence[str], seconds_max: float = ANSWER_SECONDS) -> Called:
+def _run(words: Sequence[str], seconds_max: float = ANSWER_SECONDS) -> CommandResult:
     try:
         done = subprocess.run(
             list(words),
@@ -93,7 +95,9 @@ def _run(words: Sequence[str], seconds_max: float = ANSWER_SECONDS) -> Called:
             check=False,
         )
     except OSError as error:
-        return Called(None, str(error))
+        return CommandResult(None, str(error))
     except subprocess.TimeoutExpired as slow:
-        return Called(None, (slow.stderr or b"").decode("utf-8", "replace"), in_time=False)
-    return Called(done.returncode, done.stderr.decode("utf-8", "replace"), done.stdout.decode("utf-8", "replace"))
+        return CommandResult(None, (slow.stderr or b"").decode("utf-8", "replace"), in_time=False)
+    return CommandResult(
+        done.returncode, done.stderr.decode("utf-8", "replace"), done.stdout.decode("utf-8", "replace")
+    )

@@ -174,7 +174,7 @@ _HEAD = re.compile(rb'\{"source":"[a-z]+","stream":"[^"]+","n":([0-9]+),"seen":(
 _LINE_MAX = 64 << 20  # no event is that long: a file without a newline for so long is not a spool
 
 
-class Mark(NamedTuple):
+class SegmentOrigin(NamedTuple):
     """Where a segment was written: a copy of its folder lies elsewhere and is recognised by that."""
 
     host: str
@@ -190,7 +190,7 @@ class Header(NamedTuple):
     stream: str
     first: int
     seen: int
-    mark: Mark
+    origin: SegmentOrigin
 
 
 class End(NamedTuple):
@@ -229,7 +229,7 @@ def header_text(header: Header) -> bytes:
     """Encode a header."""
     value: dict[str, Any] = {"spool": "pilotage", "version": VERSION}
     value.update(header._asdict())
-    value["mark"] = header.mark._asdict()
+    value["mark"] = header.origin._asdict()
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -239,8 +239,8 @@ def parse_header(text: bytes) -> Header | None:
     if value is None or value.get("version") != VERSION or not text.startswith(HEADER_START):
         return None
     try:
-        mark = Mark(**value["mark"])
-        return Header(value["source"], value["stream"], value["first"], value["seen"], mark)
+        origin = SegmentOrigin(**value["mark"])
+        return Header(value["source"], value["stream"], value["first"], value["seen"], origin)
     except (KeyError, TypeError):
         return None
 

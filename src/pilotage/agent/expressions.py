@@ -45,7 +45,7 @@ _ALPHABETS = int(re.ASCII | re.LOCALE | re.UNICODE)
 Flags = int
 if TYPE_CHECKING:  # Python 3.8 cannot evaluate these types
     Tests = Callable[[str], Any]
-    Answers = Callable[[str], object]  # its truth tells whether a text matches
+    Matcher = Callable[[str], object]  # its truth tells whether a text matches
 
 
 class UnboundedExpression(ValueError):
@@ -60,7 +60,7 @@ class Expression:
 
     __slots__ = ("fullmatch", "search")
 
-    def __init__(self, *, search: Answers, fullmatch: Answers) -> None:
+    def __init__(self, *, search: Matcher, fullmatch: Matcher) -> None:
         self.search = search
         self.fullmatch = fullmatch
 
@@ -107,15 +107,15 @@ def _ways_of(operation: Any, argument: Any) -> int:
 class _State:
     """A state of the automaton: consumes a character that passes a test, or moves on without one."""
 
-    __slots__ = ("place", "targets", "test")
+    __slots__ = ("anchor", "targets", "test")
 
-    def __init__(self, targets: list[int], *, test: Tests | None = None, place: _Place | None = None) -> None:
+    def __init__(self, targets: list[int], *, test: Tests | None = None, anchor: _Anchor | None = None) -> None:
         self.targets = targets
         self.test = test  # of a character
-        self.place = place  # position where it may move on
+        self.anchor = anchor  # position where it may move on
 
 
-class _Place:
+class _Anchor:
     """An anchor: a `^`, a `$` or a word boundary."""
 
     __slots__ = ("_flags", "_what")
@@ -162,7 +162,7 @@ class _Automaton:
     def __init__(self, tree: Any, flags: Flags) -> None:
         self._states: list[_State] = [_State([])]  # the first is the end
         self._start = self._sequence(tree, 0, flags)
-        self._looks_around = any(state.place is not None for state in self._states)
+        self._looks_around = any(state.anchor is not None for state in self._states)
         self._needed = _needed_text(tree, flags)
         self._nodes: dict[tuple[bool, frozenset[int]], _Node] = {}
         self._answers = 0
@@ -228,7 +228,7 @@ class _Automaton:
             state = self._states[waiting.pop()]
             if state.test is not None:
                 continue
-            if state.place is not None and not state.place.holds(before, after, is_last=is_last):
+            if state.anchor is not None and not state.anchor.holds(before, after, is_last=is_last):
                 continue
             for target in state.targets:
                 if target not in reached:
@@ -263,7 +263,7 @@ class _Automaton:
             least, most, body = argument
             return self._repeat(least, most, body, following, flags)
         if operation is _sre.AT:
-            return self._add(_State([following], place=_Place(argument, flags)))
+            return self._add(_State([following], anchor=_Anchor(argument, flags)))
         return self._add(_State([following], test=_test(operation, argument, flags)))
 
     def _repeat(self, least: int, most: int, body: Any, following: int, flags: Flags) -> int:

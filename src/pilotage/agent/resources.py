@@ -1,4 +1,4 @@
-"""Resources: how much a node offers and how much an attempt takes; each kind is a field of `Room` and a row of `KINDS`.
+"""Resources: how much a node offers and how much an attempt takes; each kind is a field of `Resources` and a row of `KINDS`.
 
 `pilotage.model.resources` is its counterpart in the service.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Room(NamedTuple):
+class Resources(NamedTuple):
     """An amount of each kind, under the names used in messages."""
 
     cores_hundredths: int = 100
@@ -24,7 +24,7 @@ class Room(NamedTuple):
 class Kind(NamedTuple):
     """A kind of resource: its option for a pilot, its variable for an application, its request to a batch system."""
 
-    name: str  # of the field of `Room`
+    name: str  # of the field of `Resources`
     option: str  # on a pilot's command line
     metavar: str
     help: str
@@ -41,55 +41,55 @@ KINDS = (
     Kind("scratch_bytes", "--scratch", "BYTES", "disk to give; 0: what is free", is_asked=False, is_measured=True),
 )
 VARIABLES = tuple(kind.variable for kind in KINDS if kind.variable)
-USUAL_ROOM = Room()
+DEFAULT_RESOURCES = Resources()
 
 
-def room_of(said: Mapping[str, Any]) -> Room:
+def resources_of(said: Mapping[str, Any]) -> Resources:
     """Resources of a demand, from its JSON fields."""
     if not said:
-        return USUAL_ROOM
-    return Room(*map(said.get, Room._fields, USUAL_ROOM))
+        return DEFAULT_RESOURCES
+    return Resources(*map(said.get, Resources._fields, DEFAULT_RESOURCES))
 
 
-def room_of_entry(entry: Mapping[str, Any]) -> Room:
+def resources_of_entry(entry: Mapping[str, Any]) -> Resources:
     """Resources of a pilot at a site, from the JSON of the site's entry; 0 where it does not say."""
-    amounts = {name: int(entry.get(name) or 0) for name in Room._fields[1:]}
-    return Room(100 * int(entry.get("slots") or 1), **amounts)
+    amounts = {name: int(entry.get(name) or 0) for name in Resources._fields[1:]}
+    return Resources(100 * int(entry.get("slots") or 1), **amounts)
 
 
-def fits(room: Room, free: Room) -> bool:
+def fits(resources: Resources, free: Resources) -> bool:
     """Tell whether the free resources suffice for an attempt."""
-    return all(map(le, room, free))
+    return all(map(le, resources, free))
 
 
-def take(free: Room, room: Room) -> Room:
+def take(free: Resources, resources: Resources) -> Resources:
     """Free resources after an attempt has started."""
-    return Room._make(map(sub, free, room))
+    return Resources._make(map(sub, free, resources))
 
 
-def give_back(free: Room, room: Room) -> Room:
+def give_back(free: Resources, resources: Resources) -> Resources:
     """Free resources after an attempt has ended."""
-    return Room._make(map(add, free, room))
+    return Resources._make(map(add, free, resources))
 
 
-def pilot_options(room: Room) -> list[str]:
+def pilot_options(resources: Resources) -> list[str]:
     """Command-line options that tell a pilot its resources."""
-    told = ((kind, getattr(room, kind.name)) for kind in KINDS)
+    told = ((kind, getattr(resources, kind.name)) for kind in KINDS)
     return [f"{kind.option}={amount}" for kind, amount in told if amount or not kind.is_measured]
 
 
-def attempt_options(room: Room) -> list[str]:
+def attempt_options(resources: Resources) -> list[str]:
     """Command-line options that tell the agent of one attempt its resources."""
-    return [f"{kind.option}={getattr(room, kind.name)}" for kind in KINDS if not kind.is_measured]
+    return [f"{kind.option}={getattr(resources, kind.name)}" for kind in KINDS if not kind.is_measured]
 
 
-def asked_fields(room: Room) -> dict[str, int]:
+def asked_fields(resources: Resources) -> dict[str, int]:
     """Resources to request from a batch system, by the fields of `Wanted`."""
-    asked = {kind.name: getattr(room, kind.name) for kind in KINDS if kind.is_asked}
-    return {"cores": max(1, -(-room.cores_hundredths // 100)), **asked}
+    asked = {kind.name: getattr(resources, kind.name) for kind in KINDS if kind.is_asked}
+    return {"cores": max(1, -(-resources.cores_hundredths // 100)), **asked}
 
 
-def told_amounts(room: Room) -> list[str]:
+def told_amounts(resources: Resources) -> list[str]:
     """The share of an application, as `VARIABLE=AMOUNT`, in the order of `VARIABLES`."""
-    amounts = {**room._asdict(), "cores_hundredths": f"{room.cores_hundredths / 100:g}"}
+    amounts = {**resources._asdict(), "cores_hundredths": f"{resources.cores_hundredths / 100:g}"}
     return [f"{kind.variable}={amounts[kind.name]}" for kind in KINDS if kind.variable]

@@ -14,7 +14,7 @@ READ_MAX = 5  # outputs to read: many pilots that are silent together have the s
 NOTICES_MAX = 100
 
 
-class Notice(NamedTuple):
+class BatchJobNotice(NamedTuple):
     """A batch job that needs attention."""
 
     key: str
@@ -28,14 +28,16 @@ class _Silent(NamedTuple):
     words: str = ""
 
 
-class Silence:
+class SilentPilots:
     """Remembers since when batch jobs run without contact, and their output; for one thread at a time."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._silent: dict[str, _Silent] = {}
 
-    def notice(self, running: Collection[str], read: Callable[[Collection[str]], Mapping[str, str]]) -> list[Notice]:
+    def notice(
+        self, running: Collection[str], read: Callable[[Collection[str]], Mapping[str, str]]
+    ) -> list[BatchJobNotice]:
         """Report running jobs that have been silent for a while; `read` fetches their output now and then."""
         now = self._clock()
         self._silent = {key: self._silent.get(key, _Silent(now)) for key in running}
@@ -45,4 +47,4 @@ class Silence:
         for key in due:
             known = self._silent[key]
             self._silent[key] = _Silent(known.since, now, said.get(key, "") or known.words)
-        return [Notice(key, "running", self._silent[key].words) for key in long[:NOTICES_MAX]]
+        return [BatchJobNotice(key, "running", self._silent[key].words) for key in long[:NOTICES_MAX]]

@@ -21,7 +21,7 @@ from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JournalError
 
 if TYPE_CHECKING:
-    from pilotage.adapters.journals.sqlite.backup import Copied as Copied  # noqa: PLC0414 # offered on
+    from pilotage.adapters.journals.sqlite.backup import BookCopy as BookCopy  # noqa: PLC0414 # offered on
     from pilotage.book.rows.rows import JobRow
     from pilotage.book.ulm import Imported
     from pilotage.ports import Journal
@@ -259,7 +259,7 @@ def _hold_unfinished(journal: Journal, job: str) -> bool:
     return True
 
 
-def backup_book(settings: Settings, target: Path) -> Copied:
+def backup_book(settings: Settings, target: Path) -> BookCopy:
     """Copy the book of the settings into a new folder, with everything a service needs to continue from there.
 
     A service may write it meanwhile. The copy is a state folder, which appears under its name when it is complete.

@@ -129,7 +129,7 @@ DEFAULT_LIMITS = Limits()
 
 PLACES_MAX = 8192  # packages in the cache, at most twice as many
 
-Place = tuple[int, int, int]
+PackagePlace = tuple[int, int, int]
 """The stage, line and number of a package."""
 
 
@@ -139,11 +139,11 @@ class Checked(msgspec.Struct, frozen=True, gc=False):
     index: int
     event: Event
     kind: SubjectKind
-    place: Place | None
+    place: PackagePlace | None
     data: Payload
 
 
-_Manner = tuple[str, bool, str, int, str, str | None]
+_EventKind = tuple[str, bool, str, int, str, str | None]
 """Key of events about packages that are checked alike: type, whether without an attempt, source, version, stream, job."""
 
 
@@ -195,9 +195,9 @@ class Codec:
         self._jobs: set[str] = set()
         self._streams: set[str] = set()
         self._names: set[str] = set()
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, PackagePlace] = {}
         self._readers: dict[tuple[str, str, str, int], msgspec.json.Decoder[Payload]] = {}
-        self._voices: dict[_Manner, tuple[Callable[[msgspec.Raw], Payload], SubjectKind]] = {}
+        self._voices: dict[_EventKind, tuple[Callable[[msgspec.Raw], Payload], SubjectKind]] = {}
 
     def read_batch(
         self, body: bytes | bytearray | memoryview, *, count_max: int = COUNTER_MAX
@@ -252,7 +252,7 @@ class Codec:
             return Refusal(index=index, code="malformed", message=_plain(fault))
         return self.check(event, index)
 
-    def check_own(self, event: Event, place: Place) -> Checked | Refusal:
+    def check_own(self, event: Event, place: PackagePlace) -> Checked | Refusal:
         """Like `check`, for an agent's event about an attempt and epoch that were found at a place.
 
         The caller has checked its number.
@@ -350,7 +350,7 @@ class Codec:
         found = [self.check(event, index) for index, event in enumerate(events)]
         return [one for one in found if isinstance(one, Checked)], [one for one in found if isinstance(one, Refusal)]
 
-    def _subject(self, event: Event) -> tuple[SubjectKind, Place | None]:
+    def _subject(self, event: Event) -> tuple[SubjectKind, PackagePlace | None]:
         self._clock(event)
         kind = subject_kind(event)
         if kind is None:
@@ -372,7 +372,7 @@ class Codec:
             raise _Refused("malformed", f"package {_short(text)!r} is not stage.line.n, each from 1")
         return kind, place
 
-    def _place_of(self, text: str) -> Place | None:
+    def _place_of(self, text: str) -> PackagePlace | None:
         found = DOTTED.fullmatch(text)
         if found is None:
             return None

@@ -12,7 +12,7 @@ import msgspec
 
 from pilotage.agent import AgentError, EventId, NotDelivered, Producer
 from pilotage.agent.delivery.courier import acknowledged
-from pilotage.agent.delivery.producer import Subject, Surroundings, check_tag, read_environment
+from pilotage.agent.delivery.producer import PackageEnvironment, Subject, check_tag, read_environment
 from pilotage.agent.delivery.spool import is_pilots_own
 from pilotage.agent.errors import TokenRefused
 from pilotage.client.finding import Address
@@ -66,7 +66,7 @@ def compose(
     fields: Sequence[str],
     data: Mapping[str, Any],
     subject: Subject,
-    surroundings: Surroundings,
+    environment: PackageEnvironment,
     source: str,
     epoch: int | None = None,
     time: float | None = None,
@@ -81,8 +81,8 @@ def compose(
             subject=name,
             expected=f"--source {' or '.join(sorted(kind.sources))}",
         )
-    about = _subject(kind, subject, surroundings)
-    inherited = surroundings.epoch if subject.job is None and about.job is not None else 1
+    about = _subject(kind, subject, environment)
+    inherited = environment.epoch if subject.job is None and about.job is not None else 1
     return ComposedEvent(
         type=name,
         version=kind.version,
@@ -106,10 +106,10 @@ def split_fields(fields: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _subject(kind: EventType, said: Subject, surroundings: Surroundings) -> Subject:
+def _subject(kind: EventType, said: Subject, environment: PackageEnvironment) -> Subject:
     """The subject as given, or the part of the surrounding package that such an event can be about."""
-    about = said.over(surroundings.subject)
-    if about is surroundings.subject:
+    about = said.completed_from(environment.subject)
+    if about is environment.subject:
         # In a running package most events are about its attempt; the others are about its package or its job.
         if "attempt" not in kind.subjects:
             about = about._replace(attempt=None)

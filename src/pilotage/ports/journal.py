@@ -12,7 +12,6 @@ from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.query import Query
 from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.rows import (
-    Counted,
     EventRow,
     JobRow,
     NodeRow,
@@ -20,6 +19,7 @@ from pilotage.book.rows.rows import (
     PilotRow,
     SiteRow,
     StageRow,
+    StateHistogram,
     StatisticRow,
     StreamRow,
     TagRow,
@@ -130,7 +130,7 @@ class Journal(Protocol):
         """A package that at least one event was about."""
         ...
 
-    def line_counts(self, job: JobRow, *, stage: int, line: int) -> Counted:
+    def line_counts(self, job: JobRow, *, stage: int, line: int) -> StateHistogram:
         """Count the packages of a line by state; only those that have a row."""
         ...
 

@@ -16,7 +16,7 @@ from pilotage.book.notices.subscriptions import package_attributes
 from pilotage.book.query import EVERYTHING, Condition, Operator, Query, matches
 from pilotage.book.rows import shapes
 from pilotage.book.rows.derived_states import default_state, settle
-from pilotage.book.rows.rows import Counted, JobRow, PackageFacts
+from pilotage.book.rows.rows import JobRow, PackageFacts, StateHistogram
 from pilotage.book.rows.shapes import shape_of
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.jobs.layout import PackageId
@@ -88,7 +88,7 @@ def line_place(text: str) -> LinePlace | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def line_of(journal: Journal, job: JobRow, place: LinePlace) -> Counted | None:
+def line_of(journal: Journal, job: JobRow, place: LinePlace) -> StateHistogram | None:
     """The histogram of a line, including its packages without events; None if the job has no such line."""
     counts = journal.line_counts(job, stage=place[0], line=place[1])
     for row in journal.stages(job):

@@ -22,7 +22,7 @@ from pilotage.book.query import (
     parse,
     resolve,
 )
-from pilotage.book.rows.rows import Counted, JobRow, NodeRow, PilotRow, SiteRow, StageRow
+from pilotage.book.rows.rows import JobRow, NodeRow, PilotRow, SiteRow, StageRow, StateHistogram
 from pilotage.book.statistics import statistics
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.events.events import COUNTER_MAX, JOB_ID, parse_dotted
@@ -151,7 +151,7 @@ class BookReader:
         size = self._size(limit)
         return rows[:size], len(rows) > size
 
-    def line(self, job: JobRow, text: str) -> tuple[LinePlace, Counted]:
+    def line(self, job: JobRow, text: str) -> tuple[LinePlace, StateHistogram]:
         """A line of a job, by `stage.line`, and its histogram; raises `UnknownPackage`."""
         place = line_place(text)
         counts = line_of(self._journal, job, place) if place is not None else None

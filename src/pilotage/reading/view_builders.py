@@ -9,7 +9,7 @@ import msgspec
 
 from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.rows.derived_states import compound_state, settle
-from pilotage.book.rows.rows import AttemptFacts, Counted, JobRow, NodeRow, PackageFacts, PilotRow, StageRow
+from pilotage.book.rows.rows import AttemptFacts, JobRow, NodeRow, PackageFacts, PilotRow, StageRow, StateHistogram
 from pilotage.model.answers import PackageWords
 from pilotage.model.events.payloads import AccessRule
 from pilotage.model.jobs.layout import PackageId
@@ -35,11 +35,11 @@ _json = msgspec.json.decode
 _access = msgspec.json.Decoder(tuple[AccessRule, ...])
 
 
-def _counts(row: Counted) -> CountsView:
+def _counts(row: StateHistogram) -> CountsView:
     return CountsView(**{name: getattr(row, name) for name in CountsView.__struct_fields__})
 
 
-def _total(row: Counted) -> int:
+def _total(row: StateHistogram) -> int:
     return sum(getattr(row, name) for name in CountsView.__struct_fields__)
 
 
@@ -93,7 +93,7 @@ def stage_view(row: StageRow, job: JobRow, *, left_out: Collection[int] = ()) ->
     )
 
 
-def line_view(counts: Counted, job: JobRow, *, stage: int, line: int) -> LineView:
+def line_view(counts: StateHistogram, job: JobRow, *, stage: int, line: int) -> LineView:
     """The view of a line."""
     return LineView(
         job=job.job,

@@ -14,7 +14,7 @@ import msgspec
 
 from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.rows.rows import StreamRow
-from pilotage.book.rows.streams import Heard
+from pilotage.book.rows.streams import ReceivedNumbers
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.decisions.job_lifecycle import retire_job
 from pilotage.engine.engine import Engine
@@ -90,8 +90,8 @@ class Core:
         """Take an engine, new or restored, and how far each agent's stream was received."""
         self.engine = engine
         self._codec = codec if codec is not None else Codec()
-        self._heard: dict[str, Heard] = {}
-        self._ended: dict[str, Heard] = {}  # of ended agents, the latest
+        self._heard: dict[str, ReceivedNumbers] = {}
+        self._ended: dict[str, ReceivedNumbers] = {}  # of ended agents, the latest
         for row in streams:
             self.recall(row)
         self._waiting: dict[str, Exchange] = {}  # open exchanges that have no answer yet
@@ -110,7 +110,7 @@ class Core:
 
     def recall(self, row: StreamRow) -> None:
         """How far an agent's stream was received, according to the book."""
-        pilot, heard = self.engine.state.pilots.by_name.get(row.stream), Heard(row)
+        pilot, heard = self.engine.state.pilots.by_name.get(row.stream), ReceivedNumbers(row)
         if pilot is not None:
             self._heard[row.stream] = pilot.heard = heard
         else:
@@ -215,11 +215,11 @@ class Core:
         self._waiting.pop(name, None)
         return True
 
-    def _heard_of(self, name: str) -> Heard:
+    def _heard_of(self, name: str) -> ReceivedNumbers:
         """A new record of how far an agent's stream was received."""
         heard = self._heard.get(name)
         if heard is None:
-            heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
+            heard = self._ended.pop(name, None) or ReceivedNumbers(StreamRow(stream_id=0, source="agent", stream=name))
             self._heard[name] = heard
         return heard
 

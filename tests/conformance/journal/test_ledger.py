@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pilotage.book.codec import Checked
 from pilotage.book.rows import rows
-from pilotage.book.rows.ledger import Changes, PlainEvents, Sought
+from pilotage.book.rows.ledger import Changes, EventLookup, PlainEvents
 from pilotage.book.rows.rows import AttemptFacts, PackageFacts, PackageRow
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import Noted
@@ -119,7 +119,7 @@ def loaded(journal: Journal, written: Changes) -> dict[str, Any]:
         }
         found["events"] = [
             msgspec.structs.astuple(row)
-            for row in ledger.stored([Sought(1, LARGEST, None)])
+            for row in ledger.stored([EventLookup(1, LARGEST, None)])
             if isinstance(row, rows.EventRow)
         ]
     return found

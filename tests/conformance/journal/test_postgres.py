@@ -12,7 +12,7 @@ import pytest
 
 from pilotage.adapters.journals.postgres.connection import Server, stored_json, stored_text, told
 from pilotage.adapters.journals.postgres.journal import PostgresJournal, PostgresReader
-from pilotage.adapters.journals.postgres.lifecycle import Mover, Place
+from pilotage.adapters.journals.postgres.lifecycle import JobPlace, Mover
 from pilotage.adapters.journals.postgres.schema import MIGRATIONS, Migration
 from pilotage.book.query import EVERYTHING
 from pilotage.book.rows import rows
@@ -383,7 +383,7 @@ class _Spoken:
 @pytest.mark.parametrize("steps", [1, 3, 6, 8])
 @pytest.mark.parametrize("place", ["sealed", "live", "purged"])
 def test_a_move_that_is_broken_off_hides_nothing_and_is_taken_up_again(
-    store: PostgresHarness, place: Place, steps: int
+    store: PostgresHarness, place: JobPlace, steps: int
 ) -> None:
     journal = store.open()
     assert isinstance(journal, PostgresJournal)
@@ -422,7 +422,7 @@ class _Broken(Mover):
 
     steps = 0
 
-    def _go_on(self, job_id: int, place: Place) -> None:
+    def _go_on(self, job_id: int, place: JobPlace) -> None:
         for _ in range(self.steps):
             self._step(job_id, place)
 

@@ -209,7 +209,7 @@ def test_things_that_are_not_there_are_not_found(journal: Journal) -> None:
     job = journal.job("j1")
     assert job is not None
     assert journal.package(job, PackageId(1, 1, 1)) is None
-    assert journal.line_counts(job, stage=1, line=1) == rows.Counted()
+    assert journal.line_counts(job, stage=1, line=1) == rows.StateHistogram()
     assert [row.stage for row in journal.stages(job)] == [1]
     assert journal.job("j\x00") is None
     assert journal.sites() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.adapters.sites.commands import Ssh
-from pilotage.adapters.sites.ssh_agent import Outpost, OutpostSettings
+from pilotage.adapters.sites.ssh_agent import SshSiteAgent, SshSiteAgentSettings
 from pilotage.model.errors import PilotageError
 from pilotage.model.sites.entry import SiteEntry
 from tests.engines.debian import ensure_programs
@@ -20,8 +20,8 @@ def test_where_there_is_no_way_ssh_says_why_and_stopping_is_quick(tmp_path: Path
     ensure_programs(["ssh"], packages=["openssh-client"])
     address = f"ssh://somebody@127.0.0.1:{free_port()}"
     entry = SiteEntry(name="lyon", kind="slurm", address=address, started_by="agent")
-    settings = OutpostSettings(entry=entry, prefix="pilotage-x", socket=tmp_path / "agent.sock", token=lambda: "t")
-    outpost = Outpost(settings, Ssh(address, state=tmp_path))
+    settings = SshSiteAgentSettings(entry=entry, prefix="pilotage-x", socket=tmp_path / "agent.sock", token=lambda: "t")
+    outpost = SshSiteAgent(settings, Ssh(address, state=tmp_path))
     said: list[str] = []
     outpost.start(heard_at=lambda: 0.0, complain=said.append)
     wait_until(lambda: said)
@@ -48,10 +48,10 @@ def test_whatever_goes_wrong_is_told_and_tried_again_and_logged_once(
     tmp_path: Path, fault: Exception, said_of_it: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     entry = SiteEntry(name="lyon", kind="slurm", address="ssh://somebody@127.0.0.1", started_by="agent")
-    settings = OutpostSettings(entry=entry, prefix="pilotage-x", socket=tmp_path / "agent.sock", token=lambda: "t")
+    settings = SshSiteAgentSettings(entry=entry, prefix="pilotage-x", socket=tmp_path / "agent.sock", token=lambda: "t")
     way = Faulty(entry.address, state=tmp_path)
     way.fault = fault
-    outpost = Outpost(settings, way)
+    outpost = SshSiteAgent(settings, way)
     said: list[str] = []
     outpost.start(heard_at=lambda: 0.0, complain=said.append)
     try:
@@ -70,8 +70,8 @@ def test_an_agent_is_started_anew_only_where_its_mark_is_known_and_another(
     tmp_path: Path, mark: str, own: str, expected: object
 ) -> None:
     entry = SiteEntry(name="lyon", kind="slurm", address="ssh://somebody@127.0.0.1", started_by="agent")
-    settings = OutpostSettings(entry=entry, prefix="pilotage-x", socket=tmp_path / "agent.sock", token=lambda: "t")
-    outpost = Outpost(settings, Ssh(entry.address, state=tmp_path))
+    settings = SshSiteAgentSettings(entry=entry, prefix="pilotage-x", socket=tmp_path / "agent.sock", token=lambda: "t")
+    outpost = SshSiteAgent(settings, Ssh(entry.address, state=tmp_path))
     outpost._mark = own
     try:
         assert outpost.is_as_started(mark) is expected

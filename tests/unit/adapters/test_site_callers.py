@@ -18,7 +18,7 @@ from pilotage.adapters.sites.commands import (
     CALL_SECONDS_MAX,
     BadAddress,
     Caller,
-    Here,
+    LocalCaller,
     Ssh,
     command_line,
     parse_address,
@@ -42,7 +42,7 @@ WORDS = ["plain", "two words", "it's", '"$(id)"', "`id`", "a\nb", "*", "~", "", 
 @pytest.fixture(params=["here", "ssh"])
 def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Caller:
     if request.param == "here":
-        return Here(seconds_max=20.0)
+        return LocalCaller(seconds_max=20.0)
     return _ssh(request.getfixturevalue("ssh_server"), tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_a_command_that_is_not_there_has_an_answer(caller: Caller) -> None:
 def test_what_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
     file = tmp_path / "pids"
     script = f"sleep 600 & echo $$ $! > {file}; echo begun; wait"
-    answer = Here(seconds_max=0.5).run(Call(("sh", "-c", script)))
+    answer = LocalCaller(seconds_max=0.5).run(Call(("sh", "-c", script)))
     assert answer == (None, "begun\n", "")
     wait_until(lambda: not any(lives(int(pid)) for pid in file.read_text().split()))
 
@@ -96,7 +96,7 @@ def test_of_a_command_under_way_no_more_files_are_open_than_its_answer_needs(
     folder, begun = tmp_path / "open", tmp_path / "begun"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    caller = Here()
+    caller = LocalCaller()
     call = Call(("sh", "-c", f"touch {begun}; exec sleep 600"), "what it reads")
     thread = threading.Thread(target=caller.run, args=(call,))
     thread.start()
@@ -146,7 +146,8 @@ def test_our_settings_are_not_handed_on_and_messages_are_english(monkeypatch: py
     for name, value in {"PILOTAGE_X": "1", "LC_ALL": "fr_FR.UTF-8", "LANGUAGE": "fr"}.items():
         monkeypatch.setenv(name, value)
     told = dict(
-        line.partition("=")[::2] for line in Here(environment={"MORE": "x"}).run(Call(("env",))).stdout.split("\n")
+        line.partition("=")[::2]
+        for line in LocalCaller(environment={"MORE": "x"}).run(Call(("env",))).stdout.split("\n")
     )
     assert not any(name.startswith("PILOTAGE_") for name in told)
     assert (told["LC_MESSAGES"], told["LANG"], told["MORE"]) == ("C", "fr_FR.UTF-8", "x")
@@ -219,11 +220,11 @@ def test_a_command_that_hangs_is_given_up_so_soon_that_it_is_told_within_a_minut
     assert CALL_SECONDS + INTERVAL_SECONDS <= 60.0
 
 
-class Impatient(Here):
+class Impatient(LocalCaller):
     """Waits for a login shell only for a moment."""
 
     def run(self, call: Call) -> Answer:
-        return Here(seconds_max=0.5).run(call) if "-l" in call.argv else super().run(call)
+        return LocalCaller(seconds_max=0.5).run(call) if "-l" in call.argv else super().run(call)
 
 
 def test_a_login_shell_that_hangs_is_told_as_such_and_not_as_a_bad_python(

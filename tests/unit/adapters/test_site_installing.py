@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pilotage.adapters.sites.commands import Here
+from pilotage.adapters.sites.commands import LocalCaller
 from pilotage.adapters.sites.install import CHECKED_SECONDS, OLD_DAYS, Installation, home_relative, put, site_prefix
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.agent.link.connect import announced
@@ -20,7 +20,7 @@ from pilotage.agent.site.state_folder import KEEP_SECONDS, SiteFolder
 from pilotage.ports import SiteUnreachable
 
 
-class Counting(Here):
+class Counting(LocalCaller):
     """Runs commands in a home folder of the test's own, and remembers them."""
 
     def __init__(self, home: Path) -> None:
@@ -88,7 +88,7 @@ def test_everything_is_put_there_once_and_nobody_else_can_read_it(scene: Scene) 
         "one\n",
         "believe me",
     )
-    help_text = Here().run(Call(("python3", "-I", "-S", str(agent), "pilot", "--help"))).stdout
+    help_text = LocalCaller().run(Call(("python3", "-I", "-S", str(agent), "pilot", "--help"))).stdout
     assert "--shared-state" in help_text
     calls = len(scene.caller.calls)
     scene.installation.ensure()

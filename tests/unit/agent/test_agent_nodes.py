@@ -7,27 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from pilotage.agent.allocation import Called, is_over, lost_node, seconds_left
+from pilotage.agent.allocation import CommandResult, is_over, lost_node, seconds_left
 from pilotage.agent.attempt.environment import own_entries, threads_of
 from pilotage.agent.batch.pilot_job import BOUND_MARGIN_BYTES, PilotJobTemplate
-from pilotage.agent.resources import Room
+from pilotage.agent.resources import Resources
 
 IN_SLURM = {"SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1"}
 BERTH = PilotJobTemplate(site="lyon", folder="/shared/lyon", agent="/shared/agent.pyz", server="https://here:8642")
-ALL_WELL = Called(0)
-NO_SUCH_PROGRAM = Called(None, "No such file or directory")
-TOO_LATE = Called(None, in_time=False)
-NO_CONNECTION = Called(233, "srun: error: failed on node n2\nsrun: Job step aborted\n")
+ALL_WELL = CommandResult(0)
+NO_SUCH_PROGRAM = CommandResult(None, "No such file or directory")
+TOO_LATE = CommandResult(None, in_time=False)
+NO_CONNECTION = CommandResult(233, "srun: error: failed on node n2\nsrun: Job step aborted\n")
 
 
 class Srun:
     """Answers of srun: to the call of all nodes, and to that of this one alone."""
 
-    def __init__(self, everywhere: Called, here: Called) -> None:
+    def __init__(self, everywhere: CommandResult, here: CommandResult) -> None:
         self._answers = {"3": everywhere, "1": here}
         self.calls: list[Sequence[str]] = []
 
-    def __call__(self, words: Sequence[str]) -> Called:
+    def __call__(self, words: Sequence[str]) -> CommandResult:
         self.calls.append(words)
         (count,) = [word.partition("=")[2] for word in words if word.startswith("--nodes=")]
         return self._answers[count]
@@ -46,7 +46,7 @@ class Srun:
     ],
 )
 def test_a_node_is_lost_where_this_one_answers_and_not_all_of_them_do(
-    everywhere: Called, here: Called, told: str
+    everywhere: CommandResult, here: CommandResult, told: str
 ) -> None:
     assert lost_node(IN_SLURM, Srun(everywhere, here)) == told
 
@@ -67,19 +67,19 @@ def test_nobody_is_asked_where_there_are_no_other_nodes(environment: dict[str, s
 @pytest.mark.parametrize(
     "told, left",
     [
-        (Called(0, stdout="1:30\n"), 90.0),
-        (Called(0, stdout="2-00:00:01\n"), 172_801.0),
-        (Called(0, stdout="UNLIMITED\n"), 0.0),
-        (Called(0), 0.0),
-        (Called(1, "slurm_load_jobs error", "9:00\n"), 0.0),
+        (CommandResult(0, stdout="1:30\n"), 90.0),
+        (CommandResult(0, stdout="2-00:00:01\n"), 172_801.0),
+        (CommandResult(0, stdout="UNLIMITED\n"), 0.0),
+        (CommandResult(0), 0.0),
+        (CommandResult(1, "slurm_load_jobs error", "9:00\n"), 0.0),
         (NO_SUCH_PROGRAM, 0.0),
         (TOO_LATE, 0.0),
     ],
 )
-def test_an_agent_asks_its_batch_job_how_long_it_may_last(told: Called, left: float) -> None:
+def test_an_agent_asks_its_batch_job_how_long_it_may_last(told: CommandResult, left: float) -> None:
     asked: list[Sequence[str]] = []
 
-    def squeue(words: Sequence[str]) -> Called:
+    def squeue(words: Sequence[str]) -> CommandResult:
         asked.append(words)
         return told
 
@@ -92,18 +92,18 @@ def test_an_agent_asks_its_batch_job_how_long_it_may_last(told: Called, left: fl
 @pytest.mark.parametrize(
     "told, over",
     [
-        (Called(0, stdout="TimeLimit\n"), True),
-        (Called(0, stdout="None\n"), False),  # somebody cancelled it, or needs its place
-        (Called(1, "slurm_load_jobs error"), False),
+        (CommandResult(0, stdout="TimeLimit\n"), True),
+        (CommandResult(0, stdout="None\n"), False),  # somebody cancelled it, or needs its place
+        (CommandResult(1, "slurm_load_jobs error"), False),
         (NO_SUCH_PROGRAM, False),
         (TOO_LATE, False),
     ],
 )
 def test_an_agent_that_is_told_to_end_asks_whether_the_time_of_its_batch_job_is_over(
-    told: Called, *, over: bool
+    told: CommandResult, *, over: bool
 ) -> None:
     assert is_over({"SLURM_JOB_ID": "17"}, lambda _: told) == over
-    assert not is_over({}, lambda _: Called(0, stdout="TimeLimit\n"))
+    assert not is_over({}, lambda _: CommandResult(0, stdout="TimeLimit\n"))
 
 
 def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
@@ -128,7 +128,7 @@ def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
 def test_a_batch_job_of_one_attempt_has_memory_for_its_agent_too_as_far_as_a_node_has_it(
     node_bytes: int, asked_bytes: int, job_bytes: int
 ) -> None:
-    job_template = replace(BERTH, room=Room(memory_bytes=node_bytes))
+    job_template = replace(BERTH, resources=Resources(memory_bytes=node_bytes))
     wanted = job_template.attempt("j:1.1.1:1", serves="j:1.1.1:1", demand={"memory_bytes": asked_bytes})
     assert wanted.memory_bytes == job_bytes
     assert f"--memory={asked_bytes}" in wanted.command

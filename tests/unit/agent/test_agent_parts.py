@@ -15,8 +15,8 @@ import pytest
 from pilotage.agent.attempt.diagnosis import Failure
 from pilotage.agent.attempt.outputs import find_outputs, gives_files, make_output_folders
 from pilotage.agent.attempt.scratch import Scratch, remove_tree
-from pilotage.agent.attempt.workplace import told
-from pilotage.agent.link.http import Answer, NotNow, Refusal, Taken, TooMuch, judge
+from pilotage.agent.attempt.workplace import undeclared_fields
+from pilotage.agent.link.http import Answer, BatchAccepted, BatchTooLarge, Refusal, RetryLater, judge
 from pilotage.agent.pilot.pilot import describe_node, memory_bytes, usable_folder
 from pilotage.agent.site import relay
 from tests.kit.agent_runs import open_descriptors, place_in
@@ -34,32 +34,32 @@ _ERROR = {"error": {"code": "malformed", "message": "no"}}
 @pytest.mark.parametrize(
     "answer, meaning",
     [
-        (_answer(200, _TAKEN), Taken(5, [], 0)),
-        (_answer(200, _ONE_REFUSED), Taken(5, [Refusal(1, "purged", "gone")], 2)),
-        (_answer(409, _ONE_REFUSED), Taken(5, [Refusal(1, "purged", "gone")], 2)),
-        (_answer(422, _ONE_REFUSED), Taken(5, [Refusal(1, "purged", "gone")], 2)),
-        (_answer(200, {"position": 0, "refused": [{"index": 0}]}), Taken(0, [Refusal(0, "refused", "")], 0)),
-        (_answer(409, _TAKEN), NotNow("HTTP 409", 0.0)),
-        (_answer(400, _ERROR), TooMuch("malformed", "no")),
-        (_answer(409, _ERROR), TooMuch("malformed", "no")),
-        (_answer(422, _ERROR), TooMuch("malformed", "no")),
-        (_answer(413, _ERROR), TooMuch("too_large", "no")),
-        (_answer(413), TooMuch("too_large", "the server rejects this batch as too large")),
-        (_answer(400), NotNow("HTTP 400", 0.0)),
-        (_answer(404, _ERROR), NotNow("HTTP 404: malformed: no", 0.0)),
-        (_answer(503, retry_after="7"), NotNow("HTTP 503", 7.0)),
-        (_answer(503, retry_after="99999"), NotNow("HTTP 503", 3600.0)),
-        (_answer(503, retry_after="soon"), NotNow("HTTP 503", 0.0)),
-        (_answer(401), NotNow("HTTP 401: the token is missing, invalid or not allowed to log events", 0.0, denied=True)),
-        (_answer(403, _ERROR), NotNow("HTTP 403: malformed: no", 0.0, denied=True)),
-        (_answer(300), NotNow("HTTP 300: redirected to nowhere; use the server's own address", 0.0)),
-        (_answer(399, location="/x"), NotNow("HTTP 399: redirected to /x; use the server's own address", 0.0)),
-        (_answer(200, []), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
-        (_answer(200, {"position": -1, "refused": []}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
-        (_answer(200, {"position": True, "refused": []}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
-        (_answer(200, {"position": 5, "refused": [{"index": 2}]}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
-        (_answer(200, {"position": 5, "refused": [{"index": 1}, {"index": 1}]}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
-        (_answer(200, {"position": 5, "refused": [1]}), NotNow("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, _TAKEN), BatchAccepted(5, [], 0)),
+        (_answer(200, _ONE_REFUSED), BatchAccepted(5, [Refusal(1, "purged", "gone")], 2)),
+        (_answer(409, _ONE_REFUSED), BatchAccepted(5, [Refusal(1, "purged", "gone")], 2)),
+        (_answer(422, _ONE_REFUSED), BatchAccepted(5, [Refusal(1, "purged", "gone")], 2)),
+        (_answer(200, {"position": 0, "refused": [{"index": 0}]}), BatchAccepted(0, [Refusal(0, "refused", "")], 0)),
+        (_answer(409, _TAKEN), RetryLater("HTTP 409", 0.0)),
+        (_answer(400, _ERROR), BatchTooLarge("malformed", "no")),
+        (_answer(409, _ERROR), BatchTooLarge("malformed", "no")),
+        (_answer(422, _ERROR), BatchTooLarge("malformed", "no")),
+        (_answer(413, _ERROR), BatchTooLarge("too_large", "no")),
+        (_answer(413), BatchTooLarge("too_large", "the server rejects this batch as too large")),
+        (_answer(400), RetryLater("HTTP 400", 0.0)),
+        (_answer(404, _ERROR), RetryLater("HTTP 404: malformed: no", 0.0)),
+        (_answer(503, retry_after="7"), RetryLater("HTTP 503", 7.0)),
+        (_answer(503, retry_after="99999"), RetryLater("HTTP 503", 3600.0)),
+        (_answer(503, retry_after="soon"), RetryLater("HTTP 503", 0.0)),
+        (_answer(401), RetryLater("HTTP 401: the token is missing, invalid or not allowed to log events", 0.0, denied=True)),
+        (_answer(403, _ERROR), RetryLater("HTTP 403: malformed: no", 0.0, denied=True)),
+        (_answer(300), RetryLater("HTTP 300: redirected to nowhere; use the server's own address", 0.0)),
+        (_answer(399, location="/x"), RetryLater("HTTP 399: redirected to /x; use the server's own address", 0.0)),
+        (_answer(200, []), RetryLater("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": -1, "refused": []}), RetryLater("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": True, "refused": []}), RetryLater("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": 5, "refused": [{"index": 2}]}), RetryLater("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": 5, "refused": [{"index": 1}, {"index": 1}]}), RetryLater("HTTP 200: the answer is not from a pilotage server", 0.0)),
+        (_answer(200, {"position": 5, "refused": [1]}), RetryLater("HTTP 200: the answer is not from a pilotage server", 0.0)),
     ],
     ids=range(26),
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_an_answer_to_a_batch_of_two_means(answer: Answer, meaning: object) -> N
 
 def test_refusals_are_told_in_the_order_of_the_batch() -> None:
     found = judge(_answer(200, {"position": 5, "refused": [{"index": 2}, {"index": 0}]}), count=3)
-    assert isinstance(found, Taken)
+    assert isinstance(found, BatchAccepted)
     assert [each.batch_index for each in found.refused] == [0, 2]
 
 
@@ -194,7 +194,7 @@ def test_only_a_folder_is_removed(tmp_path: Path) -> None:
     ids=["one", "two", "many", "long", "too long"],
 )  # fmt: skip
 def test_what_was_left_behind_is_named(left: list[str], message: str) -> None:
-    assert told(left) == {"reason": "undeclared-files", "exit_message": message}
+    assert undeclared_fields(left) == {"reason": "undeclared-files", "exit_message": message}
 
 
 @pytest.mark.parametrize("soft, hard, asked", [(1024, 4096, [(4096, 4096)]), (4096, 4096, []), (1024, -1, [(-1, -1)])])

@@ -12,20 +12,20 @@ from pilotage.agent.__main__ import _parser, _settings
 from pilotage.agent.attempt.environment import OWN_NAMES, own_entries
 from pilotage.agent.batch import Wanted, dialects
 from pilotage.agent.batch.pilot_job import PilotJobTemplate
-from pilotage.agent.pilot.backlog import Bench, Held
-from pilotage.agent.resources import KINDS, VARIABLES, Room, pilot_options, room_of, room_of_entry
+from pilotage.agent.pilot.backlog import HeldAttempt, SlotTable
+from pilotage.agent.resources import KINDS, VARIABLES, Resources, pilot_options, resources_of, resources_of_entry
 from pilotage.model import resources
 from pilotage.model.sites.entry import SiteEntry
 
 JOB_TEMPLATE = PilotJobTemplate(
-    site="lyon", folder="/f", agent="/a.pyz", server="https://here:1", room=Room(400, 5, 6, 7)
+    site="lyon", folder="/f", agent="/a.pyz", server="https://here:1", resources=Resources(400, 5, 6, 7)
 )
-EVERY_KIND = pytest.mark.parametrize("kind", Room._fields)
+EVERY_KIND = pytest.mark.parametrize("kind", Resources._fields)
 
 
 def test_service_and_agent_have_the_same_kinds_and_the_same_defaults() -> None:
-    assert Room._fields == resources.NAMES == tuple(kind.name for kind in KINDS)
-    assert Room() == resources.amounts(resources.Demand()) == resources.amounts(resources.Capacity())
+    assert Resources._fields == resources.NAMES == tuple(kind.name for kind in KINDS)
+    assert Resources() == resources.amounts(resources.Demand()) == resources.amounts(resources.Capacity())
     assert {kind.name for kind in KINDS if kind.is_asked} <= {field.name for field in fields(Wanted)}
 
 
@@ -37,14 +37,14 @@ def test_what_an_agent_is_told_is_written_as_before() -> None:
     assert pilots.command[-6:-2] == ["--cores-hundredths=400", "--memory=5", "--gpus=6", "--scratch=7"]
     assert attempt.command[-4:] == ["--cores-hundredths=100", "--memory=0", "--gpus=0", "--serves=j:1.1.1:1"]
     assert (pilots.cores, pilots.memory_bytes, pilots.gpus) == (4, 5, 6)
-    quiet = replace(JOB_TEMPLATE, room=Room(400)).pilots("lyon-1")
+    quiet = replace(JOB_TEMPLATE, resources=Resources(400)).pilots("lyon-1")
     assert quiet.command[-5:-2] == ["--cores-hundredths=400", "--memory=0", "--gpus=0"]
     assert (quiet.cores, quiet.memory_bytes, quiet.gpus) == (4, 0, 0)
 
 
 @EVERY_KIND
 def test_a_pilot_tells_the_service_what_it_was_told(kind: str, tmp_path: Path) -> None:
-    told = Room(400, 5, 6, 7)._replace(**{kind: 300})
+    told = Resources(400, 5, 6, 7)._replace(**{kind: 300})
     words = ["pilot", "--server=unix:none", f"--state={tmp_path}", "--request=a-1", "--site=a", *pilot_options(told)]
     assert _settings(_parser().parse_args(words)).capacity == told
 
@@ -54,25 +54,25 @@ def test_an_entry_says_of_every_kind_what_a_pilot_has(kind: str) -> None:
     (about,) = (each for each in resources.KINDS if each.name == kind)
     entry = msgspec.structs.replace(SiteEntry(name="a", kind="slurm"), **{about.entry: 7})
     there = 700 if kind == "cores_hundredths" else 7
-    assert room_of_entry(msgspec.structs.asdict(entry)) == Room()._replace(**{kind: there})
+    assert resources_of_entry(msgspec.structs.asdict(entry)) == Resources()._replace(**{kind: there})
 
 
-def held(number: int, demand: dict[str, int]) -> Held:
-    return Held({"ref": {"job": "J", "package": f"1.1.{number}", "attempt": 1}, "demand": demand}, {})
+def held(number: int, demand: dict[str, int]) -> HeldAttempt:
+    return HeldAttempt({"ref": {"job": "J", "package": f"1.1.{number}", "attempt": 1}, "demand": demand}, {})
 
 
 @EVERY_KIND
 def test_what_an_attempt_takes_of_a_kind_another_waits_for(kind: str) -> None:
-    bench = Bench(Room(*[500] * len(Room._fields)))
+    slot_table = SlotTable(Resources(*[500] * len(Resources._fields)))
     first, second = held(1, {kind: 300}), held(2, {kind: 300})
-    assert room_of({kind: 300}) == first.room == Room()._replace(**{kind: 300})
-    assert (bench.never_fits(first.room), bench.never_fits(room_of({kind: 501}))) == (False, True)
-    bench.accept(first)
-    bench.accept(second)
-    assert bench.take() is first
-    assert bench.take() is None
-    bench.remove(first)
-    assert bench.take() is second
+    assert resources_of({kind: 300}) == first.resources == Resources()._replace(**{kind: 300})
+    assert (slot_table.never_fits(first.resources), slot_table.never_fits(resources_of({kind: 501}))) == (False, True)
+    slot_table.accept(first)
+    slot_table.accept(second)
+    assert slot_table.take() is first
+    assert slot_table.take() is None
+    slot_table.remove(first)
+    assert slot_table.take() is second
 
 
 def test_an_application_is_told_what_it_may_take() -> None:

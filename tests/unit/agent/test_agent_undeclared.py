@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotage.agent.attempt.attempt import Outcome
-from pilotage.agent.attempt.workplace import KEEPING, KINDS_MAX, NAMES_MAX, REASON, Undeclared, told
+from pilotage.agent.attempt.workplace import KEEPING, KINDS_MAX, NAMES_MAX, REASON, UndeclaredFiles, undeclared_fields
 from pilotage.model.states import UNDECLARED
 from tests.kit.agent_runs import Place, place_in
 
@@ -66,7 +66,7 @@ def test_what_was_told_of_one_package_of_a_stage_is_not_told_of_its_like(place: 
 
 
 def test_few_packages_of_a_stage_are_told_of_whatever_they_leave() -> None:
-    undeclared = Undeclared()
+    undeclared = UndeclaredFiles()
 
     def look(package: str, name: str) -> list[str]:
         return undeclared.look({"job": "j", "package": package, "attempt": 1}, {}, [], [name])
@@ -78,6 +78,6 @@ def test_few_packages_of_a_stage_are_told_of_whatever_they_leave() -> None:
 
 def test_many_files_are_counted_and_the_first_named() -> None:
     left = [f"{number:04}.dat" for number in range(500)]
-    message = told(left)["exit_message"]
+    message = undeclared_fields(left)["exit_message"]
     assert f"{left[NAMES_MAX - 1]} and {500 - NAMES_MAX} more: no output declares them" in message
-    assert len(told(["x" * 3000])["exit_message"]) < 100
+    assert len(undeclared_fields(["x" * 3000])["exit_message"]) < 100

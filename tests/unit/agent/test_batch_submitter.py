@@ -11,7 +11,7 @@ import pytest
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Limits, Refused, Seen, Unknown, Wanted, element_key
 from pilotage.agent.batch.pilot_job import PilotJobTemplate
 from pilotage.agent.batch.submitter import Listed, Submitter
-from pilotage.agent.silent_pilots import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, Notice
+from pilotage.agent.silent_pilots import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, BatchJobNotice
 
 FOLDER = "/far/site"
 
@@ -335,7 +335,7 @@ def test_what_runs_and_does_not_speak_is_told_after_a_while_with_what_it_printed
     assert scene.submitter.notice(["lyon-1"]) == []
     assert scene.system.count("sh") == 0
     scene.later(1.0)
-    told = [Notice("lyon-1", "running", "no answer from the service")]
+    told = [BatchJobNotice("lyon-1", "running", "no answer from the service")]
     assert [scene.submitter.notice(["lyon-1"]) for _ in range(3)] == [told] * 3
     assert scene.system.count("sh") == 1
     scene.system.files[f"{FOLDER}/output/lyon-1.out"] = "HTTP 401\n"
@@ -344,7 +344,7 @@ def test_what_runs_and_does_not_speak_is_told_after_a_while_with_what_it_printed
     assert scene.submitter.notice(["lyon-1"]) == told
     scene.system.up = True
     scene.later(AGAIN_SECONDS)
-    assert scene.submitter.notice(["lyon-1"]) == [Notice("lyon-1", "running", "HTTP 401")]
+    assert scene.submitter.notice(["lyon-1"]) == [BatchJobNotice("lyon-1", "running", "HTTP 401")]
     assert scene.submitter.notice([]) == []  # it has spoken
     assert scene.system.files  # nothing is removed while it runs
 
@@ -354,7 +354,7 @@ def test_what_is_held_is_told_at_once_in_the_words_of_the_system_and_what_is_que
     for number, state in ((1, "held:PartitionTimeLimit"), (2, "queued")):
         scene.system.jobs[f"lyon-{number}"][1] = state
     scene.submitter.listing()
-    assert scene.submitter.notice(["lyon-1", "lyon-2"]) == [Notice("lyon-1", "held", "PartitionTimeLimit")]
+    assert scene.submitter.notice(["lyon-1", "lyon-2"]) == [BatchJobNotice("lyon-1", "held", "PartitionTimeLimit")]
     assert scene.submitter.notice(["lyon-2", "lyon-3"]) == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.allocation import Called, is_over, lost_node, seconds_left
+from pilotage.agent.allocation import CommandResult, is_over, lost_node, seconds_left
 from pilotage.agent.batch.values import (
     Answer,
     Busy,
@@ -168,23 +168,23 @@ _JOB = {"SLURM_JOB_ID": "12"}
 _WIDE = {"SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1"}
 
 
-def _says(told: Called) -> Callable[[Sequence[str]], Called]:
+def _says(told: CommandResult) -> Callable[[Sequence[str]], CommandResult]:
     return lambda _: told
 
 
 def test_slurm_tells_how_long_its_job_may_last_and_whether_its_time_is_over() -> None:
-    assert seconds_left({}, lambda _: Called(0, stdout="1:00")) == 0.0
-    assert seconds_left({"SLURM_JOB_ID": "x"}, lambda _: Called(0, stdout="1:00")) == 0.0
-    assert seconds_left(_JOB, lambda _: Called(0, stdout="1:00\n")) == 60.0
-    assert seconds_left(_JOB, lambda _: Called(1, stdout="1:00\n")) == 0.0
+    assert seconds_left({}, lambda _: CommandResult(0, stdout="1:00")) == 0.0
+    assert seconds_left({"SLURM_JOB_ID": "x"}, lambda _: CommandResult(0, stdout="1:00")) == 0.0
+    assert seconds_left(_JOB, lambda _: CommandResult(0, stdout="1:00\n")) == 60.0
+    assert seconds_left(_JOB, lambda _: CommandResult(1, stdout="1:00\n")) == 0.0
     for stdout, status, over in (("TimeLimit\n", 0, True), ("TimeLimit\n", 1, False), ("None\n", 0, False)):
-        assert is_over(_JOB, _says(Called(status, stdout=stdout))) is over
-    assert is_over({}, lambda _: Called(0, stdout="TimeLimit")) is False
+        assert is_over(_JOB, _says(CommandResult(status, stdout=stdout))) is over
+    assert is_over({}, lambda _: CommandResult(0, stdout="TimeLimit")) is False
     asked: list[list[str]] = []
 
-    def call(words: Sequence[str]) -> Called:
+    def call(words: Sequence[str]) -> CommandResult:
         asked.append(list(words))
-        return Called(1)
+        return CommandResult(1)
 
     seconds_left(_JOB, call)
     assert asked == [["squeue", "--noheader", "--jobs=12", "--format=%L"]]
@@ -193,24 +193,24 @@ def test_slurm_tells_how_long_its_job_may_last_and_whether_its_time_is_over() ->
 @pytest.mark.parametrize(
     "environment, everywhere, alone, told",
     [
-        (_WIDE, Called(0), Called(0), ""),
-        (_WIDE, Called(1, " lost n2\nmore"), Called(0), "lost n2"),
-        (_WIDE, Called(1, "l" * 400), Called(0), "l" * 300),
-        (_WIDE, Called(1, ""), Called(0), "no answer in 30 s"),
-        (_WIDE, Called(1, "lost"), Called(1), ""),
-        (_WIDE, Called(None, "no srun"), Called(0), ""),
-        (_WIDE, Called(None, "", in_time=False), Called(0), "no answer in 30 s"),
-        ({**_WIDE, "SLURM_JOB_NUM_NODES": "1"}, Called(1, "lost"), Called(0), ""),
-        ({"SLURM_JOB_NUM_NODES": "2"}, Called(1, "lost"), Called(0), ""),
-        ({"SLURMD_NODENAME": "n1"}, Called(1, "lost"), Called(0), ""),
+        (_WIDE, CommandResult(0), CommandResult(0), ""),
+        (_WIDE, CommandResult(1, " lost n2\nmore"), CommandResult(0), "lost n2"),
+        (_WIDE, CommandResult(1, "l" * 400), CommandResult(0), "l" * 300),
+        (_WIDE, CommandResult(1, ""), CommandResult(0), "no answer in 30 s"),
+        (_WIDE, CommandResult(1, "lost"), CommandResult(1), ""),
+        (_WIDE, CommandResult(None, "no srun"), CommandResult(0), ""),
+        (_WIDE, CommandResult(None, "", in_time=False), CommandResult(0), "no answer in 30 s"),
+        ({**_WIDE, "SLURM_JOB_NUM_NODES": "1"}, CommandResult(1, "lost"), CommandResult(0), ""),
+        ({"SLURM_JOB_NUM_NODES": "2"}, CommandResult(1, "lost"), CommandResult(0), ""),
+        ({"SLURMD_NODENAME": "n1"}, CommandResult(1, "lost"), CommandResult(0), ""),
     ],
 )
 def test_a_node_is_lost_where_this_one_answers_and_not_all_do(
-    environment: dict[str, str], everywhere: Called, alone: Called, told: str
+    environment: dict[str, str], everywhere: CommandResult, alone: CommandResult, told: str
 ) -> None:
     asked: list[list[str]] = []
 
-    def run(words: Any) -> Called:
+    def run(words: Any) -> CommandResult:
         asked.append(list(words))
         return alone if "--nodelist=n1" in words else everywhere
 

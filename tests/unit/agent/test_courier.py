@@ -18,7 +18,7 @@ from pilotage.agent.delivery.courier import Backoff, Courier
 from pilotage.agent.delivery.spool import Queue, Spool
 from pilotage.agent.delivery.stream import segment_file, segments_of
 from pilotage.agent.durable_files import line_of, locked
-from pilotage.agent.link.http import Answer, Connection, NotNow, Refusal, Taken, TooMuch, judge
+from pilotage.agent.link.http import Answer, BatchAccepted, BatchTooLarge, Connection, Refusal, RetryLater, judge
 from tests.kit.agent_server import AgentServer, agent_server
 
 REST = b'"type":"Noted","time":1.5,"data":{"text":"%d"}}'
@@ -390,15 +390,19 @@ TAKEN = b'{"position":5,"kept":2,"repeated":0,"parked":0,"refused":[]}'
     ],
 )
 def test_an_answer_that_does_not_say_it_plainly_is_not_believed(given: Answer) -> None:
-    assert isinstance(judge(given, count=2), NotNow)
+    assert isinstance(judge(given, count=2), RetryLater)
 
 
 def test_answers_that_say_it_plainly() -> None:
-    assert judge(answer(200, TAKEN), count=2) == Taken(5, [])
+    assert judge(answer(200, TAKEN), count=2) == BatchAccepted(5, [])
     refused = b'{"position":5,"refused":[{"index":1,"code":"purged","message":"gone"}]}'
-    assert judge(answer(422, refused), count=2) == Taken(5, [Refusal(1, "purged", "gone")])
-    assert judge(answer(413, b"<html>"), count=2) == TooMuch("too_large", "the server rejects this batch as too large")
-    assert judge(answer(400, b'{"error":{"code":"malformed","message":"no"}}'), count=2) == TooMuch("malformed", "no")
+    assert judge(answer(422, refused), count=2) == BatchAccepted(5, [Refusal(1, "purged", "gone")])
+    assert judge(answer(413, b"<html>"), count=2) == BatchTooLarge(
+        "too_large", "the server rejects this batch as too large"
+    )
+    assert judge(answer(400, b'{"error":{"code":"malformed","message":"no"}}'), count=2) == BatchTooLarge(
+        "malformed", "no"
+    )
 
 
 @pytest.mark.parametrize(
@@ -407,7 +411,7 @@ def test_answers_that_say_it_plainly() -> None:
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date(text: str, seconds: float) -> None:
     verdict = judge(answer(503, retry_after=text), count=1, now_seconds=10.0)
-    assert isinstance(verdict, NotNow)
+    assert isinstance(verdict, RetryLater)
     assert verdict.retry_after_seconds == seconds
 
 

@@ -14,7 +14,7 @@ from pilotage.agent import durable_files
 from pilotage.agent.durable_files import (
     End,
     Header,
-    Mark,
+    SegmentOrigin,
     Tail,
     append_durably,
     close_lock,
@@ -37,7 +37,7 @@ from pilotage.agent.durable_files import (
 )
 from tests.kit.agent_runs import open_descriptors
 
-_HEADER = Header("app", "s", 7, 41, Mark("host", "machine", 3, 4))
+_HEADER = Header("app", "s", 7, 41, SegmentOrigin("host", "machine", 3, 4))
 
 
 @contextmanager

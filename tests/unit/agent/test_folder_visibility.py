@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, REMEMBERED_MAX, FolderVisibility, Seen
+from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, REMEMBERED_MAX, FolderVisibility, VisibleFolders
 from tests.kit.agent_runs import MARK, Place, log_of, place_in
 
 
@@ -164,12 +164,12 @@ def test_what_is_seen_is_remembered_and_looked_at_again_after_a_while(tmp_path: 
     visibility = FolderVisibility(clock)
     staged = tmp_path / "job" / "staged"
     work = {"folder": str(tmp_path / "job"), "staged": str(staged), "mark": "one"}
-    assert visibility.of(work) == Seen(folder=False, staged=False)
+    assert visibility.of(work) == VisibleFolders(folder=False, staged=False)
     staged.mkdir(parents=True)
     (staged / MARK_FILE).write_text("one")
     assert not visibility.of(work).staged  # as it was
-    assert visibility.of({**work, "mark": "two"}) == Seen(folder=False, staged=False)
-    assert visibility.of(work) == Seen(folder=True, staged=True)  # another mark was asked for meanwhile
+    assert visibility.of({**work, "mark": "two"}) == VisibleFolders(folder=False, staged=False)
+    assert visibility.of(work) == VisibleFolders(folder=True, staged=True)  # another mark was asked for meanwhile
     (staged / MARK_FILE).unlink()
     assert visibility.of(work).folder
     clock.now += AGAIN_SECONDS
@@ -184,7 +184,7 @@ def test_what_an_earlier_service_gave_out_is_still_seen_after_a_new_one_came(tmp
     (tmp_path / "s" / MARK_FILE).write_text("one\ntwo\n")
     for mark, is_seen in (("one", True), ("two", True), ("on", False), ("one\ntwo", False)):
         work = {"folder": str(tmp_path), "staged": f"{tmp_path}/s", "mark": mark}
-        assert FolderVisibility().of(work) == Seen(is_seen, is_seen)
+        assert FolderVisibility().of(work) == VisibleFolders(is_seen, is_seen)
 
 
 def test_no_more_than_so_many_jobs_are_remembered(tmp_path: Path) -> None:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.agent.pilot.backlog import AHEAD_FACTOR, AHEAD_SECONDS, Pace
+from pilotage.agent.pilot.backlog import AHEAD_FACTOR, AHEAD_SECONDS, AttemptDurations
 
 
-def paced(*seconds: float) -> Pace:
-    pace = Pace()
+def paced(*seconds: float) -> AttemptDurations:
+    pace = AttemptDurations()
     for each in seconds:
         pace.note(each)
     return pace
 
 
 def test_of_what_nobody_knows_one_waits_for_each_slot() -> None:
-    assert Pace().ahead(3) == 3
+    assert AttemptDurations().ahead(3) == 3
     forgotten = paced(0.001, 0.001)
     forgotten.forget()
     assert forgotten.ahead(3) == 3
 
 
 def test_after_few_that_were_short_few_wait_and_after_many_as_much_as_is_done_soon() -> None:
-    pace = Pace()
+    pace = AttemptDurations()
     waiting = []
     for _ in range(200):
         pace.note(0.001)

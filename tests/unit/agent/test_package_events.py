@@ -14,7 +14,7 @@ from pilotage.agent.delivery.spool import Spool, is_pilots_own, normal_server, q
 from pilotage.agent.errors import BadSetting, NotDelivered
 from pilotage.agent.link.connect import connect
 from pilotage.agent.link.http import LinkConnection, Unreachable
-from pilotage.agent.site.relay import Relaying
+from pilotage.agent.site.relay import Relays
 from pilotage.client.deliver import deliver_once
 from pilotage.client.errors import ServerUnreachable
 from pilotage.client.finding import find_addresses
@@ -67,7 +67,7 @@ class Clock:
 @pytest.fixture
 def folder(server: AgentServer, tmp_path: Path) -> Iterator[Path]:
     """A folder with a relay to the server behind it."""
-    relaying = Relaying(server.url)
+    relaying = Relays(server.url)
     relaying.start(folder=tmp_path / "relay")
     yield tmp_path / "relay"
     relaying.stop()

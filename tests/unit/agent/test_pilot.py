@@ -11,11 +11,11 @@ import pytest
 
 from pilotage.agent.attempt.workplace import Workplace
 from pilotage.agent.durable_files import text_of
-from pilotage.agent.pilot.backlog import AHEAD_FACTOR, Bench, Held
+from pilotage.agent.pilot.backlog import AHEAD_FACTOR, HeldAttempt, SlotTable
 from pilotage.agent.pilot.fetch import ServerFetch
 from pilotage.agent.pilot.pilot import Pilot, PilotSettings
 from pilotage.agent.pilot.spool import PilotSpool, encode_end
-from pilotage.agent.resources import Room
+from pilotage.agent.resources import Resources
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.states import PILOT_WALL_OVER
 from tests.kit.agent_service import AgentService, agent_service
@@ -31,7 +31,7 @@ def service(tmp_path: Path) -> Iterator[AgentService]:
 def grounded(state: Path) -> Pilot:
     """A pilot of four slots that neither exchanges nor begins anything."""
     return Pilot(
-        PilotSettings(pilot="p", site="here", state=str(state), server="unix:none", capacity=Room(400)),
+        PilotSettings(pilot="p", site="here", state=str(state), server="unix:none", capacity=Resources(400)),
         workplace=cast("Workplace", None),
         fetch=cast("ServerFetch", None),
         on_news=lambda urgent: None,
@@ -62,9 +62,9 @@ def test_the_longer_attempts_take_the_fewer_wait_here(tmp_path: Path) -> None:
     pilot = grounded(tmp_path)
     found = [pilot.backlog]
     for seconds in (0.01, 0.1, 1.0, 60.0):
-        pilot._pace.forget()
+        pilot._durations.forget()
         for _ in range(20):
-            pilot._pace.note(seconds)
+            pilot._durations.note(seconds)
         found.append(pilot.backlog)
     assert found == [4, 64, 20, 2, 0]
 
@@ -93,11 +93,11 @@ def test_news_are_urgent_when_hardly_more_waits_than_there_are_slots(tmp_path: P
 
 @pytest.mark.parametrize("waiting", [[], [50, 50], [100, 50], [150, 50], [50, 100]], ids=str)
 def test_what_follows_an_attempt_is_what_has_room_without_it(waiting: list[int]) -> None:
-    benches = [Bench(Room(cores_hundredths=150)) for _ in range(2)]
+    benches = [SlotTable(Resources(cores_hundredths=150)) for _ in range(2)]
     for bench in benches:
         for number, cores in enumerate([100, *waiting]):
             ref = {"job": "J", "package": f"1.1.{number}", "attempt": 1}
-            bench.accept(Held({"ref": ref, "demand": {"cores_hundredths": cores}}, {}))
+            bench.accept(HeldAttempt({"ref": ref, "demand": {"cores_hundredths": cores}}, {}))
     first, second = benches
     over, gone = first.take(), second.take()
     assert over is not None
@@ -107,15 +107,15 @@ def test_what_follows_an_attempt_is_what_has_room_without_it(waiting: list[int])
         assert (following and following.ref) == (taken and taken.ref)
     assert first.held.keys() == second.held.keys()
     assert [each.ref for each in first.waiting] == [each.ref for each in second.waiting]
-    assert (first.running, first.has_room(0)) == (second.running, second.has_room(0))
+    assert (first.running, first.has_capacity(0)) == (second.running, second.has_capacity(0))
 
 
 @pytest.mark.parametrize("asked", [50, 100, 150])
 def test_who_waits_may_begin_where_its_cores_are_free(asked: int) -> None:
-    bench = Bench(Room(cores_hundredths=100))
+    bench = SlotTable(Resources(cores_hundredths=100))
     assert not bench.may_begin
     bench.accept(
-        Held({"ref": {"job": "J", "package": "1.1.1", "attempt": 1}, "demand": {"cores_hundredths": asked}}, {})
+        HeldAttempt({"ref": {"job": "J", "package": "1.1.1", "attempt": 1}, "demand": {"cores_hundredths": asked}}, {})
     )
     assert bench.may_begin is (asked <= 100)
 
@@ -348,7 +348,7 @@ def test_an_attempt_whose_end_was_told_is_not_run_again(service: AgentService, t
 def test_the_end_of_an_attempt_is_told_once_more_whether_it_was_told_before_or_not(tmp_path: Path, state: str) -> None:
     spool = PilotSpool(tmp_path, "p", remembered_max=1)
     for number in (1, 2):
-        held = Held({"ref": {"job": "J", "package": f"1.1.{number}", "attempt": 1}}, {})
+        held = HeldAttempt({"ref": {"job": "J", "package": f"1.1.{number}", "attempt": 1}}, {})
         spool.tell_of(held, "AttemptFinished", {"exit_code": "SUCCESS"}, at=0.0)
     if state != "untold":
         spool.batch()

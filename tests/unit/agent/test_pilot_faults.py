@@ -80,7 +80,7 @@ def test_while_the_service_is_gone_the_work_goes_on_and_is_told_when_it_is_back(
         flight.stage.wait_for(lambda: len(flight.stage.running) == 2)
         service.stop()
         flight.stage.release("1.1.1", "1.1.2", "1.1.3", "1.1.4")
-        wait_until(lambda: not flight.stage.running and not flight.pilot.bench.held)
+        wait_until(lambda: not flight.stage.running and not flight.pilot.slot_table.held)
         assert not service.finished
         service.listen(tmp_path / "agent.sock")
         service.wait_for(lambda: len(service.finished) == 4)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pilotage.adapters.sites.batch import BatchSettings, BatchSite
-from pilotage.adapters.sites.commands import Here
+from pilotage.adapters.sites.commands import LocalCaller
 from pilotage.agent.batch import Answer, Call, dialects
 from pilotage.agent.batch.submitter import Submitter
 from pilotage.agent.link.connect import announced
@@ -22,7 +22,7 @@ ENTRY = SiteEntry(name="lyon", kind="gridengine", slots=4, queue="long", paralle
 SUBMITTED = {"-pe orte 4", "-q long"}
 
 
-class Cell(Here):
+class Cell(LocalCaller):
     """A Grid Engine in which nothing is, and that takes everything; all else is run."""
 
     def __init__(self, home: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from pilotage.adapters.settings.tls import make_certificates
 from pilotage.agent.link.connect import connect
 from pilotage.agent.link.link import Link
-from pilotage.agent.site.relay import Relaying, bound, may_pass
+from pilotage.agent.site.relay import Relays, bound, may_pass
 from pilotage.model.exchange.exchange import AgentSays, Exchange
 from tests.kit.agent_runs import open_descriptors
 from tests.kit.agent_service import AgentService
@@ -31,7 +31,7 @@ SECONDS = 20.0
 class Relayed:
     """A service, and a relay to it."""
 
-    def __init__(self, service: AgentService, relaying: Relaying, port: int, said: list[str]) -> None:
+    def __init__(self, service: AgentService, relaying: Relays, port: int, said: list[str]) -> None:
         self.service, self.relaying, self.port, self.said = service, relaying, port, said
         self.address = f"http://127.0.0.1:{port}"
 
@@ -46,7 +46,7 @@ def relayed(folder: Path | None = None) -> Iterator[Relayed]:
     service.listen()
     listener = bound("127.0.0.1", 0)
     said: list[str] = []
-    relaying = Relaying(service.address, say=said.append)
+    relaying = Relays(service.address, say=said.append)
     relaying.start(listener=listener, folder=folder)
     try:
         yield Relayed(service, relaying, listener.getsockname()[1], said)
@@ -193,7 +193,7 @@ def test_when_a_pilot_hangs_up_the_service_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as service:
         service.settimeout(SECONDS)
         listener = bound("127.0.0.1", 0)
-        relaying = Relaying(f"http://127.0.0.1:{service.getsockname()[1]}")
+        relaying = Relays(f"http://127.0.0.1:{service.getsockname()[1]}")
         relaying.start(listener=listener)
         try:
             link = connect(f"http://127.0.0.1:{listener.getsockname()[1]}", token=lambda: "x")
@@ -255,7 +255,7 @@ def test_the_relay_believes_one_authority_alone(tmp_path: Path) -> None:
     try:
         for folder, status in (("a", 200), ("b", 503)):
             inside = bound("127.0.0.1", 0)
-            relaying = Relaying(f"https://localhost:{port}", ca_file=str(tmp_path / folder / "ca.pem"))
+            relaying = Relays(f"https://localhost:{port}", ca_file=str(tmp_path / folder / "ca.pem"))
             relaying.start(listener=inside)
             link = connect(f"http://127.0.0.1:{inside.getsockname()[1]}", token=lambda: "x")
             link.send("GET", "/agent/content/x")

@@ -13,7 +13,7 @@ import pytest
 from pilotage.agent.link.connect import connect
 from pilotage.agent.link.folder_link import BadContent, BadFolder, RelayFolder
 from pilotage.agent.link.link import LinkBroken
-from pilotage.agent.site.relay import Relaying
+from pilotage.agent.site.relay import Relays
 from tests.kit.agent_service import AgentService
 from tests.kit.pilots import flying, wait_until
 
@@ -31,7 +31,7 @@ def service() -> Iterator[AgentService]:
 @pytest.fixture
 def folder(tmp_path: Path, service: AgentService) -> Iterator[Path]:
     """A folder that a relay serves."""
-    relaying = Relaying(service.address)
+    relaying = Relays(service.address)
     relaying.start(folder=tmp_path / "relay")
     yield tmp_path / "relay"
     relaying.stop()

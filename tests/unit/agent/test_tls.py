@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.adapters.settings.tls import Made, TlsError, expires_at, make_certificates
+from pilotage.adapters.settings.tls import NewCertificates, TlsError, expires_at, make_certificates
 from pilotage.agent.delivery.courier import Courier
 from pilotage.agent.delivery.spool import Spool
 from pilotage.agent.link.connect import announced, connect
@@ -37,7 +37,7 @@ WAIT_SECONDS = 60.0
 DAY_SECONDS = 86_400.0
 
 
-def made(folder: Path, *hosts: str, days: int = 365, new_ca: bool = False, now: float | None = None) -> Made:
+def made(folder: Path, *hosts: str, days: int = 365, new_ca: bool = False, now: float | None = None) -> NewCertificates:
     return make_certificates(folder, hosts, days=days, new_ca=new_ca, now=lambda: time.time() if now is None else now)
 
 

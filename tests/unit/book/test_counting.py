@@ -21,7 +21,7 @@ from pilotage.book.rows.sketches import (
     bin_of,
     middle_of,
 )
-from pilotage.book.statistics.counting import Counted, count_lives, count_together
+from pilotage.book.statistics.counting import SliceCounts, count_lives, count_together
 from pilotage.model.states import State
 
 _ORDER = list(State)
@@ -59,7 +59,7 @@ def _one_by_one(attempts: Iterable[tuple[int, Times, int]]) -> dict[Place, Sketc
     return {place: sketch for place, sketch in made.items() if sketch.counts}
 
 
-def _together(found: Iterable[Counted]) -> dict[Place, Sketch]:
+def _together(found: Iterable[SliceCounts]) -> dict[Place, Sketch]:
     made = {
         (number, group): Sketch(
             {code: count for code, count in counts.items() if count},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.book.query.attributes import Kind
-from pilotage.book.query.errors import Place, QueryError
+from pilotage.book.query.errors import QueryError, QueryPlace
 from pilotage.book.query.values import (
     COUNT_MAX,
     TIME_MAX,
@@ -21,7 +21,7 @@ from pilotage.book.query.values import (
     write_value,
 )
 
-_HERE = Place("a query", 2)
+_HERE = QueryPlace("a query", 2)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_text_is_bare_where_it_can_be(text: str, written: str) -> None:
 
 
 def test_an_error_points_to_its_place() -> None:
-    error = Place("state = RUNING and x", 8).error(
+    error = QueryPlace("state = RUNING and x", 8).error(
         "no such state", expected="a state", got="RUNING", next_step="one\ntwo"
     )
     assert str(error) == (
@@ -179,9 +179,9 @@ def test_an_error_points_to_its_place() -> None:
         "  one\n"
         "  two"
     )  # fmt: skip
-    assert str(Place().error("it is wrong")) == "query: it is wrong"
-    assert str(Place(path="all[1]").error("it is wrong")) == "query, all[1]: it is wrong"
-    assert Place().error("it is wrong").caret == ""
+    assert str(QueryPlace().error("it is wrong")) == "query: it is wrong"
+    assert str(QueryPlace(path="all[1]").error("it is wrong")) == "query, all[1]: it is wrong"
+    assert QueryPlace().error("it is wrong").caret == ""
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_an_error_points_to_its_place() -> None:
 )
 def test_the_caret_stands_below_its_character_however_long_the_query_is(size: int, offset: int) -> None:
     query = "".join(chr(0x4E00 + number) for number in range(size))
-    line, below = Place(query, offset).error("wrong").caret.split("\n")
+    line, below = QueryPlace(query, offset).error("wrong").caret.split("\n")
     assert below == " " * (len(below) - 1) + "^"
     assert line[len(below) - 1] == query[offset]
     assert line.strip("… ") in query
@@ -199,4 +199,4 @@ def test_the_caret_stands_below_its_character_however_long_the_query_is(size: in
 
 
 def test_what_cannot_be_printed_takes_one_place_above_the_caret() -> None:
-    assert Place("a\tb\x01c", 4).error("wrong").caret == "a b?c\n    ^"
+    assert QueryPlace("a\tb\x01c", 4).error("wrong").caret == "a b?c\n    ^"

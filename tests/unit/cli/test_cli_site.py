@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.adapters.sites.commands import Here
+from pilotage.adapters.sites.commands import LocalCaller
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.app.site_setup.discovery import PYTHONS, DiscoveryFailed, RequestedValues, discover, entry_from
 from pilotage.app.sites.entries import written_sites
@@ -129,7 +129,7 @@ def test_variables_are_those_of_a_login_shell(tmp_path: Path, monkeypatch: pytes
     )
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/sh")
-    here = Here()
+    here = LocalCaller()
 
     class Login(Cluster):
         def run(self, call: Call) -> Answer:
@@ -271,7 +271,7 @@ def test_a_folder_that_is_asked_for_is_looked_at(
     (tmp_path / "there").mkdir()
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
-    here = Here()
+    here = LocalCaller()
 
     class Login(Cluster):
         def run(self, call: Call) -> Answer:

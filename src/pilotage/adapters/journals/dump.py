@@ -115,7 +115,7 @@ def _looks_skewed(event: Event, received: float) -> bool:
     return event.time > received + SKEW_SECONDS
 
 
-class Takes(Protocol):
+class LoadTarget(Protocol):
     """What loading a dump needs of a journal."""
 
     def job(self, job: str) -> JobRow | None:
@@ -153,7 +153,7 @@ def check_lines(lines: Iterable[bytes]) -> str:
         return _Dump(spool, lines).job
 
 
-def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
+def load_lines(journal: LoadTarget, lines: Iterable[bytes]) -> str:
     """Load a dumped job atomically, and return its id."""
     with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES_MAX) as spool:
         dump = _Dump(spool, lines)

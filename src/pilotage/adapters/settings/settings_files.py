@@ -118,7 +118,7 @@ def _with_absolute_journal(settings: Settings, *, environment: Mapping[str, str]
 SITES_FILE = "sites.yaml"
 SITES_BYTES_MAX = 4 * 1024 * 1024
 
-Mark = tuple[str, int, int, int]
+FileStamp = tuple[str, int, int, int]
 """Identifies a version of the file: its path, inode, size and time."""
 
 
@@ -126,11 +126,11 @@ class SitesFileError(PilotageError):
     """The sites file cannot be read or written. The message says why."""
 
 
-class Kept(NamedTuple):
+class SitesFileVersion(NamedTuple):
     """A version of the sites file."""
 
     file: Path
-    mark: Mark
+    stamp: FileStamp
     content: bytes
 
 
@@ -150,7 +150,7 @@ def sites_file(*, environment: Mapping[str, str], folder: Path, named: str = "")
     return next((file for file in known if file.is_file()), places[0])
 
 
-def mark_of(file: Path) -> Mark | None:
+def stamp_of(file: Path) -> FileStamp | None:
     """The version of a file; None if it does not exist."""
     try:
         found = file.stat()
@@ -161,10 +161,10 @@ def mark_of(file: Path) -> Mark | None:
     return str(file), found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def read_file(file: Path) -> Kept | None:
+def read_file(file: Path) -> SitesFileVersion | None:
     """Read the sites file; None if it does not exist. Raises `SitesFileError`."""
-    mark = mark_of(file)  # before the read: a change meanwhile is read again
-    if mark is None:
+    stamp = stamp_of(file)  # before the read: a change meanwhile is read again
+    if stamp is None:
         return None
     try:
         with file.open("rb") as stream:
@@ -173,12 +173,12 @@ def read_file(file: Path) -> Kept | None:
             raise OSError(errno.EFBIG, f"larger than {SITES_BYTES_MAX} bytes")
     except OSError as error:
         raise _fault(file, error) from error
-    return Kept(file, mark, content)
+    return SitesFileVersion(file, stamp, content)
 
 
-def write_file(file: Path, text: str, *, before: Kept | None) -> None:
+def write_file(file: Path, text: str, *, before: SitesFileVersion | None) -> None:
     """Replace a file atomically, unless it was changed since it was read as `before`."""
-    if mark_of(file) != (before.mark if before is not None else None):
+    if stamp_of(file) != (before.stamp if before is not None else None):
         raise SitesFileError("the file was changed meanwhile", subject=str(file), next_step="run the command again")
     target = Path(os.path.realpath(file))  # keep a symbolic link
     draft = target.with_name(f".{target.name}-{os.getpid()}")

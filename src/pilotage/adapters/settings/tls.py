@@ -35,7 +35,7 @@ class TlsError(PilotageError):
     """The authority or the certificate cannot be made or used; the message says which file, and what to do."""
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class NewCertificates(msgspec.Struct, frozen=True, kw_only=True):
     """The new certificates: their files, hosts and expiry, and whether the authority is new."""
 
     ca_file: str
@@ -47,7 +47,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_certificates(
     folder: Path, hosts: Sequence[str], *, days: int = SERVER_DAYS, new_ca: bool = False, now: Callable[[], float]
-) -> Made:
+) -> NewCertificates:
     """Make a certificate for the hosts and the loopback names, and an authority if there is none.
 
     Files are replaced atomically; a running service loads the new certificate by itself. Raises `TlsError`.
@@ -67,7 +67,7 @@ def make_certificates(
         raise TlsError(
             "cannot write certificates", subject=str(error.filename or folder), got=error.strerror or str(error)
         ) from error
-    return Made(
+    return NewCertificates(
         ca_file=str(folder / CA_FILE),
         certificate=str(folder / SERVER_FILE),
         hosts=names,

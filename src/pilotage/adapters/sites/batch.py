@@ -15,7 +15,7 @@ from pilotage.adapters.sites.install import Installation
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Refused, Unknown
 from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, PilotJobTemplate
 from pilotage.agent.batch.submitter import ARRAY_MAX, SETTLE_SECONDS, Submitter, in_login_shell
-from pilotage.agent.resources import room_of_entry
+from pilotage.agent.resources import resources_of_entry
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.resources import Demand
@@ -144,7 +144,7 @@ class BatchSite:
             announcement=installation.announcement,
             python=entry.python,
             setup=entry.setup,
-            room=room_of_entry(msgspec.structs.asdict(entry)),
+            resources=resources_of_entry(msgspec.structs.asdict(entry)),
             wall_seconds=entry.wall_time_seconds or 0.0,
             idle_seconds=entry.idle_seconds,
             grace_seconds=self._settings.grace_seconds,

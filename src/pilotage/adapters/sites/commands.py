@@ -51,7 +51,7 @@ class Caller(Protocol):
         ...
 
 
-class UnderWay:
+class RunningCommand:
     """The running command, so that another thread can abort it."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class UnderWay:
                 self._process.kill()  # no effect if it has ended
 
 
-class Here:
+class LocalCaller:
     """Runs commands on this computer, each in a session of its own."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Here:
         self._within = tuple(within)
         self._environment = dict(environment or {})
         self._seconds_max = seconds_max
-        self._under_way = UnderWay()
+        self._under_way = RunningCommand()
 
     def run(self, call: Call) -> Answer:
         """Run a command to its end."""
@@ -129,7 +129,7 @@ class Ssh:
         self.host, user, port = parse_address(address)
         self._environment = {**_LOCALE, **(environment or {})}
         self._seconds_max = seconds_max
-        self._under_way = UnderWay()
+        self._under_way = RunningCommand()
         self._own: str | None = None
         folder = str(state.absolute() / "ssh")
         if len(os.fsencode(folder)) + 1 + _SOCKET_NAME > _SOCKET_PATH_MAX:
@@ -219,7 +219,7 @@ def run_words(
     *,
     extra: Mapping[str, str] | None = None,
     seconds_max: float = CALL_SECONDS_MAX,
-    under_way: UnderWay | None = None,
+    under_way: RunningCommand | None = None,
 ) -> Answer:
     """Run a command here, in a session of its own, with a time limit; a missing command has an answer, too.
 

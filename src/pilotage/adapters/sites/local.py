@@ -25,8 +25,8 @@ from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.sites.zipapp import content_digest, hold_to
 from pilotage.agent.pilot.spool import DRAFT_SUFFIX, LOCK_SUFFIX
 from pilotage.agent.processes import end_descendants, started_at, sweep
-from pilotage.agent.resources import Room, attempt_options, pilot_options
-from pilotage.agent.silent_pilots import Silence
+from pilotage.agent.resources import Resources, attempt_options, pilot_options
+from pilotage.agent.silent_pilots import SilentPilots
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.resources import AMOUNT_UNKNOWN, NAMES, Amounts, Capacity, Demand
@@ -73,7 +73,7 @@ class LocalSite:
         self._children: set[int] = set()  # started by this process, which must reap them
         self._settling = 0  # the process that delivers events of dead pilots
         self._cancelled: dict[str, float] = {}  # time of cancellation, by key
-        self._silence = Silence()
+        self._silent_pilots = SilentPilots()
         self._agent_digest = content_digest(settings.agent)  # checked before each start
 
     @property
@@ -102,12 +102,12 @@ class LocalSite:
 
     def _submit_pilot(self, key: str) -> str:
         settings = self._settings
-        options = pilot_options(_room_of(settings.capacity))
+        options = pilot_options(_resources_of(settings.capacity))
         return self._submit(key, [*options, f"--backlog={settings.backlog}", f"--idle={settings.idle_seconds}"])
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
         """Start an agent for one attempt, unless it exists; returns its process id."""
-        options = attempt_options(_room_of(demand))
+        options = attempt_options(_resources_of(demand))
         return self._submit(key, [*options, f"--serves={ref.job}:{ref.package}:{ref.attempt}"])
 
     def _submit(self, key: str, options: Sequence[str]) -> str:
@@ -217,7 +217,7 @@ class LocalSite:
         """Silent agents, with the end of their output."""
         with self._guard:
             running = [key for key in unheard if not _is_free(self._record(key))]
-            found = self._silence.notice(running, self._written)
+            found = self._silent_pilots.notice(running, self._written)
         return msgspec.convert([each._asdict() for each in found], list[Noticed])
 
     def _written(self, keys: Collection[str]) -> dict[str, str]:
@@ -300,9 +300,9 @@ def _take_ends(children: set[int]) -> None:
             children.discard(pid)
 
 
-def _room_of(known: Amounts) -> Room:
+def _resources_of(known: Amounts) -> Resources:
     """The resources of an agent; 0 for unknown ones, which it measures itself."""
-    return Room(**{name: 0 if (each := getattr(known, name)) == AMOUNT_UNKNOWN else each for name in NAMES})
+    return Resources(**{name: 0 if (each := getattr(known, name)) == AMOUNT_UNKNOWN else each for name in NAMES})
 
 
 def _environment() -> dict[str, str]:

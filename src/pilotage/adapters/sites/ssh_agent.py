@@ -54,7 +54,7 @@ nohup setsid {command} >>site-agent.log 2>&1 </dev/null &
 """
 
 
-class OutpostSettings(msgspec.Struct, frozen=True, kw_only=True):
+class SshSiteAgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a site agent that is started over ssh."""
 
     entry: SiteEntry
@@ -65,10 +65,10 @@ class OutpostSettings(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()  # further options of the agent
 
 
-class Outpost:
+class SshSiteAgent:
     """Keeps the connection open and the agent running, from `start` to `stop`."""
 
-    def __init__(self, settings: OutpostSettings, caller: Ssh) -> None:
+    def __init__(self, settings: SshSiteAgentSettings, caller: Ssh) -> None:
         self._settings = settings
         self._caller = caller
         self._installation = Installation(

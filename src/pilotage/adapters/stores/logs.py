@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from pilotage.adapters.stores.work_database import WorkTables, mending, place_of
+from pilotage.adapters.stores.work_database import WorkTables, place_of, retried_if_damaged
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.exchange.exchange import AttemptRef, LogText
 
@@ -29,7 +29,7 @@ def unpacked(stored: str | bytes) -> str:
 class SqliteLogs(WorkTables):
     """The logs of a state folder; safe for threads."""
 
-    @mending
+    @retried_if_damaged
     def put(self, logs: Sequence[LogText]) -> None:
         """Store logs; they replace those of the same attempt and stream."""
         if not logs:
@@ -44,7 +44,7 @@ class SqliteLogs(WorkTables):
                 ],
             )  # fmt: skip
 
-    @mending
+    @retried_if_damaged
     def read(self, job: str, package: str) -> list[LogText]:
         """The logs of every attempt of a package, in order."""
         with self._database.reading() as book:
@@ -68,7 +68,7 @@ class SqliteLogs(WorkTables):
             for attempt, stream, head, tail, dropped_bytes, final in rows
         ]
 
-    @mending
+    @retried_if_damaged
     def forget(self, job: str) -> None:
         """Remove the logs of a job."""
         with self._database.writing() as book:

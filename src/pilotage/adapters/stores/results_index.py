@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from pilotage.adapters.stores.work_database import WorkDatabase, WorkTables, mending, place_of
+from pilotage.adapters.stores.work_database import WorkDatabase, WorkTables, place_of, retried_if_damaged
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.ports.job_tree import StoredFile, StoreError
@@ -87,7 +87,7 @@ class SqliteResultsIndex(WorkTables):
 
     # --- results ---
 
-    @mending
+    @retried_if_damaged
     def keep(self, made: Sequence[MadeWork]) -> None:
         """Store granted attempts, and that their files are ours."""
         if not made:
@@ -99,7 +99,7 @@ class SqliteResultsIndex(WorkTables):
                 book.executemany(_OURS, files)
             self._kept.add(made)
 
-    @mending
+    @retried_if_damaged
     def claim(self, folder: str, job: str, files: Sequence[OutputFile]) -> None:
         """Store that these contents, which a job was granted, are ours."""
         with self._database.writing() as book:
@@ -124,7 +124,7 @@ class SqliteResultsIndex(WorkTables):
             files += [(folder, file.name, unhex(file.sha256), file.size_bytes, job) for file in one.manifest]
         return rows, files
 
-    @mending
+    @retried_if_damaged
     def knows(self, folder: str, *, document: str | None = None) -> bool:
         """Tell whether a folder has results, of one document if given."""
         with self._database.reading() as book:
@@ -134,14 +134,14 @@ class SqliteResultsIndex(WorkTables):
             which = "folder = ?" if document is None else "folder = ? AND document = ?"
             return book.execute(f"SELECT 1 FROM made WHERE {which} LIMIT 1", numbers).fetchone() is not None
 
-    @mending
+    @retried_if_damaged
     def knows_files(self, folder: str) -> bool:
         """Tell whether a folder has files of ours."""
         with self._database.reading() as book:
             number = self._database.number(folder)
             return book.execute("SELECT 1 FROM ours WHERE folder = ? LIMIT 1", (number,)).fetchone() is not None
 
-    @mending
+    @retried_if_damaged
     def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
         """The results of a folder with these keys."""
         found: dict[str, MadeWork] = {}
@@ -165,7 +165,7 @@ class SqliteResultsIndex(WorkTables):
                     )
         return found
 
-    @mending
+    @retried_if_damaged
     def latest(self, folder: str, document: str, packages: Collection[str]) -> dict[str, WorkFields]:
         """The fields of each package in the latest run of a document, by package number."""
         found: dict[str, WorkFields] = {}
@@ -185,7 +185,7 @@ class SqliteResultsIndex(WorkTables):
 
     # --- files ---
 
-    @mending
+    @retried_if_damaged
     def makers(self, folder: str, names: Collection[str]) -> dict[str, tuple[OutputFile, ...]]:
         """Which of these files are ours, with every content made under the name."""
         found: dict[str, tuple[OutputFile, ...]] = {}
@@ -194,7 +194,7 @@ class SqliteResultsIndex(WorkTables):
             found[name] = (*found.get(name, ()), one)
         return found
 
-    @mending
+    @retried_if_damaged
     def maker(self, folder: str, name: str, *, sha256: str) -> str:
         """The job that last made a content under a name; empty if unknown."""
         with self._database.reading() as book:
@@ -211,7 +211,7 @@ class SqliteResultsIndex(WorkTables):
                 yield MadeFile(file=file, job=job or "")
             after = page[-1][0], page[-1][1]
 
-    @mending
+    @retried_if_damaged
     def _made_page(self, folder: str, after: tuple[str, bytes]) -> list[tuple[Any, ...]]:
         with self._database.reading() as book:
             statement = (
@@ -220,7 +220,7 @@ class SqliteResultsIndex(WorkTables):
             )
             return book.execute(statement, (self._database.number(folder), *after, _PAGE)).fetchall()
 
-    @mending
+    @retried_if_damaged
     def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:
         """Store the current checksums of files; `made` marks them as ours."""
         if not files:
@@ -238,7 +238,7 @@ class SqliteResultsIndex(WorkTables):
                     _OURS, [(number, s.file.name, unhex(s.sha256), s.file.size_bytes, None) for s in others]
                 )
 
-    @mending
+    @retried_if_damaged
     def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
         """The stored checksums of these files."""
         rows = self._rows("files", "name, sha256, size_bytes, modified_ns, inode, changed_ns", folder, names)
@@ -286,7 +286,7 @@ class SqliteResultsIndex(WorkTables):
 
     # --- times ---
 
-    @mending
+    @retried_if_damaged
     def note_times(self, folder: str, document: str, times: Mapping[str, tuple[int, float]]) -> None:
         """Add durations of packages: count and total seconds of each activity."""
         if not times:
@@ -300,7 +300,7 @@ class SqliteResultsIndex(WorkTables):
             )
             self._keep_used(book)
 
-    @mending
+    @retried_if_damaged
     def mean_seconds(self, folder: str, document: str) -> dict[str, float]:
         """Mean duration of a package of each activity in earlier runs of a document."""
         with self._database.reading() as book:

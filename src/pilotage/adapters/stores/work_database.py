@@ -256,7 +256,7 @@ Answer = TypeVar("Answer")
 Tables = TypeVar("Tables", bound=WorkTables)
 
 
-def mending(
+def retried_if_damaged(
     method: Callable[Concatenate[Tables, Given], Answer],
 ) -> Callable[Concatenate[Tables, Given], Answer]:
     """Repeat a query on a new database if the old one turns out to be damaged."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pilotage.agent.attempt.commands import Commands, Ended
-    from pilotage.agent.attempt.containers import Contained
+    from pilotage.agent.attempt.containers import ContainerCommand
     from pilotage.agent.attempt.environment import Environments, SlotToken
     from pilotage.agent.attempt.logs import LogFile, LogScans
     from pilotage.agent.attempt.watcher import Watch
@@ -245,7 +245,7 @@ class Application:
 
     def _contain(
         self, container: Mapping[str, Any], argv: Sequence[str], environment: list[bytes], asked: Mapping[str, str]
-    ) -> tuple[Contained, list[bytes]]:
+    ) -> tuple[ContainerCommand, list[bytes]]:
         """A command in its container, and its environment, in which the token file has another path."""
         ref, workplace = self._assignment["ref"], self._workplace
         try:

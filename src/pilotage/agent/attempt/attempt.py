@@ -472,7 +472,7 @@ class AttemptRunner:
         """Report undeclared files that a successful attempt left in its folder."""
         left = self._workplace.undeclared.look(ref, work, payload.get("manifest"), self._scratch.removed)
         if left and not payload.get("exit_message"):
-            payload.update(workplace.told(left))
+            payload.update(workplace.undeclared_fields(left))
 
     def _all_logs(self) -> list[LogFile]:
         if not self._script_logs:

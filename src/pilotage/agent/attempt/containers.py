@@ -30,7 +30,7 @@ _NO_IMAGE = re.compile(
 )
 
 
-class Contained(NamedTuple):
+class ContainerCommand(NamedTuple):
     """A command in a container: its words, and the command that removes the container; empty if it removes itself."""
 
     argv: list[str]
@@ -73,7 +73,7 @@ class Engines:
         writable: Collection[str] = (),
         readable: Collection[str] = (),
         gpus: int,
-    ) -> Contained:
+    ) -> ContainerCommand:
         """The words that run a command in an image; `variables` are passed into it. Raises `Failure`.
 
         It has the scratch folder, the `folder` of the document, and the `writable` and `readable` paths. A `folder`
@@ -92,7 +92,7 @@ class Engines:
             if image.endswith(_IMAGE_FILES) and "://" not in image and not os.path.exists(os.path.join(folder, image)):
                 raise Failure("command-not-found", f"the image {image!r} does not exist in {folder or scratch}")
             words = _apptainer(program, image, shown, scratch=scratch, folder=folder, gpus=gpus)
-            return Contained([*words, *argv], ())
+            return ContainerCommand([*words, *argv], ())
         if _is_file(image, folder):
             raise Failure(
                 "command-not-found",
@@ -110,7 +110,7 @@ class Engines:
             words += ["--env", variable]  # the engine takes the value from its own environment
         if gpus:
             words += ["--gpus", str(gpus)] if name == "docker" else ["--device", "nvidia.com/gpu=all"]
-        return Contained([*words, image, *argv], (program, "rm", "--force", key))
+        return ContainerCommand([*words, image, *argv], (program, "rm", "--force", key))
 
 
 def _apptainer(program: str, image: str, shown: Collection[str], *, scratch: str, folder: str, gpus: int) -> list[str]:

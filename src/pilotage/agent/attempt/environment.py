@@ -10,12 +10,12 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pilotage.agent.resources import VARIABLES, room_of, told_amounts
+from pilotage.agent.resources import VARIABLES, resources_of, told_amounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pilotage.agent.resources import Room
+    from pilotage.agent.resources import Resources
 
 _OURS = "PILOTAGE_"
 _ENCODING = sys.getfilesystemencoding()
@@ -61,13 +61,13 @@ def own_entries(
         text = f"{text}\0PILOTAGE_SPOOL={spools}/{job}-{package}-{attempt}"  # `spool_name`, inlined
     entries = text.encode(_ENCODING, "surrogateescape").split(b"\0")
     demand = assignment.get("demand") or {}
-    return entries + _common_entries(room_of(demand), demand.get("nodes", 1), scratch, work["folder"])
+    return entries + _common_entries(resources_of(demand), demand.get("nodes", 1), scratch, work["folder"])
 
 
 @lru_cache(maxsize=256)
-def _common_entries(room: Room, nodes: int, scratch: str, folder: str) -> list[bytes]:
+def _common_entries(resources: Resources, nodes: int, scratch: str, folder: str) -> list[bytes]:
     """The variables that are the same for most attempts of a slot."""
-    told = [*told_amounts(room), f"NODES={nodes}", f"SCRATCH={scratch}", f"FOLDER={folder}"]
+    told = [*told_amounts(resources), f"NODES={nodes}", f"SCRATCH={scratch}", f"FOLDER={folder}"]
     return [os.fsencode(f"{_OURS}{each}") for each in told]
 
 

@@ -360,7 +360,7 @@ AGAIN_SECONDS = 30.0
 REMEMBERED_MAX = 1024
 
 
-class Seen(NamedTuple):
+class VisibleFolders(NamedTuple):
     """Which folders of a job are visible."""
 
     folder: bool  # the document's folder, with the files of the job
@@ -370,7 +370,7 @@ class Seen(NamedTuple):
 class _Looked(NamedTuple):
     mark: str
     until: float
-    seen: Seen
+    seen: VisibleFolders
 
 
 class FolderVisibility:
@@ -380,7 +380,7 @@ class FolderVisibility:
         self._clock = clock
         self._looked: dict[str, _Looked] = {}  # by output folder, which each job has its own of
 
-    def of(self, work: Mapping[str, Any]) -> Seen:
+    def of(self, work: Mapping[str, Any]) -> VisibleFolders:
         """Which folders of a work's job are visible, as of the last check."""
         looked = self._looked.get(work["staged"])
         if looked is not None and looked.mark == work.get("mark") and self._clock() < looked.until:
@@ -394,7 +394,7 @@ class FolderVisibility:
             return self.of(work).folder
         return os.path.isdir(folder)
 
-    def look(self, work: Mapping[str, Any]) -> Seen:
+    def look(self, work: Mapping[str, Any]) -> VisibleFolders:
         """Check now: a file was missing, or the last check is too old."""
         staged, folder, mark = work["staged"], work["folder"], work.get("mark", "")
         seen = NOTHING
@@ -405,14 +405,14 @@ class FolderVisibility:
                 is_folder = _says(f"{folder}/{work['folder_mark']}", mark)
             elif not _is_below(staged, folder):
                 is_folder = False
-            seen = Seen(is_folder, is_staged)
+            seen = VisibleFolders(is_folder, is_staged)
         if len(self._looked) >= REMEMBERED_MAX:
             self._looked.clear()
         self._looked[staged] = _Looked(mark, self._clock() + AGAIN_SECONDS, seen)
         return seen
 
 
-NOTHING = Seen(folder=False, staged=False)
+NOTHING = VisibleFolders(folder=False, staged=False)
 
 
 def _is_below(path: str, folder: str) -> bool:

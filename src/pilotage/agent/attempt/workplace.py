@@ -40,7 +40,7 @@ _DIGITS = re.compile("[0-9]+")
 _CACHES = frozenset({"__pycache__"})  # made by Python beside the modules of a package
 
 
-class Undeclared:
+class UndeclaredFiles:
     """The reports made by one pilot; safe for threads."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Undeclared:
             return True
 
 
-def told(left: Sequence[str]) -> dict[str, str]:
+def undeclared_fields(left: Sequence[str]) -> dict[str, str]:
     """The fields of a success with undeclared files; the second line is the JSON that would declare them."""
     named = [name for name in left if len(name) <= _NAME_CHARACTERS_MAX][:NAMES_MAX]
     others = len(left) - len(named)
@@ -151,7 +151,7 @@ class Workplace:
         self._null = -1
         self._lock = threading.Lock()
         self.known = KnownFiles()
-        self.undeclared = Undeclared()
+        self.undeclared = UndeclaredFiles()
         self.turns = threading.Lock()
         self.visibility = FolderVisibility()
         self.kernel_kills = KernelKills()

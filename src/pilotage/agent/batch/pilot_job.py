@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotage.agent.batch.values import Wanted
-from pilotage.agent.resources import USUAL_ROOM, Room, asked_fields, attempt_options, pilot_options, room_of
+from pilotage.agent.resources import (
+    DEFAULT_RESOURCES,
+    Resources,
+    asked_fields,
+    attempt_options,
+    pilot_options,
+    resources_of,
+)
 
 OUTPUT_FOLDER = "output"
 STATE_FOLDER = "state"
@@ -35,7 +42,7 @@ class PilotJobTemplate:
     announcement: str = ""  # file with the current address of the service
     python: str = "python3"
     setup: Sequence[str] = ()  # shell lines to run first
-    room: Room = USUAL_ROOM  # resources of a pilot; 0 where the entry does not say
+    resources: Resources = DEFAULT_RESOURCES  # resources of a pilot; 0 where the entry does not say
     scratch_folder: str = "$TMPDIR"  # expanded on the node; in the state folder if that variable is not set
     wall_seconds: float = 0.0
     idle_seconds: float = 300.0
@@ -53,7 +60,7 @@ class PilotJobTemplate:
     def pilots(self, key: str, *, count: int = 1) -> Wanted:
         """Pilots with consecutive keys from this one on; each finds its own in the environment."""
         options = [
-            *pilot_options(self.room),
+            *pilot_options(self.resources),
             f"--idle={self.idle_seconds:g}",
             f"--deserted={self.idle_seconds:g}",
         ]
@@ -62,7 +69,7 @@ class PilotJobTemplate:
             options,
             scratch_folder=self.scratch_folder,
             count=count,
-            room=self.room,
+            resources=self.resources,
             wall_seconds=self.wall_seconds,
         )
 
@@ -72,17 +79,17 @@ class PilotJobTemplate:
         It runs once, on however many nodes: its command starts the other processes. On several nodes it works in the
         state folder, which all of them share, so that processes elsewhere find the files of the package.
         """
-        room, nodes = Room._make(map(int, room_of(demand))), int(demand.get("nodes", 1))
+        resources, nodes = Resources._make(map(int, resources_of(demand))), int(demand.get("nodes", 1))
         asked_seconds = float(demand.get("wall_seconds", 0.0))
         wall_seconds = asked_seconds + BOUND_MARGIN_SECONDS if asked_seconds else self.wall_seconds
-        job_bytes = room.memory_bytes + BOUND_MARGIN_BYTES if room.memory_bytes else 0
-        if self.room.memory_bytes:  # the most that a node there has
-            job_bytes = min(job_bytes, max(self.room.memory_bytes, room.memory_bytes))
+        job_bytes = resources.memory_bytes + BOUND_MARGIN_BYTES if resources.memory_bytes else 0
+        if self.resources.memory_bytes:  # the most that a node there has
+            job_bytes = min(job_bytes, max(self.resources.memory_bytes, resources.memory_bytes))
         return self._wanted(
             key,
-            [*attempt_options(room), f"--serves={serves}"],
+            [*attempt_options(resources), f"--serves={serves}"],
             scratch_folder=self.scratch_folder if nodes == 1 else "",
-            room=room._replace(memory_bytes=job_bytes),
+            resources=resources._replace(memory_bytes=job_bytes),
             nodes=nodes,
             hosts=tuple(str(each) for each in demand.get("node_restriction") or ()),
             wall_seconds=min(wall_seconds, self.wall_seconds or wall_seconds),
@@ -95,7 +102,7 @@ class PilotJobTemplate:
         *,
         scratch_folder: str,
         count: int = 1,
-        room: Room,
+        resources: Resources,
         wall_seconds: float,
         nodes: int = 1,
         hosts: Sequence[str] = (),
@@ -117,7 +124,7 @@ class PilotJobTemplate:
             key=key,
             command=command,
             count=count,
-            **asked_fields(room),
+            **asked_fields(resources),
             nodes=nodes,
             hosts=hosts,
             wall_seconds=math.ceil(wall_seconds),

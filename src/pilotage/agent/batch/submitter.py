@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pilotage.agent.batch.dialect import CANNOT_WRITE_STATUS, Dialect, element_key, output_of
 from pilotage.agent.batch.pilot_job import PilotJobTemplate
 from pilotage.agent.batch.values import Answer, BatchError, Busy, Call, Refused, Seen, Unknown, Wanted, answered
-from pilotage.agent.silent_pilots import NOTICES_MAX, Notice, Silence
+from pilotage.agent.silent_pilots import NOTICES_MAX, BatchJobNotice, SilentPilots
 
 ARRAY_MAX = 100
 SETTLE_SECONDS = 10.0
@@ -81,7 +81,7 @@ class Submitter:
         self._live: dict[str, str] = {}  # native ids of all jobs once listed whose end is not reported, by key
         self._ended: dict[str, Seen] = {}  # ended jobs in the last listing, by key
         self._open: dict[str, Seen] = {}  # unfinished jobs in the last listing, by key
-        self._silence = Silence(clock=clock)
+        self._silent_pilots = SilentPilots(clock=clock)
         self._told: set[str] = set()
         self._looked_at = 0.0
         self._unsure = dict.fromkeys(unsure, clock())  # times of submissions without an answer, by key
@@ -234,15 +234,15 @@ class Submitter:
             found[key] = Listed(seen.native_id, ended=True, reason=reason, stderr=stderr, detail=seen.detail)
         return found
 
-    def notice(self, unheard: Collection[str]) -> list[Notice]:
+    def notice(self, unheard: Collection[str]) -> list[BatchJobNotice]:
         """Report held and silent batch jobs of the last listing.
 
         A held job is reported with the system's reason, a silent one after a while with the end of its output.
         """
         waiting = {key: self._open[key] for key in unheard if key in self._open}
-        held = [Notice(key, seen.reason, seen.detail) for key, seen in waiting.items() if seen.reason == "held"]
+        held = [BatchJobNotice(key, seen.reason, seen.detail) for key, seen in waiting.items() if seen.reason == "held"]
         running = [key for key, seen in waiting.items() if seen.state == "running" and seen.reason != "held"]
-        return [*held[:NOTICES_MAX], *self._silence.notice(running, self._printed)]
+        return [*held[:NOTICES_MAX], *self._silent_pilots.notice(running, self._printed)]
 
     def _look(self) -> None:
         now = self._clock()

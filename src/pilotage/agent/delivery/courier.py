@@ -27,7 +27,7 @@ from pilotage.agent.durable_files import (
     text_of,
 )
 from pilotage.agent.errors import AgentError, SpoolError, spool_error
-from pilotage.agent.link.http import Connection, NotNow, Refusal, Taken, TooMuch, judge
+from pilotage.agent.link.http import BatchAccepted, BatchTooLarge, Connection, Refusal, RetryLater, judge
 from pilotage.agent.service_clock import TOO_EARLY
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ PACKAGE_PATH = "/agent/events"
 """The same for events of packages: every link of a pilot leads there, also through relays."""
 
 
-class Drained(NamedTuple):
+class DeliveryResult(NamedTuple):
     """Result of one pass over a queue: events delivered, events refused among them, and why it stopped early."""
 
     delivered: int = 0
@@ -282,23 +282,27 @@ class Courier:
         self._change = threading.Condition()
         self._woken = self._stopped = False
 
-    def drain_once(self, *, timeout_seconds: float | None = None, enough: Callable[[], bool] | None = None) -> Drained:
+    def drain_once(
+        self, *, timeout_seconds: float | None = None, enough: Callable[[], bool] | None = None
+    ) -> DeliveryResult:
         """Deliver the waiting events until the first failure, until the time is up or until `enough()`.
 
         Returns at once if another courier holds the lock.
         """
         if not self._working.acquire(blocking=False):
-            return Drained(busy=True)
+            return DeliveryResult(busy=True)
         try:
             if not self.queue.folder.is_dir():
-                return Drained()
+                return DeliveryResult()
             with locked_if_free(self.queue.folder / "courier.lock") as mine:
                 if not mine:
-                    return Drained(busy=True)
+                    return DeliveryResult(busy=True)
                 until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
                 drained = self._drain(until, enough)
         except OSError as error:
-            drained = Drained(problem=str(spool_error(error, doing="delivering", subject=str(self.queue.folder))))
+            drained = DeliveryResult(
+                problem=str(spool_error(error, doing="delivering", subject=str(self.queue.folder)))
+            )
         finally:
             self._working.release()
         self.last_error = drained.problem
@@ -306,7 +310,7 @@ class Courier:
             self._change.notify_all()
         return drained
 
-    def _drain(self, until: float | None, enough: Callable[[], bool] | None) -> Drained:
+    def _drain(self, until: float | None, enough: Callable[[], bool] | None) -> DeliveryResult:
         """Send one batch of each stream in turn, until nothing is left or the time is up."""
         delivered = refused = 0
         problem = ""
@@ -328,8 +332,8 @@ class Courier:
                 with self._change:
                     self._change.notify_all()
                 if enough is not None and enough():
-                    return Drained(delivered, refused, problem)
-        return Drained(delivered, refused, problem)
+                    return DeliveryResult(delivered, refused, problem)
+        return DeliveryResult(delivered, refused, problem)
 
     def _reader(self, folder: Path) -> Reader:
         reader = self._readers.get(folder.name)
@@ -338,32 +342,32 @@ class Courier:
         reader.reload()
         return reader
 
-    def _deliver_batch(self, reader: Reader, until: float | None) -> Drained | None:
+    def _deliver_batch(self, reader: Reader, until: float | None) -> DeliveryResult | None:
         """Send one batch and handle the answer; None if there is nothing to send."""
         limit = self._limits.get(reader.folder.name, self._batch_events)
         batch = self._next_batch(reader, events_max=limit)
         if batch is None:
             return None
-        taken = Taken(0, [])
+        taken = BatchAccepted(0, [])
         if batch.texts:
             verdict = self._send(batch.texts, until)
-            if isinstance(verdict, NotNow):
+            if isinstance(verdict, RetryLater):
                 # An overloaded server gets smaller batches, which grow again with success.
                 self._limits[reader.folder.name] = max(1, len(batch.texts) // 2)
-                return Drained(
+                return DeliveryResult(
                     problem=verdict.reason, retry_after_seconds=verdict.retry_after_seconds, denied=verdict.denied
                 )
-            if isinstance(verdict, TooMuch):
+            if isinstance(verdict, BatchTooLarge):
                 if len(batch.texts) > 1:
                     self._limits[reader.folder.name] = len(batch.texts) // 2
-                    return Drained()
-                verdict = Taken(0, [Refusal(0, verdict.code, verdict.message)])
+                    return DeliveryResult()
+                verdict = BatchAccepted(0, [Refusal(0, verdict.code, verdict.message)])
             taken = verdict
         self._settle(reader, batch, taken)
         self.delivered += len(batch.texts)
         self.parked += taken.parked
         self._limits[reader.folder.name] = min(self._batch_events, limit * 2)
-        return Drained(len(batch.texts), len(taken.refused) + len(batch.damaged))
+        return DeliveryResult(len(batch.texts), len(taken.refused) + len(batch.damaged))
 
     def _next_batch(self, reader: Reader, *, events_max: int) -> Batch | None:
         name = reader.folder.name
@@ -377,7 +381,7 @@ class Courier:
             self._unsafe.add(name)
             raise
 
-    def _send(self, texts: list[bytes], until: float | None) -> Taken | TooMuch | NotNow:
+    def _send(self, texts: list[bytes], until: float | None) -> BatchAccepted | BatchTooLarge | RetryLater:
         timeout_seconds = None if until is None else max(0.05, until - time.monotonic())
         body = b'{"events":[' + b",".join(texts) + b"]}"
         try:
@@ -385,10 +389,10 @@ class Courier:
             if answer.status == TOO_EARLY:  # our clock may be wrong; the service's clock is known now
                 answer = self._connection.post(self._path, body, token=self._token(), timeout_seconds=timeout_seconds)
         except AgentError as error:
-            return NotNow(str(error), 0.0)
+            return RetryLater(str(error), 0.0)
         return judge(answer, count=len(texts))
 
-    def _settle(self, reader: Reader, batch: Batch, taken: Taken) -> None:
+    def _settle(self, reader: Reader, batch: Batch, taken: BatchAccepted) -> None:
         entries = []
         for each in taken.refused:
             event = json.loads(batch.texts[each.batch_index])

@@ -62,18 +62,18 @@ class Subject(NamedTuple):
                 got=", ".join(parts),
             )
 
-    def over(self, surroundings: Subject) -> Subject:
+    def completed_from(self, environment: Subject) -> Subject:
         """Fill in the missing parts above the first given one from the environment's subject."""
         if self.pilot is not None or self.site is not None or self.job is not None:
             return self
         if self.package is not None:
-            return self._replace(job=surroundings.job)
+            return self._replace(job=environment.job)
         if self.attempt is not None:
-            return self._replace(job=surroundings.job, package=surroundings.package)
-        return surroundings
+            return self._replace(job=environment.job, package=environment.package)
+        return environment
 
 
-class Surroundings(NamedTuple):
+class PackageEnvironment(NamedTuple):
     """The PILOTAGE_* variables of a running package."""
 
     server: str | None
@@ -85,7 +85,7 @@ class Surroundings(NamedTuple):
     seen: int  # the book's position when the attempt was assigned
 
 
-def read_environment(environment: dict[str, str]) -> Surroundings:
+def read_environment(environment: dict[str, str]) -> PackageEnvironment:
     """Read the PILOTAGE_* variables; raises `BadSetting` that names an invalid one."""
     said = {name: environment.get(f"PILOTAGE_{name}") or None for name in ("JOB", "PACKAGE", "ATTEMPT", "EPOCH")}
     counters = {}
@@ -102,7 +102,7 @@ def read_environment(environment: dict[str, str]) -> Surroundings:
         raise BadSetting(
             error.what, subject="PILOTAGE_JOB, _PACKAGE, _ATTEMPT", expected=error.expected, got=error.got
         ) from error
-    return Surroundings(
+    return PackageEnvironment(
         server=environment.get("PILOTAGE_SERVER") or None,
         token=environment.get("PILOTAGE_TOKEN") or None,
         token_file=environment.get("PILOTAGE_TOKEN_FILE") or None,
@@ -193,8 +193,8 @@ class Producer:
     ) -> None:
         """Override the environment; without `deliver` events stay in the spool until a flush or another courier."""
         said = dict(os.environ) if environment is None else environment
-        surroundings = read_environment(said)
-        address = server or surroundings.server
+        package_environment = read_environment(said)
+        address = server or package_environment.server
         if not address:
             raise BadSetting("no server", next_step="give server=, or set PILOTAGE_SERVER to its base URL")
         if source not in SOURCES:
@@ -202,17 +202,17 @@ class Producer:
         self.source = source
         self.queue = Spool(Path(spool) if spool is not None else default_spool(said)).queue(address)
         if token is None and token_file is None:
-            token, token_file = surroundings.token, surroundings.token_file
+            token, token_file = package_environment.token, package_environment.token_file
         self._token = TokenSource(token=token, token_file=None if token_file is None else os.fspath(token_file))
-        self._ca_file = surroundings.ca_file if ca_file is None else os.fspath(ca_file)
-        self._subject = surroundings.subject
-        self._epoch = surroundings.epoch
-        self._seen_least = surroundings.seen
+        self._ca_file = package_environment.ca_file if ca_file is None else os.fspath(ca_file)
+        self._subject = package_environment.subject
+        self._epoch = package_environment.epoch
+        self._seen_least = package_environment.seen
         self._subject_texts: dict[tuple[Subject, int], str] = {}
         self._usual = self._about(self._subject, self._epoch)
         self._types: set[str] = set()
         # A package may reach the service through its pilot's link, where no other way is open.
-        is_pilots = bool(said.get(MARK_VARIABLE)) and _is_at(surroundings.server, self.queue.server)
+        is_pilots = bool(said.get(MARK_VARIABLE)) and _is_at(package_environment.server, self.queue.server)
         self._path = PACKAGE_PATH if is_pilots else EVENTS_PATH
         self._left_to_pilot = is_pilots_own(self.queue.server)
         self._deliver = deliver and not self._left_to_pilot
@@ -255,7 +255,7 @@ class Producer:
         if job is None and package is None and attempt is None and pilot is None and site is None and epoch is None:
             about = self._usual
         else:
-            subject = Subject(job, package, attempt, pilot, site).over(self._subject)
+            subject = Subject(job, package, attempt, pilot, site).completed_from(self._subject)
             inherited = self._epoch if job is None and subject.job is not None else 1
             about = self._about(subject, inherited if epoch is None else epoch)
         if event_type not in self._types:

@@ -31,7 +31,7 @@ from pilotage.agent.delivery.stream import (
 )
 from pilotage.agent.durable_files import (
     Header,
-    Mark,
+    SegmentOrigin,
     append_durably,
     counters_of,
     locked,
@@ -46,7 +46,7 @@ from pilotage.agent.errors import BadSetting, SpoolError, spool_error
 SOURCES = frozenset({"client", "service", "site", "agent", "application"})
 PILOTS_OWN = ("spool:", "unix:")
 """Prefixes of addresses that only a pilot reaches: it delivers the events of its packages."""
-_NOWHERE = Mark("", "", 0, 0)
+_NOWHERE = SegmentOrigin("", "", 0, 0)
 
 
 class EventId(NamedTuple):
@@ -186,7 +186,7 @@ class Queue:
         name = f"{host}-{os.urandom(6).hex()}"
         folder = self.folder / f"{source}.{name}"
         make_folder(folder)
-        create_segment(folder, Header(source, name, first=1, seen=self.seen(), mark=_NOWHERE))
+        create_segment(folder, Header(source, name, first=1, seen=self.seen(), origin=_NOWHERE))
         return folder
 
     def _folders(self) -> list[Path]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pilotage.agent.durable_files import (
     FILE_MODE,
     Header,
-    Mark,
+    SegmentOrigin,
     close_lock,
     counters_of,
     end_text,
@@ -72,10 +72,10 @@ def segments_of(folder: Path) -> list[int]:
     return sorted(found)
 
 
-def local_mark(descriptor: int) -> Mark:
+def local_origin(descriptor: int) -> SegmentOrigin:
     """Where an open file lies."""
     status = os.fstat(descriptor)
-    return Mark(os.uname().nodename, _machine(), status.st_dev, status.st_ino)
+    return SegmentOrigin(os.uname().nodename, _machine(), status.st_dev, status.st_ino)
 
 
 def _machine() -> str:
@@ -101,7 +101,7 @@ class Stream:
         try:
             self._lock = open_lock(folder / LOCK_NAME)
             self._take_segment(max(segments_of(folder), default=0))
-            self._check_mark()
+            self._check_origin()
         except OSError as error:
             self.close()
             raise spool_error(error, doing="opening a stream", subject=str(folder)) from error
@@ -124,13 +124,13 @@ class Stream:
         self.name = header.stream
         self._prefix = b'{"source":"%b","stream":"%b","n":' % (header.source.encode(), header.stream.encode())
 
-    def _check_mark(self) -> None:
-        here = local_mark(self._descriptor)
-        if self.header.mark != here:
+    def _check_origin(self) -> None:
+        here = local_origin(self._descriptor)
+        if self.header.origin != here:
             raise StreamRetired(
                 "the spool was copied or moved: the original may still be in use",
                 subject=str(self.folder),
-                expected=str(self.header.mark),
+                expected=str(self.header.origin),
                 got=str(here),
             )
 
@@ -278,7 +278,7 @@ def create_segment(folder: Path, header: Header) -> None:
     new = folder / _NEW_NAME
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     try:
-        write_all(descriptor, line_of(header_text(header._replace(mark=local_mark(descriptor)))))
+        write_all(descriptor, line_of(header_text(header._replace(origin=local_origin(descriptor)))))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

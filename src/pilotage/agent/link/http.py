@@ -249,7 +249,7 @@ class Refusal(NamedTuple):
     message: str
 
 
-class Taken(NamedTuple):
+class BatchAccepted(NamedTuple):
     """The server has stored every event of the batch except the refused ones."""
 
     position: int
@@ -257,14 +257,14 @@ class Taken(NamedTuple):
     parked: int = 0  # events whose jobs are not registered yet
 
 
-class TooMuch(NamedTuple):
+class BatchTooLarge(NamedTuple):
     """Nothing was stored; smaller batches may be accepted, and a single event that is too large is refused."""
 
     code: str
     message: str
 
 
-class NotNow(NamedTuple):
+class RetryLater(NamedTuple):
     """The server may have stored nothing: send the same batch again later."""
 
     reason: str
@@ -272,7 +272,9 @@ class NotNow(NamedTuple):
     denied: bool = False  # because of the token: waiting alone does not help
 
 
-def judge(answer: Answer, *, count: int, now_seconds: float | None = None) -> Taken | TooMuch | NotNow:
+def judge(
+    answer: Answer, *, count: int, now_seconds: float | None = None
+) -> BatchAccepted | BatchTooLarge | RetryLater:
     """Interpret the answer to a batch of that many events; an unclear answer means "not now"."""
     value = _object(answer.body)
     if answer.status in (200, 409, 422):
@@ -281,11 +283,11 @@ def judge(answer: Answer, *, count: int, now_seconds: float | None = None) -> Ta
             return taken
     code, message = _error(value)
     if answer.status == 413:
-        return TooMuch("too_large", message or "the server rejects this batch as too large")
+        return BatchTooLarge("too_large", message or "the server rejects this batch as too large")
     # Other programs also answer 400; only our server gives the reason in this form.
     if answer.status in (400, 409, 422) and code:
-        return TooMuch(code, message)
-    return NotNow(
+        return BatchTooLarge(code, message)
+    return RetryLater(
         _reason(answer, code=code, message=message),
         _seconds(answer.retry_after, now_seconds=now_seconds),
         denied=answer.status in (401, 403),
@@ -300,7 +302,7 @@ def _object(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _taken(value: dict[str, Any], *, count: int) -> Taken | None:
+def _taken(value: dict[str, Any], *, count: int) -> BatchAccepted | None:
     position, told = _count(value.get("position")), value.get("refused")
     if position is None or not isinstance(told, list):
         return None
@@ -310,7 +312,7 @@ def _taken(value: dict[str, Any], *, count: int) -> Taken | None:
         if index is None or index >= count or index in refused:
             return None
         refused[index] = Refusal(index, str(each.get("code", "refused")), str(each.get("message", "")))
-    return Taken(position, [refused[index] for index in sorted(refused)], _count(value.get("parked")) or 0)
+    return BatchAccepted(position, [refused[index] for index in sorted(refused)], _count(value.get("parked")) or 0)
 
 
 def _count(value: Any) -> int | None:

@@ -9,7 +9,7 @@ from collections import deque
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
 
-from pilotage.agent.resources import Room, fits, give_back, room_of, take
+from pilotage.agent.resources import Resources, fits, give_back, resources_of, take
 
 
 def ref_of(said: dict[str, Any]) -> tuple[str, str, int]:
@@ -17,7 +17,7 @@ def ref_of(said: dict[str, Any]) -> tuple[str, str, int]:
     return said["job"], said["package"], said["attempt"]
 
 
-class Held:
+class HeldAttempt:
     """An attempt assigned to this pilot whose end is not reported yet."""
 
     __slots__ = (
@@ -26,7 +26,7 @@ class Held:
         "phase",
         "ref",
         "ref_text",
-        "room",
+        "resources",
         "running",
         "slot",
         "stopping",
@@ -45,7 +45,7 @@ class Held:
         job, package, attempt = self.ref
         # Sent with every exchange: formatted by hand, in a fifth of the time.
         self.ref_text = f'{{"job":{_quoted(job)},"package":{_quoted(package)},"attempt":{attempt:d}}}'.encode()
-        self.room = room_of(assignment.get("demand") or {})
+        self.resources = resources_of(assignment.get("demand") or {})
         self.running = False
         self.slot: Any = None  # the slot that runs it
         self.stopping: str | None = None  # why it is being stopped; empty if the service cancelled it
@@ -58,55 +58,55 @@ class Held:
         self.phase = (phase, at)
 
 
-class Bench:
+class SlotTable:
     """The attempts of a pilot, in order of arrival, and the free resources of its node."""
 
     __slots__ = ("_free", "capacity", "held", "running", "waiting")
 
-    def __init__(self, capacity: Room) -> None:
+    def __init__(self, capacity: Resources) -> None:
         self.capacity = capacity
         self._free = capacity
-        self.held: dict[tuple[str, str, int], Held] = {}
-        self.waiting: deque[Held] = deque()
+        self.held: dict[tuple[str, str, int], HeldAttempt] = {}
+        self.waiting: deque[HeldAttempt] = deque()
         self.running = 0
 
-    def accept(self, held: Held) -> None:
+    def accept(self, held: HeldAttempt) -> None:
         """Queue an attempt, which runs when those before it leave enough resources."""
         self.held[held.ref] = held
         self.waiting.append(held)
 
-    def never_fits(self, room: Room) -> bool:
+    def never_fits(self, resources: Resources) -> bool:
         """Tell whether an attempt asks for more than the whole node has."""
-        return not fits(room, self.capacity)
+        return not fits(resources, self.capacity)
 
-    def has_room(self, backlog: int) -> bool:
+    def has_capacity(self, backlog: int) -> bool:
         """Tell whether one more attempt could run, or wait in the backlog."""
         return len(self.waiting) < backlog or (not self.waiting and self._free.cores_hundredths > 0)
 
-    def take(self) -> Held | None:
+    def take(self) -> HeldAttempt | None:
         """Start the first waiting attempt if it fits; others do not overtake it, or a large one would wait for ever."""
         waiting = self.waiting
         if not waiting:
             return None
-        room = waiting[0].room
-        if not fits(room, self._free):
+        resources = waiting[0].resources
+        if not fits(resources, self._free):
             return None
-        self._free = take(self._free, room)
+        self._free = take(self._free, resources)
         self.running += 1
         held = waiting.popleft()
         held.running = True
         return held
 
-    def put_back(self, held: Held) -> None:
+    def put_back(self, held: HeldAttempt) -> None:
         """Put an attempt that could not start at the head of the queue."""
-        self._give_back(held.room)
+        self._give_back(held.resources)
         held.running = False
         self.waiting.appendleft(held)
 
-    def follow(self, held: Held) -> Held | None:
+    def follow(self, held: HeldAttempt) -> HeldAttempt | None:
         """Remove a finished attempt, and start the first waiting one if it fits then."""
         waiting = self.waiting
-        if not waiting or waiting[0].room != held.room:
+        if not waiting or waiting[0].resources != held.resources:
             self.remove(held)
             return self.take()
         del self.held[held.ref]  # the next one takes over its resources: no need to count
@@ -118,18 +118,18 @@ class Bench:
     def may_begin(self) -> bool:
         """Tell whether the first waiting attempt may fit: its cores are free."""
         waiting = self.waiting
-        return bool(waiting) and waiting[0].room.cores_hundredths <= self._free.cores_hundredths
+        return bool(waiting) and waiting[0].resources.cores_hundredths <= self._free.cores_hundredths
 
-    def remove(self, held: Held) -> None:
+    def remove(self, held: HeldAttempt) -> None:
         """Remove an attempt, running or waiting, and free its resources."""
         del self.held[held.ref]
         if not held.running:
             self.waiting.remove(held)
             return
-        self._give_back(held.room)
+        self._give_back(held.resources)
 
-    def _give_back(self, room: Room) -> None:
-        self._free = give_back(self._free, room)
+    def _give_back(self, resources: Resources) -> None:
+        self._free = give_back(self._free, resources)
         self.running -= 1
 
 
@@ -141,7 +141,7 @@ _LATEST_PART = 0.2  # weight of the latest attempt in the average
 _SECONDS_MIN = 1e-4
 
 
-class Pace:
+class AttemptDurations:
     """Average duration of a pilot's attempts; the caller holds the pilot's lock."""
 
     __slots__ = ("_known", "_seconds")

@@ -187,13 +187,13 @@ class Exchanger:
     def _has_nothing(self) -> bool:
         pilot = self._pilot
         with pilot.guard:  # a pilot that never had work has no events that matter
-            return not pilot.bench.held and not (pilot.given and pilot.spool.pending)
+            return not pilot.slot_table.held and not (pilot.given and pilot.spool.pending)
 
     def _is_abandoned(self, now: float) -> bool:
         """Tell whether its work is done, and the service has been away for long enough."""
         pilot = self._pilot
         with pilot.guard:
-            over_at = math.inf if pilot.bench.held else max(self._heard_at, pilot.idle_since)
+            over_at = math.inf if pilot.slot_table.held else max(self._heard_at, pilot.idle_since)
         return now >= over_at + self._settings.untold_seconds
 
     def _wake_at(self, at: float) -> None:
@@ -226,7 +226,7 @@ class Exchanger:
             pilot.tell_long_phases(self._interval_seconds)
             events, logs = pilot.spool.batch()
             self._unwritten += pilot.spool.take_unwritten()
-            held = b",".join([each.ref_text for each in pilot.bench.held.values()])
+            held = b",".join([each.ref_text for each in pilot.slot_table.held.values()])
             backlog, clocks = pilot.backlog, pilot.spool.clocks()
             self._sequence += 1
             self._opened_at = now
@@ -391,11 +391,11 @@ class Exchanger:
         pilot, now, hold_seconds = self._pilot, time.monotonic(), self._settings.hold_seconds
         with pilot.guard:
             unsaid = self._unsaid_at < math.inf or pilot.spool.pending
-            room = pilot.bench.has_room(pilot.backlog)
-            stopping = any(each.stopping is not None for each in pilot.bench.held.values())
+            has_capacity = pilot.slot_table.has_capacity(pilot.backlog)
+            stopping = any(each.stopping is not None for each in pilot.slot_table.held.values())
             if unsaid:
                 self._flush_at = now if pilot.is_urgent else max(now, min(self._unsaid_at, now) + hold_seconds)
-            busy = pilot.bench.running > 0
+            busy = pilot.slot_table.running > 0
         at = opened_at + self._interval_seconds
         if unsaid:
             self._wake_at(max(now, at))
@@ -403,7 +403,7 @@ class Exchanger:
             self._wake_at(now + 0.5)  # the service repeats cancellations until the attempts have ended
         elif self._news or changed or now >= opened_at + 0.5 * self._interval_seconds:
             # Running attempts may end in a moment: their events are then the next exchange, and this poll is saved.
-            self._wake_at(now + (hold_seconds if room else LISTEN_SECONDS) if busy else now)
+            self._wake_at(now + (hold_seconds if has_capacity else LISTEN_SECONDS) if busy else now)
         else:  # an early answer without content: the service does not keep polls open
             self._wake_at(max(now, at))
 
@@ -411,7 +411,7 @@ class Exchanger:
         # Only while no exchange is open: then no assignment can be on its way here.
         settings, pilot = self._settings, self._pilot
         with pilot.guard:
-            if pilot.bench.held:
+            if pilot.slot_table.held:
                 return False
             over = settings.serves is not None and pilot.given
             idle = now - pilot.idle_since >= settings.idle_seconds

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.attempt import AttemptRunner, Outcome
 from pilotage.agent.attempt.diagnosis import exit_code_for
-from pilotage.agent.pilot.backlog import Bench, Held, Pace
+from pilotage.agent.pilot.backlog import AttemptDurations, HeldAttempt, SlotTable
 from pilotage.agent.pilot.spool import TOKEN_SUFFIX, PilotSpool, log_text
-from pilotage.agent.resources import Room
+from pilotage.agent.resources import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pilotage.agent.attempt.workplace import Fetch, Workplace
 
-PACE_SECONDS = 5.0  # after so long without work the average duration of attempts is reset
+DURATIONS_KEPT_SECONDS = 5.0  # after so long without work the average duration of attempts is reset
 CANCELLED = ""  # reason of attempts that the service cancelled
 
 
@@ -44,7 +44,7 @@ class PilotSettings(NamedTuple):
     node: str = ""
     in_batch_job: bool = False  # whether a batch system knows how it ended
     serves: dict[str, Any] | None = None  # the only attempt to run
-    capacity: Room = Room()
+    capacity: Resources = Resources()
     backlog: int = 64  # attempts that may wait here at most; the longer they take, the fewer
     wall_seconds: float = 0.0  # 0: no limit
     interval_seconds: float = 10.0  # until the first reply sets it
@@ -92,16 +92,16 @@ def say(text: str) -> None:
 class Slot:
     """A thread that runs attempts, one at a time."""
 
-    def __init__(self, pilot: Pilot, number: int, held: Held) -> None:
+    def __init__(self, pilot: Pilot, number: int, held: HeldAttempt) -> None:
         self.number = number
         self.runner: AttemptRunner | None = None  # made in its thread: the main thread never starts a process
-        self.next: Held | None = held
+        self.next: HeldAttempt | None = held
         self._wake = threading.Lock()
         self._wake.acquire()
         self._pilot = pilot
         threading.Thread(target=self._work, name=f"slot {number}", daemon=True).start()
 
-    def hand(self, held: Held) -> None:
+    def hand(self, held: HeldAttempt) -> None:
         """Give an attempt to an idle slot."""
         self.next = held
         self._wake.release()
@@ -139,7 +139,7 @@ class Pilot:
         """
         self.settings = settings
         self.guard = threading.Lock()
-        self.bench = Bench(settings.capacity)
+        self.slot_table = SlotTable(settings.capacity)
         self.spool = PilotSpool(settings.spool, settings.pilot, remembered_max=settings.remembered_max)
         self.slots = max(1, settings.capacity.cores_hundredths // 100)
         self.idle_since = time.monotonic()
@@ -154,7 +154,7 @@ class Pilot:
         self._make_runner = make_runner
         self._idle: list[Slot] = []
         self._count = 0
-        self._pace = Pace()
+        self._durations = AttemptDurations()
 
     @property
     def backlog(self) -> int:
@@ -162,14 +162,14 @@ class Pilot:
         settings = self.settings
         if settings.serves is not None:
             return 0
-        if not self.bench.held and time.monotonic() - self.idle_since > PACE_SECONDS:
-            self._pace.forget()
-        return min(settings.backlog, self._pace.ahead(self.slots))
+        if not self.slot_table.held and time.monotonic() - self.idle_since > DURATIONS_KEPT_SECONDS:
+            self._durations.forget()
+        return min(settings.backlog, self._durations.ahead(self.slots))
 
     @property
     def is_urgent(self) -> bool:
         """Tell whether to send events at once: few attempts wait, so that more should arrive in time."""
-        return len(self.bench.waiting) <= max(self.slots, self.spool.unsaid)
+        return len(self.slot_table.waiting) <= max(self.slots, self.spool.unsaid)
 
     def introduce(self) -> None:
         """Report the pilot and its node; guarded."""
@@ -184,8 +184,8 @@ class Pilot:
 
     def accept(self, assignment: dict[str, Any], work: dict[str, Any] | None, token: str = "") -> None:
         """Accept an attempt, unless it is known already; `token` is for its commands."""
-        held = Held(assignment, work, token)
-        if held.ref in self.bench.held:
+        held = HeldAttempt(assignment, work, token)
+        if held.ref in self.slot_table.held:
             return
         if self.spool.tell_again(held.ref):
             self._on_news(False)
@@ -196,20 +196,20 @@ class Pilot:
             self._tell_end(held, _failure(f"the pilot cannot run it: {why}"))
             self._on_news(False)
             return
-        self.bench.accept(held)
+        self.slot_table.accept(held)
 
-    def _why_not(self, held: Held) -> str:
+    def _why_not(self, held: HeldAttempt) -> str:
         """Why an attempt cannot be run; empty if it can."""
         if held.work is None:
             return "the service does not say how"
-        if self.bench.never_fits(held.room):
-            return f"it asks for {held.room}, but the node has {self.bench.capacity}"
+        if self.slot_table.never_fits(held.resources):
+            return f"it asks for {held.resources}, but the node has {self.slot_table.capacity}"
         return str(held.work.get("refused", ""))
 
     def begin(self) -> None:
         """Start the waiting attempts that fit, in order."""
         while not self.closing:
-            held = self.bench.take()
+            held = self.slot_table.take()
             if held is None:
                 return
             if self._idle:
@@ -220,10 +220,10 @@ class Pilot:
             try:
                 Slot(self, self._count + 1, held)
             except RuntimeError as error:  # the system gives no more threads: the existing slots go on one by one
-                self.bench.put_back(held)
-                if self.bench.running:
+                self.slot_table.put_back(held)
+                if self.slot_table.running:
                     return
-                self.bench.remove(held)
+                self.slot_table.remove(held)
                 self._tell_end(held, _failure(f"the pilot cannot run it: {error}"))
                 self._on_news(False)
             else:
@@ -231,45 +231,47 @@ class Pilot:
 
     def cancel(self, ref: tuple[str, str, int]) -> bool:
         """Stop a cancelled attempt; returns whether that is an event to report."""
-        held = self.bench.held.get(ref)
+        held = self.slot_table.held.get(ref)
         if held is None or held.stopping is not None:
             return False
         if held.running:
             self._stop(held, CANCELLED)
         else:
-            self.bench.remove(held)
+            self.slot_table.remove(held)
             self.idle_since = time.monotonic()
         return True
 
     def leave(self, reason: str, *, stopping: str) -> None:
         """Start no more attempts, stop the running ones for a reason, and report the pilot's end when all are over."""
         self.closing, self._leaving = True, reason
-        for held in list(self.bench.held.values()):
+        for held in list(self.slot_table.held.values()):
             if held.running:
                 if held.stopping is None:
                     self._stop(held, stopping)
             else:
-                self.bench.remove(held)
+                self.slot_table.remove(held)
                 self._tell_end(held, _stopped({"exit_code": "EXECUTION_CANCELED"}, "preempted"))
         self._end_if_empty()
 
     def remind(self) -> bool:
         """Stop attempts again that were just starting and missed it. Returns whether there are any."""
-        stopping = [each for each in self.bench.held.values() if each.stopping is not None and each.slot is not None]
+        stopping = [
+            each for each in self.slot_table.held.values() if each.stopping is not None and each.slot is not None
+        ]
         for held in stopping:
             _cancel(held)
         return bool(stopping)
 
-    def _stop(self, held: Held, reason: str) -> None:
+    def _stop(self, held: HeldAttempt, reason: str) -> None:
         held.stopping = reason
         _cancel(held)
 
     def tell_long_phases(self, interval_seconds: float) -> None:
         """Report each phase that takes longer than an interval, once."""
-        if not self.bench.running:
+        if not self.slot_table.running:
             return
         old = time.time() - interval_seconds
-        for held in self.bench.held.values():
+        for held in self.slot_table.held.values():
             phase = held.phase
             if phase is not None and phase is not held.told and phase[1] <= old:
                 held.told = phase
@@ -277,7 +279,7 @@ class Pilot:
 
     # --- in the slots' threads ---------------------------------------------------------------------------------------
 
-    def run(self, slot: Slot, held: Held) -> Held | None:
+    def run(self, slot: Slot, held: HeldAttempt) -> HeldAttempt | None:
         """Run an attempt to its end, in the thread of its slot; returns the next one, if any."""
         held.slot = slot
         began = time.monotonic()
@@ -292,22 +294,22 @@ class Pilot:
             held.slot = None
             following = None
             if self.closing:
-                self.bench.remove(held)
+                self.slot_table.remove(held)
             else:
-                following = self.bench.follow(held)
+                following = self.slot_table.follow(held)
             self.spool.tell_of(held, "AttemptFinished", payload, at=time.time(), logs=outcome.logs)
             self.idle_since = now = time.monotonic()
-            self._pace.note(now - began)
+            self._durations.note(now - began)
             if following is None:
                 self._idle.append(slot)
-            if self.bench.may_begin:
+            if self.slot_table.may_begin:
                 self.begin()
             if self._leaving:
                 self._end_if_empty()
             self._on_news(self.is_urgent)
         return following
 
-    def _outcome(self, slot: Slot, held: Held) -> Outcome:
+    def _outcome(self, slot: Slot, held: HeldAttempt) -> Outcome:
         try:
             if slot.runner is None:
                 slot.runner = self._make_runner(self._workplace, slot.number)
@@ -323,7 +325,7 @@ class Pilot:
     def partial_logs(self) -> list[bytes]:
         """The current logs of attempts in a long phase, if they grew since they were sent; not guarded."""
         with self.guard:
-            told = [held for held in self.bench.held.values() if held.told is not None and held.slot is not None]
+            told = [held for held in self.slot_table.held.values() if held.told is not None and held.slot is not None]
             running = [(held, held.slot.runner) for held in told if held.slot.runner is not None]
         found = []
         for held, runner in running:
@@ -334,18 +336,18 @@ class Pilot:
                 found += [log_text(held, dict(log, final=False)) for log in logs]
         return found
 
-    def _tell_end(self, held: Held, payload: dict[str, Any]) -> None:
+    def _tell_end(self, held: HeldAttempt, payload: dict[str, Any]) -> None:
         payload["node"] = self.settings.node
         self.spool.tell_of(held, "AttemptFinished", payload, at=time.time())
         self.idle_since = time.monotonic()
 
     def _end_if_empty(self) -> None:
-        if self._leaving and not self.ended and not self.bench.held:
+        if self._leaving and not self.ended and not self.slot_table.held:
             self.ended = self._leaving
             self.spool.tell("PilotEnded", {"reason": self._leaving[:64]}, at=time.time())
 
 
-def _cancel(held: Held) -> None:
+def _cancel(held: HeldAttempt) -> None:
     runner = held.slot.runner if held.slot is not None else None
     if runner is not None:
         runner.cancel(held.stopping or "cancelled")

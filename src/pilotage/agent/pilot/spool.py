@@ -22,7 +22,7 @@ from pilotage.agent.service_clock import ServiceClock, both_clocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pilotage.agent.pilot.backlog import Held
+    from pilotage.agent.pilot.backlog import HeldAttempt
 
 LOCK_SUFFIX = ".lock"
 EVENTS_SUFFIX = ".events"
@@ -76,7 +76,7 @@ class _UnencodedEvent(NamedTuple):
     n: int
     seen: int
     kind: str
-    about: Held | None
+    about: HeldAttempt | None
     payload: dict[str, Any]
     at: float
     logs: Sequence[dict[str, Any]]
@@ -172,7 +172,7 @@ class PilotSpool:
         self._add(kind, None, payload, at, ())
 
     def tell_of(
-        self, held: Held, kind: str, payload: dict[str, Any], *, at: float, logs: Sequence[dict[str, Any]] = ()
+        self, held: HeldAttempt, kind: str, payload: dict[str, Any], *, at: float, logs: Sequence[dict[str, Any]] = ()
     ) -> None:
         """Add an event of an attempt; its end is remembered. The payload must not change any more."""
         self._add(kind, held, payload, at, logs)
@@ -180,7 +180,7 @@ class PilotSpool:
             self._ends[held.ref] = None
 
     def _add(
-        self, kind: str, about: Held | None, payload: dict[str, Any], at: float, logs: Sequence[dict[str, Any]]
+        self, kind: str, about: HeldAttempt | None, payload: dict[str, Any], at: float, logs: Sequence[dict[str, Any]]
     ) -> None:
         self._n += 1
         self._happened.append(_UnencodedEvent(self._n, self.seen, kind, about, payload, at, logs))
@@ -297,6 +297,6 @@ class PilotSpool:
             self._descriptor = -1
 
 
-def log_text(held: Held, log: dict[str, Any]) -> bytes:
+def log_text(held: HeldAttempt, log: dict[str, Any]) -> bytes:
     """Encode a log with its attempt."""
     return b'{"ref":%b,%b' % (held.ref_text, encode(log).encode()[1:])

@@ -25,7 +25,7 @@ from pilotage.agent.batch.submitter import Submitter, in_login_shell
 from pilotage.agent.link.connect import TOKEN_FIELD, ends_at, read_token
 from pilotage.agent.link.link import LinkBroken
 from pilotage.agent.pilot.pilot import say
-from pilotage.agent.site.reconcile import EARLIER_SECONDS, Reports, SiteSubmitters, SiteWork
+from pilotage.agent.site.reconcile import EARLIER_SECONDS, Reconciler, Reports, SiteSubmitters
 from pilotage.agent.site.state_folder import ASKED, SiteFolder
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pilotage.agent.link.connect import Credentials
     from pilotage.agent.link.link import Answer as HttpAnswer
     from pilotage.agent.link.link import Link
-    from pilotage.agent.silent_pilots import Notice
+    from pilotage.agent.silent_pilots import BatchJobNotice
     from pilotage.agent.site.state_folder import SiteRecords
 
 
@@ -139,7 +139,7 @@ class SiteAgent:
         self._connect = connect
         self._credentials = credentials
         self._run = run
-        self._work = SiteWork(memory, settle_seconds=settings.settle_seconds)
+        self._work = Reconciler(memory, settle_seconds=settings.settle_seconds)
         self._reports = Reports(memory, settings.site)
         self._id = os.urandom(8).hex()
         self._sequence = 0
@@ -149,7 +149,7 @@ class SiteAgent:
         self._complained: dict[str, float] = {}
         self._seen: tuple[bool, str] | None = None  # whether the batch system answered, and why not
         self._seen_said: tuple[bool, str] | None = None
-        self._noticed_said: list[Notice] = []
+        self._noticed_said: list[BatchJobNotice] = []
         self._submitter: SiteSubmitters | None = None
         self._submitter_for: tuple[str, str, tuple[str, ...]] = ("", "", ())
         self._scheduler = ""  # the batch system in use

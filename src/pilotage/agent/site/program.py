@@ -128,7 +128,7 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
     from pilotage.agent.link.connect import Credentials, connect
     from pilotage.agent.pilot.pilot import say
     from pilotage.agent.site.agent import SiteAgent, SiteAgentSettings
-    from pilotage.agent.site.relay import Relaying
+    from pilotage.agent.site.relay import Relays
     from pilotage.agent.site.state_folder import MEMORY_FILE, FolderLock, SiteFolder, SiteRecords
 
     version = str(getattr(sys.modules.get("pilotage"), "__version__", "unknown"))
@@ -145,7 +145,7 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
     try:
         memory = SiteRecords(folder / MEMORY_FILE)
         place.install(_own_file())
-        relaying = Relaying(chosen.server, ca_file=chosen.ca_file, say=say)
+        relaying = Relays(chosen.server, ca_file=chosen.ca_file, say=say)
         _start_relays(relaying, chosen, place, memory)
         place.announce()
         credentials = Credentials(chosen.token_file, place.own_token_file)
@@ -188,9 +188,9 @@ def _take(lock: FolderLock, *, patience_seconds: float) -> None:
 
 def _start_relays(relaying: object, chosen: argparse.Namespace, place: SiteFolder, memory: SiteRecords) -> None:
     """Start the requested relays, and set the address that pilots connect to."""
-    from pilotage.agent.site.relay import Relaying, bound
+    from pilotage.agent.site.relay import Relays, bound
 
-    assert isinstance(relaying, Relaying)
+    assert isinstance(relaying, Relays)
     listener = None
     place.server = chosen.server
     # Nodes cannot use a Unix socket of this computer.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pilotage.agent.batch.submitter import Listed, Submitter
-    from pilotage.agent.silent_pilots import Notice
+    from pilotage.agent.silent_pilots import BatchJobNotice
     from pilotage.agent.site.state_folder import SiteRecords
 
 EARLIER_SECONDS = 30.0
@@ -47,12 +47,12 @@ class BatchAccess(Protocol):
         """List present and ended batch jobs."""
         ...
 
-    def notice(self, unheard: Collection[str]) -> list[Notice]:
+    def notice(self, unheard: Collection[str]) -> list[BatchJobNotice]:
         """Report held and silent batch jobs."""
         ...
 
 
-class SiteWork:
+class Reconciler:
     """Submits and cancels as the service wants; its records make it safe to die at any moment."""
 
     def __init__(self, memory: SiteRecords, *, settle_seconds: float = EARLIER_SECONDS) -> None:
@@ -62,7 +62,7 @@ class SiteWork:
         self._busy_seconds = BUSY_SECONDS[0]
         self._cancelled_at: dict[str, float] = {}
         self.message = ""  # why wanted submissions wait
-        self.noticed: list[Notice] = []  # in the last listing
+        self.noticed: list[BatchJobNotice] = []  # in the last listing
 
     def look(self, submitter: BatchAccess) -> None:
         """Record which batch jobs are present and which have ended; raises `Unknown`."""
@@ -282,7 +282,7 @@ class SiteSubmitters:
         found.update(self._current.listing([key for key in expected if key not in elsewhere]))
         return found
 
-    def notice(self, unheard: Collection[str]) -> list[Notice]:
+    def notice(self, unheard: Collection[str]) -> list[BatchJobNotice]:
         """Report held and silent batch jobs."""
         elsewhere = self._elsewhere()
         return self._current.notice([key for key in unheard if key not in elsewhere])

@@ -24,7 +24,7 @@ from pilotage.agent.site.relay_upstream import (
     LATE,
     PIECE_BYTES,
     STALL_SECONDS,
-    Answering,
+    AnswerSink,
     BadMessage,
     Body,
     NoAnswer,
@@ -66,7 +66,7 @@ def error_body(code: str, message: str) -> bytes:
     return json.dumps({"error": {"code": code, "message": message}}).encode()
 
 
-class _Coming(Body):
+class _RequestBody(Body):
     """The body of a request, as it arrives; `taken` is set when all of it was read."""
 
     def __init__(self, reader: asyncio.StreamReader, size_bytes: int) -> None:
@@ -92,7 +92,7 @@ class _Coming(Body):
         self.taken.set()
 
 
-class _Back(Answering):
+class _PilotAnswer(AnswerSink):
     """The answer to a pilot."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
@@ -173,7 +173,7 @@ class Relay:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: bytes) -> bytes | None:
         """Forward one request; returns the first bytes of the next one, or None if none may follow."""
-        back = _Back(writer)
+        back = _PilotAnswer(writer)
         try:
             head = await asyncio.wait_for(read_head(reader, begun), REST_SECONDS)
             if head is None:
@@ -185,7 +185,7 @@ class Relay:
         if refusal is not None:
             await back.refuse(*refusal)
             return None
-        body = _Coming(reader, head.size_bytes() or 0)
+        body = _RequestBody(reader, head.size_bytes() or 0)
         await body.keep()
         method, target = head.words[0].decode("ascii"), _EVENTS.get(head.words[1], head.words[1]).decode("ascii")
         carrying = asyncio.ensure_future(self._upstream.carry(method, target, head.kept(), body, back))
@@ -211,7 +211,7 @@ class Relay:
             await asyncio.gather(carrying, watching, return_exceptions=True)
 
 
-async def _next_byte(reader: asyncio.StreamReader, body: _Coming) -> bytes:
+async def _next_byte(reader: asyncio.StreamReader, body: _RequestBody) -> bytes:
     """The first byte of a pilot's next request; empty if it disconnects."""
     await body.taken.wait()
     try:
@@ -244,14 +244,14 @@ OLD_SECONDS = 600.0
 CLEAN_SECONDS = 60.0
 _SPOOL_METHODS = frozenset(("GET", "POST", "PUT"))
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
-async def _in_thread(work: Callable[..., Told], *arguments: object) -> Told:
+async def _in_thread(work: Callable[..., Result], *arguments: object) -> Result:
     return await asyncio.get_event_loop().run_in_executor(None, work, *arguments)
 
 
-class _Written(Body):
+class _FileBody(Body):
     """The body of a request, read from its file."""
 
     is_kept = True
@@ -272,7 +272,7 @@ class _Written(Body):
             yield piece
 
 
-class _Writing(Answering):
+class _FileAnswer(AnswerSink):
     """An answer that is written to a file."""
 
     def __init__(self, open_draft: Callable[[], IO[bytes]]) -> None:
@@ -360,14 +360,14 @@ class SpoolRelay:
 
     async def _carry(self, name: str) -> None:
         message = await _in_thread(self._folder.open_taken, name)
-        answering = _Writing(lambda: self._folder.draft_answer(name))
+        answering = _FileAnswer(lambda: self._folder.draft_answer(name))
         try:
             method, target, fields = _request(message.head)
             if not may_pass(target) or method not in _SPOOL_METHODS:
                 await _answer(answering, 404, "not_found", "only requests of pilots are relayed")
             else:
                 try:
-                    await self._upstream.carry(method, target, fields, _Written(message), answering)
+                    await self._upstream.carry(method, target, fields, _FileBody(message), answering)
                 except NoAnswer as error:
                     await _answer(answering, 503, "unreachable", f"the relay cannot reach the service: {error}")
             await _in_thread(self._folder.publish, name)
@@ -376,7 +376,7 @@ class SpoolRelay:
             answering.drop()
 
 
-async def _answer(answering: _Writing, status: int, code: str, text: str) -> None:
+async def _answer(answering: _FileAnswer, status: int, code: str, text: str) -> None:
     content = error_body(code, text)
     await answering.begin(status, [(b"content-type", b"application/json")], len(content))
     await answering.take(content)
@@ -419,7 +419,7 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-class Relaying:
+class Relays:
     """The relays to one service, which run from `start` to `stop`."""
 
     def __init__(self, server: str, *, ca_file: str = "", say: Callable[[str], None] = lambda _: None) -> None:

@@ -147,7 +147,7 @@ class Body(ABC):
         """The whole body, from its beginning."""
 
 
-class Answering(ABC):
+class AnswerSink(ABC):
     """The receiver of an answer."""
 
     begun = False
@@ -187,7 +187,7 @@ class Upstream:
         self._ca_file = ca_file
         self._resting: list[_Connection] = []
 
-    async def carry(self, method: str, target: str, fields: Fields, body: Body, answering: Answering) -> None:
+    async def carry(self, method: str, target: str, fields: Fields, body: Body, answering: AnswerSink) -> None:
         """Forward a request and its answer. Raises `NoAnswer` before the answer begins, afterwards `OSError`."""
         head = self._head(method, target, fields, body.size_bytes)
         while self._resting:
@@ -241,7 +241,7 @@ class Upstream:
         finally:
             os.close(folder)
 
-    async def _carry(self, connection: _Connection, head: bytes, body: Body, answering: Answering) -> None:
+    async def _carry(self, connection: _Connection, head: bytes, body: Body, answering: AnswerSink) -> None:
         whole = False
         try:
             answer = await self._ask(connection, head, body)
@@ -276,7 +276,7 @@ class Upstream:
         return answer
 
 
-async def _bring(reader: asyncio.StreamReader, head: Head, answering: Answering) -> bool:
+async def _bring(reader: asyncio.StreamReader, head: Head, answering: AnswerSink) -> bool:
     """Forward an answer; returns whether the connection can be reused."""
     if not head.words[0].startswith(b"HTTP/1.") or not head.words[1].isdigit():
         raise NoAnswer("the server there does not speak HTTP")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pilotage.agent.batch.pilot_job import OUTPUT_FOLDER, STATE_FOLDER, PilotJobTemplate
 from pilotage.agent.durable_files import FILE_MODE, FOLDER_MODE, read_small, replace_file
 from pilotage.agent.processes import started_at
-from pilotage.agent.resources import room_of_entry
+from pilotage.agent.resources import resources_of_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -207,7 +207,7 @@ class SiteFolder:
             announcement=self._announcement,
             python=str(entry.get("python") or "python3"),
             setup=tuple(entry.get("setup") or ()),
-            room=room_of_entry(entry),
+            resources=resources_of_entry(entry),
             wall_seconds=float(entry.get("wall_time_seconds") or 0.0),
             idle_seconds=float(entry.get("idle_seconds", 300.0)),
             queue=str(entry.get("queue") or ""),

@@ -15,7 +15,7 @@ from pilotage.adapters.settings.tls import (
     SERVER_DAYS,
     SERVER_FILE,
     SERVER_KEY_FILE,
-    Made,
+    NewCertificates,
     TlsError,
     expires_at,
     make_certificates,
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from pilotage.service.http.listener import TlsFiles
     from pilotage.service.tokens import Tokens
 
-__all__ = ["SERVER_DAYS", "Made", "init_tls", "tls_files"]
+__all__ = ["SERVER_DAYS", "NewCertificates", "init_tls", "tls_files"]
 
 
-def init_tls(settings: Settings, hosts: Sequence[str], *, days: int = SERVER_DAYS, new_ca: bool = False) -> Made:
+def init_tls(
+    settings: Settings, hosts: Sequence[str], *, days: int = SERVER_DAYS, new_ca: bool = False
+) -> NewCertificates:
     """Make the certificate of this folder's service, and its authority if there is none or a new one is requested.
 
     By default it is for this computer's own name, and for the addresses that the settings listen on.

@@ -24,7 +24,7 @@ from pilotage.ports import SiteContext, SiteUnreachable, SubmissionRefused
 from pilotage.service.sites.config_watch import ConfiguredSite
 
 if TYPE_CHECKING:
-    from pilotage.adapters.settings.settings_files import Mark
+    from pilotage.adapters.settings.settings_files import FileStamp
     from pilotage.adapters.sites.commands import Caller
     from pilotage.agent.batch import Dialect
     from pilotage.ports import MakesSiteAccess, SiteAccess
@@ -116,9 +116,9 @@ def refuse_unknown_kind(entry: SiteEntry) -> dict[str, type[Dialect]]:
 
 def caller_for(entry: SiteEntry, *, state: Path) -> Caller:
     """How to run commands at a site: here, or over ssh if it has an address."""
-    from pilotage.adapters.sites.commands import Here, Ssh
+    from pilotage.adapters.sites.commands import LocalCaller, Ssh
 
-    return Ssh(entry.address, state=state) if entry.address else Here()
+    return Ssh(entry.address, state=state) if entry.address else LocalCaller()
 
 
 def server_for(entry: SiteEntry, *, state: Path, settings: Settings) -> str:
@@ -186,17 +186,17 @@ def _outpost(entry: SiteEntry, *, state: Path, tokens: Tokens) -> AgentSuperviso
     """Starts the agent of a site that has an address, and opens its connection to us."""
     from pilotage.adapters.sites.commands import Ssh
     from pilotage.adapters.sites.install import site_prefix
-    from pilotage.adapters.sites.ssh_agent import Outpost, OutpostSettings
+    from pilotage.adapters.sites.ssh_agent import SshSiteAgent, SshSiteAgentSettings
     from pilotage.service.server import SOCKET_FILE
 
-    settings = OutpostSettings(
+    settings = SshSiteAgentSettings(
         entry=entry,
         prefix=site_prefix(state, entry.name),
         socket=state / SOCKET_FILE,
         token=partial(tokens.for_site_agent, entry.name),
     )
     # A connection of its own: it stays open while the service runs.
-    return Outpost(settings, Ssh(entry.address, state=state / OUTPOSTS / entry.name))
+    return SshSiteAgent(settings, Ssh(entry.address, state=state / OUTPOSTS / entry.name))
 
 
 # The sites of a service, from its file: this computer and the configured ones, each with what makes its access.
@@ -214,7 +214,7 @@ class SitesReader:
         """Take what finds the file, and what makes sites of its entries."""
         self._find = find
         self._arrange = arrange
-        self._seen: Mark | tuple[()] | None = ()  # not read yet
+        self._seen: FileStamp | tuple[()] | None = ()  # not read yet
         self._missed = False
         self.file = ""
 

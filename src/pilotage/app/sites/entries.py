@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilotage.adapters.settings.settings_files import Kept, SitesFileError, mark_of, read_file, sites_file, write_file
+from pilotage.adapters.settings.settings_files import (
+    SitesFileError,
+    SitesFileVersion,
+    read_file,
+    sites_file,
+    stamp_of,
+    write_file,
+)
 from pilotage.app.state_folder import settings_here
 from pilotage.language.parsing.sites import entry_lines, read_sites, sites_schema, write_sites
 from pilotage.model.errors import DocumentError, PilotageError, did_you_mean
@@ -27,7 +34,7 @@ class SiteEntries(NamedTuple):
     """The entries of a file, and the file as it was read; without a file there are no sites."""
 
     file: Path
-    kept: Kept | None
+    kept: SitesFileVersion | None
     entries: tuple[SiteEntry, ...]
 
     def entry(self, name: str) -> SiteEntry:
@@ -67,7 +74,7 @@ def named_sites(settings: Settings, named: str) -> SiteEntries:
 
 def refuse_missing(file: Path) -> None:
     """Raise if a named file does not exist."""
-    if mark_of(file) is None:
+    if stamp_of(file) is None:
         raise SitesFileError(
             "there is no such file of sites", subject=str(file), next_step="write it: pilotage site add NAME"
         )
@@ -153,7 +160,7 @@ def remove_entry(file: Path, name: str) -> SiteEntry:
     return entry
 
 
-def _comments(kept: Kept | None) -> str:
+def _comments(kept: SitesFileVersion | None) -> str:
     """The comments of a file without sites."""
     if kept is None:
         return ""
@@ -161,7 +168,7 @@ def _comments(kept: Kept | None) -> str:
     return "".join(line for line in lines if line.startswith("#"))
 
 
-def _write_expected(file: Path, text: str, kept: Kept, expected: tuple[SiteEntry, ...]) -> None:
+def _write_expected(file: Path, text: str, kept: SitesFileVersion, expected: tuple[SiteEntry, ...]) -> None:
     """Replace a file if the new text has the expected entries; otherwise its author must change it."""
     found, _ = read_sites(text.encode("utf-8"), file=str(file))
     if found is None or found.sites != expected:

@@ -16,7 +16,7 @@ from pilotage.book.rows import shapes
 from pilotage.book.rows.derived_states import DONE, RUNNING, default_state
 from pilotage.book.rows.fast_rows import Begun, Ended, Lives
 from pilotage.book.rows.ledger import PackageKey
-from pilotage.book.rows.rows import Counted, JobRow, Keys, StageRow, keys_of
+from pilotage.book.rows.rows import JobRow, Keys, StageRow, StateHistogram, keys_of
 from pilotage.book.rows.shapes import Shape, shape_of
 from pilotage.book.rows.sketches import NEVER
 from pilotage.model.events.events import SOURCE_RANKS
@@ -25,8 +25,8 @@ from pilotage.model.states import ExitCodeGasw
 
 # A stage while a batch is joined: its shape, and the histograms of the stage and its job.
 
-_RUNS: shapes.Standing = (RUNNING, 0, 1, 0)
-_DONE: shapes.Standing = (DONE, 0, 1, 1)
+_RUNS: shapes.CountedAs = (RUNNING, 0, 1, 0)
+_DONE: shapes.CountedAs = (DONE, 0, 1, 1)
 
 
 class StageWork:
@@ -40,14 +40,14 @@ class StageWork:
         self.job = job
         self.new = new
         self.keys: Keys = keys_of(row)
-        self.moves: dict[tuple[shapes.Standing | None, shapes.Standing | None], int] = {}
+        self.moves: dict[tuple[shapes.CountedAs | None, shapes.CountedAs | None], int] = {}
         self.known = known_of(job)
         self.began: list[Begun | Ended] = []  # the short lives of this stage that began in this batch,
         self.granted: list[Ended] = []  # and those that ended in it
         self.shape: Shape = shape_of(row.shape, stage=row.stage)
         self.count((default_state(job_before), 0, 0, 0), -shapes.untouched(row))
 
-    def count(self, what: shapes.Standing, by: int) -> None:
+    def count(self, what: shapes.CountedAs, by: int) -> None:
         """Count packages in the stage and in its job."""
         shapes.count(self.row, what, by)
         shapes.count(self.job, what, by)
@@ -69,7 +69,9 @@ class StageWork:
     @property
     def is_rumour(self) -> bool:
         """Tell whether the stage is not known to exist: it has no shape, and no package that counts."""
-        return self.new and not self.keys and not any(getattr(self.row, name) for name in Counted.__struct_fields__)
+        return (
+            self.new and not self.keys and not any(getattr(self.row, name) for name in StateHistogram.__struct_fields__)
+        )
 
     def close(self) -> None:
         """Count the changed packages, and those without events in the state of the job."""
@@ -116,7 +118,7 @@ def tell_of_lives(job: JobRow, lives: Lives) -> None:
 
 _SUCCESS = ExitCodeGasw.SUCCESS
 
-Told = Mapping[PackageKey, int | list[int]]
+EventsByPackage = Mapping[PackageKey, int | list[int]]
 """For each package, the number of its fresh event, or their numbers."""
 Others = dict[PackageKey, int | list[int]]
 Stages = Mapping[tuple[int, int], StageWork]
@@ -138,7 +140,7 @@ class ShortLives:
         self.lived: dict[PackageKey, Ended] = {}  # packages without a row, whose whole life is in this batch
         self.ended: dict[PackageKey, Ended] = {}  # packages with a row, whose life has ended in this batch
 
-    def end(self, told: Told, begun: Mapping[PackageKey, Begun], stages: Stages) -> Others:
+    def end(self, told: EventsByPackage, begun: Mapping[PackageKey, Begun], stages: Stages) -> Others:
         """Join the two events that end a begun short life; returns the packages with other events."""
         if not self._fresh:
             return dict(told)
@@ -161,7 +163,7 @@ class ShortLives:
                 stage.granted.append(life)
         return others
 
-    def begin(self, told: Told, stages: Stages) -> Others:
+    def begin(self, told: EventsByPackage, stages: Stages) -> Others:
         """Join events of packages without a row that are a short life or its beginning; returns the other packages."""
         if not self._fresh:
             return dict(told)

@@ -34,7 +34,7 @@ PACKAGE_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     payloads.Restarted: facts.on_restarted,
     payloads.ReplicaWanted: facts.on_replica_wanted,
 }
-STANDING_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
+ANY_EPOCH_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     # These hold whatever the epoch.
     payloads.PackageRegistered: facts.on_package_registered,
     payloads.Held: facts.on_held,
@@ -60,7 +60,7 @@ JOB_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
 
 # Events about sites: description, status, learned statistics, and the latest probe.
 
-Stands = payloads.SiteHibernated | payloads.SiteWoken | payloads.SiteStanding
+SiteStatusChange = payloads.SiteHibernated | payloads.SiteWoken | payloads.SiteStanding
 
 
 def on_site(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Payload) -> None:
@@ -68,8 +68,8 @@ def on_site(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloa
     row.updated_at = max(row.updated_at, event.time)
     if isinstance(data, payloads.SiteDescribed):
         _on_described(row, keys, key, event, data)
-    elif isinstance(data, Stands):
-        _on_stands(row, keys, key, event, data)
+    elif isinstance(data, SiteStatusChange):
+        _on_status(row, keys, key, event, data)
     elif isinstance(data, payloads.SiteProbed) and takes(keys, Register.PROBED, key):
         told = f"a pilot came after {data.seconds:.0f} s" if data.passed else data.message or "no pilot came"
         row.probed_at, row.probe = event.time, told
@@ -84,7 +84,7 @@ def _on_described(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: 
         row.message, row.reason, row.since = data.message, "", event.time
 
 
-def _on_stands(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: Stands) -> None:
+def _on_status(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: SiteStatusChange) -> None:
     """The latest status, and what was learned by then; a periodic report keeps the reason."""
     if takes(keys, Register.STANDING, key):
         row.score, row.learned = data.score, data.learned
@@ -99,7 +99,7 @@ def _on_stands(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: Sta
 # The pilots, nodes and sites of a batch: loaded, joined and written like the rows of jobs.
 
 
-class Elsewhere:
+class ResourceRows:
     """The rows of pilots, nodes and sites that a batch touches."""
 
     def __init__(self, ledger: Ledger, others: Sequence[Checked]) -> None:

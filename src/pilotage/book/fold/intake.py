@@ -10,9 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
-from pilotage.book.rows.ledger import Ledger, OfStreams, PackageKey, PlainEvents, Sought, streams_at_hand
+from pilotage.book.rows.ledger import EventLookup, Ledger, OfStreams, PackageKey, PlainEvents, cached_streams
 from pilotage.book.rows.rows import EventRow, JobRow, ParkedRow, StreamRow
-from pilotage.book.rows.streams import NO_RANGES, Heard
+from pilotage.book.rows.streams import NO_RANGES, ReceivedNumbers
 from pilotage.model.events import payloads
 from pilotage.model.events.events import JUMP_MAX, SOURCE_RANKS, Event
 
@@ -24,7 +24,7 @@ OUT_OF_TURN = -1
 """In place of a stream's last number: it has gaps, or is unknown."""
 
 
-class Hearing:
+class BatchStreams:
     """The streams of one batch. Hot loops may read `heard` and write `counted` directly."""
 
     __slots__ = ("_checked", "_ledger", "_out_of_turn", "_rows", "counted", "heard", "ids")
@@ -34,15 +34,15 @@ class Hearing:
         self._ledger = ledger
         self._checked = checked
         self._rows: dict[Name, StreamRow] = {}  # of the whole batch, or empty
-        self._out_of_turn: dict[Name, Heard] = {}
+        self._out_of_turn: dict[Name, ReceivedNumbers] = {}
         self.ids: OfStreams = {}
         self.heard: OfStreams = {}  # last numbers before this batch, of streams without gaps,
         self.counted: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}  # and with it
-        at_hand = streams_at_hand(ledger)
-        if at_hand is None:
+        cached = cached_streams(ledger)
+        if cached is None:
             self._load()
         else:
-            self.ids, self.heard = at_hand
+            self.ids, self.heard = cached
 
     def _load(self) -> None:
         """Load the streams of the whole batch; makes new ones."""
@@ -85,7 +85,7 @@ class Hearing:
         """Count an event as received without storing it."""
         self._heard_of(event).forget(event.n)
 
-    def _heard_of(self, event: Event) -> Heard:
+    def _heard_of(self, event: Event) -> ReceivedNumbers:
         """The received numbers of a stream that may have gaps."""
         name = event.source, event.stream
         heard = self._out_of_turn.get(name)
@@ -93,7 +93,7 @@ class Hearing:
             if name not in self._rows:
                 self._load()
             row, mine = self._rows[name], self.counted[event.source]
-            heard = Heard(replace(row, watermark=mine.get(event.stream, row.watermark)))
+            heard = ReceivedNumbers(replace(row, watermark=mine.get(event.stream, row.watermark)))
             self._out_of_turn[name] = heard
             mine[event.stream] = OUT_OF_TURN
         return heard
@@ -144,7 +144,7 @@ def read_parked(text: str) -> ParkedEvent:
     return _decoder.decode(text)
 
 
-Told = dict[PackageKey, int | list[int]]
+EventsByPackage = dict[PackageKey, int | list[int]]
 """For each package, the number of its fresh event, or their numbers; most have one."""
 
 
@@ -181,13 +181,13 @@ class Intake:
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
         self.repeated = 0
-        self.touched: Told = {}
+        self.touched: EventsByPackage = {}
         self.apart: list[int] = []  # numbers of fresh events without a package
         self.jobs: dict[str, JobRow] = {}
         self._job_ids: dict[str | None, int] = {}  # of jobs whose events are stored
         self._repeats: list[Checked] = []
         self._load_jobs(checked)
-        self.hearing = Hearing(ledger, checked)
+        self.hearing = BatchStreams(ledger, checked)
         self._sort(checked)
         self.parked_now = len(self.parked)
         self._unpark(codec)
@@ -244,7 +244,7 @@ class Intake:
                 before = mine.get(stream)
                 if before is None:
                     before = heard[source].get(stream, OUT_OF_TURN)
-                if n == before + 1:  # `Hearing.hear`, inlined for a stream without a gap
+                if n == before + 1:  # `BatchStreams.hear`, inlined for a stream without a gap
                     mine[stream] = n
                 else:
                     stream = ""  # look the next stream up again
@@ -341,7 +341,7 @@ class Intake:
         first = {_identity(event): event for event in (*(one.event for one in self.fresh), *parked)}
         ids = [self.hearing.id_of(one.event) for one in repeats]
         wanted = [
-            Sought(stream_id, one.event.n, self._key(one))
+            EventLookup(stream_id, one.event.n, self._key(one))
             for one, stream_id in zip(repeats, ids, strict=True)
             if _identity(one.event) not in first
         ]

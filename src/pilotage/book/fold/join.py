@@ -11,15 +11,15 @@ import msgspec
 
 from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.fold import facts
-from pilotage.book.fold.fast_path import ShortLives, StageWork, Told, known_of, short_lives, tell_of_lives
+from pilotage.book.fold.fast_path import EventsByPackage, ShortLives, StageWork, known_of, short_lives, tell_of_lives
 from pilotage.book.fold.finals import leave_out, put_back
 from pilotage.book.fold.handlers import (
+    ANY_EPOCH_HANDLERS,
     ATTEMPT_HANDLERS,
     JOB_EPOCH_HANDLERS,
     JOB_HANDLERS,
     PACKAGE_HANDLERS,
-    STANDING_HANDLERS,
-    Elsewhere,
+    ResourceRows,
 )
 from pilotage.book.fold.intake import Intake
 from pilotage.book.rows import shapes
@@ -63,15 +63,15 @@ class WorkedPackage:
         self.new = new
         if new:
             self.shaped_before = 0
-            self.before: shapes.Standing | None = None
+            self.before: shapes.CountedAs | None = None
             self.observed: statistics.Tries | None = None
         else:
             self.shaped_before = facts.shaped
-            self.before = row.counted or shapes.standing(facts)
+            self.before = row.counted or shapes.counted_as(facts)
             self.observed = row.observed or statistics.observed(facts)
 
 
-class Working:
+class WorkingSet:
     """All rows that one batch touches."""
 
     def __init__(self, ledger: Ledger, jobs: dict[str, JobRow], short: ShortLives) -> None:
@@ -84,7 +84,7 @@ class Working:
         self.stages: dict[tuple[int, int], StageWork] = {}
         self.all_stages: set[int] = set()
 
-    def load_packages(self, told: Told) -> None:
+    def load_packages(self, told: EventsByPackage) -> None:
         """Load packages of loaded stages, with all their attempts; makes missing rows.
 
         `told` numbers the events of each. Short lives are joined here completely.
@@ -225,10 +225,10 @@ class Join:
         told_of_jobs = any(one.event.job is not None for one in apart)
         fresh = intake.fresh if not told_of_jobs else ()
         self._short = ShortLives(fresh, first=intake.first)
-        self._working = Working(ledger, self._jobs, self._short)
+        self._working = WorkingSet(ledger, self._jobs, self._short)
         self._working.load_stages(stages)
         self._working.load_packages(intake.touched)
-        self._elsewhere = Elsewhere(ledger, [*apart, *self._describing()])
+        self._resource_rows = ResourceRows(ledger, [*apart, *self._describing()])
 
     def _describing(self) -> Iterator[Checked]:
         """Events of packages that also describe a node: their lives are not short."""
@@ -249,7 +249,7 @@ class Join:
         changes.lived_packages = self._short.lived
         changes.ended_packages = self._short.ended
         changes.tags = list(self._tags.values())
-        self._elsewhere.tell(changes)
+        self._resource_rows.tell(changes)
         receipt = Receipt(
             position=intake.position,
             kept=len(intake.fresh),
@@ -301,7 +301,7 @@ class Join:
         key = (event.epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         job = self._jobs[event.job] if event.job is not None else None
         if job is None:
-            self._elsewhere.on_other(one.kind, event, one.data, key)
+            self._resource_rows.on_other(one.kind, event, one.data, key)
         else:
             job.updated_at = max(job.updated_at, event.time)
             self._on_job(event, one.data, key, job)
@@ -324,13 +324,13 @@ class Join:
                 handler(row, key, event, data)
             if kind in _ENDS:
                 job.finished_at = event.time if job.finished_at is None else max(job.finished_at, event.time)
-        elif (handler := STANDING_HANDLERS.get(kind)) is not None:
+        elif (handler := ANY_EPOCH_HANDLERS.get(kind)) is not None:
             handler(row, key, event, data)
         elif isinstance(data, payloads.Tagged):
             if facts.on_tagged(row.tags, key, data.name, data.value):
                 self._tag(package, data.name, data.value)
         elif isinstance(data, payloads.NodeDescribed):
-            self._elsewhere.on_node(event, key, data)
+            self._resource_rows.on_node(event, key, data)
 
     def _on_job(self, event: Event, data: payloads.Payload, key: StoredKey, job: JobRow) -> None:
         keys = self._job_keys.setdefault(job.job_id, {})
@@ -443,7 +443,7 @@ class Join:
                 row.shaped = int(activity is not None)
                 row.activity = activity if activity is not None else row.registered_activity
             settle(row, job)
-            after = shapes.standing(row)
+            after = shapes.counted_as(row)
             if after != work.before:
                 move = (work.before, after)
                 stage.moves[move] = stage.moves.get(move, 0) + 1

@@ -105,7 +105,7 @@ class _ReplayLedger:
         known = [self._rows[name] for name in names if name in self._rows]
         return [StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream) for row in known]
 
-    def streams_at_hand(self) -> None:
+    def cached_streams(self) -> None:
         return None
 
     def rows_by_keys(

@@ -91,7 +91,7 @@ class SubscriptionError(PilotageError):
     """The subscription is not possible; the message names the field."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A checked subscription: entering one of the states, or a change of one of the attributes."""
 
     target: Target
@@ -100,11 +100,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     attributes: tuple[str, ...]
 
 
-class Live(msgspec.Struct, frozen=True, kw_only=True):
+class ActiveSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """An active subscription; `may_read` tells which jobs its owner may read."""
 
     subscription: str
-    wanted: Wanted
+    wanted: ChangeFilter
     expires_at: float
     may_read: Callable[[JobRow], bool]
 
@@ -120,7 +120,7 @@ def watchable(target: Target) -> list[str]:
     ]
 
 
-def wanted(*, target: str, query: str, states: Sequence[str], attributes: Sequence[str]) -> Wanted:
+def wanted(*, target: str, query: str, states: Sequence[str], attributes: Sequence[str]) -> ChangeFilter:
     """Check a subscription; without states and attributes, every change of state counts."""
     if target not in (Target.PACKAGES, Target.JOBS):
         raise SubscriptionError("unknown `target`", expected="packages or jobs", got=repr(target[:40]))
@@ -132,7 +132,7 @@ def wanted(*, target: str, query: str, states: Sequence[str], attributes: Sequen
     if not entered and (not names or STATE in names):
         entered = frozenset(STATES)
     text = query.strip()
-    return Wanted(
+    return ChangeFilter(
         target=about,
         query=parse(text, target=about) if text else EVERYTHING,
         states=entered,
@@ -173,7 +173,7 @@ def attributes_of(change: Change) -> dict[str, Any]:
 class _Candidate(msgspec.Struct, frozen=True):
     """A change that matches a query, and whether it entered a wanted state."""
 
-    live: Live
+    live: ActiveSubscription
     change: Change
     row: dict[str, Any]
     before: str | None
@@ -183,10 +183,10 @@ class _Candidate(msgspec.Struct, frozen=True):
 class Matching:
     """Active subscriptions, indexed so that a batch is compared with few of them."""
 
-    def __init__(self, subscriptions: Iterable[Live]) -> None:
+    def __init__(self, subscriptions: Iterable[ActiveSubscription]) -> None:
         """Index subscriptions by the jobs they name; the others see every change."""
-        self._everywhere: list[Live] = []
-        self._by_job: dict[str, list[Live]] = {}
+        self._everywhere: list[ActiveSubscription] = []
+        self._by_job: dict[str, list[ActiveSubscription]] = {}
         for live in subscriptions:
             jobs = _named_jobs(live.wanted.query)
             if jobs is None:

@@ -28,7 +28,7 @@ from pilotage.book.query.conditions import (
     Query,
     canonical,
 )
-from pilotage.book.query.errors import Place, QueryError, QueryTooBroad, shown
+from pilotage.book.query.errors import QueryError, QueryPlace, QueryTooBroad, shown
 from pilotage.book.query.values import (
     DAY_SECONDS,
     WITHIN_FORM,
@@ -48,7 +48,7 @@ class RawValue(msgspec.Struct, frozen=True):
     """A value as written, with its place; text of a query, or any JSON value."""
 
     value: object
-    place: Place
+    place: QueryPlace
 
 
 class RawCondition(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +57,8 @@ class RawCondition(msgspec.Struct, frozen=True, kw_only=True):
     attribute: str
     operator: Operator
     values: Sequence[RawValue]
-    place: Place
-    operator_place: Place
+    place: QueryPlace
+    operator_place: QueryPlace
 
 
 RawClause = Sequence[RawCondition]
@@ -68,7 +68,7 @@ Named = Callable[[str, str], PackageId | None]
 
 
 def check_query(
-    clauses: Sequence[RawClause], *, target: Target | None, place: Place, named: Named | None = None
+    clauses: Sequence[RawClause], *, target: Target | None, place: QueryPlace, named: Named | None = None
 ) -> Query:
     """Check a query; raises its first fault. With `named`, packages may be given by name."""
     check_sizes(clauses, place=place)
@@ -86,7 +86,7 @@ def check_query(
     return query
 
 
-def check_sizes(clauses: Sequence[RawClause], *, place: Place) -> None:
+def check_sizes(clauses: Sequence[RawClause], *, place: QueryPlace) -> None:
     """Refuse an oversized query before it is checked."""
     if sum(len(clause) for clause in clauses) > CONDITIONS_MAX:
         raise too_many_conditions(place)
@@ -94,18 +94,18 @@ def check_sizes(clauses: Sequence[RawClause], *, place: Place) -> None:
         raise too_many_values(place)
 
 
-def too_many_conditions(place: Place) -> QueryError:
+def too_many_conditions(place: QueryPlace) -> QueryError:
     """The error for too many conditions."""
     hint = "write alternatives of one attribute as a list: site in (a, b, c)"
     return place.error("too many conditions", expected=f"at most {CONDITIONS_MAX}", next_step=hint)
 
 
-def too_many_values(place: Place) -> QueryError:
+def too_many_values(place: QueryPlace) -> QueryError:
     """The error for too many values."""
     return place.error("too many values", expected=f"at most {VALUES_MAX}", next_step="split it into several queries")
 
 
-def too_long(place: Place) -> QueryError:
+def too_long(place: QueryPlace) -> QueryError:
     """The error for a text that is too long."""
     return place.error(
         "the query is too long", expected=f"at most {LENGTH_BYTES_MAX} bytes", next_step="split it into several queries"
@@ -115,7 +115,7 @@ def too_long(place: Place) -> QueryError:
 def check_target(query: Query, target: Target) -> None:
     """Refuse a query with an attribute that the target does not have."""
     for condition in query.conditions:
-        _check_applies(condition.about, name=condition.name, target=target, place=Place())
+        _check_applies(condition.about, name=condition.name, target=target, place=QueryPlace())
 
 
 def _with_places(clauses: Sequence[RawClause], named: Named) -> list[RawClause]:
@@ -207,7 +207,7 @@ def _check_attribute(raw: RawCondition, target: Target | None) -> tuple[Attribut
     return attribute, tag
 
 
-def _check_applies(attribute: Attribute, *, name: str, target: Target, place: Place) -> None:
+def _check_applies(attribute: Attribute, *, name: str, target: Target, place: QueryPlace) -> None:
     if target not in attribute.targets:
         has = " and ".join(attribute.targets)
         hint = f"ask for {' or '.join(attribute.targets)}; {name_hint('', target)}"

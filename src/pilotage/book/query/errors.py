@@ -80,7 +80,7 @@ class CursorError(PilotageError):
     """A malformed cursor, or one of another query: start again without one."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class QueryPlace(msgspec.Struct, frozen=True):
     """The place of a part of a query: an offset into its text, or a path into its JSON form."""
 
     text: str = ""

@@ -33,7 +33,7 @@ from pilotage.book.query.conditions import (
     Operator,
     Query,
 )
-from pilotage.book.query.errors import PackageByName, Place, shown
+from pilotage.book.query.errors import PackageByName, QueryPlace, shown
 from pilotage.book.query.values import KEYWORDS, is_duration, plain_value
 from pilotage.model.errors import did_you_mean
 
@@ -74,7 +74,7 @@ def parse(text: str, *, target: Target | None = None, named: Named | None = None
     With `named`, packages may be given by name; it is called only for those.
     """
     if len(text) > LENGTH_BYTES_MAX or len(text.encode(errors="surrogatepass")) > LENGTH_BYTES_MAX:
-        raise too_long(Place())
+        raise too_long(QueryPlace())
     try:
         return _parse_short(text, target) if len(text) <= _SHORT else _Parser(text, target).query()
     except PackageByName:
@@ -97,7 +97,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             hint = "put a value with such characters into quotes"
             if text[offset] in "\"'":
                 what, hint = "the quote is not closed", f"end the text with {text[offset]}"
-            raise Place(text, offset).error(what, next_step=hint)
+            raise QueryPlace(text, offset).error(what, next_step=hint)
         kind = found.lastgroup or ""
         if kind == "string":
             yield _Token(kind, _unescaped(text, found.start() + 1, found.end() - 1), offset)
@@ -113,7 +113,7 @@ def _unescaped(text: str, start: int, end: int) -> str:
         if len(code) == 5:
             return chr(int(code[1:], 16))
         if code not in _ESCAPES:
-            place = Place(text, start + found.start())
+            place = QueryPlace(text, start + found.start())
             raise place.error(
                 f"unknown escape: {shown(found[0])}", expected="\\\\, \\\", \\', \\n, \\r, \\t or \\uXXXX"
             )
@@ -137,7 +137,7 @@ class _Parser:
         """Parse the whole text."""
         if self._next.kind == "end":
             hint = f"write `{EVERYTHING_WORD}` for everything"
-            raise Place().error("the query is empty", expected=FORM, next_step=hint)
+            raise QueryPlace().error("the query is empty", expected=FORM, next_step=hint)
         if self._next.keyword == EVERYTHING_WORD:
             self._take()
             if self._next.kind != "end":
@@ -159,7 +159,7 @@ class _Parser:
             clauses.append(self._clause())
         if joined == "or":
             clauses = [[condition for clause in clauses for condition in clause]]
-        place = Place(self._text, 0)
+        place = QueryPlace(self._text, 0)
         check_sizes(clauses, place=place)
         return check_query(clauses, target=self._target, place=place, named=self._named)
 
@@ -269,8 +269,8 @@ class _Parser:
         self._next = next(self._tokens, taken)
         return taken
 
-    def _place(self) -> Place:
-        return Place(self._text, self._next.offset)
+    def _place(self) -> QueryPlace:
+        return QueryPlace(self._text, self._next.offset)
 
     def _refuse(self, what: str, *, expected: str) -> NoReturn:
         raise self._place().error(what, expected=expected, got=str(self._next))
@@ -302,13 +302,13 @@ def _plain(condition: Condition) -> dict[str, object]:
 
 def from_json(value: object, *, target: Target | None = None) -> Query:
     """The query of JSON values; raises a `QueryError` with the path to the fault."""
-    whole = Place(path="the whole")
+    whole = QueryPlace(path="the whole")
     fields = _object(value, keys=("all",), place=whole)
     clauses: list[list[RawCondition]] = []
-    for number, group in enumerate(_list(fields["all"], place=Place(path="all"), size_max=CONDITIONS_MAX)):
+    for number, group in enumerate(_list(fields["all"], place=QueryPlace(path="all"), size_max=CONDITIONS_MAX)):
         path = f"all[{number}]"
-        any_of = _object(group, keys=("any",), place=Place(path=path))["any"]
-        place = Place(path=f"{path}.any")
+        any_of = _object(group, keys=("any",), place=QueryPlace(path=path))["any"]
+        place = QueryPlace(path=f"{path}.any")
         alternatives = _list(any_of, place=place, size_max=CONDITIONS_MAX)
         if not alternatives:
             raise place.error("no alternative", expected="at least one condition")
@@ -317,24 +317,24 @@ def from_json(value: object, *, target: Target | None = None) -> Query:
 
 
 def _condition(value: object, path: str) -> RawCondition:
-    fields = _object(value, keys=("attribute", "operator", "values"), place=Place(path=path))
+    fields = _object(value, keys=("attribute", "operator", "values"), place=QueryPlace(path=path))
     attribute, operator = fields["attribute"], fields["operator"]
-    place, operator_place = Place(path=f"{path}.attribute"), Place(path=f"{path}.operator")
+    place, operator_place = QueryPlace(path=f"{path}.attribute"), QueryPlace(path=f"{path}.operator")
     if not isinstance(attribute, str):
         raise place.error("not an attribute", expected="a name", got=shown(attribute))
     if not isinstance(operator, str) or operator not in _OPERATORS:
         raise operator_place.error("unknown operator", expected=f"one of {', '.join(_OPERATORS)}", got=shown(operator))
-    values = _list(fields["values"], place=Place(path=f"{path}.values"), size_max=VALUES_MAX)
+    values = _list(fields["values"], place=QueryPlace(path=f"{path}.values"), size_max=VALUES_MAX)
     return RawCondition(
         attribute=attribute,
         operator=_OPERATORS[operator],
-        values=[RawValue(each, Place(path=f"{path}.values[{index}]")) for index, each in enumerate(values)],
+        values=[RawValue(each, QueryPlace(path=f"{path}.values[{index}]")) for index, each in enumerate(values)],
         place=place,
         operator_place=operator_place,
     )
 
 
-def _object(value: object, *, keys: tuple[str, ...], place: Place) -> Mapping[str, object]:
+def _object(value: object, *, keys: tuple[str, ...], place: QueryPlace) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise place.error("not an object", expected=f"an object with {', '.join(keys)}", got=shown(value))
     for key in value:
@@ -346,7 +346,7 @@ def _object(value: object, *, keys: tuple[str, ...], place: Place) -> Mapping[st
     return value
 
 
-def _list(value: object, *, place: Place, size_max: int) -> Sequence[object]:
+def _list(value: object, *, place: QueryPlace, size_max: int) -> Sequence[object]:
     if not isinstance(value, list | tuple):
         raise place.error("not a list", expected="a list", got=shown(value))
     if len(value) > size_max:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from pilotage.book.query.attributes import EXIT_CODES, SOURCES, STATES, Kind
-from pilotage.book.query.errors import Place, shown
+from pilotage.book.query.errors import QueryPlace, shown
 from pilotage.model.errors import near_name
 from pilotage.model.events.events import JOB_ID, parse_dotted
 from pilotage.model.jobs.layout import PackageId, parse_path
@@ -54,12 +54,12 @@ _FLAGS = {"yes": True, "true": True, "no": False, "false": False}
 _ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def read_value(kind: Kind, raw: object, place: Place) -> Value:
+def read_value(kind: Kind, raw: object, place: QueryPlace) -> Value:
     """Read a value of a kind from a text, or a number or truth value of JSON; an error states the expected form."""
     return _READERS[kind](raw, place)
 
 
-def _read_text(raw: object, place: Place) -> str:
+def _read_text(raw: object, place: QueryPlace) -> str:
     if not isinstance(raw, str):
         raise place.error("not a value for this attribute", expected="text", got=shown(raw))
     if "\0" in raw or any("\ud800" <= character <= "\udfff" for character in raw):
@@ -67,7 +67,7 @@ def _read_text(raw: object, place: Place) -> str:
     return raw
 
 
-def _read_choice(choices: tuple[str, ...], what: str, *, raw: object, place: Place) -> str:
+def _read_choice(choices: tuple[str, ...], what: str, *, raw: object, place: QueryPlace) -> str:
     known = {choice.lower(): choice for choice in choices}
     text = raw if isinstance(raw, str) else ""
     found = known.get(text.lower())
@@ -78,33 +78,33 @@ def _read_choice(choices: tuple[str, ...], what: str, *, raw: object, place: Pla
     return found
 
 
-def _read_state(raw: object, place: Place) -> str:
+def _read_state(raw: object, place: QueryPlace) -> str:
     return _read_choice(STATES, "state", raw=raw, place=place)
 
 
-def _read_exit_code(raw: object, place: Place) -> str:
+def _read_exit_code(raw: object, place: QueryPlace) -> str:
     return _read_choice(EXIT_CODES, "exit code", raw=raw, place=place)
 
 
-def _read_source(raw: object, place: Place) -> str:
+def _read_source(raw: object, place: QueryPlace) -> str:
     return _read_choice(SOURCES, "source", raw=raw, place=place)
 
 
-def _read_reason(raw: object, place: Place) -> str:
+def _read_reason(raw: object, place: QueryPlace) -> str:
     text = _read_text(raw, place)
     if not 1 <= len(text) <= REASON_MAX:
         raise place.error("not a reason", expected=f"1 to {REASON_MAX} characters, such as upstream", got=shown(raw))
     return text
 
 
-def _read_job(raw: object, place: Place) -> str:
+def _read_job(raw: object, place: QueryPlace) -> str:
     if not isinstance(raw, str) or not JOB_ID.fullmatch(raw):
         expected = "1 to 64 letters, digits, dots, hyphens and underscores, beginning with a letter or digit"
         raise place.error("not a job id", expected=expected, got=shown(raw))
     return raw
 
 
-def _read_package(raw: object, place: Place) -> str:
+def _read_package(raw: object, place: QueryPlace) -> str:
     job, found = read_package(raw)
     if found is None:
         raise place.by_name("not a package", expected="stage.line.number such as 1.2.1, or 001/002/001", got=shown(raw))
@@ -129,21 +129,21 @@ def read_package(raw: object) -> tuple[str, PackageId | None]:
     return (parts[0] if len(parts) == 4 else ""), found
 
 
-def _read_flag(raw: object, place: Place) -> bool:
+def _read_flag(raw: object, place: QueryPlace) -> bool:
     found = raw if isinstance(raw, bool) else _FLAGS.get(raw.lower()) if isinstance(raw, str) else None
     if found is None:
         raise place.error("not a truth value", expected="yes or no", got=shown(raw))
     return found
 
 
-def _read_count(raw: object, place: Place) -> int:
+def _read_count(raw: object, place: QueryPlace) -> int:
     number = int(raw) if isinstance(raw, str) and _COUNT.fullmatch(raw) else raw
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= COUNT_MAX:
         raise place.error("not a count", expected=f"a whole number from 0 to {COUNT_MAX}", got=shown(raw))
     return number
 
 
-def _read_time(raw: object, place: Place) -> float | Ago:
+def _read_time(raw: object, place: QueryPlace) -> float | Ago:
     found = _time_of(raw)
     if found is None:
         relative = isinstance(raw, str) and _DURATION.fullmatch(raw)
@@ -249,7 +249,7 @@ def plain_value(kind: Kind, value: Value) -> str | int | float | bool:
     return str(value) if isinstance(value, Ago) else value
 
 
-_READERS: dict[Kind, Callable[[object, Place], Value]] = {
+_READERS: dict[Kind, Callable[[object, QueryPlace], Value]] = {
     Kind.TEXT: _read_text,
     Kind.STATE: _read_state,
     Kind.EXIT_CODE: _read_exit_code,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pilotage.book.rows.registers import Register, created_by
-from pilotage.book.rows.rows import AttemptFacts, Counted, JobRow, PackageFacts
+from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts, StateHistogram
 from pilotage.model.states import ExitCodeGasw, State
 
 _SUCCESS = ExitCodeGasw.SUCCESS.value
@@ -213,7 +213,7 @@ def _inferred(current: Mapping[int, AttemptFacts]) -> str:
     return " ".join(sorted(missing)) if missing else ""
 
 
-def compound_state(counts: Counted, *, job: JobRow, late: int) -> str:
+def compound_state(counts: StateHistogram, *, job: JobRow, late: int) -> str:
     """The state of a line, a stage or a job from the histogram of its packages: the first rule that holds.
 
     `late` is the number of its stages that are not expanded yet.
@@ -235,7 +235,7 @@ def compound_state(counts: Counted, *, job: JobRow, late: int) -> str:
     return DONE if counts.succeeded else ABORTED
 
 
-def _moved(counts: Counted) -> int:
+def _moved(counts: StateHistogram) -> int:
     """Number of packages beyond SUBMITTED: if any, the job was accepted, even if that event is missing."""
     ended = counts.done + counts.aborted + counts.cancelled + counts.cleared
     return counts.waiting + counts.ready + counts.scheduled + ended

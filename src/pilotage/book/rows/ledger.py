@@ -80,14 +80,14 @@ class PlainEvents:
         return values
 
 
-class StreamsAtHand(NamedTuple):
+class CachedStreams(NamedTuple):
     """All streams, read-only."""
 
     ids: OfStreams
     heard: OfStreams  # the last number, for streams without gaps
 
 
-class Sought(NamedTuple):
+class EventLookup(NamedTuple):
     """An event that may be stored: its identity, and its package, if any."""
 
     stream_id: int
@@ -102,7 +102,7 @@ class Changes(msgspec.Struct, kw_only=True):
     events: list[tuple[Any, ...]] = []  # as the columns of EventRow
     plain_events: PlainEvents = PlainEvents()  # those with default values
     streams: list[rows.StreamRow] = []
-    counted_on: OfStreams = {}  # new last numbers of streams from `streams_at_hand` without gaps
+    counted_on: OfStreams = {}  # new last numbers of streams from `cached_streams` without gaps
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
     packages: list[rows.PackageRow] = []
@@ -175,7 +175,7 @@ class Ledger(Protocol):
         """The known sites among some."""
         ...
 
-    def stored(self, wanted: Collection[Sought]) -> Iterable[rows.EventRow | rows.ParkedRow]:
+    def stored(self, wanted: Collection[EventLookup]) -> Iterable[rows.EventRow | rows.ParkedRow]:
         """The stored events among some, parked ones too."""
         ...
 
@@ -241,9 +241,9 @@ class Ledger(Protocol):
 # protocol's methods give the same rows.
 
 
-def streams_at_hand(ledger: Ledger) -> StreamsAtHand | None:
+def cached_streams(ledger: Ledger) -> CachedStreams | None:
     """All streams, if a ledger has them in memory; None: use `Ledger.streams`."""
-    offered: Callable[[], StreamsAtHand | None] | None = getattr(ledger, "streams_at_hand", None)
+    offered: Callable[[], CachedStreams | None] | None = getattr(ledger, "cached_streams", None)
     return offered() if offered is not None else None
 
 

@@ -44,7 +44,7 @@ class StreamRow(Row, kw_only=True, gc=False):
     ahead: str = "[]"  # JSON: [[first, last], …]
 
 
-class Counted(Row, kw_only=True, gc=False):
+class StateHistogram(Row, kw_only=True, gc=False):
     """The number of packages in each state; packages without events count in the state of their job."""
 
     expected: int = 0  # packages of the shape
@@ -63,7 +63,7 @@ class Counted(Row, kw_only=True, gc=False):
     succeeded: int = 0  # granted in their epoch, cleared or not
 
 
-class JobRow(Counted, kw_only=True, gc=False):
+class JobRow(StateHistogram, kw_only=True, gc=False):
     """A job, its registers, and the histogram of its packages."""
 
     job_id: int
@@ -102,7 +102,7 @@ class JobRow(Counted, kw_only=True, gc=False):
     keys: bytes = b""
 
 
-class StageRow(Counted, kw_only=True, gc=False):
+class StageRow(StateHistogram, kw_only=True, gc=False):
     """A stage: its shape and the histogram of its packages."""
 
     job_id: int

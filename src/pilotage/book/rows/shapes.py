@@ -11,7 +11,7 @@ from itertools import accumulate
 import msgspec
 
 from pilotage.book.rows.derived_states import COUNTERS, DONE
-from pilotage.book.rows.rows import Counted, PackageFacts
+from pilotage.book.rows.rows import PackageFacts, StateHistogram
 from pilotage.model.events.payloads import StageShape
 from pilotage.model.jobs.layout import PackageId, StageLayout, TemplateLayout
 
@@ -96,7 +96,7 @@ def shape_of(text: str, *, stage: int) -> Shape:
 
 # Histograms of packages by state, for stages and jobs: each change of a package is one update, never a recount.
 
-Standing = tuple[str, int, int, int]
+CountedAs = tuple[str, int, int, int]
 """How a package counts: its state, whether dropped, whether ever started, whether granted."""
 
 
@@ -105,14 +105,14 @@ def is_known(row: PackageFacts) -> bool:
     return bool(row.shaped or row.attempts or row.epoch > 1 or row.keys)
 
 
-def standing(row: PackageFacts) -> Standing | None:
+def counted_as(row: PackageFacts) -> CountedAs | None:
     """How a package counts now; None if it is not known to exist."""
     if not row.shaped and not is_known(row):
         return None
     return row.state, row.dropped, row.started, int(row.done_at is not None and row.state in (DONE, "CLEARED"))
 
 
-def count(counts: Counted, what: Standing, by: int) -> None:
+def count(counts: StateHistogram, what: CountedAs, by: int) -> None:
     """Add or subtract packages in a histogram."""
     state, dropped, started, succeeded = what
     if dropped:
@@ -126,11 +126,11 @@ def count(counts: Counted, what: Standing, by: int) -> None:
         counts.succeeded += by
 
 
-def total(counts: Counted) -> int:
+def total(counts: StateHistogram) -> int:
     """Number of counted packages."""
     return sum(getattr(counts, name) for name in COUNTERS.values())
 
 
-def untouched(counts: Counted) -> int:
+def untouched(counts: StateHistogram) -> int:
     """Number of packages without events."""
     return counts.expected - counts.touched

@@ -44,8 +44,8 @@ class Sketch(msgspec.Struct, array_like=True):
 
 _decoder = msgspec.msgpack.Decoder(Sketch)
 _encode = msgspec.msgpack.Encoder().encode
-_AT_HAND_MAX = 1024
-_at_hand: dict[bytes, Sketch] = {}
+_CACHE_MAX = 1024
+_cache: dict[bytes, Sketch] = {}
 """Recently encoded sketches by their encoding: every batch needs the current slices."""
 
 
@@ -56,7 +56,7 @@ def read_sketch(packed: bytes) -> Sketch:
 
 def unpacked(packed: bytes) -> Sketch:
     """Decode a sketch that may be changed."""
-    return _at_hand.pop(packed, None) or _decoder.decode(packed)
+    return _cache.pop(packed, None) or _decoder.decode(packed)
 
 
 def packed(sketch: Sketch) -> bytes:
@@ -98,10 +98,10 @@ def add(total: Sketch, counted: Mapping[int, int], seconds: Mapping[int, float])
 def _packed(sketch: Sketch) -> bytes:
     """Encode a sorted sketch."""
     packed = _encode(sketch)
-    if len(_at_hand) >= _AT_HAND_MAX:
-        for old in list(_at_hand)[: _AT_HAND_MAX // 2]:  # entries in frequent use are at the end
-            del _at_hand[old]
-    _at_hand[packed] = sketch
+    if len(_cache) >= _CACHE_MAX:
+        for old in list(_cache)[: _CACHE_MAX // 2]:  # entries in frequent use are at the end
+            del _cache[old]
+    _cache[packed] = sketch
     return packed
 
 

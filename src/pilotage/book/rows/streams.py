@@ -20,7 +20,7 @@ _NONE: list[int] = []  # shared by streams without ranges
 _ranges = msgspec.json.Decoder(list[tuple[int, int]])
 
 
-class Heard:
+class ReceivedNumbers:
     """The received numbers of one stream."""
 
     __slots__ = ("_lasts", "changed", "firsts", "forgotten", "row", "stream_id", "watermark")

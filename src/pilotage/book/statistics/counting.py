@@ -19,13 +19,13 @@ _SUBMITTED, _WAITING, _READY, _SCHEDULED, _RUNNING, _DONE = (
 _BEGINS = [pair * BINS for pair in (ENTRY * 16 + _READY, ENTRY * 16 + _RUNNING, _READY * 16 + _RUNNING)]
 _ENDS = (ENTRY * 16 + _DONE) * BINS
 
-Counted = tuple[int, int, dict[int, int], dict[int, float]]
+SliceCounts = tuple[int, int, dict[int, int], dict[int, float]]
 """A slice, a group, the counts by code, and the seconds by pair of states."""
 
 
 def count_together(
     groups: Sequence[int], times: Sequence[float], *, known_at: Sequence[int], known: Sequence[float]
-) -> Iterator[Counted]:
+) -> Iterator[SliceCounts]:
     """Like `Observations._count`, for many attempts: counts by code and sums by pair of states, per slice and group.
 
     `times` has the milestones of each attempt, one after another; `known` has those counted before, for the attempts
@@ -91,7 +91,7 @@ def count_together(
         yield found
 
 
-def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
+def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[SliceCounts]:
     """The same for short lives, whose times are each counted once; `known` is when their job was submitted and accepted."""
     groups = len(lives.groups)
     found: dict[int, tuple[dict[int, int], dict[int, float]]] = {}  # by slice and group, combined into one number
@@ -175,7 +175,7 @@ def _bins(seconds: np.ndarray) -> np.ndarray:
     return bins
 
 
-def _count_running(found: Counted) -> None:
+def _count_running(found: SliceCounts) -> None:
     """Add RUNNING to counts made without it, since all entered it together with READY."""
     _, _, counts, sums = found
     for code, count in list(counts.items()):
@@ -197,7 +197,7 @@ def _count_running(found: Counted) -> None:
 
 def _cut(
     keys: np.ndarray, counts: np.ndarray, pairs: np.ndarray, sums: np.ndarray, *, groups: int
-) -> Iterator[Counted]:
+) -> Iterator[SliceCounts]:
     """Split ordered counts and sums by slice and group."""
     timed = sums != 0.0
     pairs, sums = pairs[timed], sums[timed]

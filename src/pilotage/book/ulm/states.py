@@ -81,7 +81,7 @@ def facts_of(events: Iterable[UlmEvent]) -> JobFacts:
     return fold.facts()
 
 
-class _Standing(StrEnum):
+class _BranchRelation(StrEnum):
     """How an event relates to the branch that the job runs in."""
 
     FREE = "no branch is known"
@@ -121,18 +121,18 @@ class _Fold:
         self._count += 1
         if event.kind != "Cancel" and self._enters_again(event.code):
             self._branch = self._branch_last = self._deep_branch = None
-        standing = self._standing(event.code)
-        late = self._is_late(event, standing)
-        self._learn(event, standing)
+        relation = self._relation(event.code)
+        late = self._is_late(event, relation)
+        self._learn(event, relation)
         move = move_of(event.kind, source=event.source, result=event.result)
         if event.kind == "ReallyRunning":
-            self._run_really(event, standing, late=late)
+            self._run_really(event, relation, late=late)
         elif event.kind == "Resubmission":
             self._resubmit(event)
         elif move is not None and move.state is not None and not late and not self._is_overtaken(move, event):
             self._enter(move.state, event, branch=event.code.wm, failed=move.failed)
         if move is not None and not late:
-            self._pass(event, standing)
+            self._pass(event, relation)
 
     def facts(self) -> JobFacts:
         """The resulting facts; a job without any other state was at least submitted."""
@@ -155,27 +155,27 @@ class _Fold:
         """Tell whether the user submits the job once more, which ends all loops of resubmission."""
         return self._last is not None and (code.ui > self._last.ui or code.ns > self._last.ns)
 
-    def _standing(self, code: SequenceCode) -> _Standing:
+    def _relation(self, code: SequenceCode) -> _BranchRelation:
         if self._deep_branch is not None and code.wm < self._deep_branch:
-            return _Standing.OLD
+            return _BranchRelation.OLD
         if self._branch is None:
-            return _Standing.FREE
-        return _Standing.GOOD if code.wm == self._branch else _Standing.FOREIGN
+            return _BranchRelation.FREE
+        return _BranchRelation.GOOD if code.wm == self._branch else _BranchRelation.FOREIGN
 
-    def _is_late(self, event: UlmEvent, standing: _Standing) -> bool:
+    def _is_late(self, event: UlmEvent, relation: _BranchRelation) -> bool:
         """Tell whether the event can no longer change the state."""
         if event.kind == "Abort" and event.source == WORKLOAD_MANAGER:
             return False  # L&B always accepts it
         if self._state in _FINAL and not (self._state is State.ABORTED and event.kind == "CollectionState"):
             return True
-        if standing is _Standing.GOOD:
+        if relation is _BranchRelation.GOOD:
             return self._branch_last is not None and event.code < self._branch_last
-        return standing is not _Standing.FREE
+        return relation is not _BranchRelation.FREE
 
     def _is_overtaken(self, move: Move, event: UlmEvent) -> bool:
         return move.overtaken and self._state in _RAN and event.code.wm == self._ran_branch
 
-    def _learn(self, event: UlmEvent, standing: _Standing) -> None:
+    def _learn(self, event: UlmEvent, relation: _BranchRelation) -> None:
         """Record everything except the state, also from late events."""
         if event.registration is not None:
             self._kind = event.registration.kind or self._kind
@@ -185,15 +185,15 @@ class _Fold:
         if event.kind == "CollectionState":
             self._collection_reported = True
         if event.destination:
-            if standing in (_Standing.FREE, _Standing.GOOD):
+            if relation in (_BranchRelation.FREE, _BranchRelation.GOOD):
                 self._destination = event.destination
             if event.code.wm not in self._matches:
                 bisect.insort(self._matched_branches, event.code.wm)
             self._matches[event.code.wm] = event.destination
 
-    def _run_really(self, event: UlmEvent, standing: _Standing, *, late: bool) -> None:
+    def _run_really(self, event: UlmEvent, relation: _BranchRelation, *, late: bool) -> None:
         """The payload started: from now on only events of its branch count, and its destination is the job's."""
-        if standing in (_Standing.OLD, _Standing.FOREIGN) or event.source not in (LRMS, LOG_MONITOR):
+        if relation in (_BranchRelation.OLD, _BranchRelation.FOREIGN) or event.source not in (LRMS, LOG_MONITOR):
             return
         # The log monitor repeats a report of the worker node, whose own code names the branch.
         heard = event.worker_code if event.source == LOG_MONITOR and event.worker_code else event.code
@@ -237,10 +237,10 @@ class _Fold:
             self._class = now
             self._changed_class_time = event.time
 
-    def _pass(self, event: UlmEvent, standing: _Standing) -> None:
+    def _pass(self, event: UlmEvent, relation: _BranchRelation) -> None:
         if event.kind not in _ASIDE or self._state is State.CANCELLED:
             self._last = event.code
-        if standing is _Standing.GOOD:
+        if relation is _BranchRelation.GOOD:
             self._branch_last = event.code
 
 

@@ -89,7 +89,7 @@ def log(event: str, fields: tuple[str, ...], data: str | None, source: str, **op
         fields=fields,
         data=_object(data),
         subject=Subject(job, package, options["attempt"], options["pilot"], options["site"]),
-        surroundings=read_environment(dict(os.environ)),
+        environment=read_environment(dict(os.environ)),
         source=source,
         epoch=options["epoch"],
         time=options["moment"],
@@ -215,7 +215,7 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
         raise click.UsageError(f"There is one job or package to tag, not {len(targets)}: {', '.join(targets)}.")
     if not tags:
         raise click.UsageError("Say which tag: NAME=VALUE.")
-    surroundings = read_environment(dict(os.environ))
+    environment = read_environment(dict(os.environ))
     if targets:
         place = _registered(place_of(targets[0]), options)
         if place.package is not None and parse_dotted(place.package) is None:
@@ -224,7 +224,7 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
             )
         subject, source = Subject(place.job, place.package), "client"
     else:
-        subject, source = surroundings.subject._replace(attempt=None), "application"
+        subject, source = environment.subject._replace(attempt=None), "application"
     if subject.job is None:
         raise click.UsageError("Say which job or package to tag: this is no running package (PILOTAGE_JOB is not set).")
     composed = []
@@ -236,9 +236,9 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
                 fields=(),
                 data={"name": name, "value": value},
                 subject=subject,
-                surroundings=surroundings,
+                environment=environment,
                 source=source,
-                epoch=None if targets else surroundings.epoch,
+                epoch=None if targets else environment.epoch,
             )
         )
     return send(composed, source=source, **options)

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from pilotage.book.rows.streams import Heard
+from pilotage.book.rows.streams import ReceivedNumbers
 from pilotage.engine.selection.candidates import SelectionSnapshot
 from pilotage.engine.selection.scores import Operation
 from pilotage.engine.selection.site_profile import SiteProfile
@@ -108,7 +108,7 @@ class PilotState:
         self.site = site
         self.request = request
         self.heard_at = heard_at
-        self.heard: Heard | None = None  # which of its events, once whoever listens has noted it here
+        self.heard: ReceivedNumbers | None = None  # which of its events, once whoever listens has noted it here
         self.capacity = Capacity(cores_hundredths=0)
         self.free = Free(self.capacity)  # beside what it was given: below nothing where a backlog waits
         self.backlog = 0

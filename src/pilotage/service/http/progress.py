@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pilotage.book.rows.rows import AttemptFacts, Counted, JobRow, PackageFacts, PilotRow, StageRow
+from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts, PilotRow, StageRow, StateHistogram
 from pilotage.book.rows.shapes import shape_of
 from pilotage.model.answers import (
     CARDS_MAX,
@@ -267,7 +267,7 @@ def _unmade(services: Services, row: JobRow) -> tuple[UnmadeTarget, ...]:
     )
 
 
-def _total(row: Counted) -> int:
+def _total(row: StateHistogram) -> int:
     waiting = row.submitted + row.waiting + row.ready + row.scheduled
     return waiting + row.running + row.done + row.cleared + row.aborted + row.cancelled
 

@@ -18,7 +18,7 @@ import msgspec
 
 from pilotage.book.fold.join import Joined
 from pilotage.book.notices.notices import Number, plain
-from pilotage.book.notices.subscriptions import Live, Matching, SubscriptionError, wanted
+from pilotage.book.notices.subscriptions import ActiveSubscription, Matching, SubscriptionError, wanted
 from pilotage.book.query import canonical
 from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.rows import JobRow
@@ -69,7 +69,7 @@ class _ActiveSubscription(msgspec.Struct):
     """A subscription, ready to be matched against batches; `waiting` if there may be notices to send."""
 
     row: SubscriptionRow
-    live: Live
+    live: ActiveSubscription
     waiting: bool = True
 
 
@@ -391,5 +391,5 @@ def _known(row: SubscriptionRow) -> _ActiveSubscription:
     def may_read(job: JobRow) -> bool:
         return may(principal, "read", job)
 
-    live = Live(subscription=row.subscription, wanted=what, expires_at=row.expires_at, may_read=may_read)
+    live = ActiveSubscription(subscription=row.subscription, wanted=what, expires_at=row.expires_at, may_read=may_read)
     return _ActiveSubscription(row=row, live=live)

@@ -245,7 +245,7 @@ class _Anew(MemoryLedger):
         known = super().streams(names)
         return [StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream) for row in known]
 
-    def streams_at_hand(self) -> None:
+    def cached_streams(self) -> None:
         return None
 
 

@@ -22,7 +22,7 @@ from pilotage.book.fold.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is
 from pilotage.book.rows import rows
 from pilotage.book.rows.derived_states import DONE, RUNNING
 from pilotage.book.rows.fast_rows import Begun, Ended, text_of
-from pilotage.book.rows.ledger import Changes, Observed, OfStreams, PackageKey, Sought, StreamsAtHand
+from pilotage.book.rows.ledger import CachedStreams, Changes, EventLookup, Observed, OfStreams, PackageKey
 from pilotage.book.rows.rows import (
     EventRow,
     JobRow,
@@ -142,9 +142,9 @@ class StreamTable:
         ids, rows = self._ids, self._rows
         return [self.read(rows[ids[source][stream],]) for source, stream in names if stream in ids[source]]
 
-    def at_hand(self) -> StreamsAtHand:
+    def cached(self) -> CachedStreams:
         """All of them."""
-        return StreamsAtHand(self._ids, self._heard)
+        return CachedStreams(self._ids, self._heard)
 
     def read(self, row: StreamRow) -> StreamRow:
         """A row of its own for whoever asked."""
@@ -214,9 +214,9 @@ class MemoryLedger:
         """The streams that are known among some (source, stream)."""
         return self._streams.known(names)
 
-    def streams_at_hand(self) -> StreamsAtHand | None:
+    def cached_streams(self) -> CachedStreams | None:
         """Every stream there is."""
-        return self._streams.at_hand()
+        return self._streams.cached()
 
     def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
         """The jobs that are known among some ids."""
@@ -326,7 +326,7 @@ class MemoryLedger:
         """The sites that are known among some."""
         return self._some(SiteRow, [(name,) for name in names])
 
-    def stored(self, wanted: Collection[Sought]) -> Iterable[EventRow | ParkedRow]:
+    def stored(self, wanted: Collection[EventLookup]) -> Iterable[EventRow | ParkedRow]:
         """The events that are stored among some, those that are parked too."""
         for one in wanted:
             identity = (one.stream_id, one.n)

@@ -10,8 +10,8 @@ import psycopg
 
 from pilotage.adapters.journals.postgres.connection import Connection, Readers, Server, Writer, told
 from pilotage.adapters.journals.postgres.ledger import PostgresLedger
-from pilotage.adapters.journals.postgres.lifecycle import Mover, PostgresKeeping
-from pilotage.adapters.journals.postgres.lock_watch import Watch
+from pilotage.adapters.journals.postgres.lifecycle import Mover, PostgresLifecycle
+from pilotage.adapters.journals.postgres.lock_watch import ConnectionWatch
 from pilotage.adapters.journals.postgres.reader import PostgresReading
 from pilotage.adapters.journals.postgres.schema import (
     MIGRATIONS,
@@ -56,7 +56,7 @@ class PostgresReader(PostgresReading):
         self._readers.close()
 
 
-class PostgresJournal(PostgresKeeping):
+class PostgresJournal(PostgresLifecycle):
     """A book in a PostgreSQL database, in the first schema of the search path that exists."""
 
     def __init__(
@@ -72,7 +72,7 @@ class PostgresJournal(PostgresKeeping):
         self._server = Server(url)
         self._writing = threading.RLock()
         self._closed = False
-        self._watch: Watch | None = None
+        self._watch: ConnectionWatch | None = None
         self._writer = Writer(self._server, lock_wait_seconds=lock_wait_seconds)
         self._readers = Readers(self._server)
         self._indexed = indexed
@@ -86,7 +86,7 @@ class PostgresJournal(PostgresKeeping):
         except BaseException:  # whatever fails, close the connections and raise it again
             self.close()
             raise
-        self._watch = watch = Watch(socket_of=lambda: self._writer.socket, revive=self._revive)
+        self._watch = watch = ConnectionWatch(socket_of=lambda: self._writer.socket, revive=self._revive)
         self._writer.on_change = watch.changed
         watch.start()
 

@@ -14,7 +14,7 @@ from pilotage.adapters.journals.postgres.schema import JSON_COLUMNS, PackageReco
 from pilotage.adapters.journals.queries import find_statement, remove_statement
 from pilotage.book.rows import rows
 from pilotage.book.rows.fast_rows import begun_rows, ended_rows
-from pilotage.book.rows.ledger import Changes, PackageKey, Sought
+from pilotage.book.rows.ledger import Changes, EventLookup, PackageKey
 from pilotage.book.rows.rows import EventRow, PackageRow, ParkedRow, Row, read_facts, written_facts
 from pilotage.book.rows.tables import PACKAGE_KEY
 from pilotage.book.statistics import statistics
@@ -210,7 +210,7 @@ class PostgresLedger:
         """The known sites among some."""
         return select(self._connection, rows.SiteRow, ("site",), [(name,) for name in names])
 
-    def stored(self, wanted: Collection[Sought]) -> Iterable[rows.EventRow | rows.ParkedRow]:
+    def stored(self, wanted: Collection[EventLookup]) -> Iterable[rows.EventRow | rows.ParkedRow]:
         """The stored events among some, parked ones too."""
         identities = {(one.stream_id, one.n) for one in wanted}
         yield from select(self._connection, rows.ParkedRow, ("stream_id", "n"), identities)

@@ -23,7 +23,7 @@ from pilotage.ports import JournalError
 # The destination is recorded before the first row moves and removed with the last: an interrupted move is resumed when
 # the book is opened. Meanwhile nothing is missing, since a named job is read in both places.
 
-Place = Literal["live", "sealed", "purged"]
+JobPlace = Literal["live", "sealed", "purged"]
 Transactions = Callable[[], AbstractContextManager[Connection]]
 
 SLICE_ROWS = 5000
@@ -88,17 +88,17 @@ class Mover:
         for job_id, place in broken_off:
             self._go_on(job_id, place)
 
-    def _note(self, connection: Connection, job_id: int, place: Place) -> None:
+    def _note(self, connection: Connection, job_id: int, place: JobPlace) -> None:
         connection.execute(
             "INSERT INTO moves (job_id, place) VALUES (%s, %s) ON CONFLICT (job_id) DO UPDATE SET place = excluded.place",
             (job_id, place),
         )
 
-    def _go_on(self, job_id: int, place: Place) -> None:
+    def _go_on(self, job_id: int, place: JobPlace) -> None:
         while self._step(job_id, place):
             pass
 
-    def _step(self, job_id: int, place: Place) -> bool:
+    def _step(self, job_id: int, place: JobPlace) -> bool:
         """Move one slice; returns whether there are more."""
         with self._transactions() as connection:
             found = connection.execute("SELECT place FROM moves WHERE job_id = %s", (job_id,)).fetchone()
@@ -111,7 +111,7 @@ class Mover:
             connection.execute("DELETE FROM moves WHERE job_id = %s", (job_id,))
             return False
 
-    def _slice(self, connection: Connection, job_id: int, place: Place) -> int:
+    def _slice(self, connection: Connection, job_id: int, place: JobPlace) -> int:
         live, sealed = self._schemas.live, self._schemas.sealed
         match place:
             case "sealed":
@@ -168,7 +168,7 @@ def _row(connection: Connection, job: str) -> tuple[int, str, str]:
 ROWS_AT_ONCE = 5000
 
 
-class PostgresKeeping(PostgresReading, ABC):
+class PostgresLifecycle(PostgresReading, ABC):
     """The journal's operations on whole jobs, besides reading and writing batches."""
 
     _mover: Mover

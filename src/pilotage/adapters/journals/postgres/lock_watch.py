@@ -25,7 +25,7 @@ LOOK_SECONDS = 30.0
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
-class Watch:
+class ConnectionWatch:
     """A thread beside the writer. It polls only the socket, so it costs nothing while all is well."""
 
     def __init__(self, *, socket_of: Callable[[], int], revive: Callable[[], None]) -> None:

@@ -188,16 +188,16 @@ class PostgresReading:
         )
         return package_of(found[0]) if found else None
 
-    def line_counts(self, job: rows.JobRow, *, stage: int, line: int) -> rows.Counted:
+    def line_counts(self, job: rows.JobRow, *, stage: int, line: int) -> rows.StateHistogram:
         """The histogram of the packages of a line that have a row."""
         found = self._ask(
             f"{everywhere(self._schemas)}SELECT {_PACKAGE} FROM package_facts AS p"
             " WHERE p.job_id = %s AND p.stage = %s AND p.line = %s",
             (job.job_id, stage, line),
         )
-        counted = rows.Counted()
+        counted = rows.StateHistogram()
         for facts in (package_of(each).facts for each in found):
-            standing = shapes.standing(facts)
+            standing = shapes.counted_as(facts)
             if standing is not None:
                 shapes.count(counted, standing, 1)
             counted.touched += facts.shaped

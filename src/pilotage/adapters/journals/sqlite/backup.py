@@ -21,7 +21,7 @@ TRIES = 5
 """How often the copy starts over because a sealed job was unsealed or purged meanwhile."""
 
 
-class Copied(msgspec.Struct, frozen=True, kw_only=True):
+class BookCopy(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a copied book."""
 
     jobs: int
@@ -29,7 +29,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     position: int  # of its last event
 
 
-def copy_book(folder: Path, into: Path) -> Copied:
+def copy_book(folder: Path, into: Path) -> BookCopy:
     """Copy a folder's book to an empty folder: a snapshot of the live book, and the files of its sealed jobs."""
     missing = ""
     for _ in range(TRIES):
@@ -40,7 +40,7 @@ def copy_book(folder: Path, into: Path) -> Copied:
             position = book.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()[0]
         missing = _copy_sealed(sealed, folder=folder, into=into)
         if not missing:
-            return Copied(jobs=jobs, sealed=len(sealed), position=position)
+            return BookCopy(jobs=jobs, sealed=len(sealed), position=position)
         (into / BOOK).unlink()
     raise JournalError(
         "the file of a sealed job is missing",

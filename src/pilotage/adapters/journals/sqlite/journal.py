@@ -21,7 +21,7 @@ from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
 from pilotage.adapters.journals.sqlite import schema
 from pilotage.adapters.journals.sqlite.connections import LogCutter, connect_reader, connect_writer, told
-from pilotage.adapters.journals.sqlite.ledger import Recent, SqliteLedger
+from pilotage.adapters.journals.sqlite.ledger import RowCache, SqliteLedger
 from pilotage.adapters.journals.sqlite.locations import BOOK
 from pilotage.adapters.journals.sqlite.reader import SCANNED_MAX, SqliteReader
 from pilotage.adapters.journals.sqlite.sealing import Sealing
@@ -52,7 +52,7 @@ class SqliteJournal(SqliteReader):
         super().__init__(folder, indexed=indexed, scanned_max=scanned_max)
         self._lock_file = only_writer(folder)
         self._writing = threading.RLock()
-        self._recent = Recent()
+        self._cache = RowCache()
         try:
             self._writer = self._open(network=network_kind(folder, mounts=mounts), durable=durable)
             self._log_cutter = LogCutter(self._writer, folder / BOOK)
@@ -108,13 +108,13 @@ class SqliteJournal(SqliteReader):
     def transaction(self) -> Iterator[SqliteLedger]:
         """One durable transaction; an exception rolls it back."""
         with self._exclusive() as connection:
-            yield SqliteLedger(connection, self._recent)
+            yield SqliteLedger(connection, self._cache)
 
     @contextmanager
     def _transact(self) -> Iterator[sqlite3.Connection]:
         """The same, for writes without a ledger; clears the ledger's cache."""
         with self._exclusive() as connection:
-            self._recent.clear()
+            self._cache.clear()
             yield connection
 
     @contextmanager
@@ -134,7 +134,7 @@ class SqliteJournal(SqliteReader):
             self._log_cutter.look()
 
     def _undo(self) -> None:
-        self._recent.clear()
+        self._cache.clear()
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 

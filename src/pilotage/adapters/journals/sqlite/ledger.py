@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 from pilotage.adapters.journals.queries import find_statement, remove_statement
 from pilotage.book.rows import rows
 from pilotage.book.rows.fast_rows import Begun, begun_rows, ended_rows
-from pilotage.book.rows.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
+from pilotage.book.rows.ledger import PLAIN_COLUMNS, USUAL, Changes, EventLookup, PackageKey
 from pilotage.book.rows.rows import (
     JobRow,
     PackageRow,
@@ -58,7 +58,7 @@ _long_of: dict[type[Row], Callable[[Row], tuple[str | bytes, ...]]] = {
 }
 
 
-class Recent:
+class RowCache:
     """A cache of packages in flight, of rows that every batch changes, and of the last place with a row in some stages."""
 
     def __init__(self, *, rows_max: int = ROWS_MAX) -> None:
@@ -210,10 +210,10 @@ _KEYS_AT_ONCE = 200  # keys per statement: a constant number keeps the text the 
 class SqliteLedger:
     """An open transaction of the one writer."""
 
-    def __init__(self, connection: sqlite3.Connection, recent: Recent | None = None) -> None:
-        """Use a connection with an open transaction; `recent` must be cleared if it is rolled back."""
+    def __init__(self, connection: sqlite3.Connection, cache: RowCache | None = None) -> None:
+        """Use a connection with an open transaction; `cache` must be cleared if it is rolled back."""
         self._connection = connection
-        self._recent = recent if recent is not None else Recent()
+        self._cache = cache if cache is not None else RowCache()
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
         """The known streams among some (source, stream)."""
@@ -233,12 +233,12 @@ class SqliteLedger:
 
     def begun_packages(self) -> Mapping[PackageKey, Begun]:
         """Cached packages whose short life has begun and not ended."""
-        return self._recent.begun
+        return self._cache.begun
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages among some that have a row."""
         columns = ("job_id", "stage", "line", "number", "facts")
-        here, wanted = self._recent.split(keys, self._last_place)
+        here, wanted = self._cache.split(keys, self._last_place)
         found = _by_keys(self._connection, "package_facts", columns, columns[:4], wanted)
         here += [_package(*values) for values in found]
         return here
@@ -280,7 +280,7 @@ class SqliteLedger:
         """The known sites among some."""
         return self._select(rows.SiteRow, ("site",), [(name,) for name in names])
 
-    def stored(self, wanted: Collection[Sought]) -> Iterable[rows.EventRow | rows.ParkedRow]:
+    def stored(self, wanted: Collection[EventLookup]) -> Iterable[rows.EventRow | rows.ParkedRow]:
         """The stored events among some, parked ones too."""
         identities = {(one.stream_id, one.n) for one in wanted}
         yield from self._select(rows.ParkedRow, ("stream_id", "n"), identities)
@@ -310,10 +310,10 @@ class SqliteLedger:
 
     def position(self) -> int:
         """The position of the last event."""
-        if self._recent.position is None:
+        if self._cache.position is None:
             found = self._connection.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()
-            self._recent.position = int(found[0])
-        return self._recent.position
+            self._cache.position = int(found[0])
+        return self._cache.position
 
     def advance(self, position: int) -> None:
         """Raise the last position to this one, if it is lower."""
@@ -333,7 +333,7 @@ class SqliteLedger:
         if begun or lived or ended:
             self._put(begun_rows(begun.items()) + ended_rows(lived.items()), _BEGIN_LIVES)
             self._put(ended_rows(ended.items()), _END_LIVES)
-            self._recent.written_short(begun, lived, ended)
+            self._cache.written_short(begun, lived, ended)
         self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
@@ -349,7 +349,7 @@ class SqliteLedger:
 
     def _go_on_from(self, position: int) -> None:
         self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
-        self._recent.position = position
+        self._cache.position = position
 
     def _put_plain(self, values: list[Any], received: float) -> None:
         start, width, first = 0, len(PLAIN_COLUMNS), [received]
@@ -390,7 +390,7 @@ class SqliteLedger:
         self._put(put, _PUT_PACKAGES)
         self._each(_MOVE_PACKAGE, moved)
         self._each(_KEEP_PACKAGE, kept)
-        self._recent.written(packages, lengths)
+        self._cache.written(packages, lengths)
 
     def find_rows(
         self,
@@ -421,17 +421,17 @@ class SqliteLedger:
     ) -> None:
         """Remove the rows with these values; only up to and including a whole key, if given."""
         self._connection.execute(*remove_statement(row, having=having, through=through, mark="?"))
-        self._recent.forget(row)
+        self._cache.forget(row)
 
     def _forget_statistics(self, now: float) -> None:
         for width, seconds in statistics.KEPT_SECONDS.items():
             oldest = int(now - seconds) // width
-            if self._recent.oldest.get(width) == oldest:
+            if self._cache.oldest.get(width) == oldest:
                 continue
-            self._recent.oldest[width] = oldest
+            self._cache.oldest[width] = oldest
             statement = "DELETE FROM statistics WHERE width_seconds = ? AND slice < ?"
             if self._connection.execute(statement, (width, oldest)).rowcount:
-                self._recent.forget(rows.StatisticRow)
+                self._cache.forget(rows.StatisticRow)
 
     def _insert(self, changed: Sequence[rows.Row]) -> None:
         if not changed:
@@ -440,12 +440,12 @@ class SqliteLedger:
         others = changed
         if kind in KEPT:
             others = [row for row in changed if not self._update(row)]
-            self._recent.keep(changed)
+            self._cache.keep(changed)
         self._each(_insert_statement(kind), [astuple(row) for row in others])
 
     def _update(self, row: rows.Row) -> bool:
         """Update only the changed columns if the stored row is cached, which spares most indexes; returns whether it was."""
-        before = self._recent.before(row)
+        before = self._cache.before(row)
         if before is None:
             return False
         kind = type(row)
@@ -468,7 +468,7 @@ class SqliteLedger:
         table = TABLE_BY_ROW[row]
         wanted = list(keys)
         if KEPT.get(row) == by:
-            here, wanted = self._recent.kept(row, wanted)
+            here, wanted = self._cache.kept(row, wanted)
             yield from here
         for found in _by_keys(self._connection, table.name, table.columns, by, wanted, and_where):
             yield row(**dict(zip(table.columns, found, strict=True)))

@@ -253,7 +253,7 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 Answer = TypeVar("Answer")
 
 
-class SqlitePlaces:
+class SqliteLocations:
     """The live book and the files of sealed jobs, for reading."""
 
     def __init__(self, folder: Path) -> None:

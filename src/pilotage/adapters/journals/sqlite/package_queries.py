@@ -158,7 +158,7 @@ _sql = Compiler(SQLITE, Target.PACKAGES)
 _counts = Compiler(msgspec.structs.replace(SQLITE, attempts="a.attempts"), Target.PACKAGES)
 
 
-class Shelf(msgspec.Struct, frozen=True, kw_only=True):
+class IndexedBook(msgspec.Struct, frozen=True, kw_only=True):
     """A book to search, its indexed attributes, and the `place` of its jobs."""
 
     book: sqlite3.Connection
@@ -166,37 +166,39 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True):
     place: str = "live"
 
 
-def shelf_of(book: sqlite3.Connection, job_id: int, *, indexed: frozenset[str]) -> Shelf:
+def indexed_book_of(book: sqlite3.Connection, job_id: int, *, indexed: frozenset[str]) -> IndexedBook:
     """The book that stores a job: the live one, or its own file, with other indexes."""
     (place,) = book.execute("SELECT place FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-    return Shelf(book=book, indexed=schema.SEALED_INDEXED if place == "sealed" else indexed, place=place)
+    return IndexedBook(book=book, indexed=schema.SEALED_INDEXED if place == "sealed" else indexed, place=place)
 
 
-def live_packages(shelf: Shelf, query: Query, *, after: PackageKey) -> list[Iterator[Candidate]]:
+def live_packages(store: IndexedBook, query: Query, *, after: PackageKey) -> list[Iterator[Candidate]]:
     """Packages of all live jobs, from each serving index. Raises `QueryTooBroad`.
 
     A candidate is job_id, stage, line, number, job, owner, and the facts if it fits.
     """
-    clause = _narrowest(shelf, serving_clauses(query, Target.PACKAGES, indexed=shelf.indexed))
+    clause = _narrowest(store, serving_clauses(query, Target.PACKAGES, indexed=store.indexed))
     assert clause is not None  # packages are never listed by their key alone
-    return [_rows(shelf, query, one, after=after) for one in served(clause)]
+    return [_rows(store, query, one, after=after) for one in served(clause)]
 
 
-def packages_of_job(shelf: Shelf, query: Query, job_id: int, *, job: str, after: PackageKey) -> Iterator[Candidate]:
+def packages_of_job(
+    store: IndexedBook, query: Query, job_id: int, *, job: str, after: PackageKey
+) -> Iterator[Candidate]:
     """Packages of one job; first an empty candidate, so that jobs without packages count as read, too."""
     if job_id < after[0]:
         return
     place = after[1:] if job_id == after[0] else (0, 0, 0)
     yield (job_id, *place, job, "", None)
-    clause = _narrowest(shelf, narrowing_clauses(query, indexed=shelf.indexed), job_id=job_id)
+    clause = _narrowest(store, narrowing_clauses(query, indexed=store.indexed), job_id=job_id)
     if clause is not None:
         after = (job_id, place[0], place[1], place[2])
-        sources = [_by_index(shelf, query, one, after=after, job_id=job_id) for one in served(clause)]
+        sources = [_by_index(store, query, one, after=after, job_id=job_id) for one in served(clause)]
         with merged(sources, key=4) as candidates:
             yield from candidates
         return
     fits = _sql.filter(query)
-    yield from shelf.book.execute(
+    yield from store.book.execute(
         f"SELECT {_KEY}, j.job, j.owner, CASE WHEN {fits.text} THEN p.facts END"
         " FROM package_facts AS p CROSS JOIN jobs AS j ON j.job_id = p.job_id"
         " WHERE p.job_id = ? AND (p.stage, p.line, p.number) > (?, ?, ?) ORDER BY p.stage, p.line, p.number",
@@ -204,20 +206,20 @@ def packages_of_job(shelf: Shelf, query: Query, job_id: int, *, job: str, after:
     )
 
 
-def count_live_packages(shelf: Shelf, query: Query) -> int:
+def count_live_packages(store: IndexedBook, query: Query) -> int:
     """Number of matching packages of live jobs. Raises `QueryTooBroad`."""
-    clause = _narrowest(shelf, serving_clauses(query, Target.PACKAGES, indexed=shelf.indexed))
+    clause = _narrowest(store, serving_clauses(query, Target.PACKAGES, indexed=store.indexed))
     assert clause is not None
-    return _count(shelf, query, clause)
+    return _count(store, query, clause)
 
 
-def count_packages_of_job(shelf: Shelf, query: Query, job_id: int) -> int:
+def count_packages_of_job(store: IndexedBook, query: Query, job_id: int) -> int:
     """Number of matching packages of one job, live or sealed."""
-    clause = _narrowest(shelf, narrowing_clauses(query, indexed=shelf.indexed), job_id=job_id)
+    clause = _narrowest(store, narrowing_clauses(query, indexed=store.indexed), job_id=job_id)
     if clause is not None:
-        return _count(shelf, query, clause, job_id=job_id)
+        return _count(store, query, clause, job_id=job_id)
     fits = _sql.filter(query)
-    found = shelf.book.execute(
+    found = store.book.execute(
         "SELECT count(*) FROM package_facts AS p CROSS JOIN jobs AS j ON j.job_id = p.job_id"
         f" WHERE p.job_id = ? AND ({fits.text})",
         (job_id, *fits.parameters),
@@ -225,7 +227,7 @@ def count_packages_of_job(shelf: Shelf, query: Query, job_id: int) -> int:
     return int(found[0])
 
 
-def _count(shelf: Shelf, query: Query, clause: Clause, *, job_id: int | None = None) -> int:
+def _count(store: IndexedBook, query: Query, clause: Clause, *, job_id: int | None = None) -> int:
     """Count each package once, under the first alternative of the clause that matches it."""
     fits = _sql.filter(query)
     total = 0
@@ -234,8 +236,8 @@ def _count(shelf: Shelf, query: Query, clause: Clause, *, job_id: int | None = N
         # The index range is slightly wider, and another alternative may match the rest.
         exact = _sql.condition(condition) if is_span(condition) and len(clause) > 1 else Sql("TRUE")
         for one in served((condition,)):
-            source = _source(shelf, one, job_id=job_id)
-            found = shelf.book.execute(
+            source = _source(store, one, job_id=job_id)
+            found = store.book.execute(
                 f"SELECT count(*) {source.text} AND ({exact.text}) AND ({fits.text}) AND ({before.text}) IS NOT TRUE",
                 (*source.parameters, *exact.parameters, *fits.parameters, *before.parameters),
             ).fetchone()
@@ -243,58 +245,58 @@ def _count(shelf: Shelf, query: Query, clause: Clause, *, job_id: int | None = N
     return total
 
 
-def _narrowest(shelf: Shelf, clauses: Sequence[Clause], *, job_id: int | None = None) -> Clause | None:
+def _narrowest(store: IndexedBook, clauses: Sequence[Clause], *, job_id: int | None = None) -> Clause | None:
     """The clause with the fewest candidates, by a limited trial; of equals, the first."""
     if len(clauses) < 2:
         return clauses[0] if clauses else None
     sizes: list[int] = []
     for rows in _TRIED_ROWS:
-        sizes = [_size(shelf, clause, job_id=job_id, rows=rows) for clause in clauses]
+        sizes = [_size(store, clause, job_id=job_id, rows=rows) for clause in clauses]
         if min(sizes) < rows:
             break
     return clauses[sizes.index(min(sizes))]
 
 
-def _size(shelf: Shelf, clause: Clause, *, job_id: int | None, rows: int) -> int:
+def _size(store: IndexedBook, clause: Clause, *, job_id: int | None, rows: int) -> int:
     total = 0
     for one in served(clause):
-        source = _source(shelf, one, job_id=job_id)
+        source = _source(store, one, job_id=job_id)
         statement = f"SELECT count(*) FROM (SELECT 1 {source.text} LIMIT ?)"
-        total += shelf.book.execute(statement, (*source.parameters, rows - total)).fetchone()[0]
+        total += store.book.execute(statement, (*source.parameters, rows - total)).fetchone()[0]
         if total >= rows:
             break
     return total
 
 
-def _rows(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
+def _rows(store: IndexedBook, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
     """The candidates of one value of the serving clause."""
     if one.attribute in OF_JOBS:
-        return _by_jobs(shelf, query, jobs_sql.condition(one.alone), by=_by(one.attribute), after=after)
+        return _by_jobs(store, query, jobs_sql.condition(one.alone), by=_by(one.attribute), after=after)
     if is_span(one.condition):
-        return _by_span(shelf, query, one, after=after)
-    return _by_index(shelf, query, one, after=after)
+        return _by_span(store, query, one, after=after)
+    return _by_index(store, query, one, after=after)
 
 
-def _by_jobs(shelf: Shelf, query: Query, where: Sql, *, by: str = "", after: PackageKey) -> Iterator[Candidate]:
+def _by_jobs(store: IndexedBook, query: Query, where: Sql, *, by: str = "", after: PackageKey) -> Iterator[Candidate]:
     """The packages of a job, or of all jobs of an owner, a name or a parent, or from a time."""
-    jobs = shelf.book.execute(
+    jobs = store.book.execute(
         f"SELECT j.job_id, j.job FROM jobs AS j {by}"
         f" WHERE {where.text} AND j.{schema.LIVE} AND j.job_id >= ? ORDER BY j.job_id",
         (*where.parameters, after[0]),
     ).fetchall()
     for job_id, job in jobs:
-        yield from packages_of_job(shelf, query, job_id, job=job, after=after)
+        yield from packages_of_job(store, query, job_id, job=job, after=after)
 
 
-def _by_span(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
+def _by_span(store: IndexedBook, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
     """The candidates from an index range, sorted by job and place."""
-    source = _source(shelf, one)
-    found = shelf.book.execute(
+    source = _source(store, one)
+    found = store.book.execute(
         f"SELECT {_KEY} {source.text} AND ({_KEY}) > (?, ?, ?, ?) LIMIT ?",
         (*source.parameters, *after, COLLECTED_MAX + 1),
     ).fetchall()
     if len(found) > COLLECTED_MAX:  # too many to sort: read all packages in their order
-        yield from _by_jobs(shelf, query, Sql("TRUE"), after=after)
+        yield from _by_jobs(store, query, Sql("TRUE"), after=after)
         return
     fits = _sql.filter(query)
     statement = (
@@ -302,28 +304,28 @@ def _by_span(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> I
         f" CROSS JOIN jobs AS j ON j.job_id = p.job_id WHERE ({_KEY}) = (?, ?, ?, ?)"
     )
     for key in sorted(found):
-        yield from shelf.book.execute(statement, (*fits.parameters, *key))
+        yield from store.book.execute(statement, (*fits.parameters, *key))
 
 
 def _by_index(
-    shelf: Shelf, query: Query, one: Served, *, after: PackageKey, job_id: int | None = None
+    store: IndexedBook, query: Query, one: Served, *, after: PackageKey, job_id: int | None = None
 ) -> Iterator[Candidate]:
-    source = _source(shelf, one, job_id=job_id)
+    source = _source(store, one, job_id=job_id)
     fits = _sql.filter(query)
     # Within one job, order by place only: with the job's number SQLite would sort what the index has in order.
     parts = ("job_id", "stage", "line", "number") if job_id is None else ("stage", "line", "number")
     row = {TAG: "t", "attempts": "a"}.get(one.attribute, "p")
     key = ", ".join(f"{row}.{part}" for part in parts)
-    return shelf.book.execute(
+    return store.book.execute(
         f"SELECT {_KEY}, j.job, j.owner, CASE WHEN {fits.text} THEN p.facts END {source.text}"
         f" AND ({key}) > ({', '.join('?' * len(parts))}) ORDER BY {key}",
         (*fits.parameters, *source.parameters, *after[-len(parts) :]),
     )
 
 
-def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
+def _source(store: IndexedBook, one: Served, *, job_id: int | None = None) -> Sql:
     """The tables, the index and the condition that give candidates."""
-    joined = f"CROSS JOIN jobs AS j ON j.job_id = p.job_id AND j.place = '{shelf.place}'"
+    joined = f"CROSS JOIN jobs AS j ON j.job_id = p.job_id AND j.place = '{store.place}'"
     row = "p"
     values: tuple[Any, ...] = (one.value,)
     match one.attribute:
@@ -339,7 +341,7 @@ def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
             tables, where = f"package_facts AS p INDEXED BY package_facts_site {joined}", "p.site = ?"
         case attribute if attribute == TAG:
             row = "t"
-            index, named, names = _tag_index(one.condition.tag, shelf.indexed)
+            index, named, names = _tag_index(one.condition.tag, store.indexed)
             tables = (
                 f"tags AS t INDEXED BY {index} CROSS JOIN package_facts AS p ON p.job_id = t.job_id"
                 f" AND p.stage = t.stage AND p.line = t.line AND p.number = t.number {joined}"

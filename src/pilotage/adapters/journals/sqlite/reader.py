@@ -17,26 +17,25 @@ import msgspec
 from pilotage.adapters.journals.dump import dump_lines
 from pilotage.adapters.journals.queries import SQLITE, Compiler, bounds, named_jobs, serving_clause
 from pilotage.adapters.journals.sqlite import locations
-from pilotage.adapters.journals.sqlite.locations import SqlitePlaces, jobs_named, select
+from pilotage.adapters.journals.sqlite.locations import SqliteLocations, jobs_named, select
 from pilotage.adapters.journals.sqlite.package_queries import (
     Candidate,
+    IndexedBook,
     PackageKey,
-    Shelf,
     count_live_packages,
     count_packages_of_job,
+    indexed_book_of,
     job_sources,
     jobs_sql,
     live_packages,
     merged,
     packages_of_job,
-    shelf_of,
 )
 from pilotage.adapters.journals.sqlite.schema import LIVE, PACKAGE_PLACES, SCHEMA_VERSION, SEALED
 from pilotage.book.fold.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
 from pilotage.book.query import Query, Target
 from pilotage.book.rows import shapes
 from pilotage.book.rows.rows import (
-    Counted,
     EventRow,
     JobRow,
     NodeRow,
@@ -44,6 +43,7 @@ from pilotage.book.rows.rows import (
     PilotRow,
     SiteRow,
     StageRow,
+    StateHistogram,
     StatisticRow,
     StreamRow,
     TagRow,
@@ -158,7 +158,7 @@ class EventReader:
         return FoundEvent(job=job, source=source, stream=stream, row=row)
 
 
-Place = tuple[int, int, int]
+PackagePlace = tuple[int, int, int]
 """Stage, line and number of a package."""
 
 
@@ -168,8 +168,8 @@ def own_positions(book: sqlite3.Connection, job_id: int) -> list[int]:
 
 
 def package_positions(
-    book: sqlite3.Connection, job_id: int, *, after: Place, limit: int
-) -> tuple[list[int], Place | None]:
+    book: sqlite3.Connection, job_id: int, *, after: PackagePlace, limit: int
+) -> tuple[list[int], PackagePlace | None]:
     """The positions of events of some packages of a job, in the order of place after one; and the last of them, if any."""
     found = book.execute(
         f"SELECT stage, line, number, facts -> '$.positions' FROM package_facts INDEXED BY {PACKAGE_PLACES}"
@@ -213,7 +213,7 @@ _FINAL = f"state IN ({', '.join(repr(state) for state in FINAL_ORDER)})"
 _MAY_GO_ON = f"state NOT IN ({', '.join(repr(state) for state in SURELY_OVER)})"
 
 
-class SqliteReader(SqlitePlaces):
+class SqliteReader(SqliteLocations):
     """The reading side of a book in a folder; the writing side is `SqliteJournal`."""
 
     def __init__(self, folder: Path, *, indexed: frozenset[str], scanned_max: int = SCANNED_MAX) -> None:
@@ -249,14 +249,14 @@ class SqliteReader(SqlitePlaces):
             found = book.execute(statement, key).fetchone()
         return PackageRow(*key, read_facts(found[0])) if found else None
 
-    def line_counts(self, job: JobRow, *, stage: int, line: int) -> Counted:
+    def line_counts(self, job: JobRow, *, stage: int, line: int) -> StateHistogram:
         """The histogram of the packages of a line that have a row."""
-        counts = Counted()
+        counts = StateHistogram()
         with self.book_of(job.job_id) as book:
             statement = "SELECT facts FROM package_facts WHERE job_id = ? AND stage = ? AND line = ?"
             for (text,) in book.execute(statement, (job.job_id, stage, line)) if book else ():
                 facts = read_facts(text)
-                standing = shapes.standing(facts)
+                standing = shapes.counted_as(facts)
                 if standing is not None:
                     shapes.count(counts, standing, 1)
                 counts.touched += facts.shaped
@@ -280,7 +280,7 @@ class SqliteReader(SqlitePlaces):
 
     def _with_packages(self, row: JobRow, positions: array[int], *, last: int) -> array[int]:
         """The positions of all events of a job up to one, sorted; later events are left out."""
-        after: Place | None = (0, 0, 0)
+        after: PackagePlace | None = (0, 0, 0)
         while after is not None:
             with self._there(row) as book:
                 some, after = package_positions(book, row.job_id, after=after, limit=_PACKAGES_AT_ONCE)
@@ -341,7 +341,7 @@ class SqliteReader(SqlitePlaces):
             with self.live() as book:
                 return [self._packages_of(query, jobs_named(book, names), after=_key_after(book, after))]
         book = stack.enter_context(self.live())
-        return live_packages(Shelf(book=book, indexed=self._indexed), query, after=_key_after(book, after))
+        return live_packages(IndexedBook(book=book, indexed=self._indexed), query, after=_key_after(book, after))
 
     def _packages_of(self, query: Query, jobs: Sequence[JobRow], *, after: PackageKey) -> Iterator[Candidate]:
         """Packages of one job after another; each is opened only after the one before is exhausted."""
@@ -349,8 +349,8 @@ class SqliteReader(SqlitePlaces):
             if row.job_id >= after[0]:
                 with self.book_of(row.job_id) as book:
                     if book is not None:
-                        shelf = shelf_of(book, row.job_id, indexed=self._indexed)
-                        yield from packages_of_job(shelf, query, row.job_id, job=row.job, after=after)
+                        store = indexed_book_of(book, row.job_id, indexed=self._indexed)
+                        yield from packages_of_job(store, query, row.job_id, job=row.job, after=after)
 
     def _page(
         self, candidates: Iterator[Candidate], *, limit: int, fits: int
@@ -412,15 +412,15 @@ class SqliteReader(SqlitePlaces):
         names = (job.job,) if job is not None else named_jobs(query)
         if names is None:
             with self.live() as book:
-                return count_live_packages(Shelf(book=book, indexed=self._indexed), query)
+                return count_live_packages(IndexedBook(book=book, indexed=self._indexed), query)
         with self.live() as book:
             jobs = jobs_named(book, names)
         total = 0
         for row in jobs:
             with self.book_of(row.job_id) as book_of_job:
                 if book_of_job is not None:
-                    shelf = shelf_of(book_of_job, row.job_id, indexed=self._indexed)
-                    total += count_packages_of_job(shelf, query, row.job_id)
+                    store = indexed_book_of(book_of_job, row.job_id, indexed=self._indexed)
+                    total += count_packages_of_job(store, query, row.job_id)
         return total
 
     def count_sealed(self) -> int:

@@ -28,7 +28,7 @@ from pilotage.adapters.journals.sqlite.locations import (
     FOLDER,
     SLICE_ROWS,
     UNFINISHED,
-    SqlitePlaces,
+    SqliteLocations,
     jobs_named,
     sealed_path,
     unfinished_path,
@@ -45,7 +45,7 @@ _TRIES_MAX = 3
 class Sealing:
     """Moves jobs. Each job makes one move at a time; different jobs do not wait for each other."""
 
-    def __init__(self, places: SqlitePlaces, transact: Transact) -> None:
+    def __init__(self, places: SqliteLocations, transact: Transact) -> None:
         self._places = places
         self._transact = transact
         self._moving: set[str] = set()
