@@ -197,7 +197,7 @@ def test_a_full_batch_system_is_asked_again_later_and_says_why(tmp_path: Path) -
     memory.told(hears([f"{SITE}-1"], []))
     work = Reconciler(memory)
     work.act(SubmitterOf(cluster, ["busy"]))
-    assert "takes no more now: full" in work.message
+    assert "accepts no more now: full" in work.message
     work.act(SubmitterOf(cluster, []))
     assert cluster.taken == []  # not at once
     assert memory.records == {}  # nothing was queued

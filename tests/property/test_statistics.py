@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.book.rows.fast_rows import Ended, Lives
+from pilotage.book.rows.fast_rows import EndedLife, Lives
 from pilotage.book.rows.ledger import Changes
 from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
 from pilotage.book.rows.sketches import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER, Sketch
@@ -231,11 +231,11 @@ known_times = st.sampled_from([NEVER, START - 1000.0, START - 2.0, START + 5.0])
 def test_short_lives_count_together_as_they_do_one_by_one(
     told: list[tuple[float, float, str, str]], known: tuple[float, float]
 ) -> None:
-    lived, granted, alone = list[Ended](), list[Ended](), Observations()
+    lived, granted, alone = list[EndedLife](), list[EndedLife](), Observations()
     for began, ended, how, site in told:
         begun: Times = (*known, began, NEVER, began, NEVER, NEVER, NEVER, NEVER)
         over: Times = (*known, began, NEVER, began, ended, NEVER, NEVER, NEVER)
-        life = Ended(1, site, "sim", None, 60.0, None, began, 1, known, None, True, ended, 2, ended, 3)
+        life = EndedLife(1, site, "sim", None, 60.0, None, began, 1, known, None, True, ended, 2, ended, 3)
         if how != "ended":
             lived.append(life)
         if how != "began":

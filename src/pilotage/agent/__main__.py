@@ -27,14 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run_site_agent(chosen)
     gc.disable()  # until the pilot runs: imported modules live as long as the process
-    from pilotage.agent.supervisor import Record, supervise
+    from pilotage.agent.supervisor import PilotRecord, supervise
 
     if os.getpid() != os.getsid(0):
         try:
             os.setsid()
         except PermissionError:  # a process group leader, as a shell starts it, already has a group of its own
             os.setpgid(0, 0)
-    return supervise(_settings(chosen), Record(chosen.record))
+    return supervise(_settings(chosen), PilotRecord(chosen.record))
 
 
 def _settle(chosen: argparse.Namespace) -> int:

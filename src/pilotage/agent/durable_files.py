@@ -183,7 +183,7 @@ class SegmentOrigin(NamedTuple):
     inode: int
 
 
-class Header(NamedTuple):
+class SegmentHeader(NamedTuple):
     """The first line of a segment: its stream, its first number, and where it was written."""
 
     source: str
@@ -193,7 +193,7 @@ class Header(NamedTuple):
     origin: SegmentOrigin
 
 
-class End(NamedTuple):
+class SegmentEnd(NamedTuple):
     """The last line of a segment: the next number, or why the stream was retired."""
 
     following: int
@@ -201,7 +201,7 @@ class End(NamedTuple):
     retired: str
 
 
-class Tail(NamedTuple):
+class SegmentTail(NamedTuple):
     """The end of a segment: the offset of its last newline, and the text of its last line (None if damaged)."""
 
     end: int
@@ -225,7 +225,7 @@ def counters_of(text: bytes) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def header_text(header: Header) -> bytes:
+def header_text(header: SegmentHeader) -> bytes:
     """Encode a header."""
     value: dict[str, Any] = {"spool": "pilotage", "version": VERSION}
     value.update(header._asdict())
@@ -233,14 +233,14 @@ def header_text(header: Header) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def parse_header(text: bytes) -> Header | None:
+def parse_header(text: bytes) -> SegmentHeader | None:
     """Decode a header; None if this version does not know it."""
     value = _object(text)
     if value is None or value.get("version") != VERSION or not text.startswith(HEADER_START):
         return None
     try:
         origin = SegmentOrigin(**value["mark"])
-        return Header(value["source"], value["stream"], value["first"], value["seen"], origin)
+        return SegmentHeader(value["source"], value["stream"], value["first"], value["seen"], origin)
     except (KeyError, TypeError):
         return None
 
@@ -250,10 +250,10 @@ def end_text(*, following: int, seen: int, retired: str = "") -> bytes:
     return json.dumps({"end": following, "seen": seen, "retired": retired}, separators=(",", ":")).encode()
 
 
-def parse_end(text: bytes) -> End | None:
+def parse_end(text: bytes) -> SegmentEnd | None:
     """Decode an end line; None if the text is not one."""
     value = _object(text) if text.startswith(END_START) else None
-    return End(value["end"], value["seen"], value["retired"]) if value is not None else None
+    return SegmentEnd(value["end"], value["seen"], value["retired"]) if value is not None else None
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
@@ -264,7 +264,7 @@ def _object(text: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def tail_of(descriptor: int, *, size_bytes: int) -> Tail | None:
+def tail_of(descriptor: int, *, size_bytes: int) -> SegmentTail | None:
     """The last whole line of a file of that size; None if it has no newline.
 
     Reads backwards from the end, so a long segment costs no more than a short one.
@@ -276,7 +276,7 @@ def tail_of(descriptor: int, *, size_bytes: int) -> Tail | None:
         end = block.rfind(b"\n")
         begin = block.rfind(b"\n", 0, end)
         if end >= 0 and (begin >= 0 or start == 0):
-            return Tail(start + end + 1, text_of(block[begin + 1 : end]))
+            return SegmentTail(start + end + 1, text_of(block[begin + 1 : end]))
         if start == 0 or window > _LINE_MAX:
             return None
         window *= 8

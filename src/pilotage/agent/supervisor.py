@@ -57,7 +57,7 @@ BATCH_SYSTEM_SECONDS = 45.0
 """The batch system is polled, so the end of a batch job may be known only after this time."""
 
 
-class Record:
+class PilotRecord:
     """The file in which a site records what it started; locked as long as this process or its agent lives."""
 
     def __init__(self, descriptor: int) -> None:
@@ -78,7 +78,7 @@ class Record:
             os.ftruncate(self._descriptor, len(text))
 
 
-def supervise(settings: PilotSettings, record: Record) -> int:
+def supervise(settings: PilotSettings, record: PilotRecord) -> int:
     """Become the supervisor of a pilot; returns the exit status."""
     own = os.getpid()
     credentials = Credentials(settings.token_file, settings.own_token_file)
@@ -146,7 +146,7 @@ def _reaching(settings: PilotSettings) -> Callable[[Credentials], Link]:
 # --- the agent -------------------------------------------------------------------------------------------------------
 
 
-def _run_pilot(settings: PilotSettings, record: Record, credentials: Credentials, *, supervisor: int) -> int:
+def _run_pilot(settings: PilotSettings, record: PilotRecord, credentials: Credentials, *, supervisor: int) -> int:
     """Run the pilot in the forked agent; returns the exit status."""
     try:
         return _pilot(settings, record, credentials, supervisor=supervisor)
@@ -157,7 +157,7 @@ def _run_pilot(settings: PilotSettings, record: Record, credentials: Credentials
         return FAILED
 
 
-def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *, supervisor: int) -> int:
+def _pilot(settings: PilotSettings, record: PilotRecord, credentials: Credentials, *, supervisor: int) -> int:
     exchanger = Exchanger(settings, credentials)
     _obey_signals(exchanger, supervisor=supervisor)
     die_with_parent(signal.SIGTERM)

@@ -74,7 +74,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         """A client of this server; opens no connection yet. Raises `ServerError` if the server is known to be down."""
         if is_pilots_own(self.url):
             raise ServerUnreachable(
-                "only the pilot of this package reaches the server",
+                "only the pilot of this package can reach the server",
                 subject=self.url,
                 next_step="`pilotage tag` and `pilotage log` are delivered by it; ask everything else elsewhere",
             )

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.types.string import TextLoader
 
 from pilotage.adapters.journals.postgres.journal import PostgresJournal
-from pilotage.adapters.journals.postgres.ledger import PACKAGE_COLUMNS, package_of, told_row
+from pilotage.adapters.journals.postgres.ledger import PACKAGE_COLUMNS, loaded_row, package_of
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.adapters.journals.sqlite.locations import BOOK
 from pilotage.book.rows import rows
@@ -156,7 +156,7 @@ class PostgresHarness(Harness):
     def rows(self, row: type[AnyRow]) -> list[AnyRow]:
         table = TABLE_BY_ROW[row]
         found = self.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}")
-        return [told_row(row, each) for each in found]
+        return [loaded_row(row, each) for each in found]
 
     def packages(self) -> list[PackageRow]:
         return [package_of(each) for each in self.execute(f"SELECT {', '.join(PACKAGE_COLUMNS)} FROM package_facts")]

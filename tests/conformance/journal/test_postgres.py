@@ -10,7 +10,7 @@ from typing import cast
 import psycopg
 import pytest
 
-from pilotage.adapters.journals.postgres.connection import Server, stored_json, stored_text, told
+from pilotage.adapters.journals.postgres.connection import Server, journal_error, stored_json, stored_text
 from pilotage.adapters.journals.postgres.journal import PostgresJournal, PostgresReader
 from pilotage.adapters.journals.postgres.lifecycle import JobPlace, Mover
 from pilotage.adapters.journals.postgres.schema import MIGRATIONS, Migration
@@ -462,7 +462,7 @@ def test_a_job_that_is_wanted_back_while_it_leaves_comes_back(store: PostgresHar
     ],
 )
 def test_faults_are_told_apart_by_whether_trying_again_helps(fault: psycopg.Error, meaning: type[JournalError]) -> None:
-    assert type(told(fault, where="here")) is meaning
+    assert type(journal_error(fault, where="here")) is meaning
 
 
 def test_a_bad_address_is_refused_without_showing_its_password() -> None:

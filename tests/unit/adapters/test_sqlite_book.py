@@ -19,7 +19,7 @@ from pilotage.adapters.journals.sqlite.connections import connect_writer
 from pilotage.adapters.journals.sqlite.journal import BOOK, SqliteJournal
 from pilotage.adapters.journals.sqlite.reader import SqliteReader
 from pilotage.book.query import EVERYTHING, QueryError, QueryTooBroad, parse
-from pilotage.book.rows.fast_rows import Begun
+from pilotage.book.rows.fast_rows import BegunLife
 from pilotage.book.rows.ledger import Changes
 from pilotage.book.rows.rows import StatisticRow
 from pilotage.book.rows.sketches import COARSE_SECONDS, FINE_SECONDS
@@ -324,7 +324,7 @@ def test_readers_leave_no_snapshot_behind(tmp_path: Path) -> None:
 
 
 def test_a_package_that_has_a_row_cannot_begin_again(tmp_path: Path) -> None:
-    begun = Begun(1, "lyon", "sim", None, 60.0, None, 5.0, 1, (1.0, 2.0), 0, 1, 1, "s")
+    begun = BegunLife(1, "lyon", "sim", None, 60.0, None, 5.0, 1, (1.0, 2.0), 0, 1, 1, "s")
     with opened(tmp_path) as journal:
         with journal.transaction() as ledger:
             ledger.write(Changes(begun_packages={(1, 1, 1, 1): begun}))

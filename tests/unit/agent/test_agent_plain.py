@@ -16,7 +16,7 @@ import pilotage.agent.attempt.attempt as attempt_module
 from pilotage.agent.attempt import files
 from pilotage.agent.attempt.attempt import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, Outcome, plain_binary, stage_small
 from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, FolderVisibility, KnownFiles
-from pilotage.agent.attempt.inputs import Inputs, Placed
+from pilotage.agent.attempt.inputs import Inputs, PlacedInput
 from pilotage.agent.attempt.outputs import Outputs
 from pilotage.model.exchange.exchange import Work, WorkBinary
 from tests.kit.agent_runs import Place, open_descriptors, place_in
@@ -250,7 +250,7 @@ def test_an_output_that_is_anything_but_a_small_new_file_is_left_to_the_long_way
     (scratch / "large").write_bytes(bytes(SMALL_BYTES))
     (scratch / "second").hardlink_to(scratch / "first")
     (scratch / "link").symlink_to("out")
-    placed = [Placed("in", "", (scratch / "placed").stat().st_ino, 4, 0)]
+    placed = [PlacedInput("in", "", (scratch / "placed").stat().st_ino, 4, 0)]
     before = sorted(scratch.rglob("*"))
     descriptor, opened = os.open(scratch, os.O_RDONLY), open_descriptors()
     said: dict[str, Any] = {"scratch": descriptor, "target": str(target), "known": KnownFiles(), "placed": placed}

@@ -27,7 +27,7 @@ from pilotage.agent.attempt.files import (
     move,
     names_below,
 )
-from pilotage.agent.attempt.inputs import Placed, changed_input
+from pilotage.agent.attempt.inputs import PlacedInput, changed_input
 from tests.kit.agent_runs import open_descriptors
 
 
@@ -199,7 +199,7 @@ def test_an_input_is_changed_where_the_file_itself_is_another(tmp_path: Path, ch
     file = tmp_path / "in"
     file.write_bytes(b"data")
     status = file.stat()
-    placed = Placed("in", str(file), status.st_ino, status.st_size, status.st_mtime_ns)
+    placed = PlacedInput("in", str(file), status.st_ino, status.st_size, status.st_mtime_ns)
     if change in ("content", "copy"):
         file.write_bytes(b"more data")
         os.utime(file, ns=(status.st_mtime_ns, status.st_mtime_ns))
@@ -211,5 +211,5 @@ def test_an_input_is_changed_where_the_file_itself_is_another(tmp_path: Path, ch
     elif change == "removed":
         file.unlink()
     if change == "copy":
-        placed = Placed("in")
-    assert changed_input([Placed("copy"), placed]) == (placed if is_changed else None)
+        placed = PlacedInput("in")
+    assert changed_input([PlacedInput("copy"), placed]) == (placed if is_changed else None)

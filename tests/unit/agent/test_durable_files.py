@@ -12,10 +12,10 @@ import pytest
 
 from pilotage.agent import durable_files
 from pilotage.agent.durable_files import (
-    End,
-    Header,
+    SegmentEnd,
+    SegmentHeader,
     SegmentOrigin,
-    Tail,
+    SegmentTail,
     append_durably,
     close_lock,
     counters_of,
@@ -37,7 +37,7 @@ from pilotage.agent.durable_files import (
 )
 from tests.kit.agent_runs import open_descriptors
 
-_HEADER = Header("app", "s", 7, 41, SegmentOrigin("host", "machine", 3, 4))
+_HEADER = SegmentHeader("app", "s", 7, 41, SegmentOrigin("host", "machine", 3, 4))
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _opened(file: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _tail(file: Path) -> Tail | None:
+def _tail(file: Path) -> SegmentTail | None:
     with _opened(file) as descriptor:
         return tail_of(descriptor, size_bytes=file.stat().st_size)
 
@@ -226,8 +226,8 @@ def test_a_header_is_read_as_it_was_written() -> None:
 
 
 def test_an_end_is_read_as_it_was_written() -> None:
-    assert parse_end(end_text(following=8, seen=41)) == End(8, 41, "")
-    assert parse_end(end_text(following=8, seen=41, retired="copied")) == End(8, 41, "copied")
+    assert parse_end(end_text(following=8, seen=41)) == SegmentEnd(8, 41, "")
+    assert parse_end(end_text(following=8, seen=41, retired="copied")) == SegmentEnd(8, 41, "copied")
     assert parse_end(header_text(_HEADER)) is None
     assert parse_end(b'{"end":') is None
 
@@ -240,17 +240,17 @@ def test_the_last_whole_line_is_found_however_long_it_is(
 ) -> None:
     line = line_of(b"x" * size_bytes)
     (tmp_path / "file").write_bytes(before + line + b"t" * torn_bytes)
-    assert _tail(tmp_path / "file") == Tail(len(before) + len(line), b"x" * size_bytes)
+    assert _tail(tmp_path / "file") == SegmentTail(len(before) + len(line), b"x" * size_bytes)
 
 
 def test_a_tail_tells_a_damaged_line_and_a_file_without_one(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(line_of(b"good") + b"damaged\n")
-    assert _tail(file) == Tail(file.stat().st_size, None)
+    assert _tail(file) == SegmentTail(file.stat().st_size, None)
     file.write_bytes(b"\n" + line_of(b"good"))
-    assert _tail(file) == Tail(file.stat().st_size, b"good")
+    assert _tail(file) == SegmentTail(file.stat().st_size, b"good")
     file.write_bytes(b"\n")
-    assert _tail(file) == Tail(1, None)
+    assert _tail(file) == SegmentTail(1, None)
     for content in (b"", b"torn", b"t" * 50_000):
         file.write_bytes(content)
         assert _tail(file) is None
@@ -260,14 +260,14 @@ def test_what_was_added_after_the_look_at_the_size_is_no_part_of_the_tail(tmp_pa
     first, file = line_of(b"first"), tmp_path / "file"
     file.write_bytes(first * 1000 + line_of(b"more"))
     with _opened(file) as descriptor:
-        assert tail_of(descriptor, size_bytes=1000 * len(first)) == Tail(1000 * len(first), b"first")
+        assert tail_of(descriptor, size_bytes=1000 * len(first)) == SegmentTail(1000 * len(first), b"first")
 
 
 @pytest.mark.parametrize(
-    "line_max, expected", [(32767, None), (32768, Tail(14, b"good")), (300_000, Tail(14, b"good"))]
+    "line_max, expected", [(32767, None), (32768, SegmentTail(14, b"good")), (300_000, SegmentTail(14, b"good"))]
 )
 def test_a_newline_is_looked_for_as_far_back_as_the_longest_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line_max: int, expected: Tail | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line_max: int, expected: SegmentTail | None
 ) -> None:
     monkeypatch.setattr(durable_files, "_LINE_MAX", line_max)
     (tmp_path / "file").write_bytes(line_of(b"good") + b"t" * 100_000)

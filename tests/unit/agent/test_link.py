@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.link.connect import Announced, Credentials, announced, ends_at, read_token
+from pilotage.agent.link.connect import Announcement, Credentials, announced, ends_at, read_token
 from pilotage.agent.link.link import Address, Answer, LinkBroken, _whole_answer
 
 
@@ -83,12 +83,12 @@ def test_what_speaks_no_http_is_told(text: bytes) -> None:
 
 def test_an_announcement_says_where_a_service_is(tmp_path: Path) -> None:
     file = tmp_path / "announced"
-    assert announced("") == announced(str(file)) == Announced("", "")
+    assert announced("") == announced(str(file)) == Announcement("", "")
     for content in ("[]", "{", '"text"'):
         file.write_text(content)
-        assert announced(str(file)) == Announced("", "")
+        assert announced(str(file)) == Announcement("", "")
     file.write_text('{"url": "http://a", "ca_file": "/ca", "more": 1}')
-    assert announced(str(file)) == Announced("http://a", "/ca")
+    assert announced(str(file)) == Announcement("http://a", "/ca")
 
 
 def _token(**claims: Any) -> str:

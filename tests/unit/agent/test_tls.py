@@ -339,7 +339,7 @@ def test_a_replaced_certificate_is_taken_while_it_runs_and_half_a_one_is_not(tls
         (tls / "server.key").replace(tls / "new.key")
         (tls / "server.key").write_bytes(before)
         certificate.look()
-        assert "not taken" in said[0]
+        assert "not loaded" in said[0]
         assert _shown(url, tls) == first
         (tls / "new.key").replace(tls / "server.key")
         certificate.look()

@@ -89,23 +89,23 @@ class BatchSite:
 
     def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
         """Submit pilots with consecutive keys, unless they exist; returns the native ids of the first ones."""
-        with self._told():
+        with self._port_errors():
             return self._submitter.submit_pilots(key, count)
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
         """Submit an agent for one attempt, unless it exists; returns its native id."""
         serves = f"{ref.job}:{ref.package}:{ref.attempt}"
-        with self._told():
+        with self._port_errors():
             return self._submitter.submit_attempt(key, serves=serves, demand=msgspec.to_builtins(demand))
 
     def cancel(self, *keys: str) -> None:
         """Cancel the batch jobs of these keys."""
-        with self._told():
+        with self._port_errors():
             self._submitter.cancel(*keys)
 
     def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
         """All present batch jobs, and those that ended since the last listing, by key."""
-        with self._told():
+        with self._port_errors():
             listed = self._submitter.listing(expected)
             if listed:  # queued agents read the token when they start, and all read our current address
                 self._installation.ensure()
@@ -120,7 +120,7 @@ class BatchSite:
 
     def notice(self, unheard: Collection[str]) -> list[Noticed]:
         """Held batch jobs, and silent ones with the end of their output."""
-        with self._told():
+        with self._port_errors():
             return msgspec.convert([each._asdict() for each in self._submitter.notice(unheard)], list[Noticed])
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class BatchSite:
         )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _port_errors(self) -> Iterator[None]:
         """Turn errors of the batch system into errors of the port."""
         site = self._settings.entry.name
         try:

@@ -24,12 +24,12 @@ class FolderStore:
     def stat(self, locator: str) -> StoreObject | None:
         """Look up a locator; None if there is no regular file."""
         path = path_of(locator)
-        with _told(locator):
+        with _store_errors(locator):
             return _object(locator, path)
 
     def checksum(self, locator: str) -> str:
         """The sha256 of a file."""
-        with _told(locator), path_of(locator).open("rb") as file:
+        with _store_errors(locator), path_of(locator).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def list(self, prefix: str) -> Iterator[StoreObject]:
@@ -37,7 +37,7 @@ class FolderStore:
         root = path_of(prefix)
         base = prefix.rstrip("/")
         found: list[StoreObject] = []
-        with _told(prefix):
+        with _store_errors(prefix):
             for folder, _, names in os.walk(root, onerror=_refuse_unless_gone):
                 for name in names:
                     path = Path(folder, name)
@@ -50,14 +50,14 @@ class FolderStore:
     def fetch(self, locator: str, target: str) -> StoreObject:
         """Copy a file from the store."""
         source = path_of(locator)
-        with _told(locator):
+        with _store_errors(locator):
             _copy(source, Path(target), os.replace)
             return _present(locator, source)
 
     def put(self, source: str, locator: str) -> StoreObject:
         """Copy a file into the store; makes its folder if needed."""
         target = path_of(locator)
-        with _told(locator):
+        with _store_errors(locator):
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy(Path(source), target, _link_once)
             return _present(locator, target)
@@ -65,7 +65,7 @@ class FolderStore:
     def delete(self, locator: str) -> bool:
         """Remove a file."""
         path = path_of(locator)
-        with _told(locator):
+        with _store_errors(locator):
             if _object(locator, path) is None:
                 return False
             path.unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def _refuse_unless_gone(fault: OSError) -> None:
 
 
 @contextmanager
-def _told(locator: str) -> Iterator[None]:
+def _store_errors(locator: str) -> Iterator[None]:
     """Turn an `OSError` into an error of the store."""
     try:
         yield

@@ -116,7 +116,7 @@ class FolderTree:
             try:
                 os.makedirs(path, mode=0o700, exist_ok=True)
             except OSError as fault:
-                raise _told(fault, path, "cannot stage outputs") from fault
+                raise _store_error(fault, path, "cannot stage outputs") from fault
             self._made.add(path)
         return path
 
@@ -135,7 +135,7 @@ class FolderTree:
         except FileNotFoundError:
             return []
         except OSError as fault:
-            raise _told(fault, folder, "cannot list staged outputs") from fault
+            raise _store_error(fault, folder, "cannot list staged outputs") from fault
         found = (_STAGED.fullmatch(name) for name in names)
         return sorted({(one[1], int(one[2])) for one in found if one is not None})
 
@@ -157,7 +157,7 @@ class FolderTree:
             finally:
                 os.close(handle)
         except OSError as fault:
-            raise _told(fault, path, "cannot stage an output") from fault
+            raise _store_error(fault, path, "cannot stage an output") from fault
 
     def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
         """Remove the staged files of an attempt: the reported ones, and those staged before a report."""
@@ -170,7 +170,7 @@ class FolderTree:
                 if number >= count:
                     return
             except OSError as fault:
-                raise _told(fault, path, "cannot remove a staged output") from fault
+                raise _store_error(fault, path, "cannot remove a staged output") from fault
             number += 1
 
     def forget(self, folder: str, job: str) -> None:
@@ -206,7 +206,7 @@ class FolderTree:
             if os.stat(folder).st_dev == os.stat(self._state).st_dev:
                 return os.path.join(self._state, "staged")
         except OSError as fault:
-            raise _told(fault, folder, "cannot use the folder of the results") from fault
+            raise _store_error(fault, folder, "cannot use the folder of the results") from fault
         return os.path.join(folder, STAGED_BESIDE)
 
     def _staged_file(self, folder: str, ref: AttemptRef, number: int) -> str:
@@ -243,7 +243,7 @@ class FolderTree:
                 take_back([*brought, *aside])
                 if isinstance(fault, StoreError):
                     raise
-                raise _told(fault, target, "cannot publish an output") from fault
+                raise _store_error(fault, target, "cannot publish an output") from fault
             if there is None:
                 brought.append((staged, target))
         for target, name in aside:
@@ -274,7 +274,7 @@ class FolderTree:
                     raise
                 targets.append((target, None))
             except OSError as fault:
-                raise _told(fault, target, "cannot publish an output") from fault
+                raise _store_error(fault, target, "cannot publish an output") from fault
         return targets
 
     def _in_place(self, folder: str, file: OutputFile, *, target: str, is_rival: IsRival | None) -> bool | None:
@@ -367,7 +367,7 @@ class FolderTree:
         try:
             return self._checksums.of(folder, name, self._below(folder, name))
         except OSError as fault:
-            raise _told(fault, os.path.join(folder, name), "cannot read a file") from fault
+            raise _store_error(fault, os.path.join(folder, name), "cannot read a file") from fault
 
     def read(self, folder: str, name: str, *, offset: int, size_bytes: int) -> bytes:
         """Read a piece of a file of a tree."""
@@ -378,7 +378,7 @@ class FolderTree:
                     raise StoreError("not a regular file", subject=path)
                 return os.pread(file.fileno(), size_bytes, offset)
         except OSError as fault:
-            raise _told(fault, path, "cannot read a file") from fault
+            raise _store_error(fault, path, "cannot read a file") from fault
 
     def is_linked(self, folder: str, name: str) -> bool:
         """Tell whether a file of a tree is a link, or behind a folder that is one."""
@@ -405,7 +405,7 @@ class FolderTree:
         except FileNotFoundError:
             return False
         except OSError as fault:
-            raise _told(fault, path, "cannot remove a file") from fault
+            raise _store_error(fault, path, "cannot remove a file") from fault
 
     def remove_empty(self, folder: str, names: Collection[str]) -> list[str]:
         """Remove the empty parent folders of some names, innermost first."""
@@ -493,7 +493,7 @@ def _listing(path: str) -> set[str]:
         return set()
 
 
-def _told(fault: OSError, path: str | Path, what: str) -> StoreError:
+def _store_error(fault: OSError, path: str | Path, what: str) -> StoreError:
     """Turn an `OSError` into an error of the store."""
     next_step = ""
     if fault.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

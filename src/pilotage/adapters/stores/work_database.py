@@ -128,7 +128,7 @@ class WorkDatabase:
                 with suppress(FileNotFoundError):
                     self.path.with_name(f"{FILE}{ending}").unlink()
         except OSError as fault:
-            raise _told(fault, self.path) from fault
+            raise _store_error(fault, self.path) from fault
         log.warning(
             "%s: %s; it is kept as %s, and a new one is started: earlier results are not adopted, and their logs are gone",
             self.path,
@@ -143,7 +143,7 @@ class WorkDatabase:
             make_private(self.path)
             book = self._book = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as fault:
-            raise _told(fault, self.path) from fault
+            raise _store_error(fault, self.path) from fault
         try:
             network = network_kind(folder, mounts=self._mounts)
             if network:
@@ -156,7 +156,7 @@ class WorkDatabase:
             self._prepare()
         except sqlite3.Error as fault:
             self._book.close()
-            raise _told(fault, self.path) from fault
+            raise _store_error(fault, self.path) from fault
         except StoreError:
             self._book.close()
             raise
@@ -193,7 +193,7 @@ class WorkDatabase:
             try:
                 yield self._book
             except (sqlite3.Error, OverflowError) as fault:
-                raise _told(fault, self.path) from fault
+                raise _store_error(fault, self.path) from fault
 
     def number(self, name: str) -> int | None:
         """The number of a name, if it has one."""
@@ -226,7 +226,7 @@ def _is_damage(fault: BaseException | None) -> bool:
     return getattr(fault, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
-def _told(fault: Exception, path: Path) -> StoreError:
+def _store_error(fault: Exception, path: Path) -> StoreError:
     error = StoreError(
         f"the index of earlier results cannot be used: {fault}",
         subject=str(path),

@@ -22,7 +22,7 @@ from pilotage.agent.attempt.watcher import NO_LIMITS, Limits
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pilotage.agent.attempt.commands import Commands, Ended
+    from pilotage.agent.attempt.commands import CommandEnd, Commands
     from pilotage.agent.attempt.containers import ContainerCommand
     from pilotage.agent.attempt.environment import Environments, SlotToken
     from pilotage.agent.attempt.logs import LogFile, LogScans
@@ -302,7 +302,7 @@ class Application:
             raise diagnosis.from_system(error, doing=f"making {name!r} for its output") from error
         return opened[-1]
 
-    def _run_script(self, which: str, extra: list[bytes], words: Mapping[str, str]) -> Ended:
+    def _run_script(self, which: str, extra: list[bytes], words: Mapping[str, str]) -> CommandEnd:
         """Run a script in the document's folder, again while it asks for that; `words` are values of placeholders.
 
         Its output does not belong to the application, and has logs of its own.
@@ -335,7 +335,7 @@ class Application:
         self._commands.check()
 
     def failure_of(
-        self, ended: Ended, what: str, *, argv: Sequence[str] = (), in_container: bool = False
+        self, ended: CommandEnd, what: str, *, argv: Sequence[str] = (), in_container: bool = False
     ) -> Failure | None:
         """The failure of a command that ended, or None."""
         if ended.exit_status == 0:

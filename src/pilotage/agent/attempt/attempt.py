@@ -13,7 +13,7 @@ from pilotage.agent.attempt.application import Application, limits_of
 from pilotage.agent.attempt.commands import Commands, Files, SpawnTurn
 from pilotage.agent.attempt.diagnosis import Failure
 from pilotage.agent.attempt.environment import Environments, SlotToken, own_entries, threads_of
-from pilotage.agent.attempt.inputs import Inputs, Placed, changed_input
+from pilotage.agent.attempt.inputs import Inputs, PlacedInput, changed_input
 from pilotage.agent.attempt.logs import LogFile, LogScans, last_lines_of
 from pilotage.agent.attempt.outputs import Outputs, find_outputs, gives_files, make_output_folders
 from pilotage.agent.attempt.scratch import Scratch
@@ -58,12 +58,12 @@ def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapp
 
 def link_known(
     inputs: Sequence[Mapping[str, Any]], *, folder: str, scratch: int, known: KnownFiles
-) -> dict[str, Placed]:
+) -> dict[str, PlacedInput]:
     """Link inputs that packages of the job made and whose checksum is known, up to the first other input.
 
     `scratch` is the open target folder.
     """
-    placed: dict[str, Placed] = {}
+    placed: dict[str, PlacedInput] = {}
     for each in inputs:
         name = each["name"]
         if each.keys() != MADE_INPUT or "/" in name:
@@ -77,7 +77,7 @@ def link_known(
             os.link(source, name, dst_dir_fd=scratch)
         except (OSError, ValueError):
             break
-        placed[name] = Placed(name, source, status.st_ino, size_bytes, status.st_mtime_ns)
+        placed[name] = PlacedInput(name, source, status.st_ino, size_bytes, status.st_mtime_ns)
     return placed
 
 
@@ -87,7 +87,7 @@ def stage_small(
     scratch: int,
     target: str,
     known: KnownFiles,
-    placed: Collection[Placed],
+    placed: Collection[PlacedInput],
 ) -> list[dict[str, Any]] | None:
     """Stage the only output if it is a small new file, and return the manifest; otherwise do nothing and return None.
 
@@ -345,12 +345,12 @@ class AttemptRunner:
         ref = assignment["ref"]
         # Before the inputs: malformed work must fail as such, whatever else is wrong.
         ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
-        placed: Collection[Placed] = ()
+        placed: Collection[PlacedInput] = ()
         inputs = work.get("inputs")
         if inputs:  # without inputs there are too few system calls to be worth a turn
             phases.enter("inputs")
             self._turn.take()
-            linked: dict[str, Placed] = {}
+            linked: dict[str, PlacedInput] = {}
             if workplace.visibility.of(work).folder and watch.stopped is None:
                 linked = link_known(
                     inputs, folder=work["folder"], scratch=self._scratch.descriptor, known=workplace.known
@@ -506,5 +506,5 @@ def _failed(failure: Failure, last_lines: str, *, phase: str) -> dict[str, Any]:
     return payload
 
 
-def _changed(placed: Placed) -> Failure:
+def _changed(placed: PlacedInput) -> Failure:
     return Failure("application-error", f"it changed its input {placed.name!r}, which other packages read as well")

@@ -193,14 +193,14 @@ _PEAK_MARGIN_BYTES = 4 * 1024 * 1024  # difference between the kernel's two peak
 _BLOCK_BYTES = 512  # unit of the kernel's I/O counters, whatever the block size of the disk
 
 
-class Ended(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a command ended: its exit status or its signal."""
 
     exit_status: int | None
     signal_number: int | None
 
 
-_SUCCEEDED = Ended(0, None)
+_SUCCEEDED = CommandEnd(0, None)
 
 
 class Commands:
@@ -258,7 +258,7 @@ class Commands:
         files: Files,
         marks: Collection[bytes],
         is_container: bool = False,
-    ) -> Ended:
+    ) -> CommandEnd:
         """Run a command and wait for its end. Raises `Failure` if it does not start or is stopped."""
         for _ in range(_BUSY_TRIES):
             try:
@@ -273,8 +273,8 @@ class Commands:
             if not status:
                 return _SUCCEEDED
             if os.WIFSIGNALED(status):
-                return Ended(None, os.WTERMSIG(status))
-            return Ended(os.WEXITSTATUS(status), None)
+                return CommandEnd(None, os.WTERMSIG(status))
+            return CommandEnd(os.WEXITSTATUS(status), None)
         raise Failure("command-not-found", f"{argv[0]!r} cannot be started: another process is writing to the file")
 
     def check(self) -> None:

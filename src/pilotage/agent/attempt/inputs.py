@@ -29,7 +29,7 @@ COPIED_BYTES_MAX = 64 << 20
 """A file that pilotage did not make is copied; a larger one is linked, and a command that changes it fails."""
 
 
-class Placed(NamedTuple):
+class PlacedInput(NamedTuple):
     """An input in the folder; `source` is empty for a copy, which the command may change."""
 
     name: str
@@ -61,10 +61,10 @@ class Inputs:
         self._fetch = fetch
 
     def place(
-        self, inputs: Sequence[Mapping[str, Any]], check: Callable[[], None], *, before: Mapping[str, Placed] = {}
-    ) -> list[Placed]:
+        self, inputs: Sequence[Mapping[str, Any]], check: Callable[[], None], *, before: Mapping[str, PlacedInput] = {}
+    ) -> list[PlacedInput]:
         """Place all inputs except those placed `before`; `check` is called before each and may raise. Raises `Failure`."""
-        placed: dict[str, Placed] = dict(before)
+        placed: dict[str, PlacedInput] = dict(before)
         for each in inputs:
             check()
             name = each["name"]
@@ -80,7 +80,7 @@ class Inputs:
                 raise _not_brought(name, error) from error
         return list(placed.values())
 
-    def _place_content(self, each: Mapping[str, Any], target: str) -> Placed:
+    def _place_content(self, each: Mapping[str, Any], target: str) -> PlacedInput:
         try:
             source = self._fetch.content(each["sha256"])
             if self._known.sha256(source, os.stat(source)) != each["sha256"]:
@@ -96,7 +96,7 @@ class Inputs:
             return _copied(source, target, each)
         return self._linked(each["name"], source, target, status)
 
-    def _place(self, each: Mapping[str, Any], target: str) -> Placed:
+    def _place(self, each: Mapping[str, Any], target: str) -> PlacedInput:
         name = each["name"]
         found = self._found(name) if self._visibility.of(self._work).folder else None
         if found is None:
@@ -105,7 +105,7 @@ class Inputs:
             move(fetched, target)
             if each.get("executable"):
                 os.chmod(target, _EXECUTABLE)
-            return Placed(name)
+            return PlacedInput(name)
         source, status = found
         mode = status.st_mode
         if not stat.S_ISREG(mode):
@@ -117,7 +117,7 @@ class Inputs:
         if not each.get("made") and status.st_size <= COPIED_BYTES_MAX:
             # A command that writes into its input must not change the user's own file.
             copy(source, target)
-            return Placed(name)
+            return PlacedInput(name)
         return self._linked(name, source, target, status)
 
     def _found(self, name: str) -> tuple[str, os.stat_result] | None:
@@ -158,13 +158,13 @@ class Inputs:
         return fetched
 
     @staticmethod
-    def _linked(name: str, source: str, target: str, status: os.stat_result) -> Placed:
+    def _linked(name: str, source: str, target: str, status: os.stat_result) -> PlacedInput:
         if link_or_copy(source, target):
-            return Placed(name, source, status.st_ino, status.st_size, status.st_mtime_ns)
-        return Placed(name)
+            return PlacedInput(name, source, status.st_ino, status.st_size, status.st_mtime_ns)
+        return PlacedInput(name)
 
 
-def changed_input(placed: Collection[Placed]) -> Placed | None:
+def changed_input(placed: Collection[PlacedInput]) -> PlacedInput | None:
     """The first input that was changed since it was placed."""
     for each in placed:
         _, source, inode, size_bytes, modified_ns = each
@@ -192,11 +192,11 @@ def _check_content(each: Mapping[str, Any], path: str, status: os.stat_result, k
             raise Failure("input-checksum", f"the input {each['name']!r} has sha256 {found}, expected {wanted}")
 
 
-def _copied(source: str, target: str, each: Mapping[str, Any]) -> Placed:
+def _copied(source: str, target: str, each: Mapping[str, Any]) -> PlacedInput:
     """A copy with execute permission, which the original may lack."""
     copy(source, target)
     os.chmod(target, _EXECUTABLE)
-    return Placed(each["name"])
+    return PlacedInput(each["name"])
 
 
 def _not_brought(name: str, error: OSError) -> Failure:

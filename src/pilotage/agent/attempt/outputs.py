@@ -153,7 +153,7 @@ def _maker_of(name: str, work: Mapping[str, Any]) -> int | None:
     return None
 
 
-class _Found(NamedTuple):
+class _FoundOutput(NamedTuple):
     """An output: the path and stat of its content, and whether it is behind a link."""
 
     name: str
@@ -202,14 +202,14 @@ class Outputs:
         return manifest
 
     @staticmethod
-    def _described(found: _Found, known: KnownFiles) -> dict[str, Any]:
+    def _described(found: _FoundOutput, known: KnownFiles) -> dict[str, Any]:
         try:
             sha256 = known.made(found.path, found.status)
         except OSError as error:
             raise Failure("missing-output", f"the output {found.name!r} cannot be read: {error}") from error
         return {"name": found.name, "size_bytes": found.status.st_size, "sha256": sha256}
 
-    def _look_at(self, name: str) -> _Found:
+    def _look_at(self, name: str) -> _FoundOutput:
         path = f"{self._scratch}/{name}"
         try:
             name.encode()
@@ -236,16 +236,16 @@ class Outputs:
         if not mode & stat.S_IRUSR:
             with contextlib.suppress(OSError):
                 os.chmod(real, mode | stat.S_IRUSR)
-        return _Found(name, real, status, real != path)
+        return _FoundOutput(name, real, status, real != path)
 
-    def _put(self, found: _Found, number: int, fetch: Fetch) -> None:
+    def _put(self, found: _FoundOutput, number: int, fetch: Fetch) -> None:
         try:
             if not (self._visibility.of(self._work).staged and self._put_here(found, number)):
                 fetch.stage(self._ref, number, found.path)
         except OSError as error:
             raise from_system(error, doing=f"staging the output {found.name!r}") from error
 
-    def _put_here(self, found: _Found, number: int) -> bool:
+    def _put_here(self, found: _FoundOutput, number: int) -> bool:
         """Move an output to the staging folder; False if that is no longer visible, or not writable."""
         target = f"{self._staged}/{self._key}-{number}"
         # An input that is passed on is the file in the tree, which stays, and is not published over itself. A file with

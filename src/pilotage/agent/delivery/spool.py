@@ -30,7 +30,7 @@ from pilotage.agent.delivery.stream import (
     segments_of,
 )
 from pilotage.agent.durable_files import (
-    Header,
+    SegmentHeader,
     SegmentOrigin,
     append_durably,
     counters_of,
@@ -186,7 +186,7 @@ class Queue:
         name = f"{host}-{os.urandom(6).hex()}"
         folder = self.folder / f"{source}.{name}"
         make_folder(folder)
-        create_segment(folder, Header(source, name, first=1, seen=self.seen(), origin=_NOWHERE))
+        create_segment(folder, SegmentHeader(source, name, first=1, seen=self.seen(), origin=_NOWHERE))
         return folder
 
     def _folders(self) -> list[Path]:

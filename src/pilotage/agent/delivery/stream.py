@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pilotage.agent.durable_files import (
     FILE_MODE,
-    Header,
+    SegmentHeader,
     SegmentOrigin,
     close_lock,
     counters_of,
@@ -273,7 +273,7 @@ class Stream:
             os.close(old)
 
 
-def create_segment(folder: Path, header: Header) -> None:
+def create_segment(folder: Path, header: SegmentHeader) -> None:
     """Make a segment and its header atomically; the stream is locked, or not visible yet."""
     new = folder / _NEW_NAME
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 # Finding the service: by address or announcement, over the network or through a folder.
 
 
-class Announced(NamedTuple):
+class Announcement(NamedTuple):
     """The announcement of a service: its address, and the file with its CA certificate."""
 
     url: str = ""
     ca_file: str = ""
 
 
-def announced(file: str) -> Announced:
+def announced(file: str) -> Announcement:
     """Read an announcement; empty if it cannot be read."""
     try:
         told = json.loads(Path(file).read_bytes()) if file else {}
-        return Announced(str(told.get("url", "")), str(told.get("ca_file", "")))
+        return Announcement(str(told.get("url", "")), str(told.get("ca_file", "")))
     except (OSError, ValueError, AttributeError):
-        return Announced()
+        return Announcement()
 
 
 def read_token(file: str) -> str:

@@ -31,7 +31,7 @@ GONE = "gone"
 FAILED = "failed"  # refused
 
 
-class Record(NamedTuple):
+class SubmissionRecord(NamedTuple):
     """The record of one key."""
 
     state: str
@@ -52,7 +52,7 @@ class SiteRecords:
         self._file = file
         try:
             said = json.loads(read_small(file) or b"{}")
-            self.records = {str(key): Record(*told) for key, told in said.get("records", {}).items()}
+            self.records = {str(key): SubmissionRecord(*told) for key, told in said.get("records", {}).items()}
         except (ValueError, TypeError, AttributeError):
             said, self.records = {}, {}
         self.entry: dict[str, Any] | None = said.get("entry")
@@ -106,7 +106,9 @@ class SiteRecords:
             return
         native_id = native_id or (before.native_id if before is not None else "")
         scheduler = before.scheduler if before is not None and before.state != ASKED else self.scheduler
-        self.records[key] = Record(state, time.time(), native_id, reason, text, seconds=seconds, scheduler=scheduler)
+        self.records[key] = SubmissionRecord(
+            state, time.time(), native_id, reason, text, seconds=seconds, scheduler=scheduler
+        )
 
     def age_seconds(self, key: str) -> float:
         """How long ago a key reached its state; never negative, if the clock was set back."""

@@ -14,7 +14,7 @@ from sys import intern
 from pilotage.book.codec import Checked
 from pilotage.book.rows import shapes
 from pilotage.book.rows.derived_states import DONE, RUNNING, default_state
-from pilotage.book.rows.fast_rows import Begun, Ended, Lives
+from pilotage.book.rows.fast_rows import BegunLife, EndedLife, Lives
 from pilotage.book.rows.ledger import PackageKey
 from pilotage.book.rows.rows import JobRow, Keys, StageRow, StateHistogram, keys_of
 from pilotage.book.rows.shapes import Shape, shape_of
@@ -42,8 +42,8 @@ class StageWork:
         self.keys: Keys = keys_of(row)
         self.moves: dict[tuple[shapes.CountedAs | None, shapes.CountedAs | None], int] = {}
         self.known = known_of(job)
-        self.began: list[Begun | Ended] = []  # the short lives of this stage that began in this batch,
-        self.granted: list[Ended] = []  # and those that ended in it
+        self.began: list[BegunLife | EndedLife] = []  # the short lives of this stage that began in this batch,
+        self.granted: list[EndedLife] = []  # and those that ended in it
         self.shape: Shape = shape_of(row.shape, stage=row.stage)
         self.count((default_state(job_before), 0, 0, 0), -shapes.untouched(row))
 
@@ -95,7 +95,7 @@ def known_of(job: JobRow) -> tuple[float, float]:
 
 def short_lives(stages: Iterable[StageWork]) -> Iterator[tuple[JobRow, Lives]]:
     """The short lives of each job, collected from its stages."""
-    jobs: dict[int, tuple[JobRow, list[Begun | Ended], list[Ended]]] = {}
+    jobs: dict[int, tuple[JobRow, list[BegunLife | EndedLife], list[EndedLife]]] = {}
     for stage in stages:
         if stage.began or stage.granted:
             _, began, granted = jobs.setdefault(stage.row.job_id, (stage.job, [], []))
@@ -136,11 +136,11 @@ class ShortLives:
         """Take the fresh events, stored from the position `first` on; without any, no life counts as short."""
         self._fresh = fresh
         self._first = first
-        self.begun: dict[PackageKey, Begun] = {}  # packages without a row, whose life has not ended
-        self.lived: dict[PackageKey, Ended] = {}  # packages without a row, whose whole life is in this batch
-        self.ended: dict[PackageKey, Ended] = {}  # packages with a row, whose life has ended in this batch
+        self.begun: dict[PackageKey, BegunLife] = {}  # packages without a row, whose life has not ended
+        self.lived: dict[PackageKey, EndedLife] = {}  # packages without a row, whose whole life is in this batch
+        self.ended: dict[PackageKey, EndedLife] = {}  # packages with a row, whose life has ended in this batch
 
-    def end(self, told: EventsByPackage, begun: Mapping[PackageKey, Begun], stages: Stages) -> Others:
+    def end(self, told: EventsByPackage, begun: Mapping[PackageKey, BegunLife], stages: Stages) -> Others:
         """Join the two events that end a begun short life; returns the packages with other events."""
         if not self._fresh:
             return dict(told)
@@ -197,7 +197,7 @@ class ShortLives:
                 continue
             if at is events:  # share equal strings among cached lives
                 site, pilot = intern(site), pilot if pilot is None else intern(pilot)
-            life = Begun(
+            life = BegunLife(
                 number, site, activity, pilot, data.lease_seconds, data.remaining_seconds, event.time, first + at,
                 stage.known, event.seen, ranks[event.source], event.n, event.stream,
             )  # fmt: skip
@@ -214,7 +214,7 @@ class ShortLives:
                 stage.granted.append(over)
         return others
 
-    def _end(self, before: Begun, last: int, granted: int) -> Ended | None:
+    def _end(self, before: BegunLife, last: int, granted: int) -> EndedLife | None:
         """A life with the end and the grant of its attempt; None if the two events are not that."""
         first, number, end, grant = self._first, before.attempt, self._fresh[last], self._fresh[granted]
         data, event, grant_event = end.data, end.event, grant.event
@@ -232,7 +232,7 @@ class ShortLives:
             or not grant_event.time
         ):
             return None
-        return Ended(
+        return EndedLife(
             number, before.site, before.activity, before.pilot, before.lease_seconds, before.remaining_seconds,
             before.created_at, before.position, before.counted_with, data.node, data.manifest is not None, event.time,
             first + last, grant_event.time, first + granted, data.exit_status, data.peak_memory_bytes,

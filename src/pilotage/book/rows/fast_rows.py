@@ -29,7 +29,7 @@ class _Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
     counted_with: tuple[float, float]
 
 
-class Begun(_Life, frozen=True, array_like=True, gc=False):
+class BegunLife(_Life, frozen=True, array_like=True, gc=False):
     """A life that has begun."""
 
     seen: int  # this and the following: the key of its registers
@@ -38,7 +38,7 @@ class Begun(_Life, frozen=True, array_like=True, gc=False):
     stream: str
 
 
-class Ended(_Life, frozen=True, array_like=True, gc=False):
+class EndedLife(_Life, frozen=True, array_like=True, gc=False):
     """A life whose attempt has ended and was granted."""
 
     node: str | None
@@ -119,7 +119,7 @@ _SUCCESS = ExitCodeGasw.SUCCESS.value
 _CREATED, _PILOT = Register.CREATED, Register.PILOT
 
 
-def begun_rows(lives: Iterable[tuple[ShortKey, Begun]]) -> list[ShortRow]:
+def begun_rows(lives: Iterable[tuple[ShortKey, BegunLife]]) -> list[ShortRow]:
     """The rows of lives that have only begun."""
     rows: list[ShortRow] = []
     buffer, encode_into, runs = bytearray(4096), _encode_into, RUNNING
@@ -139,7 +139,7 @@ def begun_rows(lives: Iterable[tuple[ShortKey, Begun]]) -> list[ShortRow]:
     return rows
 
 
-def ended_rows(lives: Iterable[tuple[ShortKey, Ended]]) -> list[ShortRow]:
+def ended_rows(lives: Iterable[tuple[ShortKey, EndedLife]]) -> list[ShortRow]:
     """The rows of lives that have ended, without the keys of their attempts."""
     rows: list[ShortRow] = []
     buffer, encode_into, done = bytearray(4096), _encode_into, DONE
@@ -164,14 +164,14 @@ def ended_rows(lives: Iterable[tuple[ShortKey, Ended]]) -> list[ShortRow]:
     return rows
 
 
-def text_of(life: Begun | Ended) -> str:
+def text_of(life: BegunLife | EndedLife) -> str:
     """The encoded facts of a life."""
     here = (0, 0, 0, 0)
-    [row] = ended_rows([(here, life)]) if isinstance(life, Ended) else begun_rows([(here, life)])
+    [row] = ended_rows([(here, life)]) if isinstance(life, EndedLife) else begun_rows([(here, life)])
     return row[-1]
 
 
-def whole_row(key: ShortKey, life: Begun | Ended) -> PackageRow:
+def whole_row(key: ShortKey, life: BegunLife | EndedLife) -> PackageRow:
     """A life as an ordinary row."""
     facts = read_facts(text_of(life))
     assert facts.site is not None
@@ -192,7 +192,7 @@ class Lives:
 
     __slots__ = ("began", "began_in", "finished", "granted", "granted_in", "granted_since", "groups")
 
-    def __init__(self, began: Sequence[Begun | Ended], granted: Sequence[Ended]) -> None:
+    def __init__(self, began: Sequence[BegunLife | EndedLife], granted: Sequence[EndedLife]) -> None:
         """Take those that began and those that were granted in this batch; some may be in both."""
         self.groups: list[Group] = []
         numbers = _Numbers(self.groups)

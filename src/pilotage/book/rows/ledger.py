@@ -10,7 +10,7 @@ import msgspec
 
 from pilotage.book.codec import Checked
 from pilotage.book.rows import rows
-from pilotage.book.rows.fast_rows import Begun, Ended
+from pilotage.book.rows.fast_rows import BegunLife, EndedLife
 from pilotage.book.rows.sketches import Sketch
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -106,9 +106,9 @@ class Changes(msgspec.Struct, kw_only=True):
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
     packages: list[rows.PackageRow] = []
-    begun_packages: dict[PackageKey, Begun] = {}  # new short lives: begun,
-    lived_packages: dict[PackageKey, Ended] = {}  # or begun and ended in this batch;
-    ended_packages: dict[PackageKey, Ended] = {}  # and those with a row, which lacks only their end
+    begun_packages: dict[PackageKey, BegunLife] = {}  # new short lives: begun,
+    lived_packages: dict[PackageKey, EndedLife] = {}  # or begun and ended in this batch;
+    ended_packages: dict[PackageKey, EndedLife] = {}  # and those with a row, which lacks only their end
     pilots: list[rows.PilotRow] = []
     nodes: list[rows.NodeRow] = []
     sites: list[rows.SiteRow] = []
@@ -247,7 +247,7 @@ def cached_streams(ledger: Ledger) -> CachedStreams | None:
     return offered() if offered is not None else None
 
 
-def begun_packages(ledger: Ledger) -> Mapping[PackageKey, Begun]:
+def begun_packages(ledger: Ledger) -> Mapping[PackageKey, BegunLife]:
     """The begun short lives that a ledger has cached; for other packages use `Ledger.packages`."""
-    offered: Callable[[], Mapping[PackageKey, Begun]] | None = getattr(ledger, "begun_packages", None)
+    offered: Callable[[], Mapping[PackageKey, BegunLife]] | None = getattr(ledger, "begun_packages", None)
     return offered() if offered is not None else {}

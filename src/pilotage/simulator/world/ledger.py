@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from pilotage.book.fold.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
 from pilotage.book.rows import rows
 from pilotage.book.rows.derived_states import DONE, RUNNING
-from pilotage.book.rows.fast_rows import Begun, Ended, text_of
+from pilotage.book.rows.fast_rows import BegunLife, EndedLife, text_of
 from pilotage.book.rows.ledger import CachedStreams, Changes, EventLookup, Observed, OfStreams, PackageKey
 from pilotage.book.rows.rows import (
     EventRow,
@@ -86,7 +86,7 @@ class PressedTexts:
         return texts[place]
 
 
-_lives = msgspec.msgpack.Decoder(list[Ended])
+_lives = msgspec.msgpack.Decoder(list[EndedLife])
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -98,10 +98,10 @@ class PackedLives:
     def __init__(self) -> None:
         """Begin with none."""
         self._blocks: list[bytes] = []
-        self._open: list[Ended] = []  # too few as yet to be packed
-        self._unpacked: dict[int, list[Ended]] = {}  # what was asked for lately
+        self._open: list[EndedLife] = []  # too few as yet to be packed
+        self._unpacked: dict[int, list[EndedLife]] = {}  # what was asked for lately
 
-    def put(self, lives: Iterable[Ended]) -> int:
+    def put(self, lives: Iterable[EndedLife]) -> int:
         """Keep lives; the number to ask for the first by, from which the others count on."""
         number = len(self._blocks) * TOGETHER + len(self._open)
         found = [*self._open, *lives]
@@ -110,7 +110,7 @@ class PackedLives:
         self._open = found[full:]
         return number
 
-    def life(self, number: int) -> Ended:
+    def life(self, number: int) -> EndedLife:
         """A life that was kept."""
         block, place = divmod(number, TOGETHER)
         if block == len(self._blocks):
@@ -168,7 +168,7 @@ AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
 Place = int
 """A line and a number within it; they have nine digits at most."""
-Kept = PackageRow | Begun | int
+Kept = PackageRow | BegunLife | int
 """A package as it is kept: its row, or the beginning of its short life; or, once it is over, its state and the number of
 the text of its facts, as one number. A number below 0 is that of a short life that ended, counted down from -1."""
 
@@ -196,7 +196,7 @@ class MemoryLedger:
         self._stages: dict[int, dict[int, dict[Place, Kept]]] = {}  # job_id → stage → packages
         self._over = PressedTexts()
         self._ended = PackedLives()
-        self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
+        self._begun: dict[PackageKey, BegunLife] = {}  # short lives that have not ended
         self._streams = StreamTable(self.tables["streams"])
         self._job_ids: dict[str, int] = {}
         self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
@@ -246,7 +246,7 @@ class MemoryLedger:
                 found.append(self._package(key, kept))
         return found
 
-    def begun_packages(self) -> Mapping[PackageKey, Begun]:
+    def begun_packages(self) -> Mapping[PackageKey, BegunLife]:
         """Packages whose short life has begun and not ended."""
         return self._begun
 
@@ -308,7 +308,7 @@ class MemoryLedger:
         )
         return PackageRow(*key, own, kept.counted, kept.observed)
 
-    def _text(self, kept: Begun | int) -> str:
+    def _text(self, kept: BegunLife | int) -> str:
         """The facts of a package that is not kept as a row."""
         if not isinstance(kept, int):
             return text_of(kept)
@@ -517,4 +517,4 @@ def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:
 def _state(kept: Kept) -> str:
     if isinstance(kept, int):
         return FINAL_ORDER[kept % _STATES] if kept >= 0 else DONE
-    return RUNNING if isinstance(kept, Begun) else kept.facts.state
+    return RUNNING if isinstance(kept, BegunLife) else kept.facts.state

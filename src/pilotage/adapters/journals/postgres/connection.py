@@ -37,7 +37,7 @@ _DEFAULTS = {
 }
 
 
-def told(fault: psycopg.Error, *, where: str) -> JournalError:
+def journal_error(fault: psycopg.Error, *, where: str) -> JournalError:
     """Turn an error of PostgreSQL into an error of the journal."""
     state = fault.sqlstate or ""
     said = str(fault).strip().partition("\n")[0]
@@ -55,12 +55,12 @@ def told(fault: psycopg.Error, *, where: str) -> JournalError:
 
 
 @contextmanager
-def telling(where: str) -> Iterator[None]:
+def journal_errors(where: str) -> Iterator[None]:
     """Turn errors of PostgreSQL into errors of the journal."""
     try:
         yield
     except psycopg.Error as fault:
-        raise told(fault, where=where) from fault
+        raise journal_error(fault, where=where) from fault
 
 
 class Server:
@@ -97,7 +97,7 @@ class Server:
             connection.execute("SET jit = off")
         except psycopg.Error as fault:
             connection.close()
-            raise told(fault, where=self.where) from fault
+            raise journal_error(fault, where=self.where) from fault
         except JournalError:
             connection.close()
             raise
@@ -186,7 +186,7 @@ class Writer:
             try:
                 connection.execute("SELECT 1")
             except psycopg.Error as fault:
-                self.trouble = str(told(fault, where=self._server.where))
+                self.trouble = str(journal_error(fault, where=self._server.where))
                 connection.close()
         self.connection()
 
@@ -259,7 +259,7 @@ class Writer:
     def _connect(self, *, again: bool) -> Connection:
         connection = self._server.connect(self._name)
         try:
-            with telling(self._server.where):
+            with journal_errors(self._server.where):
                 if again:
                     # A session of ours that we gave up may still be open at the server, and hold the lock.
                     connection.execute(
@@ -325,8 +325,8 @@ class Readers:
                     return self._ask(connection, work)
                 except psycopg.Error as fault:
                     if not connection.closed:
-                        raise told(fault, where=self._server.where) from fault
-            with telling(self._server.where):
+                        raise journal_error(fault, where=self._server.where) from fault
+            with journal_errors(self._server.where):
                 return self._ask(self._connect(), work)
 
     def read_snapshot(self, work: Callable[[Connection], Answer]) -> Answer:
@@ -342,7 +342,7 @@ class Readers:
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """A connection of its own for a long read that sees the same commits throughout."""
-        with self._room, telling(self._server.where):
+        with self._room, journal_errors(self._server.where):
             connection = self._begin()
             try:
                 yield connection
@@ -424,7 +424,7 @@ def stored_text(text: str) -> str:
     return text
 
 
-def told_text(stored: str) -> str:
+def loaded_text(stored: str) -> str:
     """Decode a stored text."""
     return _TO_READ.sub(lambda found: _MEANT[found[0]], stored) if _SUB in stored else stored
 
@@ -436,7 +436,7 @@ def stored_json(text: str) -> str:
     return _JSON_TO_SPELL.sub(lambda found: found[1] + ("\\u001a0" if found[2] == "0000" else f"\\u{found[2]}1"), text)
 
 
-def told_json(stored: str) -> str:
+def loaded_json(stored: str) -> str:
     """Decode a stored JSON text."""
     if "\\u001" not in stored:
         return stored

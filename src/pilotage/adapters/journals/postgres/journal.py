@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from pilotage.adapters.journals.postgres.connection import Connection, Readers, Server, Writer, told
+from pilotage.adapters.journals.postgres.connection import Connection, Readers, Server, Writer, journal_error
 from pilotage.adapters.journals.postgres.ledger import PostgresLedger
 from pilotage.adapters.journals.postgres.lifecycle import Mover, PostgresLifecycle
 from pilotage.adapters.journals.postgres.lock_watch import ConnectionWatch
@@ -125,7 +125,7 @@ class PostgresJournal(PostgresLifecycle):
                 self._writer.commit(connection)
             except psycopg.Error as fault:
                 self._writer.undo()
-                raise told(fault, where=self._server.where) from fault
+                raise journal_error(fault, where=self._server.where) from fault
             except BaseException:  # whatever ends the block, roll back and raise it again
                 self._writer.undo()
                 raise

@@ -9,7 +9,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pilotage.adapters.journals.postgres.connection import Connection, stored_json, stored_text, told_json, told_text
+from pilotage.adapters.journals.postgres.connection import (
+    Connection,
+    loaded_json,
+    loaded_text,
+    stored_json,
+    stored_text,
+)
 from pilotage.adapters.journals.postgres.schema import JSON_COLUMNS, PackageRecord, column_types, table_of
 from pilotage.adapters.journals.queries import find_statement, remove_statement
 from pilotage.book.rows import rows
@@ -37,7 +43,7 @@ def record_of(row: PackageRow) -> PackageRecord:
 def package_of(found: Sequence[Any]) -> PackageRow:
     """A package from `PACKAGE_COLUMNS`."""
     job_id, stage, line, number, facts = found
-    return PackageRow(job_id, stage, line, number, read_facts(told_json(facts)))
+    return PackageRow(job_id, stage, line, number, read_facts(loaded_json(facts)))
 
 
 def insert(connection: Connection, changed: Sequence[Row], *, schema: str = "") -> None:
@@ -62,7 +68,7 @@ def select(
     """The rows of a table with one of some keys, in one statement."""
     table = table_of(row)
     for found in by_keys(connection, table.name, table.columns, by, keys, where):
-        yield told_row(row, found)
+        yield loaded_row(row, found)
 
 
 def by_keys(
@@ -84,14 +90,14 @@ def by_keys(
     return connection.execute(statement, (_encode(wanted).decode(),)).fetchall()
 
 
-def told_row(row: type[AnyRow], found: Sequence[Any]) -> AnyRow:
+def loaded_row(row: type[AnyRow], found: Sequence[Any]) -> AnyRow:
     """A row from its column values."""
     table = table_of(row)
     json = JSON_COLUMNS.get(table.name, set())
     values = {}
     for column, value in zip(table.columns, found, strict=True):
         if type(value) is str:
-            values[column] = told_json(value) if column in json else told_text(value)
+            values[column] = loaded_json(value) if column in json else loaded_text(value)
         else:
             values[column] = value
     return row(**values)
@@ -282,7 +288,9 @@ class PostgresLedger:
     ) -> list[LedgerRow]:
         """Rows with these values, in the order of the table's key; after a whole key, if given."""
         statement, values = find_statement(row, having=having, after=after, limit=limit, mark="%s")
-        return [told_row(row, found) for found in self._connection.execute(statement.encode(), _stored_values(values))]
+        return [
+            loaded_row(row, found) for found in self._connection.execute(statement.encode(), _stored_values(values))
+        ]
 
     def rows_by_keys(
         self, row: type[LedgerRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]

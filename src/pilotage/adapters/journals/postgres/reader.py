@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from pilotage.adapters.journals.dump import dump_lines
-from pilotage.adapters.journals.postgres.connection import Connection, Readers, stored_text, told_text
-from pilotage.adapters.journals.postgres.ledger import PACKAGE_COLUMNS, package_of, told_row
+from pilotage.adapters.journals.postgres.connection import Connection, Readers, loaded_text, stored_text
+from pilotage.adapters.journals.postgres.ledger import PACKAGE_COLUMNS, loaded_row, package_of
 from pilotage.adapters.journals.postgres.schema import (
     SCHEMA_VERSION,
     SEALED_TABLES,
@@ -241,7 +241,7 @@ class PostgresReading:
         found = self._readers.read(
             lambda reader: _fetch(reader, asked.select(columns, also=further, order=_page("j.job", limit)))
         )
-        return Page(items=[told_row(rows.JobRow, each) for each in found[:limit]], more=len(found) > limit)
+        return Page(items=[loaded_row(rows.JobRow, each) for each in found[:limit]], more=len(found) > limit)
 
     def find_packages(
         self, query: Query, *, after: tuple[str, PackageId] | None, limit: int, job: rows.JobRow | None = None
@@ -263,7 +263,7 @@ class PostgresReading:
 
         found = self._readers.read_snapshot(read)
         items = [
-            FoundPackage(job=told_text(name), owner=told_text(owner), row=package_of(rest))
+            FoundPackage(job=loaded_text(name), owner=loaded_text(owner), row=package_of(rest))
             for name, owner, *rest in found[:limit]
         ]
         return Page(items=items, more=len(found) > limit)
@@ -308,7 +308,7 @@ class PostgresReading:
 
         found = self._readers.read_snapshot(read)
         items = [
-            FoundEvent(job=name, source=source, stream=stream, row=told_row(rows.EventRow, rest))
+            FoundEvent(job=name, source=source, stream=stream, row=loaded_row(rows.EventRow, rest))
             for name, source, stream, *rest in found[:limit]
         ]
         return Page(items=items, more=len(found) > limit)
@@ -364,14 +364,14 @@ class PostgresReading:
         columns = ", ".join(table_of(rows.StreamRow).columns)
         statement = f"SELECT {columns} FROM streams WHERE source = %s AND stream = %s"
         found = self._ask(statement, (stored_text(source), stored_text(stream)))
-        return told_row(rows.StreamRow, found[0]) if found else None
+        return loaded_row(rows.StreamRow, found[0]) if found else None
 
     def streams(self, source: str) -> Iterator[rows.StreamRow]:
         """All streams of a source, by name."""
         columns = ", ".join(table_of(rows.StreamRow).columns)
         statement = f"SELECT {columns} FROM streams WHERE source = %s ORDER BY stream"
         for found in self._stream(statement, (stored_text(source),)):
-            yield told_row(rows.StreamRow, found)
+            yield loaded_row(rows.StreamRow, found)
 
     def _stream(self, statement: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         """Rows of a server-side cursor, some thousand at a time."""
@@ -449,7 +449,7 @@ class PostgresReading:
         table = table_of(row)
         columns = ", ".join(f"t.{column}" for column in table.columns)
         statement = f"{within}SELECT {columns} FROM {table.name} AS t {rest}"
-        return [told_row(row, found) for found in self._ask(statement, values)]
+        return [loaded_row(row, found) for found in self._ask(statement, values)]
 
 
 def _fetch(reader: Connection, statement: tuple[bytes, Sequence[Any]]) -> list[tuple[Any, ...]]:

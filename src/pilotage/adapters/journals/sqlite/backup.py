@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from pilotage.adapters.journals.sqlite.connections import make_private, told
+from pilotage.adapters.journals.sqlite.connections import journal_error, make_private
 from pilotage.adapters.journals.sqlite.locations import BOOK, FOLDER, sealed_path
 from pilotage.ports import JournalError
 
@@ -77,7 +77,7 @@ def copy_database(source: Path, target: Path) -> None:
             book.backup(copy)
             (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error as fault:
-        raise told(fault, source) from fault
+        raise journal_error(fault, source) from fault
     if found != "ok":
         raise JournalError(
             f"the book is damaged: {found}",

@@ -128,7 +128,7 @@ class ReaderPool:
             connection.execute("BEGIN")
             yield connection
         except sqlite3.Error as fault:
-            raise told(fault, self._path) from fault
+            raise journal_error(fault, self._path) from fault
         finally:
             self._give_back(connection)
 
@@ -141,7 +141,7 @@ class ReaderPool:
         try:
             return connect_reader(self._path)
         except sqlite3.Error as fault:
-            raise told(fault, self._path) from fault
+            raise journal_error(fault, self._path) from fault
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
@@ -168,7 +168,7 @@ _PASSING = frozenset({
 """Transient errors; all others stay however often one tries."""
 
 
-def told(fault: sqlite3.Error, path: Path) -> JournalError:
+def journal_error(fault: sqlite3.Error, path: Path) -> JournalError:
     """Turn an error of SQLite into an error of the journal."""
     code = getattr(fault, "sqlite_errorcode", 0) & 0xFF  # the primary code, without the extension
     if code == sqlite3.SQLITE_FULL:

@@ -20,7 +20,7 @@ from pilotage.adapters.journals.dump import load_lines
 from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
 from pilotage.adapters.journals.sqlite import schema
-from pilotage.adapters.journals.sqlite.connections import LogCutter, connect_reader, connect_writer, told
+from pilotage.adapters.journals.sqlite.connections import LogCutter, connect_reader, connect_writer, journal_error
 from pilotage.adapters.journals.sqlite.ledger import RowCache, SqliteLedger
 from pilotage.adapters.journals.sqlite.locations import BOOK
 from pilotage.adapters.journals.sqlite.reader import SCANNED_MAX, SqliteReader
@@ -81,7 +81,7 @@ class SqliteJournal(SqliteReader):
         try:
             return connect_writer(self.folder / BOOK, rollback_journal=bool(network), durable=durable)
         except sqlite3.Error as fault:
-            raise told(fault, self.folder / BOOK) from fault
+            raise journal_error(fault, self.folder / BOOK) from fault
         except OSError as fault:
             raise JournalError(f"cannot make the book: {fault.strerror}", subject=str(self.folder / BOOK)) from fault
 
@@ -127,7 +127,7 @@ class SqliteJournal(SqliteReader):
                 connection.execute("COMMIT")
             except sqlite3.Error as fault:
                 self._undo()
-                raise told(fault, self.folder / BOOK) from fault
+                raise journal_error(fault, self.folder / BOOK) from fault
             except BaseException:  # whatever ends the block, roll back and raise it again
                 self._undo()
                 raise

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from pilotage.adapters.journals.queries import find_statement, remove_statement
 from pilotage.book.rows import rows
-from pilotage.book.rows.fast_rows import Begun, begun_rows, ended_rows
+from pilotage.book.rows.fast_rows import BegunLife, begun_rows, ended_rows
 from pilotage.book.rows.ledger import PLAIN_COLUMNS, USUAL, Changes, EventLookup, PackageKey
 from pilotage.book.rows.rows import (
     JobRow,
@@ -64,7 +64,7 @@ class RowCache:
     def __init__(self, *, rows_max: int = ROWS_MAX) -> None:
         self._rows_max = rows_max
         self._rows: dict[PackageKey, PackageRow] = {}
-        self.begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
+        self.begun: dict[PackageKey, BegunLife] = {}  # short lives that have not ended
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
         self._kept: dict[type[Row], dict[Any, Row]] = {kind: {} for kind in KEPT}
         self.position: int | None = None  # of the last event, if known
@@ -143,7 +143,7 @@ class RowCache:
         self._let_go(rows)
 
     def written_short(
-        self, begun: Mapping[PackageKey, Begun], lived: Iterable[PackageKey], ended: Iterable[PackageKey]
+        self, begun: Mapping[PackageKey, BegunLife], lived: Iterable[PackageKey], ended: Iterable[PackageKey]
     ) -> None:
         """The same for short lives: those with a new row, begun or lived at once, and those that ended."""
         last, where, end = self._last, (0, 0), None
@@ -159,7 +159,7 @@ class RowCache:
         self.begun |= begun
         self._let_go(self.begun)
 
-    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, Begun]) -> None:
+    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, BegunLife]) -> None:
         if len(rows) > self._rows_max:
             for key in list(rows)[: len(rows) - self._rows_max]:
                 del rows[key]
@@ -231,7 +231,7 @@ class SqliteLedger:
         """Every stage of a job."""
         return list(self._select(rows.StageRow, ("job_id",), [(job_id,)]))
 
-    def begun_packages(self) -> Mapping[PackageKey, Begun]:
+    def begun_packages(self) -> Mapping[PackageKey, BegunLife]:
         """Cached packages whose short life has begun and not ended."""
         return self._cache.begun
 

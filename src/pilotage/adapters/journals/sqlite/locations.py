@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pilotage.adapters.journals.sqlite import schema
-from pilotage.adapters.journals.sqlite.connections import ReaderPool, make_private, sealed_reader, told
+from pilotage.adapters.journals.sqlite.connections import ReaderPool, journal_error, make_private, sealed_reader
 from pilotage.book.rows.rows import JobRow, Row
 from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.ports import JournalError, JournalUnavailable, SealedLost
@@ -306,7 +306,7 @@ class SqliteLocations:
             with opened(path) as book:
                 yield book
         except sqlite3.Error as fault:
-            raise told(fault, path) from fault
+            raise journal_error(fault, path) from fault
 
     def _look(self, look: Callable[[], Answer], *, what: str) -> Answer:
         """Look again if a job was unsealed between the reads of its row and of its file."""

@@ -53,7 +53,7 @@ JOB_INDEXES = {
 jobs_sql = Compiler(SQLITE, Target.JOBS)
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedValue(msgspec.Struct, frozen=True):
     """One value of one condition that an index serves; a range is one, under its first value."""
 
     condition: Condition
@@ -72,11 +72,11 @@ class Served(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.condition, operator=Operator.EQUAL, values=(self.value,))
 
 
-def served(clause: Clause) -> list[Served]:
+def served(clause: Clause) -> list[ServedValue]:
     """The values of a clause, each once."""
     return list(
         dict.fromkeys(
-            Served(condition, value)
+            ServedValue(condition, value)
             for condition in clause
             for value in (condition.values[:1] if condition.operator.orders else condition.values)
         )
@@ -268,7 +268,7 @@ def _size(store: IndexedBook, clause: Clause, *, job_id: int | None, rows: int) 
     return total
 
 
-def _rows(store: IndexedBook, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
+def _rows(store: IndexedBook, query: Query, one: ServedValue, *, after: PackageKey) -> Iterator[Candidate]:
     """The candidates of one value of the serving clause."""
     if one.attribute in OF_JOBS:
         return _by_jobs(store, query, jobs_sql.condition(one.alone), by=_by(one.attribute), after=after)
@@ -288,7 +288,7 @@ def _by_jobs(store: IndexedBook, query: Query, where: Sql, *, by: str = "", afte
         yield from packages_of_job(store, query, job_id, job=job, after=after)
 
 
-def _by_span(store: IndexedBook, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
+def _by_span(store: IndexedBook, query: Query, one: ServedValue, *, after: PackageKey) -> Iterator[Candidate]:
     """The candidates from an index range, sorted by job and place."""
     source = _source(store, one)
     found = store.book.execute(
@@ -308,7 +308,7 @@ def _by_span(store: IndexedBook, query: Query, one: Served, *, after: PackageKey
 
 
 def _by_index(
-    store: IndexedBook, query: Query, one: Served, *, after: PackageKey, job_id: int | None = None
+    store: IndexedBook, query: Query, one: ServedValue, *, after: PackageKey, job_id: int | None = None
 ) -> Iterator[Candidate]:
     source = _source(store, one, job_id=job_id)
     fits = _sql.filter(query)
@@ -323,7 +323,7 @@ def _by_index(
     )
 
 
-def _source(store: IndexedBook, one: Served, *, job_id: int | None = None) -> Sql:
+def _source(store: IndexedBook, one: ServedValue, *, job_id: int | None = None) -> Sql:
     """The tables, the index and the condition that give candidates."""
     joined = f"CROSS JOIN jobs AS j ON j.job_id = p.job_id AND j.place = '{store.place}'"
     row = "p"

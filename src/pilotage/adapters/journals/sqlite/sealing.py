@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from pilotage.adapters.journals.sqlite import locations
-from pilotage.adapters.journals.sqlite.connections import told
+from pilotage.adapters.journals.sqlite.connections import journal_error
 from pilotage.adapters.journals.sqlite.locations import (
     BOOK,
     FOLDER,
@@ -257,7 +257,7 @@ def _nobody(point: str) -> None:
 
 def _unwritten(fault: OSError | sqlite3.Error, path: Path) -> JournalError:
     if isinstance(fault, sqlite3.Error):
-        return told(fault, path)
+        return journal_error(fault, path)
     kind = JournalFull if fault.errno in (errno.ENOSPC, errno.EDQUOT) else JournalUnavailable
     return kind(f"the file of a sealed job cannot be written: {fault.strerror}", subject=str(path))
 
