@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pilotage.adapters.settings.settings_files import mark_of
+from pilotage.adapters.settings.settings_files import stamp_of
 from pilotage.agent.link.connect import announced
 from pilotage.app.sites.entries import known_sites
 from pilotage.model.errors import DocumentError, PilotageError
@@ -224,12 +224,12 @@ class SitesReader:
         After any other error, the next call reads the file again.
         """
         file = self._find()
-        mark = mark_of(file)
+        stamp = stamp_of(file)
         first = self._seen == ()
-        if mark == self._seen:
+        if stamp == self._seen:
             self._missed = False
             return None
-        if not first and (mark is None or str(file) != self.file) and not self._missed:
+        if not first and (stamp is None or str(file) != self.file) and not self._missed:
             self._missed = True  # editors replace a file, and for a moment there is none
             return None
         self._missed = False
@@ -237,9 +237,9 @@ class SitesReader:
         try:
             configured = self._arrange(known_sites(file).entries)
         except DocumentError:
-            self._seen = mark
+            self._seen = stamp
             raise
-        self._seen = mark
+        self._seen = stamp
         return configured
 
 
