@@ -13,9 +13,9 @@ import pilotage
 MUTABLE = {
     "adapters": "PackageRecord",
     "book": (
-        "AttemptFacts _BatchOfEvents _BatchOfText _Brief Changes Counted EventRow FailureRow JobRow _Known "
+        "AttemptFacts _BatchOfEvents _BatchOfText _Brief Changes EventRow FailureRow JobRow _Known "
         "MailRow NodeRow NoticeRow PackageFacts PackageRow ParkedRow PilotRow Row SiteRow Sketch StageRow "
-        "StatisticRow StreamRow SubscriptionRow TagRow WatchedRow"
+        "StateHistogram StatisticRow StreamRow SubscriptionRow TagRow WatchedRow"
     ),
     "engine": "ActivePackage AttemptState",
     "language": "DagNode Draft Notes Scope Workshop",
@@ -26,11 +26,11 @@ MUTABLE = {
 """What is changed where it lies: rows of the book, state of the engine, drafts. By room, names with spaces between."""
 
 BY_POSITION = {
-    "adapters": "Migration PackageRecord Question Schemas Served Sql _Start _Url",
+    "adapters": "Migration PackageRecord Question Schemas ServedValue Sql _Start _Url",
     "app": "_Answer Converted _Fault _Mark _Pilot",
     "book": (
-        "Ago _Attempt _BatchOfEvents _BatchOfText Begun _Brief _Candidate Checked Ended _Facts _Known _Life Move "
-        "_Outcome PackageRow ParkedEvent _Payload Place Query RawValue Sketch TagRow _Token"
+        "Ago _Attempt _BatchOfEvents _BatchOfText BegunLife _Brief _Candidate Checked EndedLife _Facts _Known _Life Move "
+        "_Outcome PackageRow ParkedEvent _Payload Query QueryPlace RawValue Sketch TagRow _Token"
     ),
     "client": "Failure _MergedCursor _Offset _Told",
     "engine": "ActivePackage AttemptState Folds Hold Refusal Room _Said Tally",
