@@ -231,20 +231,20 @@ def test_with_tls_agent_relay_and_pilots_believe_the_service_alone(tmp_path: Pat
         assert site.service.url.startswith("https:")
         assert stat.S_IMODE((tmp_path / "site" / "tokens" / SITE).stat().st_mode) == 0o600
         told = [line for line in site.agent.log().splitlines() if "pilots connect to" in line]
-        assert ("ask https:" in told[0]) == (not way)
+        assert ("connect to https:" in told[0]) == (not way)
         assert site.agent.stop() == 0
 
 
 def test_one_agent_works_in_a_folder(tmp_path: Path) -> None:
     with far(tmp_path, hidden=False) as site:
         site.agent.start()
-        wait_until(lambda: "works" in site.agent.log())
+        wait_until(lambda: " runs; pilots connect" in site.agent.log())
         second = subprocess.run(site.agent.words, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
         assert second.returncode == 3
         assert "runs already" in second.stderr
         site.agent.kill()
         site.agent.start()  # the dead one's lock is no obstacle
-        wait_until(lambda: site.agent.log().count("works") == 2)
+        wait_until(lambda: site.agent.log().count(" runs; pilots connect") == 2)
 
 
 def test_a_batch_system_that_is_full_down_or_refuses_is_told_and_waited_for(tmp_path: Path) -> None:
@@ -411,14 +411,14 @@ def test_a_service_that_is_reached_only_over_its_own_ssh_starts_the_agent_and_se
             site.wait_for_all()
             assert site.doubled() == []
             (log,) = folder.glob("*/site-agent.log")
-            assert log.read_text().count("works") == 1, log.read_text()
+            assert log.read_text().count(" runs; pilots connect") == 1, log.read_text()
             assert "pilots connect to spool:" in log.read_text()
             service.stop()
             service.rewrite(msgspec.structs.replace(entry, setup=(*entry.setup, "export SETUP=second")))
             service.start()  # an agent that was started as the entry said before is started anew
             # One that waits for the lock since before may have it for a moment: it is told to leave, too.
             wait_until(lambda: b"SETUP=second" in _environment_of_the_agent(folder), SECONDS_MAX)
-            wait_until(lambda: log.read_text().count("works") >= 2, SECONDS_MAX)
+            wait_until(lambda: log.read_text().count(" runs; pilots connect") >= 2, SECONDS_MAX)
             assert "it is restarted, because the entry of its site has changed" in log.read_text()
         finally:
             for lock in folder.glob(f"*/{LOCK_FILE}"):
