@@ -22,10 +22,12 @@ _FACTORS = 25
 _RATIOS = 24
 _LEARNED_MAX = 2000  # starts that are looked at one by one
 _GROUPS_MAX = 64  # of queued pilots that were submitted at nearly the same time
-_TIMES_MAX = 4000
+_TIMES_MAX = 1000
+_DENSITY_POINTS = 512
 _WEIGHT_MIN = 1e-6
 _BANDWIDTH_MIN = 0.02
 _LATENCY_MIN_SECONDS = 1e-3
+_LOG_UNSEEN = -27.6  # of a density that is as good as 0
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,23 @@ class Today:
         found: Floats = ratio * (1.0 - self.fault_ratios).reshape(-1, *[1] * elapsed.ndim)
         return found
 
+    def mean_started_later(self, elapsed_seconds: Floats, later_seconds: Floats) -> Floats:
+        """The probability, over all days, that pilots that have waited for some time have started some time later.
+
+        Rows are pilots, columns are times. The fault ratio of a day only scales it, so days are taken together by their factor.
+        """
+        factors, place = np.unique(self.factors, return_inverse=True)
+        count = len(self.quantiles_seconds)
+        found = np.zeros(later_seconds.shape)
+        for number, factor in enumerate(factors):
+            waited = np.searchsorted(self.quantiles_seconds, elapsed_seconds / factor, side="right") / count
+            later = np.searchsorted(self.quantiles_seconds, later_seconds / factor, side="right") / count
+            weights, starts = self.weights[place == number], 1.0 - self.fault_ratios[place == number]
+            left = np.maximum(1.0 - np.outer(waited, starts), 1e-12)
+            scale = (weights * starts / left).sum(axis=1)
+            found += scale[:, None] * np.maximum(later - waited[:, None], 0.0)
+        return found
+
     def start_latencies(self, days: ArrayLike, uniforms: Floats, elapsed_seconds: Floats) -> Floats:
         """Latencies that uniform numbers stand for, of pilots that have waited for some time already; infinite for a fault.
 
@@ -134,7 +153,7 @@ def learn_today(latency: LatencyDistribution, observed: ObservedPilots, *, drift
     if len(waits):
         some = waits[np.linspace(0, len(waits) - 1, min(len(waits), _LEARNED_MAX)).astype(np.int64)]
         factors, place = np.unique(prior.factors, return_inverse=True)
-        density = np.array([_log_density(prior.quantiles_seconds, some / factor).sum() for factor in factors])
+        density = _log_density(prior.quantiles_seconds, np.divide.outer(some, factors)).sum(axis=0)
         logs += density[place] * (len(waits) / len(some))
     waiting = observed.now_seconds - observed.queued_submitted_seconds
     elapsed, counts = np.unique(waiting[waiting > 0.0], return_counts=True)
@@ -156,8 +175,10 @@ class ConditionedPilots:
     def mean(self, at_seconds: ArrayLike) -> Floats:
         """The expected number at some times; before now, what was seen."""
         at = np.atleast_1d(np.asarray(at_seconds, dtype=np.float64))
-        later: Floats = np.einsum("d,dqt,q->t", self.today.weights, *self._chances(at))
-        return self._known(at) + later
+        submitted, counts = _grouped(self.observed.queued_submitted_seconds)
+        now = self.observed.now_seconds
+        later = self.today.mean_started_later(now - submitted, np.subtract.outer(np.maximum(at, now), submitted).T)
+        return self._known(at) + counts @ np.minimum(later, 1.0)
 
     def sd(self, at_seconds: ArrayLike) -> Floats:
         """The standard deviation at some times: of pilots on one day, and between the possible days."""
@@ -233,8 +254,11 @@ def _log_density(latencies: Floats, at: Floats) -> Floats:
     quartiles = np.percentile(known, [25.0, 75.0])
     spread = min(float(known.std()), float(quartiles[1] - quartiles[0]) / 1.34)
     bandwidth = max(0.9 * spread * len(known) ** -0.2, _BANDWIDTH_MIN)
-    kernels = np.exp(-0.5 * (np.subtract.outer(asked, known) / bandwidth) ** 2).mean(axis=1) / bandwidth
-    found: Floats = np.log(np.maximum(kernels, 1e-12))
+    # Tabulated: there are more places to ask for than it takes to draw the curve.
+    at = np.linspace(known.min() - 5.0 * bandwidth, known.max() + 5.0 * bandwidth, _DENSITY_POINTS)
+    kernels = np.exp(-0.5 * (np.subtract.outer(at, known) / bandwidth) ** 2).mean(axis=1) / bandwidth
+    logs = np.log(np.maximum(kernels, 1e-12))
+    found: Floats = np.interp(asked, at, logs, left=_LOG_UNSEEN, right=_LOG_UNSEEN)
     return found
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pilotage.app.forecasts.source import Source
+from pilotage.app.forecasts.tables import read_latencies, read_observed
 from tests.kit.command_line import in_an_empty_folder, refused, run
 
 FIXED = "latency_seconds,submission_seconds\n150,10\n150,10\n"
@@ -346,3 +348,19 @@ def test_pilots_that_are_still_queued_count(tmp_path: Path) -> None:
     assert [each["mean"] for each in found["points"]] == pytest.approx([2.0, 5.0])
     (tmp_path / "both.csv").write_text("latency_seconds,censored_at_seconds\n100,50\n")
     assert "both.csv:2: has both" in refused("forecast", "pilots", "--latencies", "both.csv", "-n", "8", "--at", "1")
+
+
+def test_the_score_counts_the_pilots_that_were_submitted_before_the_end(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("t,n_available\n150,1\n200,17\n")
+    words = ("score", "--latencies", "fixed.csv", "--measured", "n.csv", "-n", "100", "--sequential", "--work", "300")
+    found = told(*words)
+    assert (found["n"], found["submitted"]) == (100, 22)
+    assert found["error"] == pytest.approx(11 / 2 / 22)
+
+
+def test_sequential_pilots_go_on_being_submitted_from_now_on(tmp_path: Path) -> None:
+    source = Source(read_latencies("fixed.csv"), sequential=True)
+    (tmp_path / "o.csv").write_text("submitted_seconds,started_seconds\n0,140\n")
+    seen = source.observed(read_observed("o.csv", now_seconds=150.0), pilots=4)
+    assert seen.submitted_seconds.tolist() == [0.0, 150.0, 160.0, 170.0]
+    assert Source(read_latencies("fixed.csv"), sequential=False).observed(seen, pilots=5).submitted_seconds[-1] == 150.0

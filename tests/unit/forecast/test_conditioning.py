@@ -8,6 +8,7 @@ from pilotage.forecast.conditioning import (
     USUAL_DRIFT,
     ConditionedPilots,
     ObservedPilots,
+    Today,
     learn_today,
     possible_days,
 )
@@ -64,6 +65,25 @@ def test_many_missing_starts_are_taken_for_faults() -> None:
     latency = empirical_latency([100.0, 110.0, 120.0, 130.0, 140.0] * 10)
     found = conditioned(seen([120.0, 125.0], queued=8), latency)
     assert found.mean([1e6])[0] < 5.0
+
+
+def test_days_that_differ_add_to_the_spread() -> None:
+    days = Today(np.array([100.0]), np.ones(2), np.array([0.0, 1.0]), np.full(2, 0.5))
+    observed = ObservedPilots(0.0, np.zeros(10), np.full(10, QUEUED))
+    found = ConditionedPilots(observed, days)
+    assert (found.mean([200.0])[0], found.sd([200.0])[0]) == pytest.approx((5.0, 5.0))
+    assert found.probability_at_least(10, [200.0])[0] == pytest.approx(0.5)
+
+
+def test_a_pilot_that_has_waited_starts_no_sooner_than_now() -> None:
+    days = Today(np.array([100.0, 200.0]), np.array([1.0, 2.0]), np.array([0.0, 0.5]), np.full(2, 0.5))
+    chance = np.linspace(0.01, 0.99, 50)[:, None]
+    like_before = days.start_latencies(np.zeros(50, dtype=np.int64), chance, np.array([150.0]))
+    assert np.unique(like_before).tolist() == [200.0]
+    slow = days.start_latencies(np.ones(50, dtype=np.int64), chance, np.array([250.0]))
+    # A quarter had started by then; a third of the others start at 400, the rest are faults.
+    assert np.unique(slow).tolist() == [400.0, np.inf]
+    assert np.isfinite(slow).mean() == pytest.approx(1 / 3, abs=0.02)
 
 
 def test_possible_days_are_on_average_as_the_history() -> None:

@@ -59,6 +59,15 @@ def test_a_ratio_that_rises_and_stays_is_followed_within_half_an_hour() -> None:
     assert np.mean(naive) > 1.3 * np.mean(oracle)
 
 
+def test_an_outage_that_still_lasts_is_not_taken_for_a_change_at_once() -> None:
+    times = np.arange(0.0, NOW, 15.0)
+    struck = times >= NOW - 300.0
+    faults = struck & (np.arange(len(times)) % 2 == 0)
+    assert estimate(times, faults) < 0.15
+    struck = times >= NOW - 1800.0
+    assert estimate(times, struck & (np.arange(len(times)) % 2 == 0)) > 0.4
+
+
 def test_a_steady_ratio_is_its_share_of_faults() -> None:
     times = np.arange(0.0, NOW, 30.0)
     faults = np.arange(len(times)) % 10 == 0

@@ -90,6 +90,12 @@ def test_the_fitted_work_has_the_least_sum_of_squares() -> None:
     assert found.mean_error_seconds == pytest.approx(float(np.abs(modelled - measured).mean()))
 
 
+def test_the_run_with_fewest_pilots_counts_most() -> None:
+    latency = empirical_latency([0.0, 0.0])
+    runs = [MeasuredRun(latency.started.scaled(n), m) for n, m in ((1.0, 1000.0), (100.0, 0.1))]
+    assert fit_work(runs).work_seconds == pytest.approx(1000.0, rel=1e-3)
+
+
 def test_one_run_is_explained_exactly() -> None:
     latency = empirical_latency([100.0, 200.0])
     found = fit_work([MeasuredRun(latency.started.scaled(10.0), 500.0)])

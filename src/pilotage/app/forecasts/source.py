@@ -65,7 +65,7 @@ class Source:
     @property
     def fault_ratio(self) -> float:
         """The share of pilots that never start."""
-        return self._at_once.fault_ratio
+        return self._at_once.fault_ratio if self.sequential is None else self.sequential.fault_ratio
 
     @property
     def observations(self) -> int:

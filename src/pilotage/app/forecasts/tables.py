@@ -152,7 +152,7 @@ def read_observed(file: str, *, now_seconds: float) -> ObservedPilots:
             raise row.wrong(
                 "the pilot started before it was submitted", expected=f"from {submitted:g} on", got=f"{started:g}"
             )
-        rows.append((submitted, started if started <= now_seconds else math.inf))
+        rows.append((submitted, started))
     if not rows:
         raise PilotageError("has no pilot", subject=f"{file}:1", expected="a row for each pilot below the header")
     submitted_at, started_at = np.array(rows).T
