@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -96,6 +97,30 @@ def test_an_announcement_that_was_removed_alone_is_written_again_however_often(f
     end = here.watch()
     for _ in range(2):
         file.unlink()
+        assert here.written.acquire(timeout=WAIT_SECONDS)
+    assert here.looked_after.acquire(timeout=WAIT_SECONDS)
+    end()
+    assert here.left.dismissed == []
+
+
+@pytest.mark.parametrize("fault", ["removed again at once", "no space"])
+def test_an_announcement_that_cannot_be_kept_is_tried_again(file: Path, fault: str) -> None:
+    here = Announced(file)
+    troubles = iter([True, True])
+
+    def announce() -> None:
+        here.announce()
+        if next(troubles, False):
+            file.unlink()
+            if fault == "no space":
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    kept = OwnStateFolder(files=[here.book], announce=announce, look_after=here.looked_after.release)
+    end = end_when_displaced(
+        file, dismiss=here.left.dismissed.append, kept=kept, leave=here.left.leave, look_seconds=LOOK_SECONDS
+    )
+    file.unlink()
+    for _ in range(3):
         assert here.written.acquire(timeout=WAIT_SECONDS)
     assert here.looked_after.acquire(timeout=WAIT_SECONDS)
     end()

@@ -146,7 +146,7 @@ def test_a_query_that_names_a_job_may_call_its_packages_by_name(sweep: Expansion
 @pytest.mark.parametrize(
     "text, told",
     [
-        ("job=j and package=fit", "the job has no package called 'fit'\n.*\n.*\n.*pilotage query job=j"),
+        ("job=j and package=fit", "the job has no package named 'fit'\n.*\n.*\n.*pilotage query job=j"),
         ("state=DONE and package='all'", 'within one job\n.*\n.*\n.*write job=ID and package="all"'),
         ('(job=j or job=k) and package="all"', "within one job"),
         ('job in (j, k) and package="all"', "within one job"),

@@ -154,9 +154,10 @@ def end_when_displaced(
                 if not missed:
                     kept.look_after()
                 elif missed >= LOOKS and kept.announce is not None and _is_ours(file, own):
+                    missed = 0  # counted anew, even if it cannot be written now or is removed again at once
                     kept.announce()
                     log.warning("%s was removed, and is written again", file)
-                    ours, missed = _identity(file), 0
+                    ours = _identity(file)
             except (OSError, PilotageError) as fault:  # most often no space: tried again
                 log.warning("missing files of %s cannot be restored: %s", file.parent, fault)
             if missed >= LOOKS:
