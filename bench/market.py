@@ -19,8 +19,8 @@ from pilotage.model.site import Site
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, Outbox, Submit
 from pilotage.simulator.world.assembly import START
+from pilotage.simulator.world.behaviour import AttemptOutcome
 from pilotage.simulator.world.jobs import Definitions, JobSketch, Join, LineSketch, StageSketch, plan_of, registration
-from pilotage.simulator.world.nature import Fate
 from pilotage.simulator.world.randomness import AnyDistribution, Fixed, Keyed
 from pilotage.simulator.world.service_process import Timing
 
@@ -54,18 +54,18 @@ def sketch_of(wanted: Wanted) -> JobSketch:
     )
 
 
-class _Nature:
+class _Behaviour:
     """How long each package runs follows from the seed and its name: the same beside whatever else."""
 
     def __init__(self, seed: int, jobs: Mapping[str, Wanted]) -> None:
         self._seed = seed
         self._jobs = jobs
 
-    def fate(self, ref: AttemptRef, site: str) -> Fate:
+    def outcome(self, ref: AttemptRef, site: str) -> AttemptOutcome:
         wanted = self._jobs[ref.job]
         if wanted.run_times:
-            return Fate(0.0, wanted.run_times[int(ref.package.split(".")[1]) - 1], 0.0, 0)
-        return Fate(0.0, wanted.run_time.draw(Keyed(f"{self._seed}/{ref.job}/{ref.package}")), 0.0, 0)
+            return AttemptOutcome(0.0, wanted.run_times[int(ref.package.split(".")[1]) - 1], 0.0, 0)
+        return AttemptOutcome(0.0, wanted.run_time.draw(Keyed(f"{self._seed}/{ref.job}/{ref.package}")), 0.0, 0)
 
     def speed(self, node: str, site: str) -> float:
         return 1.0
@@ -98,7 +98,7 @@ class Market:
             journal=Log(),
             definitions=Definitions(sketches, seed=seed),
             timing=Timing(collect_seconds=0.05, commit_seconds=0.05),
-            nature=_Nature(seed, self._jobs),
+            behaviour=_Behaviour(seed, self._jobs),
             idle_seconds=300.0,
         )
         self.schedule, self.driver = self._world.schedule, self._world.driver
@@ -112,7 +112,7 @@ class Market:
         waiting, took = dict(self._jobs), dict[str, float]()
         while waiting:
             steps = self.driver.steps
-            self.schedule.go_on()
+            self.schedule.advance()
             if steps == self.driver.steps:
                 raise SystemExit("nothing more will happen, and not every job is over")
             for name in [

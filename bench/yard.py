@@ -23,14 +23,14 @@ from pilotage.model.site import Site
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, Outbox, Submit
 from pilotage.simulator.agents.agent import Fleet
+from pilotage.simulator.world.agent_context import AgentSettings
 from pilotage.simulator.world.assembly import START, SimulatedWorld, SiteSetup
+from pilotage.simulator.world.behaviour import Behaviour, Habits, RandomBehaviour
 from pilotage.simulator.world.clock import Schedule
 from pilotage.simulator.world.jobs import Definitions, big_job, registration
 from pilotage.simulator.world.ledger import MemoryLedger
-from pilotage.simulator.world.nature import Habits, Nature, SeededNature
 from pilotage.simulator.world.randomness import Dice, Distribution, Fixed, Uniform
-from pilotage.simulator.world.service_process import Outside, Timing
-from pilotage.simulator.world.surroundings import AgentSettings
+from pilotage.simulator.world.service_process import ServiceEnvironment, Timing
 
 JOB = "J1"
 GATHERED_MAX = 2_500
@@ -133,11 +133,11 @@ def quiet_world(
     *,
     queue: Distribution,
     seed: int,
-    service: Outside,
+    service: ServiceEnvironment,
     journal: Log,
     definitions: Definitions,
     timing: Timing,
-    nature: Nature,
+    behaviour: Behaviour,
     idle_seconds: float,
 ) -> SimulatedWorld:
     """Sites among which nothing fails, with agents that nobody watches; batch systems are listed every ten minutes."""
@@ -152,7 +152,7 @@ def quiet_world(
         timing=timing,
         latency=Fixed(0.01),
         as_json=False,
-        nature=nature,
+        behaviour=behaviour,
         fleet=Fleet,
         agents=AgentSettings(interval_seconds=300.0, idle_seconds=idle_seconds, hold_seconds=0.0),
         witness=None,
@@ -181,7 +181,7 @@ class Yard:
             journal=journal,
             definitions=self.definitions,
             timing=Timing(collect_seconds=0.2, commit_seconds=0.1),
-            nature=SeededNature(1, Habits(application_seconds=Uniform(low=30.0, high=90.0)), {}),
+            behaviour=RandomBehaviour(1, Habits(application_seconds=Uniform(low=30.0, high=90.0)), {}),
             idle_seconds=1e9,
         )
         self.schedule, self.driver = self._world.schedule, self._world.driver
@@ -195,7 +195,7 @@ class Yard:
         jobs, driver = self.engine.state.jobs.by_id, self.driver
         while JOB not in jobs or jobs[JOB].counts[PackageStatus.DONE] < self.packages:
             steps = driver.steps
-            moments += self.schedule.go_on()
+            moments += self.schedule.advance()
             if steps == driver.steps:
                 raise SystemExit("nothing more will happen, and the job is not done")
         self.journal.close(self.schedule.now)

@@ -91,7 +91,7 @@ def test_a_job_is_named_by_its_id_its_name_or_not_at_all(ended: Place) -> None:
         assert ended.told("status", *([word] if word else []))["job"]["id"] == second
     assert ended.told("status", "fragile/001/003/001")["package"]["job"] == second
     assert ended.told("logs", "1.3.1")["job"] == second
-    assert ended.run("kill", "fragile", code=2).stderr.startswith(f"error: everything of the job {second} is over")
+    assert ended.run("kill", "fragile", code=2).stderr.startswith(f"error: every package of the job {second} is over")
     assert "no such job" in ended.run("status", "fragil", code=2).stderr
 
 

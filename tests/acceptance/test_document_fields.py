@@ -74,7 +74,7 @@ def test_software_is_started_as_the_site_has_it_and_an_unknown_executor_is_the_d
     plan = told(folder, "plan")
     assert plan["notes"] == [
         "no site and no kind of site is named 'grid': packages that ask for it may run anywhere",
-        "local is passed over for far: far is described for annex, and local is of the kind local on "
+        "local is not used for far: far is described for annex, and local is of the kind local on "
         + plan["notes"][1].rpartition(" ")[2],
     ]
     run(folder, "run")

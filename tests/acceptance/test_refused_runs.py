@@ -64,7 +64,7 @@ def test_a_plan_is_refused_over_the_quota_as_the_run_would_be_and_an_unfinished_
     told = [place.run(command, "other.yaml", code=2).stderr for command in ("plan", "run")]
     place.run("serve", "--stop")
     told.append(place.run("plan", "other.yaml", code=2).stderr)
-    assert all("1 packages more would be over the 1 that" in each for each in told)
+    assert all("1 more packages would exceed the limit of 1 for" in each for each in told)
 
 
 def test_a_query_that_finds_nothing_starts_no_service(place: Place) -> None:

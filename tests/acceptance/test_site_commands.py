@@ -136,10 +136,10 @@ def test_after_some_dead_starts_nothing_more_is_submitted_until_the_entry_is_men
     wait_until(lambda: shown()["site"]["status"] == "hibernated", "it is put to sleep")
     told = shown()
     assert (told["site"]["dead_starts"], len(told["pilots"])) == (2, 2)
-    assert "2 pilots in a row ended before they spoke" in told["site"]["message"]
+    assert "2 pilots in a row ended before making contact" in told["site"]["message"]
     assert "/no/such/python" in told["site"]["last_words"]
     (asleep,) = (each for each in place.told("site", "explain", "broken")["reasons"] if each["stage"] == "status")
-    assert "nothing more is submitted there before somebody wakes it" in asleep["message"]
+    assert "nothing more is submitted there until a person wakes it" in asleep["message"]
     assert asleep["until"] - asleep["since"] == 3600
     wait_until(lambda: "/no/such/python" in place.told("status")["progress"].get("trouble", ""), "the job says so")
     assert "hibernates" in place.run("explain", "1.1.1").stdout

@@ -41,8 +41,8 @@ def test_each_site_starts_software_its_own_way_and_one_without_a_way_is_passed_o
     with cluster_run(tmp_path, slurm_cluster, slots=1) as run:
         run.place.document(DOCUMENT)
         planned = run.place.run("plan").stdout
-        assert "lyon is passed over for here: here is described for local, and lyon is of the kind slurm" in planned
-        assert "local is passed over for batch: batch is described for slurm, and local is of the kind local" in planned
+        assert "lyon is not used for here: here is described for local, and lyon is of the kind slurm" in planned
+        assert "local is not used for batch: batch is described for slurm, and local is of the kind local" in planned
         run.place.run("run")
         written = {file.stem: file.read_text().split() for file in run.place.folder.glob("*.txt")}
         for name in ("far", "batch-1", "batch-2"):

@@ -37,16 +37,16 @@ def test_a_pilot_that_runs_and_cannot_reach_the_service_is_told_of_in_its_own_wo
     def trouble() -> str:
         return str(place.told("status")["progress"].get("trouble", ""))
 
-    wait_until(lambda: "cannot be heard" in trouble(), "the pilot is told of")
+    wait_until(lambda: "without contacting the service" in trouble(), "the pilot is told of")
     assert "refused" in trouble()
-    assert "cannot be heard" in place.run("status").stdout
+    assert "without contacting the service" in place.run("status").stdout
     (site,) = place.told("site", "list")["sites"]
     assert "no answer from the service" in site["last_words"]
     listed = place.run("site", "list").stdout
-    assert "lyon: a pilot runs at lyon and cannot be heard" in listed
+    assert "lyon: a pilot runs at lyon without contacting the service" in listed
     assert "pilotage site test lyon" in listed
     shown: Any = place.told("site", "show", "lyon")
     assert [each["state"] for each in shown["noticed"]] == ["running"]
     assert "runs, unheard" in place.run("site", "show", "lyon").stdout
-    assert "cannot be heard" in place.run("site", "explain", "lyon").stdout
-    assert "cannot be heard" in place.run("explain", "1.1.1").stdout
+    assert "without contacting the service" in place.run("site", "explain", "lyon").stdout
+    assert "without contacting the service" in place.run("explain", "1.1.1").stdout

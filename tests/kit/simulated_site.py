@@ -10,12 +10,12 @@ from pilotage.model.exchange.exchange import Assignment, AttemptRef, Exchange, E
 from pilotage.model.resources import Capacity, Demand
 from pilotage.model.site import Site
 from pilotage.simulator.agents.agent import Agent, Fleet
+from pilotage.simulator.world.agent_context import AgentContext, AgentSettings, Store
+from pilotage.simulator.world.behaviour import AttemptOutcome
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
-from pilotage.simulator.world.nature import Fate
+from pilotage.simulator.world.faults import FaultInjector, Faults
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice, Fixed
-from pilotage.simulator.world.surroundings import AgentContext, AgentSettings, Store
 
 LATENCY_SECONDS = 0.1
 BEGINNING = 1_000_000.0
@@ -26,11 +26,11 @@ class PlainNature:
     """Every attempt takes a minute and succeeds, unless the test says otherwise."""
 
     def __init__(self) -> None:
-        self.usual = Fate(0.0, 60.0, 0.0, 0)
-        self.fates: dict[AttemptRef, Fate] = {}
+        self.usual = AttemptOutcome(0.0, 60.0, 0.0, 0)
+        self.fates: dict[AttemptRef, AttemptOutcome] = {}
         self.host_speed = 1.0
 
-    def fate(self, ref: AttemptRef, site: str) -> Fate:
+    def outcome(self, ref: AttemptRef, site: str) -> AttemptOutcome:
         return self.fates.get(ref, self.usual)
 
     def speed(self, node: str, site: str) -> float:
@@ -51,17 +51,17 @@ class SimulatedSite:
     ) -> None:
         self.schedule = Schedule(BEGINNING)
         self.dice = Dice(seed)
-        self.box = FaultBox(faults, self.dice)
+        self.injector = FaultInjector(faults, self.dice)
         self.store = Store(self.schedule)
-        self.nature = PlainNature()
-        self.network = Network(self.schedule, self.box, self.dice, Fixed(LATENCY_SECONDS))
+        self.behaviour = PlainNature()
+        self.network = Network(self.schedule, self.injector, self.dice, Fixed(LATENCY_SECONDS))
         self.site = Site(name="north", capacity=capacity, wall_seconds=wall_seconds)
         self.world = AgentContext(
             schedule=self.schedule,
             network=self.network,
             store=self.store,
-            box=self.box,
-            nature=self.nature,
+            injector=self.injector,
+            behaviour=self.behaviour,
             uplink=self.hear,
             settings=settings,
             witness=self,

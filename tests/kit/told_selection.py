@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from pilotage.engine.selection import Asked, Cause, Change, Draws, Woken
+from pilotage.engine.selection import Cause, Change, Draws, Requirements, Woken
 from pilotage.engine.selection import Selection as ByPlace
 from pilotage.engine.selection.candidates import CANDIDATE, NAMES, CandidateSet
 from pilotage.engine.selection.site_profile import Room
 from pilotage.model.settings.engine import Policy
 
-_ANYTHING = Asked()
+_ANYTHING = Requirements()
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +35,13 @@ class Selection(ByPlace):
 
     def attempt_created(self, site: str, *, at: float, activity: str = "") -> None:
         """An attempt was handed over to a site."""
-        if (place := self.sites.by_name.get(site)) is not None:
-            self.created_at(place, at, activity)
+        if (profile := self.sites.by_name.get(site)) is not None:
+            self.created_at(profile, at, activity)
 
     def attempt_began(self, site: str, *, at: float, queued_seconds: float | None = None) -> None:
         """It takes a slot; how long it was in the queue of the site, where it was in one of its own."""
-        if (place := self.sites.by_name.get(site)) is not None:
-            self.began_at(place, at, queued_seconds)
+        if (profile := self.sites.by_name.get(site)) is not None:
+            self.began_at(profile, at, queued_seconds)
 
     def attempt_ended(
         self,
@@ -57,25 +57,25 @@ class Selection(ByPlace):
         node: str = "",
     ) -> list[Change]:
         """It is over, or nobody waits for it."""
-        if (place := self.sites.by_name.get(site)) is None:
+        if (profile := self.sites.by_name.get(site)) is None:
             return []
-        return self.ended_at(place, cause, at, created_at, began_at, queued_seconds, activity, pilot, node)
+        return self.ended_at(profile, cause, at, created_at, began_at, queued_seconds, activity, pilot, node)
 
     # --- room -----------------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         """The sites, in the order of their picking: the same draws give the same choices only in the same order."""
-        return [place.name for place in self.sites.places if place is not None]
+        return [profile.name for profile in self.sites.profiles if profile is not None]
 
     def use(self, site: str, shape: int = 0) -> None:
         """One more of a shape is reserved or under way."""
-        if (place := self.sites.by_name.get(site)) is not None:
-            self.sites.use(place, shape)
+        if (profile := self.sites.by_name.get(site)) is not None:
+            self.sites.use(profile, shape)
 
     def free(self, site: str, shape: int = 0) -> None:
         """One less."""
-        if (place := self.sites.by_name.get(site)) is not None:
-            self.sites.free(place, shape)
+        if (profile := self.sites.by_name.get(site)) is not None:
+            self.sites.free(profile, shape)
 
     def room_changed(
         self,
@@ -86,21 +86,21 @@ class Selection(ByPlace):
         answers: bool | None = None,
     ) -> None:
         """Its live slots of some shapes, what its pilots let wait besides, or whether it answers: what is given."""
-        if (place := self.sites.by_name.get(site)) is None:
+        if (profile := self.sites.by_name.get(site)) is None:
             return
-        place.slots.update(slots or {})
-        place.backlog = place.backlog if backlog is None else backlog
-        place.answers = place.answers if answers is None else answers
-        self.sites.touch(place)
+        profile.slots.update(slots or {})
+        profile.backlog = profile.backlog if backlog is None else backlog
+        profile.answers = profile.answers if answers is None else answers
+        self.sites.touch(profile)
 
     def room(self, site: str, shape: int = 0) -> Room:
         """How much of a shape may be at a site at once; raises KeyError for one that is not known."""
         return self.sites.by_name[site].room(shape)
 
-    def status(self, site: str, *, asked: Asked = _ANYTHING, shape: int = 0) -> str:
+    def status(self, site: str, *, requirements: Requirements = _ANYTHING, shape: int = 0) -> str:
         """The set a site is in for what is asked; empty where it could not do it or is not known."""
-        place = self.sites.by_name.get(site)
-        return NAMES[self.sites.pool(asked, shape).status[place.index]] if place is not None else ""
+        profile = self.sites.by_name.get(site)
+        return NAMES[self.sites.pool(requirements, shape).status[profile.index]] if profile is not None else ""
 
     # --- picking --------------------------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Selection(ByPlace):
         *,
         now: float,
         pool: CandidateSet | None = None,
-        asked: Asked = _ANYTHING,
+        requirements: Requirements = _ANYTHING,
         shape: int = 0,
         activity: str = "",
         prefer: str = "",
@@ -119,19 +119,19 @@ class Selection(ByPlace):
     ) -> Choice | None:
         """What `choose` answers, with how it came to that."""
         self.sites.end_trials(now)
-        pool = self._fresh(pool, asked, shape)
+        pool = self._fresh(pool, requirements, shape)
         preferred = self.sites.by_name.get(prefer) if prefer else None
         wished = -1 if preferred is None else preferred.index
         found = self.choose(draws, pool, now, self._indices(avoid), self._indices(unfit), wished, activity)
         if found is None:
             return None
-        place, woken, is_preferred = found
-        pool = self._fresh(pool, asked, shape)
+        profile, woken, is_preferred = found
+        pool = self._fresh(pool, requirements, shape)
         return Choice(
-            site=place.name,
+            site=profile.name,
             policy=self.settings.policy,
-            tscore=place.score.tscore,
-            weight=pool.weights[place.index],
+            tscore=profile.score.tscore,
+            weight=pool.weights[profile.index],
             total=pool.weights.total,
             candidates=pool.counts[CANDIDATE],
             preferred=is_preferred,
@@ -143,20 +143,22 @@ class Selection(ByPlace):
         *,
         now: float,
         pool: CandidateSet | None = None,
-        asked: Asked = _ANYTHING,
+        requirements: Requirements = _ANYTHING,
         shape: int = 0,
         avoid: Collection[str] = (),
         unfit: Collection[str] = (),
     ) -> float | None:
         """When to ask again where nothing could be picked, besides when something happens; None: only then."""
         self.sites.end_trials(now)
-        return self.choose_again_at(self._fresh(pool, asked, shape), now, self._indices(avoid), self._indices(unfit))
+        return self.choose_again_at(
+            self._fresh(pool, requirements, shape), now, self._indices(avoid), self._indices(unfit)
+        )
 
-    def _fresh(self, pool: CandidateSet | None, asked: Asked, shape: int) -> CandidateSet:
+    def _fresh(self, pool: CandidateSet | None, requirements: Requirements, shape: int) -> CandidateSet:
         if pool is None:
-            return self.sites.pool(asked, shape)
+            return self.sites.pool(requirements, shape)
         self.sites.refresh(pool)
         return pool
 
     def _indices(self, names: Collection[str]) -> set[int]:
-        return {place.index for name in names if (place := self.sites.by_name.get(name)) is not None}
+        return {profile.index for name in names if (profile := self.sites.by_name.get(name)) is not None}

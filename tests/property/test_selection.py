@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pilotage.engine.selection import Asked, Draws, LearnedState, SelectionSettings, SiteDescription, Underway
+from pilotage.engine.selection import Draws, LearnedState, Requirements, SelectionSettings, SiteDescription, Underway
 from pilotage.engine.selection.black_holes import Cause
 from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED
 from pilotage.engine.selection.sampling import Weights, weight_of, weight_of_grade
@@ -23,10 +23,10 @@ from pilotage.model.site import Site
 from tests.kit.told_selection import Choice, Selection
 
 POLICIES: list[Policy] = ["weighted-random", "best", "thompson", "uniform"]
-CAUSES: list[Cause] = ["success", "platform", "application", "nobody"]
+CAUSES: list[Cause] = ["success", "platform", "application", "neutral"]
 OPERATIONS: list[Operation] = ["submission", "transfer", "file-operation"]
 TROUBLES: list[Trouble | None] = [None, "failed", "connection-refused", "connection-timed-out"]
-ASKS = {0: Asked(), 1: Asked(demand=Demand(memory_bytes=2**30)), 2: Asked(executor="cluster")}
+ASKS = {0: Requirements(), 1: Requirements(demand=Demand(memory_bytes=2**30)), 2: Requirements(executor="cluster")}
 SITES = {
     "a": SiteDescription(site=Site(name="a", mode="bound")),
     "b": SiteDescription(site=Site(name="b", capacity=Capacity(memory_bytes=2**32))),
@@ -114,7 +114,7 @@ class Histories(RuleBasedStateMachine):
             each.pick(
                 Draws(7, self.decisions),
                 now=self.now,
-                asked=ASKS[shape],
+                requirements=ASKS[shape],
                 shape=shape,
                 activity=activity,
                 prefer=prefer,
@@ -128,7 +128,7 @@ class Histories(RuleBasedStateMachine):
         if choice is None:
             return
         assert choice.site not in unfit
-        assert self.both[0].status(choice.site, asked=ASKS[shape], shape=shape) == "candidate"
+        assert self.both[0].status(choice.site, requirements=ASKS[shape], shape=shape) == "candidate"
         attempt = Running(choice.site, shape, activity, self.now)
         self.attempts.append(attempt)
         for each in self.both:
@@ -146,7 +146,7 @@ class Histories(RuleBasedStateMachine):
         for _ in range(count):
             self.decisions += 1
             chosen = [
-                each.pick(Draws(8, self.decisions), now=self.now, asked=ASKS[shape], shape=shape, activity="x")
+                each.pick(Draws(8, self.decisions), now=self.now, requirements=ASKS[shape], shape=shape, activity="x")
                 for each in self.both
             ]
             assert chosen[0] == chosen[1]
@@ -231,8 +231,8 @@ class Histories(RuleBasedStateMachine):
                 "replica": lambda each=each: each.replica_won(
                     50.0, others=[(name, 40.0), (other, 9000.0)], at=self.now
                 ),
-                "probe": lambda each=each: each.probe_told(name, passed=True, at=self.now, score=3.0),
-                "sick": lambda each=each: each.probe_told(name, passed=False, at=self.now),
+                "probe": lambda each=each: each.probe_finished(name, passed=True, at=self.now, score=3.0),
+                "sick": lambda each=each: each.probe_finished(name, passed=False, at=self.now),
                 "dead": lambda each=each: each.died_at_start(name, count=5, message="", at=self.now, what="died"),
                 "hibernate": lambda each=each: each.hibernate(name, at=self.now),
                 "wake": lambda each=each: each.wake(name),
@@ -287,9 +287,9 @@ class Histories(RuleBasedStateMachine):
     def every_site_is_in_one_set_and_weights_are_exact(self) -> None:
         for selection in getattr(self, "both", []):
             sites = selection._sites
-            for shape, asked in ASKS.items():
-                pool = sites.pool(asked, shape)
-                places: list[SiteProfile] = [each for each in sites.places if each is not None]
+            for shape, requirements in ASKS.items():
+                pool = sites.pool(requirements, shape)
+                places: list[SiteProfile] = [each for each in sites.profiles if each is not None]
                 allowed = [each for each in places if pool.allowed(each.index)]
                 sets = {
                     status: {each.name for each in allowed if pool.status[each.index] == status}
@@ -322,7 +322,9 @@ class Histories(RuleBasedStateMachine):
             sites = selection._sites
             places = list(sites.by_name.values())
             for field in ("failures", "ends", "taken", "running", "began"):
-                assert getattr(sites.everyone.tally(), field) == sum(getattr(each.ends.own(), field) for each in places)
+                assert getattr(sites.everyone.tally(), field) == sum(
+                    getattr(each.ends.tally(), field) for each in places
+                )
             waits = [wait for each in places for wait in each.waits.numbers()]
             average = sum(waits) / len(waits) / 1e6 if waits else None
             assert sites.queue_times.average_seconds == average
@@ -340,8 +342,8 @@ class Histories(RuleBasedStateMachine):
         for name in selection.names():
             selection.room_changed(name, answers=True)
         sites = selection._sites
-        for shape, asked in ASKS.items():
-            pool = sites.pool(asked, shape)
+        for shape, requirements in ASKS.items():
+            pool = sites.pool(requirements, shape)
             left = [each for each in sites.by_name.values() if pool.allowed(each.index)]
             could = [each for each in left if each.sleep is None or each.sleep.reason != "by-hand"]
             if not could:
@@ -350,14 +352,14 @@ class Histories(RuleBasedStateMachine):
             # Where pilots do not even start, each try costs a batch job.
             dead = all(each.sleep is not None and each.sleep.reason == "dead-starts" for each in could)
             longest = 3600.0 if dead else 60.0
-            choice = selection.pick(Draws(1, 1), now=later, asked=asked, shape=shape)
+            choice = selection.pick(Draws(1, 1), now=later, requirements=requirements, shape=shape)
             while choice is None:  # the end of a trial elsewhere is a time to ask again, too
                 assert alone
-                again = selection.ask_again_at(now=later, asked=asked, shape=shape)
+                again = selection.ask_again_at(now=later, requirements=requirements, shape=shape)
                 assert again is not None
                 assert later < again <= self.now + longest
                 later = again
-                choice = selection.pick(Draws(1, 1), now=later, asked=asked, shape=shape)
+                choice = selection.pick(Draws(1, 1), now=later, requirements=requirements, shape=shape)
             assert choice.site in {each.name for each in could}
 
 

@@ -27,7 +27,7 @@ from pilotage.engine.inbound import exchanges, operations
 from pilotage.engine.retry import policy
 from pilotage.engine.state import job_queries
 from pilotage.engine.state import job_queries as job_queries_module
-from pilotage.engine.state.jobs import ActivePackage, JobState, LateState
+from pilotage.engine.state.jobs import ActivePackage, JobState, LateStageState
 from pilotage.engine.state.sites import AttemptState, PilotState
 from pilotage.engine.transitions import readiness
 from pilotage.model.events import payloads
@@ -39,7 +39,7 @@ from pilotage.service.core import Core
 from pilotage.service.messages import Outbox
 from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.world.journal import SimulatedJournal
-from pilotage.simulator.world.service_process import Driver
+from pilotage.simulator.world.service_process import ServiceProcess
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -103,7 +103,7 @@ def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
             if found.pilot in state.pilots.by_name:
                 state.pilots.by_name[found.pilot].give_back(ref)
             if found.leased:
-                found.site.place.ends.left(found.began_at)
+                found.site.profile.ends.left(found.began_at)
             found.leased, found.pilot = False, ""
             started = payloads.AttemptStarted(pilot=pilot.name, node=node or None)
             job = state.jobs.by_id[ref.job]
@@ -211,13 +211,13 @@ def what_a_dead_pilot_held_is_not_lost(patch: Patch) -> None:
 @mutant(first_seed=106, by="acknowledged leases")
 def replies_and_effects_leave_before_the_write(patch: Patch) -> None:
     """The torn tail's decision is lost: it was acted upon before it was durable."""
-    syncs = Driver._sync_soon
+    syncs = ServiceProcess._sync_soon
 
-    def sync_soon(self: Driver) -> None:
+    def sync_soon(self: ServiceProcess) -> None:
         syncs(self)
         self._release(len(self._unreleased))
 
-    patch.setattr(Driver, "_sync_soon", sync_soon)
+    patch.setattr(ServiceProcess, "_sync_soon", sync_soon)
 
 
 @mutant(first_seed=106, by="acknowledged")
@@ -404,7 +404,7 @@ def a_late_stage_is_laid_out_too_early(patch: Patch) -> None:
     """Off by one: the last producer is not waited for."""
     counted = readiness._late
 
-    def late(job: JobState, about: Any) -> LateState:
+    def late(job: JobState, about: Any) -> LateStageState:
         state = counted(job, about)
         state.pending = max(0, state.pending - 1)
         return state

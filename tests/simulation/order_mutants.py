@@ -88,11 +88,11 @@ def a_silent_pilot_is_lost_after_four_leases(patch: Patch) -> None:
 def time_jumps_with_the_clock(patch: Patch) -> None:
     """A clock that is set forward ends every lease."""
 
-    def go_on(self: SteadyTime, clock: float) -> None:
+    def advance(self: SteadyTime, clock: float) -> None:
         self.now = max(self.now, clock)
         self.clock = self.stamp = clock
 
-    patch.setattr(SteadyTime, "go_on", go_on)
+    patch.setattr(SteadyTime, "advance", advance)
 
 
 @mutant(first_seed=17, by="leases")

@@ -16,7 +16,7 @@ from tests.simulation.mutants import Patch, graft, mutant
 @mutant(first_seed=131, by="epochs")
 def what_is_read_may_be_voided(patch: Patch) -> None:
     """A restart by hand is accepted while a consumer reads what the package made."""
-    graft(patch, operations._unread, lambda job, number, dotted: None)
+    graft(patch, operations._refuse_if_being_read, lambda job, number, dotted: None)
 
 
 @mutant(first_seed=62, by="aborts")

@@ -18,11 +18,11 @@ from pilotage.model.exchange.reports import SiteSeen
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, Input, Outbox
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.faults import FaultInjector, Faults
 from pilotage.simulator.world.jobs import Definitions
 from pilotage.simulator.world.journal import SimulatedJournal
 from pilotage.simulator.world.randomness import Dice
-from pilotage.simulator.world.service_process import Driver, Stuck, Timing
+from pilotage.simulator.world.service_process import BusyLoop, ServiceProcess, Timing
 
 HELLO = SiteSeen(site="lyon", answers=True)
 TIMING = Timing(collect_seconds=1.0, commit_seconds=1.0, restart_seconds=10.0, full_seconds=5.0)
@@ -35,7 +35,7 @@ def noted(n: int) -> Checked:
     return found
 
 
-class ScriptedBox(FaultBox):
+class ScriptedBox(FaultInjector):
     """Strikes when the test says so: by the kind of fault and how often it was asked about."""
 
     def __init__(self, *, strikes: dict[str, set[int]]) -> None:
@@ -80,11 +80,11 @@ class Watched:
         self.starts = 0
         self.wake = wake
         self.schedule = Schedule()
-        self.box = ScriptedBox(strikes=strikes)
+        self.injector = ScriptedBox(strikes=strikes)
         self.journal = SimulatedJournal(Random(1))
-        self.driver = Driver(
+        self.driver = ServiceProcess(
             schedule=self.schedule,
-            box=self.box,
+            injector=self.injector,
             journal=self.journal,
             definitions=Definitions((), seed=1),
             timing=TIMING,
@@ -212,5 +212,5 @@ def test_a_full_disk_holds_everything_back_until_there_is_room() -> None:
 
 def test_a_core_that_never_sleeps_is_found_out() -> None:
     watched = Watched(wake=True)
-    with pytest.raises(Stuck):
+    with pytest.raises(BusyLoop):
         watched.run(5.0)

@@ -10,8 +10,8 @@ from pilotage.model.settings.engine import EngineSettings, Order
 from pilotage.model.site import Site
 from pilotage.simulator.trials.definition import SiteSketch, World
 from pilotage.simulator.trials.trial import Result, simulate
+from pilotage.simulator.world.behaviour import Habits
 from pilotage.simulator.world.jobs import JobSketch, LineSketch, StageSketch
-from pilotage.simulator.world.nature import Habits
 from pilotage.simulator.world.randomness import Fixed, LogNormal
 
 GRANTED = re.compile(r"\d+ at (?P<at>[0-9.]+): engine \d+, epoch 1: CommitGranted (?P<job>[a-z]+)/")

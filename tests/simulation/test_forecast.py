@@ -234,5 +234,5 @@ def test_a_job_that_fits_nowhere_is_refused() -> None:
     large = tuple(
         msgspec.structs.replace(each, demand=msgspec.structs.replace(each.demand, gpus=4)) for each in of.plan.templates
     )
-    with pytest.raises(PilotageError, match="no run can begin"):
+    with pytest.raises(PilotageError, match="the job cannot be run"):
         run(msgspec.structs.replace(of, plan=msgspec.structs.replace(of.plan, templates=large)))

@@ -130,8 +130,8 @@ def test_it_is_said_which_times_nobody_knows() -> None:
         (("job.yaml", "--world", "job.yaml"), "job.yaml:2:1"),
         (("job.yaml", "--world-from", "paris=log.swf"), "no site is called 'paris'"),
         (("job.yaml", "--world-from", "gone.swf"), "cannot be read"),
-        (("job.yaml", "--world-from", "job.yaml"), "no trace of a known kind"),
-        (("job.yaml", "--compare", "speed=1,2"), "nothing that can be compared"),
+        (("job.yaml", "--world-from", "job.yaml"), "not a trace of a known format"),
+        (("job.yaml", "--compare", "speed=1,2"), "cannot be compared"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], said: str) -> None:

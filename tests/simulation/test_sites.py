@@ -14,8 +14,8 @@ from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site, SiteMode
 from pilotage.simulator.trials.definition import SiteSketch, World
 from pilotage.simulator.trials.trial import Result, simulate
+from pilotage.simulator.world.behaviour import Habits, SiteHabits
 from pilotage.simulator.world.jobs import JobSketch, LineSketch, StageSketch
-from pilotage.simulator.world.nature import Habits, SiteHabits
 from pilotage.simulator.world.randomness import Fixed
 
 WASTED_MAX = 0.03

@@ -1,4 +1,4 @@
-"""Whether the whole state of an engine makes sense, and what of it must survive a restart."""
+"""Checks the whole state of an engine for contradictions, and extracts the part that must survive a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.engine.decisions.provisioning import spare
+from pilotage.engine.decisions.provisioning import pilots_allowed
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.job_queries import closes, ends, is_under_way
 from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass
@@ -24,20 +24,20 @@ from pilotage.model.resources import NAMES, amounts, slots_for
 
 
 class InconsistentState(Exception):
-    """The engine contradicts itself: a bug of its own, told with what it is about."""
+    """The engine contradicts itself: a bug, reported with the objects concerned."""
 
     def __init__(self, what: str, *about: object) -> None:
-        """What does not hold, and of what."""
+        """Name the broken rule and the objects that break it."""
         super().__init__(f"{what}: {about}")
 
 
-# A world looks at everything after each of its steps. So there is one pass over what is being worked on, what is wrong is only
-# put into words where something is, and what follows from a few values alone is looked at once for the same values.
+# The simulator checks the whole state after each step. So there is one pass over the active packages, messages are only
+# built where a check fails, and a check of the same few values runs once.
 
 
 def sanity_check(state: EngineState) -> None:
-    """Look at everything, slowly; raises `InconsistentState`."""
-    seen = _Seen()
+    """Check everything, slowly; raises `InconsistentState`."""
+    seen = _Totals()
     for job in state.jobs.by_id.values():
         _check_job(state, job, seen)
     seen.count_attempts()
@@ -48,27 +48,27 @@ def sanity_check(state: EngineState) -> None:
     owners = seen.owners
     for owner, count in state.jobs.busy_by_owner.items():
         if owners[owner] != count:
-            raise InconsistentState("packages of an owner under way", owner, owners[owner], count)
+            raise InconsistentState("active packages of an owner", owner, owners[owner], count)
     quota = state.settings.owner_running_max
     if quota and any(count > quota for count in owners.values()):
         raise InconsistentState("the quota of an owner", dict(owners))
 
 
-class _Seen:
-    """What the packages of all jobs come to, for what others say of them."""
+class _Totals:
+    """Totals over the packages of all jobs, to compare with the counters of sites and owners."""
 
     __slots__ = ("counted", "live", "owners", "ready", "running", "used")
 
     def __init__(self) -> None:
-        self.owners: dict[str, int] = defaultdict(int)  # packages under way
+        self.owners: dict[str, int] = defaultdict(int)  # active packages
         self.ready: list[QueueClass] = []  # classes with ready packages
-        self.counted: list[AttemptState] = []  # attempts that take room
-        self.used: dict[tuple[str, int], int] = defaultdict(int)  # by the name of a site, and shape
+        self.counted: list[AttemptState] = []  # attempts that occupy room
+        self.used: dict[tuple[str, int], int] = defaultdict(int)  # by site name and shape
         self.live: dict[SiteState, int] = defaultdict(int)
         self.running: dict[SiteState, int] = defaultdict(int)
 
     def count_attempts(self) -> None:
-        """Sum up where the attempts are that take room."""
+        """Sum up the attempts that occupy room, by site and shape."""
         for (site, shape, leased), count in Counter(map(_room, self.counted)).items():
             self.used[site.name, shape] += count
             self.live[site] += count
@@ -76,17 +76,17 @@ class _Seen:
                 self.running[site] += count
 
 
-_room = attrgetter("site", "shape", "leased")  # what an attempt takes
+_room = attrgetter("site", "shape", "leased")  # the room that an attempt occupies
 
 
-def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
+def _check_job(state: EngineState, job: JobState, seen: _Totals) -> None:
     reserved = sum([each.count for each in job.reservations.values()])
     if reserved != job.counts[PackageStatus.RESERVED]:
         raise InconsistentState("reservations of a job", job.id, reserved)
     if reserved and not job.open:
         raise InconsistentState("reserved in a job that is not open", job.id)
     if job.special and job.accepted and job.ending != ends(job):
-        raise InconsistentState("whether everything but what runs last is over", job.id)
+        raise InconsistentState("whether all packages but the final ones are over", job.id)
     late_waits = job.plan.late_waits
     _check_packages(
         _Packages(
@@ -122,7 +122,7 @@ def _check_job(state: EngineState, job: JobState, seen: _Seen) -> None:
         seen.counted += [attempt for attempt in attempts if attempt.counted]
 
 
-def _check_queues(state: EngineState, job: JobState, seen: _Seen) -> None:
+def _check_queues(state: EngineState, job: JobState, seen: _Totals) -> None:
     ready: dict[QueueClass, int] = {}
     queued: dict[QueueClass, set[int]] = {}
     number = job.status.find(PackageStatus.READY)
@@ -143,29 +143,29 @@ def _check_queues(state: EngineState, job: JobState, seen: _Seen) -> None:
     seen.ready += ready
 
 
-def _check_active(state: EngineState, seen: _Seen) -> None:
-    """Each class with ready packages of a job that is open is looked at, or waits for room, and no other class does."""
+def _check_active(state: EngineState, seen: _Totals) -> None:
+    """Each class with ready packages of an open job is either tried or waits for room; no other class is."""
     active, stuck, wanted = state.queues.ready, state.queues.waiting, 0
     for queue in seen.ready:
         if queue.job.open:
             wanted += 1
             if (queue in active) == (queue in stuck):
-                raise InconsistentState("a class is looked at", queue.job.id, queue.index)
+                raise InconsistentState("a class with ready packages is tried", queue.job.id, queue.index)
     if wanted != len(active) + len(stuck):
-        raise InconsistentState("a class is looked at in vain", wanted, len(active), len(stuck))
+        raise InconsistentState("classes without ready packages are tried", wanted, len(active), len(stuck))
 
 
 def _check_work(job: JobState, number: int, work: ActivePackage) -> None:
     status = job.status[number]
     if not work.attempts and work.idle:
-        raise InconsistentState("work with nothing to remember", job.id, number)
+        raise InconsistentState("an active package without content", job.id, number)
     if (status == PackageStatus.RESERVED) != (work.bound is not None):
-        raise InconsistentState("reserved is bound", job.id, number)
+        raise InconsistentState("a reserved package is bound", job.id, number)
     if status >= FINAL:
         if work.attempts or work.candidates:
-            raise InconsistentState("attempts of what is over", job.id, number)
+            raise InconsistentState("attempts of a package that is over", job.id, number)
     elif (status == PackageStatus.LIVE) != (not work.dropped and not work.refused and is_under_way(work)):
-        raise InconsistentState("live is under way", job.id, number, STATUS_NAMES[status])
+        raise InconsistentState("a live package has an attempt under way", job.id, number, STATUS_NAMES[status])
 
 
 def _check_attempts(state: EngineState, attempts: Iterable[AttemptState]) -> None:
@@ -173,17 +173,17 @@ def _check_attempts(state: EngineState, attempts: Iterable[AttemptState]) -> Non
     for attempt in attempts:
         key, counted = attempt.key, attempt.counted
         if counted == attempt.lost:
-            raise InconsistentState("a lost attempt takes nothing", attempt.ref)
+            raise InconsistentState("a lost attempt occupies no room", attempt.ref)
         if (attempt.site.bound.get(key) is attempt) != (counted and key != ""):
-            raise InconsistentState("a batch job of its own", attempt.ref)
+            raise InconsistentState("a bound attempt has its own batch job", attempt.ref)
         if counted:
             pilot = pilots.get(attempt.pilot)
             if pilot is not None and pilot.assigned.get(attempt.ref) is not attempt:
-                raise InconsistentState("an attempt is with its pilot", attempt.ref)
+                raise InconsistentState("a pilot knows its attempt", attempt.ref)
 
 
 class _Packages(NamedTuple):
-    """What is known of all packages of a job, none of which can change."""
+    """The state of all packages of a job, as immutable values."""
 
     job: str
     graph: Graph
@@ -193,9 +193,9 @@ class _Packages(NamedTuple):
     granted: bytes
     waits: bytes
     dropped: tuple[int, ...]
-    accepted: bool  # else nothing is waited for yet
+    accepted: bool  # before that, packages wait for nothing yet
     late_waits: tuple[tuple[int, tuple[int, ...]], ...]  # the late stages that packages of a template wait for
-    kinds: bytes  # by package, its template, where one of them waits for a late stage
+    kinds: bytes  # template of each package, where a template waits for a late stage
     ending: bool
     finals: tuple[int, ...]
     finals_left: int
@@ -204,20 +204,20 @@ class _Packages(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _check_packages(known: _Packages) -> None:
-    """What holds for each package by itself, for all of them at once: a world looks at this thousands of times.
+    """Check what holds for each package on its own, for all at once: the simulator does this thousands of times.
 
-    All that it looks at is its argument: what held of it once holds of it again, and what does not is not remembered.
+    The result depends on the argument alone, so a check that passed is cached; one that raises is not.
     """
     job, status = known.job, known.status
     counts = tuple(status.count(each) for each in range(len(STATUS_NAMES)))
     if counts != known.counts:
-        raise InconsistentState("counts of standings", job, counts, known.counts)
+        raise InconsistentState("packages by status", job, counts, known.counts)
     if known.finals_left != sum(status[number] < PackageStatus.DROPPED for number in known.finals):
-        raise InconsistentState("what runs last and is not over", job, known.finals_left)
+        raise InconsistentState("final packages that are not over", job, known.finals_left)
     if known.finals_made != sum(
         status[number] in (PackageStatus.DONE, PackageStatus.ABORTED) for number in known.finals
     ):
-        raise InconsistentState("what runs last and has run", job, known.finals_made)
+        raise InconsistentState("final packages that have run", job, known.finals_made)
     stands = np.frombuffer(status, np.uint8)
     done = np.frombuffer(known.satisfied, np.uint8)
     is_granted = np.frombuffer(known.granted, np.intc) != 0
@@ -225,16 +225,16 @@ def _check_packages(known: _Packages) -> None:
     is_dropped = np.zeros(len(status), np.bool_)
     is_dropped[list(known.dropped)] = True
     _must_all(done == (is_dropped | is_granted), "satisfied", job)
-    _must_all((stands == PackageStatus.DONE) == is_granted, "done is granted", job)
+    _must_all((stands == PackageStatus.DONE) == is_granted, "a done package is granted", job)
     if known.accepted:
         missing = _missing(known, done)
-        _must_all(waiting == missing, "what a package waits for", job, missing, waiting)
+        _must_all(waiting == missing, "the number of things a package waits for", job, missing, waiting)
     free = (stands == PackageStatus.READY) | (stands == PackageStatus.RESERVED) | (stands == PackageStatus.DELAYED)
-    _must_all(~free | (waiting == 0), "ready with something missing", job)
+    _must_all(~free | (waiting == 0), "a ready package waits for nothing", job)
 
 
 def _missing(known: _Packages, done: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """How many things each package of a job waits for: producers, late stages, and what runs last for all the others."""
+    """How many things each package waits for: producers, late stages and, for a final package, all the others."""
     consumers, producers = _awaited_edges(known.graph)
     missing = np.bincount(consumers[done[producers] == 0], minlength=len(known.status))
     for template, stages in known.late_waits:
@@ -246,7 +246,7 @@ def _missing(known: _Packages, done: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 @functools.lru_cache(maxsize=64)
 def _awaited_edges(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Who waits and for whom, over all edges that must be waited for; a graph never changes."""
+    """Consumers and producers over all edges that must be waited for; a graph never changes."""
     edges = [(consumer, producer) for producer, consumer, kind in graph.edges() if EdgeKind.AWAITED in kind]
     consumers, producers = np.array(edges, np.int32).reshape(-1, 2).T
     return consumers, producers
@@ -258,61 +258,61 @@ def _must_all(holds: NDArray[np.bool_], what: str, job: str, *about: NDArray[Any
         raise InconsistentState(what, job, number, *(int(each[number]) for each in about))
 
 
-def _check_site(state: EngineState, site: SiteState, seen: _Seen) -> None:
-    place, removed = site.place, site.removed
+def _check_site(state: EngineState, site: SiteState, seen: _Totals) -> None:
+    profile, removed = site.profile, site.removed
     if state.queues.at[site].reserved and (removed or site.asleep):
-        raise InconsistentState("something is reserved where nothing goes", site.name)
+        raise InconsistentState("a removed site has reservations", site.name)
     settings = state.settings.selection
-    if not settings.score_floor <= place.score.value <= settings.score_ceiling:
-        raise InconsistentState("the score of a site", site.name, place.score.value)
+    if not settings.score_floor <= profile.score.value <= settings.score_ceiling:
+        raise InconsistentState("the score of a site", site.name, profile.score.value)
     if not removed:
-        _check_place(state, site, seen)
+        _check_profile(state, site, seen)
     for shape, count in site.used.items():
         if count != seen.used[site.name, shape]:
-            raise InconsistentState("what is used of a site", site.name, shape, count)
+            raise InconsistentState("the used room of a site", site.name, shape, count)
     for queue, numbers in state.queues.at[site].reserved.items():
         if not numbers:
             raise InconsistentState("an empty reservation", site.name)
         for number in numbers:
             work = queue.job.work.get(number)
             if work is None or work.bound is not site:
-                raise InconsistentState("a reservation of a package bound here", site.name, number)
+                raise InconsistentState("a reservation matches its package", site.name, number)
     for attempt in site.bound.values():
         if not attempt.counted or attempt.site is not site:
-            raise InconsistentState("a bound attempt of its site", site.name, attempt.ref)
+            raise InconsistentState("a bound attempt belongs to its site", site.name, attempt.ref)
 
 
-def _check_place(state: EngineState, site: SiteState, seen: _Seen) -> None:
-    """What is known of a site where something may go."""
-    place = site.place
+def _check_profile(state: EngineState, site: SiteState, seen: _Totals) -> None:
+    """Check the profile of a site that may get work."""
+    profile = site.profile
     if not state.pending.site_changes and (site.status == "hibernated") != site.asleep:
-        raise InconsistentState("how a site stands is written down", site.name, site.status)
-    if place.answers != site.known:
-        raise InconsistentState("whether a site can be reached", site.name)
-    if place.live != seen.live[site]:
-        raise InconsistentState("attempts that the choice of sites knows", site.name, place.live)
-    if place.ends.running != seen.running[site]:
-        raise InconsistentState("those of them that run", site.name)
+        raise InconsistentState("the recorded status of a site", site.name, site.status)
+    if profile.answers != site.known:
+        raise InconsistentState("whether a site is reachable", site.name)
+    if profile.live != seen.live[site]:
+        raise InconsistentState("live attempts in the profile of a site", site.name, profile.live)
+    if profile.ends.running != seen.running[site]:
+        raise InconsistentState("running attempts in the profile of a site", site.name)
 
 
 def _check_pilots(state: EngineState, site: SiteState) -> None:
-    if site.full and spare(site) > 0:
-        raise InconsistentState("a site that is full of pilots", site.name)
-    if site.expected != sum([not each.spoke for each in site.requests.values()]):
+    if site.full and pilots_allowed(site) > 0:
+        raise InconsistentState("whether a site may have more pilots", site.name)
+    if site.expected != sum([not each.contacted for each in site.requests.values()]):
         raise InconsistentState("pilots expected", site.name)
     _check_slots(state, site)
     for pilot in site.pilots.values():
         if state.pilots.by_name.get(pilot.name) is not pilot:
-            raise InconsistentState("a pilot of its site", pilot.name)
+            raise InconsistentState("a pilot belongs to its site", pilot.name)
         given = zip(*(amounts(attempt.demand) for attempt in pilot.assigned.values()), strict=True)
         taken = list(map(sum, given)) or [0] * len(NAMES)
         left = tuple(map(sub, amounts(pilot.capacity), taken))
         if left != amounts(pilot.free):
-            raise InconsistentState("what is left of a pilot", pilot.name, *left)
+            raise InconsistentState("free resources of a pilot", pilot.name, *left)
 
 
 def _check_slots(state: EngineState, site: SiteState) -> None:
-    """How many of each shape the pilots of a site hold at once, and what waits with them beyond that."""
+    """Check how many of each shape the pilots of a site hold at once, and their backlog."""
     slots = dict.fromkeys(state.shapes.by_number, 0)
     for pilot in site.pilots.values():
         for shape, demand in state.shapes.by_number.items():
@@ -321,21 +321,21 @@ def _check_slots(state: EngineState, site: SiteState) -> None:
     if not site.removed and site.slots != slots:
         raise InconsistentState("slots of the pilots of a site", site.name, dict(site.slots), slots)
     backlog = sum([pilot.backlog for pilot in site.pilots.values()])
-    if site.place.backlog != backlog:
-        raise InconsistentState("what the pilots of a site let wait", site.name, site.place.backlog, backlog)
+    if site.profile.backlog != backlog:
+        raise InconsistentState("the backlog of the pilots of a site", site.name, site.profile.backlog, backlog)
 
 
-def still_acting(state: EngineState) -> dict[AttemptRef, str]:
-    """What nobody waits for and may still act on the outside, with its pilot: nothing begins beside it.
+def abandoned_attempts(state: EngineState) -> dict[AttemptRef, str]:
+    """Attempts that were given up but may still act outside, with their pilots: no attempt may start beside them.
 
-    That something stopped may be known from an exchange alone. So an engine that starts from the book may know of more of them
-    than the one before it, and of no more than the events tell.
+    An exchange alone may show that one has stopped. So an engine that starts from the book may know more of them than the
+    engine before it, but none that the events do not show.
     """
     return {ref: pilot for pilot, acting in state.abandoned.by_pilot.items() for ref in acting}
 
 
 def durable_state(state: EngineState) -> dict[str, Any]:
-    """Everything that follows from events alone, as plain values: two engines that know the same are equal in it."""
+    """The state that follows from events alone, as plain values: equal for two engines that know the same."""
     return {
         "next": state.log.next_number,
         "jobs": {job.id: _durable_job(job) for job in state.jobs.by_id.values() if not closes(job)},
@@ -344,7 +344,7 @@ def durable_state(state: EngineState) -> dict[str, Any]:
         ),
         "sites": sorted((site.name, site.status) for site in state.sites.by_name.values() if not site.removed),
         "requests": sorted(
-            (each.key, each.site.name, each.native_id, each.spoke) for each in state.pilots.requests.values()
+            (each.key, each.site.name, each.native_id, each.contacted) for each in state.pilots.requests.values()
         ),
     }
 
@@ -355,13 +355,13 @@ def _durable_job(job: JobState) -> dict[str, Any]:
         "flags": flags,
         "packages": job.count,
         "late": sorted(job.late),
-        "enders": sorted(job.enders),
+        "ended_by": sorted(job.ended_by),
         "held_why": job.held_why,
         "over": [(n, s, job.granted[n]) for n, s in enumerate(job.status) if s >= FINAL],
         "waits": job.waits.tolist() if job.accepted else [],
         "attempts": job.last_attempt.tolist(),
         "epochs": sorted(job.epochs.items()),
-        "alike": sorted(job.failed_alike.items()),
+        "alike": sorted(job.failed_by_activity.items()),
         "work": [_durable_work(number, job) for number, work in sorted(job.work.items()) if work.durable],
     }
 

@@ -1,4 +1,4 @@
-"""The decisions of the engine: each is an event that is folded at once and handed over with the others of its turn."""
+"""The decisions of the engine: each is an event, folded at once and handed over with the others of its turn."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pilotage.model.events.payloads import Payload
 from pilotage.model.exchange.operations import Effect
 
 ENGINE_STREAM = "engine"
-"""The stream of the decisions: there is one engine, and the journal lets one writer in."""
+"""The stream of the decisions. There is one engine; the journal admits one writer."""
 
 Fold = Callable[..., Any]
-"""Applies an event to the state: called with the state, what the event is about, the event and its payload."""
+"""Applies an event to the state; called with the state, the event's subject, the event and its payload."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Folds(msgspec.Struct, frozen=True):
-    """Which function folds which payload, and what looks at a job afterwards that has final packages or may end itself."""
+    """Maps each payload type to its fold. `after` checks a job that has final packages, or that a package may end."""
 
     package: Mapping[type[Payload], Fold]
     job: Mapping[type[Payload], Fold]
@@ -33,7 +33,7 @@ class Folds(msgspec.Struct, frozen=True):
 
 
 class DecisionLog:
-    """Numbers, encodes and folds decisions. The folds are given, so whoever decides need not know them."""
+    """Numbers, encodes and folds decisions. The folds are injected, so a decision can be written without importing them."""
 
     __slots__ = (
         "_clock",
@@ -50,17 +50,17 @@ class DecisionLog:
     )
 
     def __init__(self, state: object, clock: EngineClock, folds: Folds) -> None:
-        """Begin with no decision; `state` is what the folds change."""
+        """Start with no decision; `state` is the state that the folds change."""
         self._state = state
         self._clock = clock
         self._folds = folds
         self._package_folds = folds.package
         self.next_number = 1  # of the next decision
-        self.book_position = 0  # last one heard of
+        self.book_position = 0  # the last position seen
         self.start_position = 0
         self.unsent: list[Checked] = []  # decisions not handed over yet
         self.effects: list[Effect] = []  # actions not handed over yet
-        # A payload that says nothing of its own is often followed by an equal one: it is encoded once.
+        # Many payloads without content of their own follow one another: each is encoded once.
         self._last_payload: Payload | None = None
         self._last_text = msgspec.Raw()
 
@@ -91,7 +91,7 @@ class DecisionLog:
         site: str | None = None,
         name: str = "",
     ) -> None:
-        """Decide: make the event, fold it, and keep it for the next hand-over. `name` is the id of a job that begins."""
+        """Make the event, fold it, and keep it for the next hand-over. `name` is the id of a new job."""
         if number is not None:
             assert job is not None
             self.write_of(data, job, number, attempt, epoch)
@@ -125,7 +125,7 @@ class DecisionLog:
         epoch: int,
         text: msgspec.Raw | None = None,
     ) -> None:
-        """As `write`, for a package or an attempt: most decisions are. `text` is the encoded payload, if known."""
+        """As `write`, for a package or an attempt, the usual case. `text` is the encoded payload, if known."""
         if text is None:
             if data is not self._last_payload:
                 self._last_payload, self._last_text = data, msgspec.Raw(_encode(data))

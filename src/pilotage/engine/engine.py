@@ -1,8 +1,8 @@
-"""The engine: events are applied, decisions are made; every decision is itself an event and has been applied when it is told.
+"""The engine: applies events and makes decisions; every decision is itself an event, already applied when it is returned.
 
-`apply` folds an event. `decide` runs the table of decisions until nothing is left to decide, and returns their events. The
-parts are functions over the state, in folders: `folds` apply events, `decisions` decide, `inbound` takes in exchanges,
-reports and operations, `transitions` are what folds and decisions share.
+`apply` folds an event. `decide` runs the table of decisions until none is left, and returns their events. The modules are
+functions over the state, in folders: `folds` apply events, `decisions` decide, `inbound` handles exchanges, reports and
+operations, `transitions` hold what folds and decisions share.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pilotage.engine.decisions.site_status import apply_site_changes, end_reques
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.explain import explain
 from pilotage.engine.folds import on_attempts, on_jobs, on_packages, on_sites
-from pilotage.engine.folds.on_jobs import look_at_end
+from pilotage.engine.folds.on_jobs import check_job_end
 from pilotage.engine.folds.on_sites import on_site_described, on_site_stands
 from pilotage.model.answers import Explanation
 from pilotage.model.events import payloads
@@ -47,7 +47,7 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 
-# Which function folds which event, and what is decided in which order: the tables of the engine.
+# The tables of the engine: the fold of each event, and the decisions in their order.
 
 _OTHER: dict[type[Payload], Fold] = {
     payloads.PilotRequested: on_sites.on_pilot_requested,
@@ -91,10 +91,10 @@ _PACKAGE: dict[type[Payload], Fold] = {
     payloads.CommitGranted: on_attempts.on_commit_granted,
 }
 
-FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=look_at_end)
+FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=check_job_end)
 
 DECISIONS: tuple[Callable[[EngineState], None], ...] = (
-    # Each leaves nothing behind for those before it, but where `decide` goes round once more.
+    # No decision leaves work for an earlier one, except where `decide` runs another round.
     run_due_timers,
     lost_pilots.end_lost_pilots,
     end_requests,
@@ -114,7 +114,7 @@ DECISIONS: tuple[Callable[[EngineState], None], ...] = (
 
 
 class Engine:
-    """The state, and the two doors."""
+    """The state of the engine, with `apply` and `decide`."""
 
     __slots__ = ("state",)
 
@@ -126,17 +126,17 @@ class Engine:
         now: float = 0.0,
         observed_queue_seconds: Sequence[float] = (),
     ) -> None:
-        """Begin with sites and no job; queue times of earlier runs say what is too long before there are own ones."""
+        """Start with sites and no job. Queue times of earlier runs set the limit on queueing until there are newer ones."""
         self.state = EngineState(folds=FOLDS, settings=settings, now=now, observed_queue_seconds=observed_queue_seconds)
         for site in sites:
             self.state.add_site(site)
 
     def bring_plan(self, job: str, plan: JobPlan) -> None:
-        """Lay a plan ready for the `JobRegistered` or `StageExpanded` that will be applied."""
+        """Store a plan for the `JobRegistered` or `StageExpanded` event that will use it."""
         self.state.jobs.plans.setdefault(job, deque()).append(plan)
 
     def apply(self, one: Checked) -> None:
-        """Fold an event. What it is about must be known, or it is ignored: the book keeps it all the same."""
+        """Fold an event. One with an unknown subject is ignored here; the book stores it all the same."""
         event, log = one.event, self.state.log
         if event.source == "service" and event.stream == ENGINE_STREAM and event.n >= log.next_number:
             log.next_number = event.n + 1
@@ -149,7 +149,7 @@ class Engine:
         log.fold(event, one.data, job, number)
 
     def apply_to(self, number: int, one: Checked) -> None:
-        """As `apply`, for an event that an agent says of a package of which the number was found."""
+        """As `apply`, for an event of an agent about a package whose number is known."""
         event, data, state = one.event, one.data, self.state
         job = state.jobs.by_id[event.job or ""]
         if (fold := FOLDS.package.get(type(data))) is not None:
@@ -158,7 +158,7 @@ class Engine:
                 FOLDS.after(state, job)
 
     def decide(self, now: float) -> list[Checked]:
-        """Everything that can be decided now, as events that have been applied; their effects wait in `effects`."""
+        """Make all decisions that are due, and return them as applied events; their effects wait in `effects`."""
         state = self.state
         state.clock.now = now
         pending, going = state.pending, True
@@ -171,19 +171,19 @@ class Engine:
         return self.take_decided()
 
     def take_decided(self) -> list[Checked]:
-        """The decisions that were not told yet."""
+        """The decisions since the last call."""
         log = self.state.log
         decided, log.unsent = log.unsent, []
         return decided
 
     def take_effects(self) -> list[Effect]:
-        """The effects that were not told yet."""
+        """The effects since the last call."""
         log = self.state.log
         effects, log.effects = log.effects, []
         return effects
 
     def explain(self, job: str, package: str, facts: PackageFacts | None = None) -> Explanation | None:
-        """Why a package, named by its dotted place, is where it is; None where this engine has no such package."""
+        """Why a package (`stage.line.n`) is in its state; None if this engine does not know the package."""
         known, place = self.state.jobs.by_id.get(job), parse_dotted(package)
         number = (
             known.number((place.stage, place.line, place.number)) if known is not None and place is not None else None
@@ -191,9 +191,9 @@ class Engine:
         return explain(self.state, known, number, facts) if known is not None and number is not None else None
 
     def sanity_check(self) -> None:
-        """Look at the whole state, slowly; raises `InconsistentState` where it contradicts itself."""
+        """Check the whole state, slowly; raises `InconsistentState` if it contradicts itself."""
         sanity_check(self.state)
 
     def durable_state(self) -> dict[str, Any]:
-        """Everything in it that follows from events alone, as plain values."""
+        """The state that follows from events alone, as plain values."""
         return durable_state(self.state)

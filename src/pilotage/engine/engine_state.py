@@ -23,34 +23,33 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 
-# Who is asked before what an attempt made is granted, where jobs that are worked on at once may make the same
-# files.
+# Asked before a result is granted, if several active jobs may write the same files.
 
 
 class Guard(Protocol):
-    """Knows which files jobs may not have. What it says of an attempt is written down, as a grant or a hold."""
+    """Knows which jobs compete for output files. Its answers about attempts are recorded, as grants or holds."""
 
     @property
     def contested(self) -> Collection[str]:
-        """The jobs whose grants it is asked about; for all others nothing is asked, and nothing told."""
+        """The jobs whose grants need its consent; it is not asked about any other."""
         ...
 
     def made(self, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
-        """An attempt of a contested job has staged these files."""
+        """Record the files that an attempt of a contested job has staged."""
         ...
 
     def refusal(self, ref: AttemptRef) -> str:
-        """Why the files of an attempt cannot get their names now; empty where they can, and then they are its own."""
+        """Why the files of an attempt cannot be published now; if empty, they can, and are reserved for it."""
         ...
 
 
 class NoGuard:
-    """Nothing is contested."""
+    """Never refuses anything."""
 
     contested: Collection[str] = ()
 
     def made(self, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
-        """Nobody says this."""
+        """Do nothing: no job is contested."""
 
     def refusal(self, ref: AttemptRef) -> str:
         """Nobody asks."""
@@ -58,7 +57,7 @@ class NoGuard:
 
 
 class EngineState:
-    """What folds change and decisions read."""
+    """The state that folds change and decisions read."""
 
     __slots__ = (
         "abandoned",
@@ -82,7 +81,7 @@ class EngineState:
     def __init__(
         self, *, folds: Folds, settings: EngineSettings, now: float, observed_queue_seconds: Sequence[float]
     ) -> None:
-        """Begin without a job or a site; queue times of earlier runs say what is too long before there are own ones."""
+        """Start without a job or a site. Queue times of earlier runs set the limit on queueing until there are newer ones."""
         self.settings = settings
         self.lease_seconds = settings.lease_seconds
         self.output_guard: Guard = NoGuard()
@@ -111,9 +110,9 @@ class EngineState:
         )
 
     def add_site(self, site: Site) -> SiteState:
-        """Know a site from now on; sites are tried in the order in which they came."""
+        """Add a site; sites are tried in the order in which they were added."""
         self.selection.add(described(site))
-        state = self.sites.by_name[site.name] = SiteState(site, self.selection.place(site.name))
+        state = self.sites.by_name[site.name] = SiteState(site, self.selection.profile(site.name))
         state.recorded_at = self.clock.now
         self.queues.at[state] = SiteQueues()
         self.placement.add_site(state)

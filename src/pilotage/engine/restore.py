@@ -1,9 +1,9 @@
-"""An engine that takes over: from the rows of the book, what is laid out again, and nothing else.
+"""Restores an engine from the rows of the book.
 
-What the rows do not hold begins anew: reservations, queues, delays, and leases, each of which has a full term left.
-Everything that was decided stands; what was decided and not seen to be done is asked for again.
+What the rows do not contain starts afresh: reservations, queues, delays, and leases, each with its full term.
+All decisions stand; a decision whose effect was not confirmed is carried out again.
 
-How long a job was held is in no row either; it is told by the few events about the job itself.
+How long a job was held is in no row either; the few events about the job itself tell it.
 """
 
 from __future__ import annotations
@@ -35,34 +35,33 @@ from pilotage.engine.decisions.provisioning import submit_pilot
 from pilotage.engine.decisions.site_status import REMOVED_REASON, add_unmanaged, drain_unmanaged
 from pilotage.engine.engine import Engine
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.folds.on_attempts import begun, demand_of
-from pilotage.engine.folds.on_jobs import look_at_end
+from pilotage.engine.folds.on_attempts import demand_of, new_attempt
+from pilotage.engine.folds.on_jobs import check_job_end
 from pilotage.engine.retry.policy import UNHEARD, failure_of
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import PilotRequest, PilotState
 from pilotage.engine.transitions.occupancy import add_abandoned, expect_report, take_slot
 from pilotage.engine.transitions.readiness import lay_out, move
-from pilotage.engine.transitions.site_observations import decode_learned, is_to_show, resume_phase, watch_queue
+from pilotage.engine.transitions.site_observations import decode_learned, is_test_pilot, resume_phase, watch_queue
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings, SelectionSettings
 from pilotage.model.site import Site
 from pilotage.model.states import ExitCodeGasw
 
-# How long a job was held, from the events of the book: that time counts as waited for nowhere, whoever asks after
-# it.
+# How long a job was held, from the events of the book: that time never counts as waiting time.
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _HoldMessage(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-_said = msgspec.json.Decoder(_Said)
+_said = msgspec.json.Decoder(_HoldMessage)
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """A job was held, or released, at a time of the clock."""
+    """A job was held, or released, at a wall-clock time."""
 
     at: float
     held: bool
@@ -70,16 +69,16 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a job was held in all until it was last released, when that was, and since when it is held again, if it is."""
+    """Total time a job was held until its last release, the time of that release, and since when it is held again, if it is."""
 
     seconds: float = 0.0
     released_at: float | None = None
     since: float | None = None
-    why: str = ""  # as it was last said
+    why: str = ""  # the latest reason
 
 
 def holds_in(job: JobRow, own_events: Callable[[JobRow], Iterable[EventRow]]) -> tuple[Hold, ...]:
-    """When a job was held and released, in order, by the events about itself; of one that never was nothing is read."""
+    """When a job was held and released, from its own events; no events are read for a job that never was."""
     if Register.HOLD not in keys_of(job):
         return ()
     rows = [row for row in own_events(job) if row.type in ("Held", "Released")]
@@ -87,7 +86,7 @@ def holds_in(job: JobRow, own_events: Callable[[JobRow], Iterable[EventRow]]) ->
 
 
 def held_time(holds: Sequence[Hold], *, after: float) -> Held:
-    """How a job was held, as far as it was so after a time."""
+    """The hold times of a job after a given time."""
     seconds, released_at, since, why = 0.0, None, None, ""
     for hold in holds:
         why = hold.why
@@ -101,18 +100,17 @@ def held_time(holds: Sequence[Hold], *, after: float) -> Held:
     return Held(seconds=seconds, released_at=released_at, since=since, why=why)
 
 
-# Since when packages are ready, from what the book has: a limit on waiting goes on over a restart of the service.
+# Since when packages are ready, from the book: a limit on waiting time also counts the time before a restart.
 #
-# The book does not say when a package became ready; it says what had to be there first: when its job was accepted
-# or opened again, when its producers were granted, when it was released, how its own last attempt ended. The latest
-# of these is when it became ready. What a package does not tell the time of (a drop) counts as having been just
-# now: then the package has its full term again, so nobody is given up too early. That a package was reserved
-# meanwhile is in no event; it is ready again after a restart, and is given the length of a lease to be reserved as
-# before.
+# The book does not record when a package became ready, but what had to happen first: its job was accepted or reopened,
+# its producers were granted, it was released, its last attempt ended. The latest of these is the time. A cause without a
+# recorded time (a drop) counts as just now: the package gets its full term again, so none is given up too early. No event
+# says whether a package was reserved meanwhile; it is ready again after a restart, and has the length of a lease to be
+# reserved as before.
 
 
-def own_time(facts: PackageFacts, now: float) -> float:
-    """Before when a package that is not over was not ready, as far as that lies with itself."""
+def ready_after(facts: PackageFacts, now: float) -> float:
+    """Earliest time at which an unfinished package was ready, as far as its own facts show."""
     was_held = Register.HOLD in facts.keys
     if facts.dropped or facts.held or Register.DROP in facts.keys or (was_held and facts.hold_set_at is None):
         return now
@@ -125,21 +123,25 @@ def own_time(facts: PackageFacts, now: float) -> float:
 def restore_waiting_times(
     state: EngineState, job: JobState, row: JobRow, *, done_at: Mapping[int, float], own: Mapping[int, float]
 ) -> None:
-    """Have what is ready wait on from when it became so; `done_at` and `own` are by package, as far as anything is known."""
+    """Continue the waiting times of ready packages; `done_at` and `own` hold known times by package."""
     limit = state.settings.waiting_seconds_max
     now = state.clock.now
     if not limit or not job.accepted:
         return
-    begun = now if job.held else max(row.accepted_at or 0.0, row.opened_at or 0.0, job.released_at)
-    # Stages that were late were laid out after what they are made of was there, and others may have waited for that.
-    begun = max(begun, _latest(job, (number for late in job.plan.laid_out for number in late.packages), done_at, now))
+    new_attempt = now if job.held else max(row.accepted_at or 0.0, row.opened_at or 0.0, job.released_at)
+    # Late stages were expanded after their producers were done, and other packages may have waited for that.
+    new_attempt = max(
+        new_attempt, _latest(job, (number for late in job.plan.laid_out for number in late.packages), done_at, now)
+    )
     for queue in job.classes.values():
         since = {
-            number: min(now, max(begun, own.get(number, 0.0), _latest(job, job.awaited(number), done_at, now)))
+            number: min(now, max(new_attempt, own.get(number, 0.0), _latest(job, job.awaited(number), done_at, now)))
             for number in queue.queue
         }
-        since |= {number: now for number in job.finals if number in since}  # nobody noted when the others were over
-        _put_back(queue, since)
+        since |= {
+            number: now for number in job.finals if number in since
+        }  # the end of the other packages is not recorded
+        _refill(queue, since)
         if since:
             queue.watched = True
             first = max(now + state.settings.lease_seconds, min(since.values()) + limit)
@@ -147,12 +149,12 @@ def restore_waiting_times(
 
 
 def _latest(job: JobState, numbers: Iterable[int], done_at: Mapping[int, float], now: float) -> float:
-    """When the last of some packages was granted; now, where one was dropped."""
+    """When the last of some packages was granted; now, if one was dropped."""
     return max((done_at.get(number, now) if job.satisfied[number] else now for number in numbers), default=0.0)
 
 
-def _put_back(queue: QueueClass, since: Mapping[int, float]) -> None:
-    """Fill a queue anew, whoever was ready first in front."""
+def _refill(queue: QueueClass, since: Mapping[int, float]) -> None:
+    """Refill a queue, the package that was ready first in front."""
     queue.queue.clear()
     for number in sorted(since, key=lambda number: (since[number], number)):
         queue.queue.push(number, since[number])
@@ -160,11 +162,11 @@ def _put_back(queue: QueueClass, since: Mapping[int, float]) -> None:
 
 
 OBSERVED_MAX = 1000
-"""Queue times of earlier runs that count: the latest."""
+"""How many queue times of earlier runs count: the latest."""
 
 
 class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in the book: its row, the plan that its definition and lists give, and its packages, over or not."""
+    """A job in the book: its row, its plan, and its packages, finished or not."""
 
     row: JobRow
     plan: JobPlan
@@ -174,16 +176,16 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_number(streams: Iterable[StreamRow]) -> int:
-    """The number of the next decision: above all that were heard of an engine, also of those whose jobs were loaded here.
+    """The number of the next decision: above all numbers of an engine's stream, including those of imported jobs.
 
-    The stream of the decisions may have holes: a job that was loaded brings its own numbers, and leaves out all others.
+    The stream of decisions may have gaps: an imported job brings its own numbers, and not the others.
     """
     own = (highest_of(row) for row in streams if row.source == "service" and is_of_engine(row.stream))
     return max(own, default=0) + 1
 
 
 def is_of_engine(stream: str) -> bool:
-    """Whether a stream has the decisions of an engine: of this book's, or of one whose jobs were loaded under another name."""
+    """Whether a stream holds decisions of an engine: the one of this book, or one whose jobs were imported under another name."""
     return stream == ENGINE_STREAM or stream.startswith(f"{ENGINE_STREAM}@")
 
 
@@ -198,7 +200,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettings, now: float) -> Engine:
-    """The engine that the events behind these rows have made."""
+    """The engine as the events behind these rows have made it."""
     pilots = list(snapshot.pilots)
     rows = list(snapshot.sites)
     observed = observed_queue_seconds(rows, pilots, settings.selection)
@@ -219,10 +221,10 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
 def observed_queue_seconds(
     sites: Iterable[SiteRow], pilots: Sequence[PilotRow], settings: SelectionSettings
 ) -> list[float]:
-    """How long the latest pilots queued, and attempts where batch jobs are for one each, as the book has it.
+    """Queue times of the latest pilots, and of attempts at bound sites, from the book.
 
-    That of sites that are gone counts, too: the first value of the throttle is about queues as such (swift-site-selection,
-    switching condition 1b). This computer has no queue. Too few say nothing; and for less than the margin no site is left.
+    Removed sites count, too: the initial throttle is about queues in general (swift-site-selection, switching condition
+    1b). This computer has no queue. Too few values say nothing; and no site is left for less than the margin.
     """
     rows = [row for row in sites if row.kind != "local"]
     requested = {row.pilot: row.requested_at for row in pilots if row.requested_at is not None}
@@ -241,7 +243,7 @@ def observed_queue_seconds(
 
 
 def _restore_site_records(state: EngineState, rows: Iterable[SiteRow]) -> None:
-    """What was learned of each site when it was last written down."""
+    """Restore what was last recorded of each site."""
     for row in rows:
         site = state.sites.by_name.get(row.site)
         if site is None:
@@ -250,14 +252,14 @@ def _restore_site_records(state: EngineState, rows: Iterable[SiteRow]) -> None:
         site.status = row.status if row.status in ("candidate", "hibernated") else "candidate"
         learned = decode_learned(row.learned) if row.learned else None
         if learned is not None and learned.site == site.name:
-            state.selection.restore(msgspec.structs.replace(learned, placed=0))  # what is there is counted anew
+            state.selection.restore(msgspec.structs.replace(learned, placed=0))  # active attempts are counted again
 
 
 def ended_pilots(pilots: Iterable[PilotRow]) -> set[str]:
-    """The pilots that said themselves that they ended, or whose batch system did: of them, or of what they were asked for by.
+    """Pilots whose end was reported, by themselves or by the batch system, for the pilot or for its request.
 
-    What a batch system said of a request after its pilot was given up was noted only of the request where nothing of the
-    pilot was waited for; by then the pilot itself may have said so, which is in no event.
+    After a pilot was given up, a report of the batch system was recorded for the request only if attempts of the pilot were
+    still awaited; the pilot itself may have reported by then, which no event shows.
     """
     rows = [row for row in pilots if row.ended_at is not None]
     over = {row.pilot: row.ended_at or 0.0 for row in rows if row.requested_at is not None}
@@ -268,7 +270,7 @@ def ended_pilots(pilots: Iterable[PilotRow]) -> set[str]:
 
 def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
     answered = {(row.request, row.site) for row in rows if row.started_at is not None}
-    # That a request was written off with its site says nothing of the pilot that had come of it.
+    # A request that was written off with its site says nothing of the pilot that it started.
     over = {
         row.pilot: row.reason or "ended" for row in rows if row.ended_at is not None and row.reason != REMOVED_REASON
     }
@@ -280,25 +282,25 @@ def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
             pilot = PilotState(row.pilot, site, request=row.request or "", heard_at=state.clock.now)
             state.pilots.by_name[row.pilot] = pilot
             site.add_pilot(pilot)
-            pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
+            pilot.gone = over.get(pilot.request, "")  # its batch system no longer lists it
             pilot.node = row.node or ""
             pilot.taken_over = True
-            if is_to_show(pilot.request, site=site.name):
-                pilot.draining = "it was only to show that it comes"
-            elif site.place.pilots.is_due(row.pilot):
-                pilot.draining = "attempts in a row failed there by the fault of the platform"
+            if is_test_pilot(pilot.request, site=site.name):
+                pilot.draining = "probe finished: the pilot started"
+            elif site.profile.pilots.is_due(row.pilot):
+                pilot.draining = "attempts in a row failed there because of the platform"
             state.clock.timers.at(state.clock.now + state.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
             request = PilotRequest(row.pilot, site)
             state.pilots.requests[row.pilot] = site.requests[row.pilot] = request
             request.native_id = row.native_id or ""
-            request.spoke = (row.pilot, row.site) in answered
+            request.contacted = (row.pilot, row.site) in answered
             request.requested_at = row.requested_at
-            site.expected += not request.spoke
-            if request.spoke or site in state.sites.unmanaged:
+            site.expected += not request.contacted
+            if request.contacted or site in state.sites.unmanaged:
                 continue
             watch_queue(state, row.pilot, row.requested_at)
-            if is_to_show(row.pilot, site=site.name):
+            if is_test_pilot(row.pilot, site=site.name):
                 left = row.requested_at + state.settings.probe_timeout_seconds - state.clock.wall_time
                 state.clock.timers.at(state.clock.now + max(0.0, left), Due.PROBE, row.pilot)
             if not request.native_id:
@@ -306,7 +308,7 @@ def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
 
 
 def restore_job(state: EngineState, snapshot: JobSnapshot, *, gone: Collection[str]) -> None:
-    """Know a job again, of which the engine knows nothing."""
+    """Restore a job that the engine does not know."""
     _restore_job(state, snapshot, gone)
     drain_unmanaged(state)
 
@@ -341,7 +343,7 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: Collection[str
         if number is not None:
             _restore_package(state, job, number, package.facts, gone)
             if limited:
-                own[number] = own_time(package.facts, state.clock.now)
+                own[number] = ready_after(package.facts, state.clock.now)
     if row.accepted_at is not None:
         job.accepted = True
         lay_out(state, job)
@@ -352,9 +354,9 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: Collection[str
         if job.is_dead(number):
             state.pending.to_abort_consumers.append((job, number))
             if job.feeds_late[number]:
-                job.dead_feeders.add(number)
+                job.failed_producers.add(number)
     if job.special:
-        look_at_end(state, job)
+        check_job_end(state, job)
 
 
 def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone: Collection[str]) -> int | None:
@@ -415,7 +417,7 @@ def _restore_package(
 
 
 def _restore_acting(state: EngineState, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]) -> None:
-    """What nobody waits for may still act: it stands with its pilot until that says otherwise, and that may tell its end."""
+    """Restore an abandoned attempt: it stays with its pilot until the pilot reports otherwise, possibly its end."""
     for attempt, known in facts.attempts.items():
         if known.finished_at is None and known.pilot:
             expect_report(state, known.pilot, {AttemptRef(job.id, job.dotted(number), attempt): known.epoch})
@@ -447,10 +449,10 @@ def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, num
     if not known.site:
         return
     site = state.sites.by_name.get(known.site) or add_unmanaged(state, known.site)
-    dotted, place = job.named(work.number)
+    dotted, address = job.named(work.number)
     ref = AttemptRef(job.id, dotted, number)
     created_at = known.created_at or 0.0
-    attempt = begun(state, job, work.number, ref, place, site, known.epoch, created_at, known)
+    attempt = new_attempt(state, job, work.number, ref, address, site, known.epoch, created_at, known)
     if known.started_at is not None and not attempt.leased:
         attempt.leased, attempt.began_at = True, known.started_at
     attempt.queued = known.queued_at is not None
@@ -462,7 +464,7 @@ def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, num
         return
     take_slot(state, attempt)
     if attempt.leased and attempt.pilot not in state.pilots.by_name:
-        # Its job was loaded from another book: nobody here will ever hear of its pilot.
+        # Its job was imported from another book: its pilot will never contact this service.
         state.pending.lost_pilots.setdefault(attempt.pilot, (UNHEARD, [], 0))[1].append(attempt)
     if known.phase is not None and attempt.leased:
         resume_phase(state, attempt, known.phase)

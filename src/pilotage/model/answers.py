@@ -1,7 +1,7 @@
-"""How far a job is and what went wrong with it: the answer to `GET /v1/jobs/{id}/progress`, read by all who watch a job.
+"""Progress and failures of a job: the answer to `GET /v1/jobs/{id}/progress`, read by every client that watches a job.
 
-It is made of counts, whatever the size of the job: a bar for each stage, and failures grouped by their cause with one of
-each kind as a card. `stuck` is the promise that nobody waits in vain: where nothing can move any more, it says why.
+It consists of counts, whatever the size of the job: a bar for each stage, and failures grouped by cause, with one example
+of each. `stuck` says why no package can make progress, so that users do not wait in vain.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from pilotage.model.events.payloads import BinaryEnd, OutputFile
 from pilotage.model.jobs.submission import Submission
 
-# What people call a package: its name, what it was given to work on, and its command, instead of `1.37.1`.
+# How people name a package: its name, its parameters and its command, instead of `1.37.1`.
 
 PARAMETERS_SHOWN_MAX = 8
 VALUE_CHARACTERS_MAX = 60
@@ -23,14 +23,12 @@ class PackageWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A package in its owner's words."""
 
     name: str = ""
-    parameters: dict[
-        str, str
-    ] = {}  # the values that its iterations give it, by the names that its document has for them
-    command: str = ""  # on one line, cut where it is very long
+    parameters: dict[str, str] = {}  # the values of its iterations, by their names in the document
+    command: str = ""  # on one line, cut if very long
 
 
 def parameters_text(parameters: dict[str, str]) -> str:
-    """Parameters on one line: `temp=0.8 field=16`; long values are cut, and of very many the first are told."""
+    """Parameters on one line: `temp=0.8 field=16`; long values are cut, and only the first ones are shown."""
     shown = [f"{name}={_cut(value)}" for name, value in list(parameters.items())[:PARAMETERS_SHOWN_MAX]]
     more = ["…"] if len(parameters) > PARAMETERS_SHOWN_MAX else []
     return " ".join([*shown, *more])
@@ -42,57 +40,57 @@ def _cut(value: str) -> str:
 
 
 CARDS_MAX = 20
-"""So many groups of failures are told, the largest first."""
+"""How many groups of failures are shown, the largest first."""
 
 UNDECLARED_MAX = 5
-"""So many packages that left undeclared files behind are told of."""
+"""How many packages with undeclared files are shown."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The base: what has its default is left out."""
+    """The base: fields with their default value are left out."""
 
 
 class FailureCard(Told, frozen=True, kw_only=True):
-    """One package that failed, as its owner wants to read of it: the last attempt, and what follows."""
+    """One failed package as its owner reads about it: the last attempt, and what follows."""
 
     package: str  # dotted: 1.2.1
     path: str = ""
     words: PackageWords | None = None  # its name, parameters and command
     attempt: int | None = None
-    cause: str = ""  # why it was given up: retries-exhausted, permanent-failure, upstream …; empty while it was not
+    cause: str = ""  # why it was given up: retries-exhausted, permanent-failure, upstream …; empty if it was not
     reason: str = ""  # of the attempt: out-of-memory, missing-output …
     exit_code: str = ""  # GASW's
     exit_message: str = ""  # a line for people, and the last lines of its standard error
     exit_status: int | None = None
     signal: int | None = None
     peak_memory_bytes: int | None = None
-    peak_memory_below_bytes: int | None = None  # where no more is known than that it was less
+    peak_memory_below_bytes: int | None = None  # an upper bound, if no more is known
     site: str = ""
     node: str = ""
-    again: bool = False  # it will be tried again by itself
+    again: bool = False  # it will be retried automatically
     again_at: float | None = None
     next_step: str = ""
 
 
 class FailureGroup(Told, frozen=True, kw_only=True):
-    """Packages that failed for the same cause, and one of them."""
+    """Packages that failed for the same cause, and one of them as an example."""
 
     count: int
     card: FailureCard
 
 
 class UndeclaredFiles(Told, frozen=True, kw_only=True):
-    """Files that a package of an activity left behind, and that are gone, since no output declares them."""
+    """Files that a package left behind and that were removed, since no output declares them."""
 
     package: str  # dotted: 1.2.1
     activity: str = ""
     words: PackageWords | None = None
     message: str = ""
-    keep: str = ""  # the `outputs` of its template with these files among them
+    keep: str = ""  # the `outputs` of its template with these files added
 
 
 class StageProgress(Told, frozen=True, kw_only=True):
-    """How far a stage is; a late one is not known yet."""
+    """Progress of a stage; the packages of a late stage are not known yet."""
 
     stage: int
     name: str = ""
@@ -100,20 +98,20 @@ class StageProgress(Told, frozen=True, kw_only=True):
     packages: int = 0  # without the dropped ones
     done: int = 0
     running: int = 0
-    failed: int = 0  # given up, those that wait for one of them in vain included
+    failed: int = 0  # given up, including those that waited for one of them
     cancelled: int = 0
     dropped: int = 0
 
 
 class UnmadeTarget(Told, frozen=True, kw_only=True):
-    """A file that a job is run for and that it has not made, or a pattern of which it has made nothing."""
+    """A target of a job that it has not made, or a pattern without a match."""
 
     target: str
     why: str = ""
 
 
 class Progress(Told, frozen=True, kw_only=True):
-    """How far a job is. What is neither done, running, failed nor cancelled waits."""
+    """Progress of a job. A package that is neither done, running, failed nor cancelled is waiting."""
 
     job: str
     name: str = ""
@@ -125,57 +123,57 @@ class Progress(Told, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     dropped: int = 0
-    adopted: int = 0  # of the done: made by an earlier run
+    adopted: int = 0  # of the done: taken from an earlier run
     healed: int = 0  # of the done: after an attempt that failed or was lost
-    retrying: int = 0  # of the waiting and running: an attempt failed, and they are tried again
-    unpublished: int = 0  # of the done: their files are on the way to their names
+    retrying: int = 0  # of the waiting and running: an attempt failed, and they are retried
+    unpublished: int = 0  # of the done: their files are not published yet
     stages: tuple[StageProgress, ...] = ()
     failures: tuple[FailureGroup, ...] = ()  # the largest first, at most CARDS_MAX
     undeclared: tuple[UndeclaredFiles, ...] = ()  # one for each kind, at most UNDECLARED_MAX
-    targets: tuple[str, ...] = ()  # the files that it is run for, or patterns of them; none: everything that it makes
-    unmade: tuple[UnmadeTarget, ...] = ()  # of the targets, when all is over
+    targets: tuple[str, ...] = ()  # the files that it is run for, or patterns of them; empty: all its outputs
+    unmade: tuple[UnmadeTarget, ...] = ()  # the targets that are missing when the job is over
     submitted_at: float | None = None
     started_at: float | None = None
     finished_at: float | None = None
     now: float = 0.0  # of the service
-    position: int = 0  # of the book, when this was told
-    slots: int = 0  # that live pilots offer
-    result: int | None = None  # the exit code of a job that a package has ended, by its `abort_on`
-    given_up: str = ""  # why the job was given up as a whole, such as a late stage that cannot be laid out
-    stuck: str = ""  # why nothing can move any more, or files get no names; empty while it can, and when all is over
+    position: int = 0  # position of the book at the time of the answer
+    slots: int = 0  # of live pilots
+    result: int | None = None  # the exit code of a job that a package has ended with its `abort_on`
+    given_up: str = ""  # why the job was given up as a whole, such as a late stage that cannot be expanded
+    stuck: str = ""  # why no package can make progress, or files cannot be published; empty otherwise
     next_step: str = ""
-    trouble: str = ""  # what keeps things from moving now, though they may later
+    trouble: str = ""  # what prevents progress at present
 
 
-# What a package left behind, as its owner is told of it: GASW's output object, and the files that were published.
+# What a package left behind, as its owner sees it: GASW's output object, and the published files.
 
 
 class LogPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where what a program wrote can be read: under a path of the service, whole or with a gap in the middle."""
+    """Where a log can be read: a path of the service; the log may have a gap in the middle."""
 
     url: str
     size_bytes: int = 0
-    dropped_bytes: int = 0  # in the middle: too much was written to keep it all
+    dropped_bytes: int = 0  # in the middle, if the log was too long
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an attempt used, as far as its computer told: time and disk of its commands and the children they waited for."""
+    """Resources that an attempt used, as far as measured: time and disk of its commands and their awaited children."""
 
     peak_memory_bytes: int | None = None
-    peak_memory_below_bytes: int | None = None  # where no more is known than that it was less
+    peak_memory_below_bytes: int | None = None  # an upper bound, if no more is known
     cpu_seconds: float | None = None
     cpu_user_seconds: float | None = None
     cpu_system_seconds: float | None = None
-    read_bytes: int | None = None  # from a disk: what the system had in memory is not read
+    read_bytes: int | None = None  # from a disk; reads from the page cache do not count
     written_bytes: int | None = None
 
 
 class PackageOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """GASW's output object: what became of a package, and where everything is that it wrote.
+    """GASW's output object: the result of a package, and where its files and logs are.
 
-    All are those of the attempt that counts: the granted one, or else the last. The standard output and error are of
-    everything that was run for it, the scripts around the package among them; the application's are of its binaries alone.
-    Where the document gives these files of their own, they are among `outputs`.
+    All fields describe the attempt that counts: the granted one, or else the last. Standard output and error include the
+    scripts around the package; the application's contain its binaries alone. Files that the document assigns to them are among
+    `outputs`.
     """
 
     id: str  # JOB/1.2.1
@@ -190,26 +188,26 @@ class PackageOutput(msgspec.Struct, frozen=True, kw_only=True):
     standard_error: LogPlace | None
     application_output: LogPlace | None
     application_error: LogPlace | None
-    folder: str  # under which the outputs have their names
-    outputs: tuple[OutputFile, ...]  # those that were granted
+    folder: str  # in which the outputs have their names
+    outputs: tuple[OutputFile, ...]  # the granted ones
     measured: Measured = Measured()
 
 
 class PublishedFile(OutputFile, frozen=True, kw_only=True):
-    """A file of a job's results, and which package made it."""
+    """A result file of a job, and the package that made it."""
 
     package: str
 
 
 class OutputsPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some files of a job's results, package by package; `next` is the cursor of the next page, where there is one."""
+    """A page of result files, by package; `next` is the cursor of the next page, if any."""
 
     folder: str
     files: tuple[PublishedFile, ...]
     next: str | None
 
 
-# Why a package is where it is, as values that programs can read and people can be told.
+# The reasons for the state of a package, for programs and for people.
 
 WhyCode = Literal[
     "not-accepted",
@@ -254,19 +252,19 @@ WhyCode = Literal[
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One reason: what kind it is, what it is about, and a sentence for people."""
+    """One reason: its kind, its subject, and a sentence for people."""
 
     code: WhyCode
     message: str
     subject: str = ""  # a package, a site, a stage, a pilot
-    count: int = 0  # how many such there are, where only some are told
+    count: int = 0  # how many there are, if only some are shown
     since: float | None = None
     until: float | None = None
     next_step: str = ""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything there is to say about where a package is; the first reason is the one that matters most."""
+    """Everything that explains the state of a package; the first reason matters most."""
 
     job: str
     package: str
@@ -274,23 +272,24 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     standing: str
     reasons: tuple[Why, ...]
     words: PackageWords | None = None  # its name, parameters and command
-    ended: int | None = None  # the last attempt that ended, if it ran several binaries
+    ended: int | None = None  # the last ended attempt, if it ran several binaries
     binaries: tuple[BinaryEnd, ...] = ()  # how each of them ran
 
 
-# What earlier runs of a document made and it no longer makes: what is asked, and what comes back.
+# Files of earlier runs that a document no longer makes: the request to remove them, and the answer.
 
 StaysFor = Literal["changed", "link", "unfinished-job", "document", "other-document", "parameters"]
-"""Why a file stays: somebody changed it; a link leads to it; a job that is not over uses it, or one that failed and can be
-retried reads it; the document itself reads it; another document uses it; the document makes it with other parameters."""
+"""Why a file stays: it was changed by hand; a link leads to it; an unfinished job uses it, or a failed one that can be retried
+reads it; the document itself reads it; another document uses it; the document makes it with other parameters.
+"""
 
 
 class CleanRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The body of `POST /v1/clean`: a document as it is now, and what is to be removed of what was shown."""
+    """The body of `POST /v1/clean`: a document as it is now, and which of the shown files to remove."""
 
     submission: Submission
-    read: tuple[str, ...] = ()  # files beside the document that it was read from
-    remove: dict[str, str] = {}  # name → sha256, as they were shown; none: nothing is removed
+    read: tuple[str, ...] = ()  # files beside the document that were read with it
+    remove: dict[str, str] = {}  # name → sha256, as they were shown; empty: remove nothing
 
 
 class ObsoleteFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -300,7 +299,7 @@ class ObsoleteFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     size_bytes: int
     sha256: str
     modified_at: float
-    job: str  # that made it, the last if several did
+    job: str  # that made it; the last one, if several did
 
 
 class StayingFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -312,25 +311,25 @@ class StayingFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class NotRemoved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file that was to be removed, and that the system did not let go of."""
+    """A file that could not be removed."""
 
     name: str
     message: str
 
 
 class ObsoleteFiles(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What there was to remove, what stays and why, and what was removed."""
+    """Files to remove, files that stay and why, and files that were removed."""
 
     job: str  # the short name
     folder: str
     files: tuple[ObsoleteFile, ...] = ()  # that can be removed, or just were
     kept: tuple[StayingFile, ...] = ()
-    maybe_made: int = 0  # files that the document may make: of some outputs the names are not known before
+    maybe_made: int = 0  # files that the document may make: the names of some outputs are not known in advance
     removed: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()  # that were left empty, and removed, too
+    folders: tuple[str, ...] = ()  # that became empty and were removed, too
     not_removed: tuple[NotRemoved, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """How large the files are together."""
+        """Total size of the files."""
         return sum(file.size_bytes for file in self.files)

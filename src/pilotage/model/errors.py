@@ -1,7 +1,7 @@
-"""What can go wrong, said so that the reader knows what to do next.
+"""Errors of pilotage, written so that the reader knows what to do next.
 
 Every error of pilotage is a `PilotageError`. Only `cli` and `service` turn one into an exit code or an HTTP status.
-A fault in a document is a `Problem`: a value with a place, collected with all the others before anything is refused.
+A fault in a document is a `Problem`: a value with a position, collected with all others before the document is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilotage.model.exit_codes import ExitCode
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault or warning of a document, with its place; line and column count from 1, 0 means "the whole file"."""
+    """One fault or warning of a document, with its position; line and column count from 1, 0 means "the whole file"."""
 
     file: str
     line: int = 0
@@ -28,13 +28,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PilotageError(Exception):
-    """The one base class: what failed, on which object, what was expected against what was there, and what to do next."""
+    """The base class: what failed, on which object, what was expected, what was found, and what to do next."""
 
     exit_code: int = ExitCode.BAD_INPUT
     retryable = False
 
     def __init__(self, what: str, *, subject: str = "", expected: str = "", got: str = "", next_step: str = "") -> None:
-        """Keep each part apart, so that a terminal, a page and an API can each show them their own way."""
+        """Keep each part separate, so that a terminal, a page and an API can each format them."""
         super().__init__(what)
         self.what = what
         self.subject = subject
@@ -43,7 +43,7 @@ class PilotageError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        """Say it in one or two lines of plain text."""
+        """Format it as one or two lines of plain text."""
         text = f"{self.subject}: {self.what}" if self.subject else self.what
         if self.expected:
             text += f"; expected {self.expected}"
@@ -55,16 +55,16 @@ class PilotageError(Exception):
 
 
 class DocumentError(PilotageError):
-    """A document was refused: `problems` has every fault that was found, each with its place. Mend them and try again."""
+    """A document was refused: `problems` lists every fault with its position. Fix them and try again."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """Carry the faults in the order of their places."""
+        """Store the faults in the order of their positions."""
         self.problems: tuple[Problem, ...] = tuple(sorted(problems, key=lambda p: (p.file, p.line, p.column, p.code)))
         count = len(self.problems)
         super().__init__(f"{count} error{'' if count == 1 else 's'} in the document")
 
     def __str__(self) -> str:
-        """One line per fault: its place as far as it has one, what is wrong, and the hint."""
+        """One line per fault: its position if known, what is wrong, and the hint."""
         lines = []
         for problem in self.problems:
             place = ":".join(str(part) for part in (problem.file, problem.line, problem.column) if part)
@@ -74,15 +74,15 @@ class DocumentError(PilotageError):
 
 
 def near_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """The known name that was most likely meant, or an empty string; `cutoff` is how alike they must be, from 0 to 1."""
-    import difflib  # only a mistake needs it
+    """The known name that was most likely meant, or an empty string; `cutoff` is the similarity required, from 0 to 1."""
+    import difflib  # only needed after a mistake
 
     found = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=cutoff)
     return found[0] if found else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known name, or lists what there is when nothing is near."""
+    """A hint with the nearest known name, or a list of known names if none is near."""
     names = sorted(set(known))
     near = near_name(name, names)
     if near:
@@ -93,10 +93,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"known here: {shown}"
 
 
-# What pilotage is made of besides itself: parts that every installation has, and extras; what is missing is told by
-# name.
+# The dependencies of pilotage: those of every installation, and extras; a missing one is reported by name.
 #
-# Heavy parts are imported only where they are used, so that one that is gone is missed late, or never.
+# Heavy dependencies are imported only where they are used, so a missing one shows late, or never.
 
 PARTS: Mapping[str, str] = {
     "cryptography": "cryptography",
@@ -105,21 +104,21 @@ PARTS: Mapping[str, str] = {
     "litestar": "litestar",
     "uvicorn": "uvicorn",
 }
-"""The modules that a service needs, each with the distribution that brings it; every installation has them."""
+"""The modules that a service needs, with their distributions; every installation has them."""
 EXTRAS: Mapping[str, frozenset[str]] = {"postgres": frozenset({"psycopg"})}
-"""The modules that each extra of the distribution brings."""
+"""The modules of each extra of the distribution."""
 
 
 class MissingPart(PilotageError):
-    """Something that every installation of pilotage has is gone: install pilotage again, with `pip install`."""
+    """A dependency of every installation is missing: install pilotage again, with `pip install`."""
 
 
 class MissingExtra(PilotageError):
-    """A part of pilotage was used that is not installed: install it with `pip install 'pilotage[EXTRA]'`."""
+    """A part of pilotage is not installed: install it with `pip install 'pilotage[EXTRA]'`."""
 
 
 def missing_parts() -> list[str]:
-    """The distributions that pilotage needs and that are not installed; nothing is imported for it."""
+    """The required distributions that are not installed; nothing is imported for this."""
     return [distribution for module, distribution in PARTS.items() if not _is_there(module)]
 
 
@@ -129,7 +128,7 @@ def missing_extra(name: str) -> bool:
 
 
 def refuse_missing_parts() -> None:
-    """Raise `MissingPart` where a service could not be started for want of a module."""
+    """Raise `MissingPart` if a module that a service needs is missing."""
     missing = missing_parts()
     if missing:
         raise _missing(f"a service needs {' and '.join(missing)}, which {_verb(missing)} not installed", missing)
@@ -137,7 +136,7 @@ def refuse_missing_parts() -> None:
 
 @contextmanager
 def part(*, purpose: str) -> Iterator[None]:
-    """Import modules of `PARTS` inside this; `purpose` says what for, such as "to serve the book"."""
+    """Import modules of `PARTS` inside this block; `purpose` completes the message, such as "to serve the book"."""
     try:
         yield
     except ImportError as error:
@@ -149,22 +148,22 @@ def part(*, purpose: str) -> Iterator[None]:
 
 @contextmanager
 def extra(name: str, *, purpose: str) -> Iterator[None]:
-    """Import an extra's modules inside this; `purpose` says what for, such as "to keep the book in PostgreSQL"."""
+    """Import modules of an extra inside this block; `purpose` completes the message, such as "to keep the book in PostgreSQL"."""
     try:
         yield
     except ImportError as error:
-        # A module too old for us is found by its name too. psycopg without the library it wraps names none.
+        # A module that is too old also raises with its name. psycopg without its library names none.
         if error.name is not None and error.name.partition(".")[0] not in EXTRAS[name]:
             raise
         raise MissingExtra(
-            f"a part that is not installed is needed {purpose}",
+            f"a part of pilotage that is not installed is needed {purpose}",
             got=str(error),
             next_step=f"install it: pip install 'pilotage[{name}]'",
         ) from error
 
 
 def install_again(missing: list[str]) -> str:
-    """What to do where distributions are missing."""
+    """The advice for missing distributions."""
     return f"install {'it' if len(missing) == 1 else 'them'}: pip install {' '.join(missing)}"
 
 
@@ -179,5 +178,5 @@ def _verb(missing: list[str]) -> str:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except (ImportError, ValueError):  # what is half removed, or barred
+    except (ImportError, ValueError):  # half removed, or blocked
         return False

@@ -1,4 +1,4 @@
-"""How a command ends."""
+"""Exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class ExitCode(IntEnum):
     """The exit codes of every command."""
 
     COMPLETE = 0
-    FAILED = 1  # what was looked at is not as it should be: packages failed, a book that does not add up
+    FAILED = 1  # the result is not as it should be: packages failed, an inconsistent book
     BAD_INPUT = 2
-    STOPPED = 3  # trying again can help: a server that does not answer
+    STOPPED = 3  # a retry can help: a server does not answer
     INTERRUPTED = 130

@@ -1,7 +1,7 @@
-"""The table of states as a picture and as tables, for the documentation: what is drawn is what the book does.
+"""The table of states as a diagram and as tables, for the documentation: generated from what the book does.
 
-A forward move is drawn from the nearest state that it can begin in; that it can also begin further back, because a later
-fact implies the earlier ones, stands in the table below the picture.
+A forward move is drawn from the nearest state in which it can begin; the table below the diagram lists the earlier ones,
+which are possible because a later fact implies the earlier ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def state_diagram() -> str:
 
 
 def _drawn_from(transition: Transition) -> Iterator[str]:
-    """The states that a move is drawn from."""
+    """The states from which a move is drawn."""
     sources = [state for state in transition.sources if state != transition.target]
     target = transition.target
     if target not in UNFINISHED and set(UNFINISHED) <= set(sources):
@@ -70,7 +70,7 @@ def state_table() -> str:
 
 
 def transition_table() -> str:
-    """Every move, with all states that it can begin in."""
+    """Every move, with all states in which it can begin."""
     lines = ["| event | from | to | |", "|---|---|---|---|"]
     lines += [
         f"| `{each.event}` | {_states(each.sources)} | `{each.target.value}` | {each.note} |" for each in TRANSITIONS
@@ -95,13 +95,13 @@ def compound_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-# The types of events as tables, for the reference page: written from the classes that read them.
+# The types of events as tables for the reference page, generated from their classes.
 
 _ORDER = ("job", "package", "attempt", "pilot", "site", "service")
 
 
 def event_tables() -> str:
-    """Every type of event: what it says, what it is about, who may say it, and what it carries."""
+    """Every type of event: its meaning, its subjects, its sources, and its fields."""
     parts: list[str] = []
     values: dict[str, type[msgspec.Struct]] = {}
     for name, known in EVENT_TYPES.items():

@@ -1,8 +1,8 @@
-"""Resources: what an attempt takes of a node, and what a node has to give, in whole numbers, so that sums come out even.
+"""Resources: what an attempt uses of a node, and what a node offers, in whole numbers, so that sums are exact.
 
 Each kind is a row of `KINDS` and a field of `Amounts`, and every sum and comparison of amounts is in this module: they are
-written out, kind by kind, since the engine adds and compares with every attempt. Whoever shows, reads or writes amounts goes
-through `KINDS`. The agent, which imports nothing of this, has the same in `pilotage.agent.resources`.
+written out, kind by kind, since the engine adds and compares for every attempt. Code that shows, reads or writes amounts
+uses `KINDS`. The agent, which imports nothing of this, has the same in `pilotage.agent.resources`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from pilotage.model.texts import sizes_apart
 Amount = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 
 AMOUNT_UNKNOWN = 2**53 - 1
-"""Of whatever a site does not say how much it has: it is not held against it, and its pilots find out themselves."""
+"""An amount that a site does not state: it refuses nothing, and its pilots find out themselves."""
 
 
 class Kind(NamedTuple):
-    """One kind of resource: how it is called, and how people are told an amount of it."""
+    """One kind of resource: its names, and how amounts of it are shown."""
 
-    name: str  # of the field in messages, in the book, and here; in documents, too, but for `cores`
-    entry: str  # of the field in a site's entry; nothing said there: `AMOUNT_UNKNOWN`
-    noun: str  # what follows an amount, for people
+    name: str  # of the field in messages, in the book, and here; in documents, too, except `cores`
+    entry: str  # of the field in a site's entry; absent there: `AMOUNT_UNKNOWN`
+    noun: str  # the words after an amount, for people
     unit: Literal["hundredths", "bytes", "count"]
 
     def amount(self, said: int | None) -> int:
-        """The amount that an entry says."""
+        """The amount in an entry."""
         if said is None:
             return AMOUNT_UNKNOWN
         return 100 * said if self.unit == "hundredths" else said
 
     def texts(self, asked: int, given: int) -> tuple[str, str]:
-        """Two amounts that differ, as people say them."""
+        """Two different amounts as text."""
         if self.unit == "bytes":
             return sizes_apart(asked, given)
         if self.unit == "hundredths":
@@ -51,7 +51,7 @@ BESIDES_CORES = (
     Kind("gpus", "gpus", "GPUs", "count"),
     Kind("scratch_bytes", "scratch_bytes", "of scratch space", "bytes"),
 )
-"""What an attempt need not ask for."""
+"""The kinds that an attempt need not ask for."""
 KINDS = (CORES, *BESIDES_CORES)
 NAMES = tuple(kind.name for kind in KINDS)
 
@@ -66,7 +66,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Capacity(Amounts, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node can give at once."""
+    """What a node can offer at once."""
 
     cores_hundredths: Amount = 100
     memory_bytes: Amount = 0
@@ -75,27 +75,27 @@ class Capacity(Amounts, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Demand(Amounts, frozen=True, kw_only=True, omit_defaults=True):
-    """What one attempt takes. Of 0 nothing was said: anything will do; so for the wall time."""
+    """What one attempt uses. 0 means not stated: anything will do; likewise the wall time."""
 
     wall_seconds: float = 0.0
     nodes: int = 1
-    node_restriction: tuple[str, ...] = ()  # only on these, by name or pattern; none: on any
+    node_restriction: tuple[str, ...] = ()  # only on these, by name or pattern; empty: on any
 
 
 class Free:
-    """What is left of a capacity beside what was taken; below nothing where more was given than runs at once."""
+    """The free part of a capacity; negative if more was assigned than runs at once."""
 
     __slots__ = ("cores_hundredths", "gpus", "memory_bytes", "scratch_bytes")
 
     def __init__(self, whole: Amounts) -> None:
-        """Begin with all of it."""
+        """Start with the whole capacity."""
         self.cores_hundredths = whole.cores_hundredths
         self.memory_bytes = whole.memory_bytes
         self.gpus = whole.gpus
         self.scratch_bytes = whole.scratch_bytes
 
     def take(self, demand: Amounts) -> None:
-        """Take what an attempt has."""
+        """Take the resources of an attempt."""
         self.cores_hundredths -= demand.cores_hundredths
         if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
             self.memory_bytes -= demand.memory_bytes
@@ -103,7 +103,7 @@ class Free:
             self.scratch_bytes -= demand.scratch_bytes
 
     def give_back(self, demand: Amounts) -> None:
-        """Give back what an attempt had."""
+        """Give back the resources of an attempt."""
         self.cores_hundredths += demand.cores_hundredths
         if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
             self.memory_bytes += demand.memory_bytes
@@ -111,7 +111,7 @@ class Free:
             self.scratch_bytes += demand.scratch_bytes
 
     def fits(self, demand: Amounts) -> bool:
-        """Whether there is what an attempt asks for."""
+        """Whether an attempt fits."""
         return (
             demand.cores_hundredths <= self.cores_hundredths
             and demand.memory_bytes <= self.memory_bytes
@@ -120,9 +120,9 @@ class Free:
         )
 
     def is_contended(self, small: Amounts, large: Amounts) -> bool:
-        """Whether one attempt would take something that there is too little of for another one."""
+        """Whether one attempt would take resources that another one lacks."""
         return bool(
-            large.cores_hundredths > self.cores_hundredths  # which every attempt takes
+            large.cores_hundredths > self.cores_hundredths  # which every attempt uses
             or (small.memory_bytes and large.memory_bytes > self.memory_bytes)
             or (small.gpus and large.gpus > self.gpus)
             or (small.scratch_bytes and large.scratch_bytes > self.scratch_bytes)
@@ -134,7 +134,7 @@ amounts: Callable[[Amounts | Free], tuple[int, ...]] = attrgetter(*NAMES)
 
 
 def slots_for(demand: Demand, capacity: Capacity) -> int:
-    """How many attempts with this demand a capacity holds at once."""
+    """How many attempts with this demand fit into a capacity."""
     if demand.nodes > 1:
         return 0  # never through a pilot
     fitting = capacity.cores_hundredths // demand.cores_hundredths
@@ -148,7 +148,7 @@ def slots_for(demand: Demand, capacity: Capacity) -> int:
 
 
 def count_waiting(demands: Iterable[Amounts], capacity: Capacity) -> int:
-    """How many attempts cannot run beside those before them; one that fits goes before one that does not."""
+    """How many attempts cannot run beside those before them; later ones that fit may overtake."""
     left, waiting = Free(capacity), 0
     for demand in demands:
         if left.fits(demand):
@@ -170,7 +170,7 @@ def count_running(demands: Iterable[Amounts], capacity: Capacity) -> int:
 
 
 def lacking(demand: Amounts, capacity: Capacity) -> list[tuple[str, int, int]]:
-    """In what a capacity falls short of a demand: the field, what is asked and what there is."""
+    """Where a capacity falls short of a demand: the field, the demand and the capacity."""
     pairs = zip(NAMES, amounts(demand), amounts(capacity), strict=True)
     return [(name, asked, given) for name, asked, given in pairs if asked > given]
 
@@ -183,5 +183,5 @@ def shortage(name: str, site: str, asked: int, given: int) -> str:
 
 
 def is_what_was_asked_for(found: Capacity, wanted: Capacity) -> bool:
-    """Whether a pilot has what its site is asked for; what the site does not say a pilot finds out itself."""
+    """Whether a pilot has the configured capacity; amounts that the site does not state are accepted."""
     return all(asked in (AMOUNT_UNKNOWN, given) for asked, given in zip(amounts(wanted), amounts(found), strict=True))

@@ -1,4 +1,4 @@
-"""A place that runs attempts, as the engine knows it."""
+"""A site that runs attempts, as the engine knows it."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from pilotage.model.resources import Capacity
 SiteMode = Literal["pilots", "bound"]
 
 PILOT_MARGIN_SECONDS = 30.0
-"""So long before the end of its wall time, or at half of it, a pilot stops everything."""
+"""A pilot stops everything this long before the end of its wall time, or at half of it."""
 PILOT_START_SECONDS = 30.0
-"""So much of its wall time may be over, or a tenth of it, before a pilot is given its first package."""
+"""This much of its wall time, or a tenth of it, may pass before a pilot gets its first package."""
 
 
 LOCAL_DATA_HANDLING = ("folder",)
-"""Here the files of a job are at hand: a local site handles data without anything being said about it."""
+"""A local site has the files of a job at hand: it handles data without a configured service."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A site: how work gets there, and the largest thing it can run."""
+    """A site: how work gets there, and the largest package it can run."""
 
     name: str
     kind: str = "local"
     mode: SiteMode = "pilots"
     capacity: Capacity = Capacity()  # of one node
-    nodes: int = 1  # the most that one attempt may span
-    wall_seconds: float = 0.0  # the longest that a pilot or a bound job may last; 0: no limit
-    pilots_max: int = 1  # pilots that are asked for or live at once
-    speed: float = 1.0  # relative to the standard platform: what is estimated takes so many times less
+    nodes: int = 1  # the most that one attempt may use
+    wall_seconds: float = 0.0  # the longest time of a pilot or a bound job; 0: no limit
+    pilots_max: int = 1  # requested and live pilots at once
+    speed: float = 1.0  # relative to the standard platform: estimates are divided by it
     job_throttle: float = 2.0  # swift-site-selection: room in bound mode is 1 + jobThrottle · TScore
-    # What packages may ask for besides, called as in `sites.yaml`; none: not said, and mostly not held against it.
+    # Further properties that packages may require, named as in `sites.yaml`; empty: unknown, and mostly not held against it.
     platform: str = ""
-    job_types: tuple[str, ...] = ()  # besides `normal`, which it always runs
-    node_names: tuple[str, ...] = ()  # by name or pattern; none: it has no node that anybody can name
-    places_nodes: bool = True  # its batch system can be told on which nodes a batch job is to run
+    job_types: tuple[str, ...] = ()  # besides `normal`, which every site runs
+    node_names: tuple[str, ...] = ()  # names or patterns; empty: its nodes cannot be named
+    places_nodes: bool = True  # its batch system accepts the nodes for a batch job
     scratch_bytes: int | None = None  # for the files of one attempt
     data_handling: tuple[str, ...] = ()
-    stores: tuple[str, ...] = ()  # that it reaches, by the beginning of their URLs
+    stores: tuple[str, ...] = ()  # that it reaches, by URL prefix
     software: tuple[str, ...] = ()  # installed there: `ID` or `ID/VERSION`
-    users: tuple[str, ...] = ()  # whose packages it runs; none: everybody's
+    users: tuple[str, ...] = ()  # whose packages it runs; empty: everyone's
     initial_score: float | None = None
 
     @property
     def package_seconds_max(self) -> float:
-        """The longest that one package may ask for; 0: no limit. A pilot has never all the time left that its site gives."""
+        """The longest time that one package may ask for; 0: no limit. No pilot has the full wall time of its site left."""
         wall = self.wall_seconds
         if self.mode == "bound":
             return wall
@@ -57,21 +57,21 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def executors_of(sites: Iterable[Site]) -> frozenset[str]:
-    """What packages may name as their executor: the sites there are, and their kinds."""
+    """What packages may name as their executor: the sites, and their kinds."""
     return frozenset(name for site in sites for name in (site.name, site.kind))
 
 
-# Nodes by name: whether one is among those that a package may run on, and whether a site may have one of them.
+# Names of nodes: whether a node is among those a package may use, and whether a site may have one of them.
 
 NODE_NAME = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,255}")
-"""What names a node, or several: letters, digits, `.`, `_`, `-`, and `*`, `?`, `[…]` as in names of files."""
+"""The form of a node name or pattern: letters, digits, `.`, `_`, `-`, and `*`, `?`, `[…]` as in file names."""
 NODE_NAME_FORM = "letters, digits, '.', '_' and '-', and '*', '?' and '[…]' as in names of files"
 
 _WILD = re.compile(r"[*?\[]")
 
 
 def is_named(node: str, names: Iterable[str]) -> bool:
-    """Whether a node is one of those that are named; what follows the first dot of its name need not be said."""
+    """Whether a node is among these names; the part after the first dot of its name is optional."""
     node = node.lower()
     return bool(node) and any(_means(each.lower(), node) for each in names)
 
@@ -84,7 +84,7 @@ def _means(name: str, node: str) -> bool:
 
 
 def can_mean(one: str, other: str) -> bool:
-    """Whether two names or patterns can mean the same node; of two patterns their fixed beginnings must agree."""
+    """Whether two names or patterns can match the same node; two patterns must agree in their fixed prefixes."""
     one, other = one.lower(), other.lower()
     ends = [found.start() if (found := _WILD.search(each)) else None for each in (one, other)]
     if None in ends:
@@ -94,14 +94,14 @@ def can_mean(one: str, other: str) -> bool:
 
 # How described software can be started, and which way fits a site: chosen only once the site is known.
 #
-# A package that names software may have several ways: releases of the software, infrastructures of a release,
-# platforms. An infrastructure is called as a site, as a kind of sites, or `any`.
+# A package that names software may have several ways: releases of the software, infrastructures of a release, platforms.
+# An infrastructure is named after a site, a kind of sites, or `any`.
 
 ANY_INFRASTRUCTURE = "any"
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One way to start a software: of which release, on what."""
+    """One way to start a software: its release, and where it applies."""
 
     software: str  # `ID` or `ID/VERSION`
     infrastructure: str = ANY_INFRASTRUCTURE
@@ -109,11 +109,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def fitting_start(starts: Sequence[Start], site: Site, *, platform: str = "") -> int | None:
-    """Which of the ways is taken at a site; None where none of them fits.
+    """The index of the way that is used at a site; None if none fits.
 
-    The first release that has one there; of its infrastructures the one with the site's name goes before its kind, then
-    `any`; one for the site's platform goes before one for all. A site that does not say its platform has the one that the
-    package asks for.
+    The first release with a fitting way; among its infrastructures the site's name comes before its kind, then `any`; one for
+    the site's platform comes before one for all. A site without a stated platform has the one that the package asks for.
     """
     known = site.platform or platform
     releases: dict[str, int] = {}
@@ -132,15 +131,15 @@ def _nearness(infrastructure: str, site: Site) -> int | None:
 
 
 def _is_installed(software: str, site: Site) -> bool:
-    """Whether a site has a release; one that tells no versions of it may have any."""
+    """Whether a site has a release; a site that lists no versions of it may have any."""
     name = software.partition("/")[0]
     if not site.software or name in site.software or software in site.software:
         return True
     return not any(
         each.startswith(f"{name}/") for each in site.software
-    )  # it is not there at all: that is told elsewhere
+    )  # not installed at all: another filter reports that
 
 
 def told_start(start: Start) -> str:
-    """Where a way fits, for people: `slurm`, or `slurm on x86_64-linux`."""
+    """Where a way applies, for people: `slurm`, or `slurm on x86_64-linux`."""
     return f"{start.infrastructure} on {start.platform}" if start.platform else start.infrastructure

@@ -1,8 +1,8 @@
-"""THE table of states: what each means, what brings a package into it, and how a compound takes its own from its children.
+"""The table of states: their meanings, the events that lead to them, and the state of a compound from its children.
 
-A state is never stored as a decision: it is read off facts (`pilotage.book.rows.derived_states`). The diagram in the documentation
-is drawn from `TRANSITIONS`. The folds do not read the tables, for speed: a test walks them through every state and
-event to prove that they move exactly as the tables say.
+A state is never stored as a decision: it is derived from facts (`pilotage.book.rows.derived_states`). The diagram in the
+documentation is drawn from `TRANSITIONS`. For speed the folds do not read the tables: a test runs every state and event and
+proves that the folds move exactly as the tables say.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DzeroStatus = Literal["unscheduled", "scheduled", "launched", "successful", "fai
 
 
 class State(StrEnum):
-    """Where a package, or a compound of packages, stands; in the order in which work advances."""
+    """The state of a package, or of a compound of packages, in the order in which work advances."""
 
     SUBMITTED = "SUBMITTED"
     WAITING = "WAITING"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 class StateMeaning(msgspec.Struct, frozen=True, kw_only=True):
-    """What a state says, in our words and in those of the DØ job definition."""
+    """The meaning of a state, in our words and in those of the DØ job definition."""
 
     meaning: str
     dzero: DzeroStatus
@@ -52,12 +52,12 @@ MEANINGS: dict[State, StateMeaning] = {
 }
 FINAL_STATES = frozenset(state for state, meaning in MEANINGS.items() if meaning.final)
 FINAL_NAMES = frozenset(state.value for state in FINAL_STATES)
-"""The final states as they stand in rows."""
+"""The final states as stored in rows."""
 MOVABLE_STATES = (State.SUBMITTED, State.WAITING, State.READY, State.SCHEDULED)
 
 ADVANCE: dict[State, int] = {
-    # Should two final facts ever stand for one epoch, a grant outranks a cancel, because consumers may have read the
-    # outputs, and a cancel outranks giving up, because a person asked for it. The book flags all three.
+    # If two final facts should ever exist for one epoch, a grant outranks a cancel, because consumers may have read the outputs,
+    # and a cancel outranks an abort, because a person asked for it. The book flags all three.
     State.SUBMITTED: 0,
     State.WAITING: 1,
     State.READY: 2,
@@ -68,11 +68,11 @@ ADVANCE: dict[State, int] = {
     State.DONE: 7,
     State.CLEARED: 8,
 }
-"""How far each state is: facts that imply several states show the most advanced one."""
+"""The order of the states: facts that imply several states show the most advanced one."""
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
-    """One move of a package: from any of some states into another, by an event."""
+    """One move of a package: from one of several states to another, by an event."""
 
     event: str
     sources: tuple[State, ...]
@@ -108,7 +108,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         event="AttemptLost",
         sources=(State.SUBMITTED, State.READY, State.SCHEDULED, State.RUNNING),
         target=State.WAITING,
-        note="nobody waits for it; the engine decides what follows",
+        note="it was given up; the engine decides what follows",
     ),
     Transition(event="PhaseEntered", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds a lease"),
     Transition(event="OutputsStaged", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds a lease"),
@@ -135,7 +135,7 @@ TRANSITIONS: tuple[Transition, ...] = (
 
 
 class CompoundRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the rule for lines, stages and jobs: the first whose condition holds gives the state."""
+    """One row of the rule for lines, stages and jobs: the first row whose condition holds gives the state."""
 
     condition: str
     state: State
@@ -144,8 +144,8 @@ class CompoundRule(msgspec.Struct, frozen=True, kw_only=True):
 COMPOUND_RULES: tuple[CompoundRule, ...] = (
     CompoundRule(condition="any child leased", state=State.RUNNING),
     CompoundRule(condition="not yet accepted", state=State.SUBMITTED),
-    CompoundRule(condition="any child can still move, and one has started", state=State.RUNNING),
-    CompoundRule(condition="any child can still move", state=State.WAITING),
+    CompoundRule(condition="any child can still make progress, and one has started", state=State.RUNNING),
+    CompoundRule(condition="any child can still make progress", state=State.WAITING),
     CompoundRule(condition="cancelled", state=State.CANCELLED),
     CompoundRule(condition="cleared, or every child cleared", state=State.CLEARED),
     CompoundRule(condition="nothing succeeded", state=State.ABORTED),
@@ -153,11 +153,11 @@ COMPOUND_RULES: tuple[CompoundRule, ...] = (
 )
 
 
-# How an attempt ends and why a package is given up: GASW's exit codes and our own causes.
+# How an attempt ends and why a package is given up: GASW's exit codes and our causes.
 
 
 class ExitCodeGasw(StrEnum):
-    """The exit codes of GASW, which every finished attempt carries; our finer reason stands beside it."""
+    """The exit codes of GASW, which every finished attempt has, beside our more precise reason."""
 
     SUCCESS = "SUCCESS"
     ERROR_READ_GRID = "ERROR_READ_GRID"
@@ -185,15 +185,15 @@ _CODES_BY_PHASE: dict[str, ExitCodeGasw] = {
     "setup": ExitCodeGasw.ERROR_WRITE_LOCAL,
     "inputs": ExitCodeGasw.ERROR_READ_GRID,
     "outputs": ExitCodeGasw.ERROR_WRITE_GRID,
-    "logs": ExitCodeGasw.ERROR_GET_STD,  # no phase of its own: what it wrote cannot be read, to look for failures in it
+    "logs": ExitCodeGasw.ERROR_GET_STD,  # not a phase: its logs cannot be read, to search them for failures
 }
 
 
 def exit_code_for(reason: str, *, phase: str) -> ExitCodeGasw:
-    """GASW's exit code of a failure: one for each reason; where the platform failed, one for each phase it was in.
+    """GASW's exit code of a failure: one for each reason; for a platform failure, one for each phase.
 
-    An agent says the same (`agent/attempt/diagnosis.py`), and so does one of the simulator. Before the first phase, `phase` is
-    empty. Whatever else there is, such as a reason that a failure pattern names, is a failure of the execution.
+    An agent does the same (`agent/attempt/diagnosis.py`), and so does the simulator's. Before the first phase, `phase` is empty.
+    Any other reason, such as one named by a failure pattern, is a failure of the execution.
     """
     if reason == "platform-failure":
         return _CODES_BY_PHASE.get(phase, ExitCodeGasw.EXECUTION_FAILED)
@@ -206,29 +206,29 @@ AbortCause = Literal[
 """Why a package or a job was given up."""
 
 ClearedBy = Literal["user", "timeout"]
-"""Who cleared outputs: their owner took them, or their time was over."""
+"""How outputs were cleared: their owner took them, or their time was up."""
 
 KeptReason = Literal["changed", "made", "not-removed", "read"]
-"""Why a file stays whose removal was asked for: it is not as it was granted, another job has it as well, the system does not
-let it go, or somebody who is not over reads it."""
+"""Why a file stays although its removal was ordered: it changed since the grant, another job has it too, the system refuses
+to remove it, or an unfinished package reads it.
+"""
 RestartCause = Literal["by-hand", "deep-resubmission", "remake", "revived"]
 """What opened a new epoch."""
 
 ADOPTED = "adopted"
-"""The site of attempts that were never made here."""
+"""The site of attempts that were not run here."""
 MADE_BEFORE = "made-before"
-"""The reason that an agent gives with the success of what an earlier run had made: nothing was run."""
+"""The reason of an agent's success report for adopted work: nothing was run."""
 UNDECLARED = "undeclared-files"
-"""The reason that an agent gives with the success of what left files behind that no output declares."""
+"""The reason of an agent's success report if undeclared files were left behind."""
 PILOT_WALL_OVER = "killed: the wall time of its pilot is over"
-"""What an agent says of an attempt that ran until the time of its pilot was over, whatever its own limit is."""
+"""The agent's message for an attempt that ran until the end of its pilot, whatever its own limit."""
 
 Phase = Literal["setup", "inputs", "application", "outputs", "cleaning"]
-"""What an attempt does, in this order; only one that failed tells of its cleaning."""
+"""The phases of an attempt, in order; only a failed one reports its cleaning."""
 
 
-# Why an attempt can fail, and what can be done about it: the words of the retry rules, of the book and of the
-# agent.
+# Why an attempt can fail, and what can be done about it: the vocabulary of the retry rules, the book and the agent.
 
 Reason = Literal[
     "application-error",
@@ -253,5 +253,4 @@ Action = Literal["again", "elsewhere", "later", "more-memory", "more-time", "giv
 LossReason = Literal[
     "unheard", "pilot-killed", "platform-failure", "preempted", "wall-time", "rescheduled", "dropped", "outrun"
 ]
-"""Why nobody waits for an attempt any more: its pilot is silent, died under it, is gone, somebody asked for it, or another began.
-"""
+"""Why an attempt is given up: its pilot is silent, died while running it or is gone, a person asked for it, or another started."""

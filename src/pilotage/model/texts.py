@@ -1,4 +1,4 @@
-"""Texts and numbers from outside, made such that an event can carry them, and times and sizes for people."""
+"""Makes texts and numbers from outside fit for events, and formats times and sizes for people."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ import msgspec
 TEXT_MAX = 16_384
 """Characters of a message."""
 NAME_MAX = 256
-"""Characters of the name of a node, a batch system's job, an owner and the like."""
+"""Characters of the name of a node, a batch job, an owner and the like."""
 FAILURE_CHARACTERS_MAX = 300
-"""Characters of what a failure said, where it is told in a line with others."""
+"""Characters of a failure's message in a line with others."""
 REASON_MAX = 64
 """Characters of a reason."""
 REPLICAS_MAX = 1000
-"""Further attempts of one package that may be asked for in one epoch."""
+"""Further attempts of one package that may be requested in one epoch."""
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def clipped(text: str, most: int = TEXT_MAX) -> str:
-    """A text that can be written as UTF-8 and is not too long; where something is left out, its end says so."""
+    """A text that is valid UTF-8 and not too long; a cut is marked at its end."""
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def named(text: str, *, most: int = NAME_MAX, otherwise: str) -> str:
-    """The same for what must not be empty."""
+    """The same for a text that must not be empty."""
     return clipped(text, most) or otherwise
 
 
 def amount(value: float | None) -> float | None:
-    """A number of seconds that is not negative, or None where it is none."""
+    """A non-negative number of seconds, or None if it is none."""
     return None if value is None or not math.isfinite(value) else max(0.0, value)
 
 
 def moment(seconds: float | None) -> str:
-    """A point in time for people, in UTC, to the second; empty for None."""
+    """A time for people, in UTC, to the second; empty for None."""
     return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def size_text(size_bytes: int) -> str:
-    """A number of bytes as people say it."""
+    """A number of bytes for people."""
     for factor, unit in _SIZES:
         if size_bytes >= factor:
             many = size_bytes / factor
@@ -53,15 +53,15 @@ def size_text(size_bytes: int) -> str:
 
 
 def sizes_apart(one_bytes: int, other_bytes: int) -> tuple[str, str]:
-    """Two numbers of bytes that differ, as people say them; where they would sound the same, to the byte."""
+    """Two different numbers of bytes for people; exact if they would look the same."""
     told = size_text(one_bytes), size_text(other_bytes)
     return told if told[0] != told[1] else (f"{one_bytes:,} bytes", f"{other_bytes:,}")
 
 
 def check_sha256(text: str) -> None:
-    """Raise ValueError unless bytes come out as the very text that went in.
+    """Raise ValueError unless decoding and encoding the text gives the same text again.
 
-    Nearly every attempt stages files, and a pattern takes longer to say so; its `$` lets the end of a line pass besides.
+    Nearly every attempt stages files, and a regular expression is slower; its `$` also allows a line break at the end.
     """
     try:
         if len(text) == 64 and bytes.fromhex(text).hex() == text:
@@ -72,22 +72,22 @@ def check_sha256(text: str) -> None:
 
 
 def words_of_failure(message: str | None) -> str:
-    """What an attempt said of its failure, to be added to its reason: the first line, which is for people."""
+    """The first line of an attempt's failure message, to follow its reason."""
     first = (message or "").strip().partition("\n")[0]
     return f": {first[:FAILURE_CHARACTERS_MAX]}" if first else ""
 
 
-# Values that change often: structs whose fields are set as fast as those of a class with slots.
+# Structs that change often: their fields are set as fast as those of a class with slots.
 
 Changing = TypeVar("Changing", bound=msgspec.Struct)
 
 
 def changes_often(kind: type[Changing]) -> type[Changing]:
-    """Have the fields of a struct set without asking each time whether the garbage collector is to look at it from then on.
+    """Set the fields of a struct without checking each time whether the garbage collector must track it from then on.
 
-    Asking takes five times as long as setting. It is in vain for a struct that the collector never looks at (`gc=False`), and
-    for one that it looks at from the beginning, because it is made with something that may be part of a circle.
+    The check takes five times as long as the assignment. It is useless for a struct that the collector never tracks
+    (`gc=False`), and for one that is tracked from the beginning, because it is created with a field that may be part of a cycle.
     """
     type.__setattr__(kind, "__setattr__", object.__setattr__)
-    type.__setattr__(kind, "__delattr__", object.__delattr__)  # both, or Python takes the long way for either
+    type.__setattr__(kind, "__delattr__", object.__delattr__)  # both, or Python uses the slow path for either
     return kind

@@ -128,7 +128,7 @@ class Core:
     def step(self, inbox: Sequence[Input], now: float) -> Outbox:
         """Process input, decide, and return the consequences; an empty inbox only lets time pass."""
         engine = self.engine
-        self._time.go_on(now)
+        self._time.advance(now)
         engine.state.clock.now, engine.state.clock.wall_time = self._time.now, self._time.stamp
         outbox = Outbox()
         exchanges: dict[str, Exchange] = {}
@@ -230,7 +230,7 @@ class Core:
         gap in the stream, and the agent would resend everything after it for ever.
         """
         engine, pilot = self.engine, exchange.pilot
-        one = self._codec.check(event) if held is None else self._codec.check_own(event, held.place)
+        one = self._codec.check(event) if held is None else self._codec.check_own(event, held.address)
         if isinstance(one, Refusal):
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
@@ -403,7 +403,7 @@ class Core:
         engine = self.engine
         job = engine.state.jobs.by_id.get(item.job)
         late = job.late.get(item.stage) if job is not None else None
-        if job is None or late is None or job.cancelled or job.aborted or job.enders:
+        if job is None or late is None or job.cancelled or job.aborted or job.ended_by:
             return  # it was expanded before, or is no longer wanted
         if item.expanded.stage != item.stage or item.plan.count < job.count:
             return  # not an answer to the present request

@@ -215,7 +215,7 @@ def test_a_limit_that_contradicts_a_default_is_told_where_it_was_set(machine: Ma
 
 def test_two_variables_for_one_setting_must_agree(machine: Machine) -> None:
     machine.environment |= {"PILOTAGE_JOURNAL": "sqlite:a", "PILOTAGE_JOURNAL_URL": "sqlite:b"}
-    assert "says something else than PILOTAGE_JOURNAL: give one of them" in machine.faults()
+    assert "contradicts PILOTAGE_JOURNAL: give only one of them" in machine.faults()
     machine.environment["PILOTAGE_JOURNAL_URL"] = "sqlite:a"
     assert machine.load().journal.address.folder == f"{machine.project}/a"
 

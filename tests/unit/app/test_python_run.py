@@ -156,7 +156,7 @@ def test_a_plan_without_a_service_is_refused_over_the_quota_that_is_set(
     limit_packages(tmp_path, 3)
     assert pilotage.plan(job()).would_run == 3
     limit_packages(tmp_path, 2)
-    with pytest.raises(pilotage.PilotageError, match="3 packages more would be over the 2 that"):
+    with pytest.raises(pilotage.PilotageError, match="3 more packages would exceed the limit of 2 for"):
         pilotage.plan(job())
 
 
@@ -170,7 +170,7 @@ def test_a_plan_without_a_service_counts_the_unfinished_packages_of_the_same_own
     with opened(tmp_path / ".pilotage") as journal:
         keep(journal, [by.event(registered(owner=owner), job="j1"), by.event(JobAccepted(), job="j1")])
     if is_refused:
-        with pytest.raises(pilotage.PilotageError, match="3 packages more would be over the 4 that"):
+        with pytest.raises(pilotage.PilotageError, match="3 more packages would exceed the limit of 4 for"):
             pilotage.plan(job())
     else:
         assert pilotage.plan(job()).would_run == 3

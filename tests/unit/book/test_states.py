@@ -68,7 +68,7 @@ EVENTS: dict[tuple[str, str], Step] = {
     ("AttemptStarted", ""): STARTED,
     ("AttemptSuspected", "it held a lease"): SUSPECTED,
     ("AttemptRecovered", "it holds its lease again"): RECOVERED,
-    ("AttemptLost", "nobody waits for it; the engine decides what follows"): LOST,
+    ("AttemptLost", "it was given up; the engine decides what follows"): LOST,
     ("PhaseEntered", "it holds a lease"): PHASE,
     ("OutputsStaged", "it holds a lease"): ("OutputsStaged", {"attempt": 1, "manifest": []}),
     ("AttemptFinished", "succeeded; it waits for its grant"): SUCCEEDED,

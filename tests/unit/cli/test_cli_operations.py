@@ -180,14 +180,14 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
 
 def test_of_several_one_that_is_refused_is_named_and_the_others_are_done(canned: CannedServer) -> None:
     canned.answer("/v1/jobs/a/operations", ACCEPTED)
-    canned.refuse("/v1/jobs/b/operations", 409, "job_over", "everything of the job b is over")
+    canned.refuse("/v1/jobs/b/operations", 409, "job_over", "every package of the job b is over")
     canned.answer("/v1/jobs/c/operations", ACCEPTED)
     result = run("kill", "a", "b", "c")
     assert (result.exit_code, result.stdout) == (2, "killed a\nkilled c\n")
-    assert "b: everything of the job b is over" in result.stderr
+    assert "b: every package of the job b is over" in result.stderr
     told = json.loads(run("kill", "a", "b", "--json").stdout)
     assert [each["subject"] for each in told["done"]] == ["a"]
-    assert told["refused"] == [{"subject": "b", "code": "job_over", "message": "everything of the job b is over"}]
+    assert told["refused"] == [{"subject": "b", "code": "job_over", "message": "every package of the job b is over"}]
 
 
 def test_an_operation_is_sent_again_under_the_same_key_where_the_connection_breaks(
@@ -308,14 +308,14 @@ def test_more_than_a_hundred_are_done_only_where_somebody_says_yes(canned: Canne
 
 def test_an_explanation_is_told_in_words(canned: CannedServer) -> None:
     reasons = [
-        {"code": "waits-for-package", "message": "it needs what 1.1.1 makes", "subject": "1.1.1", "count": 2},
+        {"code": "waits-for-package", "message": "it needs the outputs of 1.1.1", "subject": "1.1.1", "count": 2},
         {"code": "held", "message": "it is held", "since": MOMENT, "next_step": "release it"},
     ]
     told = {"job": "j", "package": "1.2.1", "epoch": 2, "standing": "blocked", "reasons": reasons}
     canned.answer("/v1/jobs/j/packages/1.2.1/explain", told)
     assert run("explain", "j/1.2.1").stdout == (
         "j/1.2.1: blocked, epoch 2\n"
-        "  it needs what 1.1.1 makes (2 such in all)\n"
+        "  it needs the outputs of 1.1.1 (2 such in all)\n"
         "  it is held (since 2023-11-14 22:13:20Z)\n"
         "    next: release it\n"
     )
@@ -421,7 +421,7 @@ def test_a_package_that_failed_is_shown_as_a_card(canned: CannedServer) -> None:
         peak_memory_bytes=2**31, exit_message="it was killed\nlast words",
     )  # fmt: skip
     canned.answer("/v1/jobs/j/packages/1.2.1", {"package": package, "attempts": [attempt]})
-    why = {"code": "waits-for-time", "message": "its next attempt waits for its time", "until": MOMENT}
+    why = {"code": "waits-for-time", "message": "its next attempt is delayed", "until": MOMENT}
     told = {"job": "j", "package": "1.2.1", "epoch": 1, "standing": "delayed", "reasons": [why]}
     canned.answer("/v1/jobs/j/packages/1.2.1/explain", told)
     shown = run("status", "j/1.2.1").stdout

@@ -37,7 +37,7 @@ def test_what_this_computer_cannot_give_is_refused_and_nothing_is_left(tmp_path:
     before = sorted(tmp_path.iterdir())
     told = refused("plan")
     assert "no site can run think: it asks for 900 TiB of memory and local has " in told
-    assert "the nearest is local: ask for what it has, or name another site" in told
+    assert "the nearest is local: ask for no more than it has, or name another site" in told
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -40,8 +40,8 @@ def test_it_is_told_how_the_sites_stood_when_an_attempt_was_given_to_one() -> No
         )
         [other] = {"a", "b"} - {effect.site}
         assert {each.subject: each.message for each in reasons(small, "not-chosen")} == {
-            other: f"{other} could have been picked (score 0.00, 50% of the weight)",
-            "c": "c slept",
+            other: f"{other} could have been chosen as well (score 0.00, 50% of the weight)",
+            "c": "c hibernated",
             "thin": "thin could not run it: it asks for 1 GiB of memory and thin has 0 B",
         }
 
@@ -51,10 +51,10 @@ def test_what_stood_then_is_told_and_not_what_stands_now() -> None:
         small.submit(bag(2))
         first, second = small.take(SubmitAttempt)
         put_to_sleep(small, "b")
-        assert reasons(small, "chosen")[0].message == "attempt 1 went to a: it stood first of 3 candidates"
+        assert reasons(small, "chosen")[0].message == "attempt 1 went to a: it was the first of 3 candidates"
         assert [each.message for each in reasons(small, "not-chosen")] == [
-            "b could have been picked (score 0.00, 33% of the weight)",
-            "c could have been picked (score 0.00, 33% of the weight)",
+            "b could have been chosen as well (score 0.00, 33% of the weight)",
+            "c could have been chosen as well (score 0.00, 33% of the weight)",
         ]
         # The second was bound in the same moment, and shares what was noted: a had room when that began.
         assert reasons(small, "chosen", "1.2.1")[0].subject == "b"
@@ -88,10 +88,12 @@ def test_where_more_is_ready_than_all_have_room_for_no_draw_is_told() -> None:
         assert {each.site for each in bound} == {"a", "b"}
         for each in bound:
             [chosen] = reasons(small, "chosen", each.ref.package)
-            assert chosen.message == f"attempt 1 went to {each.site}: more was ready than all sites had room for"
+            assert (
+                chosen.message == f"attempt 1 went to {each.site}: more packages were ready than all sites had room for"
+            )
             [other] = {"a", "b"} - {each.site}
             [why] = reasons(small, "not-chosen", each.ref.package)
-            assert why.message == f"{other} was given as much as it had room for, too"
+            assert why.message == f"{other} was filled up, too"
         assert len({id(each.choice) for _, each in small.engine.state.jobs.by_id[JOB].attempts()}) == 1
 
 
@@ -104,7 +106,7 @@ def test_of_a_draw_by_evidence_a_share_of_the_weight_is_told_only_where_weights_
             told = f"thompson drew it from {len(names)} candidates (score 0.00{share})"
             assert reasons(small, "chosen")[0].message == f"attempt 1 went to {effect.site}: {told}"
             other = reasons(small, "not-chosen")[0]
-            assert other.message == f"{other.subject} could have been picked (score 0.00{share})"
+            assert other.message == f"{other.subject} could have been chosen as well (score 0.00{share})"
 
 
 def test_a_site_that_an_estimate_passes_over_says_so_while_it_runs_and_afterwards() -> None:
@@ -113,7 +115,7 @@ def test_a_site_that_an_estimate_passes_over_says_so_while_it_runs_and_afterward
         given = short.package_seconds_max
         small.submit(bag(1, kind(run_seconds=3600.0)))
         [effect] = small.take(SubmitAttempt)
-        told = f"it is expected to take 3600 s, and a gives {given:.0f} s"
+        told = f"it is expected to take 3600 s, and a allows {given:.0f} s"
         assert [each.message for each in reasons(small, "not-chosen")] == [f"a could not run it: {told}"]
         small.bound(effect).succeed("1.1.1")
         over = small.engine.explain(JOB, "1.1.1", _facts(small))
@@ -126,7 +128,7 @@ def test_an_estimate_that_no_site_lasts_for_is_no_reason() -> None:
         small.submit(bag(1, kind(run_seconds=3600.0)))
         [effect] = small.take(SubmitAttempt)
         assert [each.message for each in reasons(small, "not-chosen")] == [
-            "b could have been picked (score 0.00, 50% of the weight)"
+            "b could have been chosen as well (score 0.00, 50% of the weight)"
         ]
         small.bound(effect).succeed("1.1.1")
         over = small.engine.explain(JOB, "1.1.1", _facts(small))
@@ -169,7 +171,7 @@ def test_what_an_idle_pilot_fetched_says_so() -> None:
         other.succeed("1.1.1", after=5.0)
         assert other.packages == ["1.3.1"]
         [chosen] = reasons(small, "chosen", "1.3.1")
-        assert chosen.message.startswith("attempt 1 went to b: its pilots had nothing to do")
+        assert chosen.message.startswith("attempt 1 went to b: its pilots were idle")
 
 
 def test_with_one_site_there_is_nothing_to_tell_and_after_a_restart_it_is_not_known() -> None:
@@ -182,7 +184,7 @@ def test_with_one_site_there_is_nothing_to_tell_and_after_a_restart_it_is_not_kn
         small.restart()
         small.effects.clear()
         [chosen] = reasons(small, "chosen")
-        assert "how the sites stood is not known" in chosen.message
+        assert "the state of the sites at that time is not known" in chosen.message
         assert reasons(small, "not-chosen") == []
 
 
@@ -201,7 +203,7 @@ def test_of_what_is_over_the_book_tells_where_it_was_and_the_sites_are_told_as_t
             ("done", ""), ("chosen", "a"), ("site-now", "a"), ("site-now", "b"), ("site-now", "c"),
         ]  # fmt: skip
         assert told.reasons[1].since == created_at
-        assert "now a is candidate for one like it (score 0.10)" in told.reasons[2].message
+        assert "now a is candidate for an equal package (score 0.10)" in told.reasons[2].message
         assert "new disks" in told.reasons[3].message
         assert "c is not a site of ada" in told.reasons[4].message
         assert len(small.engine.state.selection.sites._pools) == pools

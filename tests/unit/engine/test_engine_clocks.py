@@ -64,25 +64,25 @@ def test_a_lease_ends_also_when_the_clock_is_set_back_for_good() -> None:
 def test_as_long_as_nobody_sets_the_clock_its_time_is_exact(clock: list[float]) -> None:
     time = SteadyTime(0.1, late_seconds=20.0)
     for each in clock:
-        time.go_on(each)
+        time.advance(each)
         assert (time.now, time.stamp) == (each, each)
         assert time.wake_at(each + 30.0) == each + 30.0
 
 
 def test_a_small_correction_does_not_show_and_a_large_one_does() -> None:
     time = SteadyTime(100.0, late_seconds=20.0)
-    time.go_on(90.0)
+    time.advance(90.0)
     assert (time.now, time.stamp) == (100.0, 100.0)
-    time.go_on(95.0)
+    time.advance(95.0)
     assert (time.now, time.stamp) == (105.0, 100.0)
-    time.go_on(20.0)
+    time.advance(20.0)
     assert (time.now, time.stamp) == (105.0, 20.0)
 
 
 def test_who_sleeps_too_long_has_not_lived_through_it() -> None:
     time = SteadyTime(100.0, late_seconds=20.0)
     time.wake_at(110.0)
-    time.go_on(5000.0)
+    time.advance(5000.0)
     assert (time.now, time.stamp) == (130.0, 5000.0)
     assert time.wake_at(140.0) == 5010.0
 
@@ -90,9 +90,9 @@ def test_who_sleeps_too_long_has_not_lived_through_it() -> None:
 @pytest.mark.parametrize("back_by", [number / 7 for number in range(1, 50)])
 def test_who_is_woken_at_the_time_it_asked_for_is_not_too_early_by_what_a_sum_is_rounded_by(back_by: float) -> None:
     time = SteadyTime(START, late_seconds=20.0)
-    time.go_on(START - back_by)  # the clock was set back
+    time.advance(START - back_by)  # the clock was set back
     for wanted in (time.now + after / 3 for after in range(1, 50)):
         told = time.wake_at(wanted)
         assert told is not None
-        time.go_on(told)
+        time.advance(told)
         assert time.now >= wanted

@@ -66,7 +66,7 @@ def test_where_more_is_ready_than_sites_have_room_for_each_is_filled_and_nothing
 
         small.engine.state.selection.choose = noted  # type: ignore[method-assign, assignment]
         small.submit(bag(20))
-        rooms = {name: small.engine.state.selection.place(name).room(0).limit for name in ("a", "b")}
+        rooms = {name: small.engine.state.selection.profile(name).room(0).limit for name in ("a", "b")}
         assert {
             name: sum(map(len, small.reserved(name).values())) for name in small.engine.state.sites.by_name
         } == rooms

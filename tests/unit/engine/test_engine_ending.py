@@ -28,7 +28,7 @@ def test_what_runs_last_waits_for_everything_else() -> None:
         assert agent.packages == ["2.1.1", "2.2.1"]
         reason = small.explain("1.1.1").reasons[0]
         assert (reason.code, reason.count) == ("runs-last", 2)
-        assert reason.message == "it runs last: 2 other packages are not over"
+        assert reason.message == "it is a final package: 2 other packages are not over"
         agent.succeed("2.1.1")
         assert small.status("1.1.1") == "blocked"
         agent.succeed("2.2.1")

@@ -148,9 +148,9 @@ def test_a_reserved_package_says_where_and_since_when_and_what_it_waits_for() ->
         small.submit(bag(2))
         assert codes(small) == ["reserved", "no-slot"]
         assert (why(small, "reserved").subject, why(small, "reserved").since) == ("a", small.now)
-        assert why(small, "no-slot").message == "no pilot at a could run it; 1 are on their way"
+        assert why(small, "no-slot").message == "no pilot at a can run it; 1 are requested"
         small.pilot()
-        assert why(small, "no-slot", "1.2.1").message == "the 1 slots at a are taken"
+        assert why(small, "no-slot", "1.2.1").message == "all 1 slots at a are taken"
 
 
 def test_a_delayed_package_says_until_when() -> None:
@@ -211,7 +211,7 @@ def test_what_acts_on_the_outside_and_is_not_heard_of_says_why_nothing_happens()
         small.wait(61)
         found = small.explain("1.1.1").reasons
         assert "suspect" in [each.code for each in found]
-        assert any("acts on the outside" in each.message for each in found)
+        assert any("it has side effects" in each.message for each in found)
 
 
 def test_a_replica_is_told_beside_the_attempt_though_it_waits_for_a_slot() -> None:
@@ -299,7 +299,7 @@ def test_what_asks_for_all_the_time_that_a_site_gives_fits_into_no_pilot_and_is_
         answer = small.submit(bag(1, kind("reconstruct", wall_seconds=3600.0)))
         assert isinstance(answer, Refused)
         assert (answer.code, answer.subject) == ("unsatisfiable", "reconstruct")
-        assert "it asks for 3600 s and lyon gives 3540 s" in answer.message
+        assert "it asks for 3600 s and lyon allows 3540 s" in answer.message
         assert isinstance(small.submit(bag(1, kind(wall_seconds=3540.0))), Accepted)
         assert small.pilot("lyon", remaining_seconds=3541.0).packages == ["1.1.1"]
 

@@ -129,7 +129,7 @@ def test_a_package_that_needs_more_memory_than_any_site_has_is_given_up() -> Non
         pilot.fail("1.1.1", "out-of-memory")
         assert pilot.packages == []
         [aborted] = small.told(payloads.Aborted, "1.1.1")
-        assert "which no site gives" in msgspec.json.decode(aborted.data)["message"]
+        assert "which no site offers" in msgspec.json.decode(aborted.data)["message"]
 
 
 def test_a_wall_time_kill_goes_only_where_more_time_is_left() -> None:
@@ -164,7 +164,7 @@ def test_what_a_fresh_pilot_had_no_time_for_is_given_up_where_no_site_gives_more
         pilot = small.pilot("a", remaining_seconds=3569.0)
         pilot.fail("1.1.1", "wall-time", after=3569.0)
         [aborted] = small.told(payloads.Aborted, "1.1.1")
-        assert "more than 3569 s, which no site gives" in msgspec.json.decode(aborted.data)["message"]
+        assert "more than 3569 s, which no site offers" in msgspec.json.decode(aborted.data)["message"]
 
 
 def test_a_missing_input_is_tried_later_and_later() -> None:
@@ -196,7 +196,7 @@ def test_a_package_under_which_two_pilots_died_is_parked_and_may_be_released() -
             pilot.unread.clear()
         assert small.status("1.1.1") == "held"
         [held] = small.told(payloads.Held, "1.1.1")
-        assert "2 pilots died under it" in msgspec.json.decode(held.data)["message"]
+        assert "2 pilots died while running it" in msgspec.json.decode(held.data)["message"]
         small.wait(600)
         assert len(small.created()) == 2
         small.take(SubmitPilot)
@@ -319,7 +319,7 @@ def test_what_lacked_an_input_goes_on_at_once_when_its_maker_has_made_it_anew() 
     small.ask(Restart(job=JOB, package="1.1.1"))
     assert small.status("2.1.1") == "blocked"
     [why] = [why for why in small.explain("2.1.1").reasons if why.code == "waits-for-package"]
-    assert "is made anew" in why.message
+    assert "is made again" in why.message
     pilot.exchange()
     pilot.succeed("1.1.1")
     assert small.status("2.1.1") == "live"
@@ -379,7 +379,9 @@ def test_equal_failures_of_ten_packages_hold_the_job_also_at_one_site() -> None:
     fail_all(small, pilot, packages=25)
     assert given_up(small) == 10
     [why] = held_for(small)
-    assert why.startswith("10 packages of run failed in the same way (line 3: a is missing); mend it and run the job")
+    assert why.startswith(
+        "10 packages of run failed in the same way (line 3: a is missing); fix the cause and run the job"
+    )
     assert next(each.message for each in small.explain("1.20.1").reasons) == f"its job is held: {why}"
     small.restart()
     assert next(each.message for each in small.explain("1.20.1").reasons) == f"its job is held: {why}"
@@ -412,9 +414,7 @@ def test_a_job_ends_when_as_many_packages_failed_as_it_allows_for() -> None:
     pilot = small.pilot()
     fail_all(small, pilot, packages=2)
     [event] = small.told(payloads.CancelAccepted)
-    assert (
-        msgspec.json.decode(event.data)["message"] == "2 failed, and the job was to end when 2 had (--max-failures 2)"
-    )
+    assert msgspec.json.decode(event.data)["message"] == "2 failed, which is the limit of the job (--max-failures 2)"
     assert given_up(small) == 2
     assert "live" not in small.standings()
 

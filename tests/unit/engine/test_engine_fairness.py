@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from pilotage.engine.decisions.provisioning import wanted
-from pilotage.engine.fairness import Outline, Share
+from pilotage.engine.decisions.provisioning import pilots_wanted
+from pilotage.engine.fairness import PlanTimes, Share
 from pilotage.engine.state.job_queries import LEARNED_MIN
 from pilotage.model.answers import Why
 from pilotage.model.events import payloads
@@ -25,7 +25,7 @@ from tests.kit.small_plans import bag, chain, kind, plan, site, stage
 def slowdown(small: Small, job: str) -> float:
     """What is expected of a job after one more look."""
     state = small.engine.state.jobs.by_id[job]
-    small.engine.state.fairness.look()
+    small.engine.state.fairness.refresh()
     return -small.engine.state.fairness.keys([state])[state][3]
 
 
@@ -52,7 +52,7 @@ def finish(pilot: Agent, seconds: float, *, count: int) -> None:
 def test_the_slowdown_is_what_is_over_and_what_is_left_by_what_it_takes_alone() -> None:
     share = Share(since=100.0)
     share.left_seconds, share.area_seconds, share.critical_seconds = 600.0, 50.0, 60.0
-    share.settle()
+    share.update_alone()
     assert share.slowdown(160.0, 10) == (60.0 + 600.0 / 10) / 60.0
     assert share.slowdown(160.0, 0) == (60.0 + 600.0 / 0.5) / 60.0
     assert share.slowdown(40.0, 10) == 600.0 / 10 / 60.0  # nothing is over before it began
@@ -77,7 +77,7 @@ def test_jobs_taken_together_came_when_the_first_came_and_take_what_all_take() -
     ids=["bag", "chain", "beside each other", "after each other"],
 )
 def test_a_job_takes_at_least_its_longest_way(made: JobPlan, seconds: list[float], critical: float) -> None:
-    assert Outline(made).critical_seconds(np.array(seconds)) == critical
+    assert PlanTimes(made).critical_seconds(np.array(seconds)) == critical
 
 
 def test_what_packages_took_counts_more_than_what_the_document_says_once_enough_are_done() -> None:
@@ -85,11 +85,11 @@ def test_what_packages_took_counts_more_than_what_the_document_says_once_enough_
         small.submit(bag(20, kind(run_seconds=1000.0)), job="said")
         small.submit(bag(1), job="other")
         pilot = small.pilot()
-        small.engine.state.fairness.look()
+        small.engine.state.fairness.refresh()
         share = small.engine.state.fairness.shares.get(small.engine.state.jobs.by_id["said"])
         assert share is not None
         assert share.alone_seconds == 20 * 1000.0
-        while small.engine.state.jobs.by_id["said"].took.get(0, [0])[0] < LEARNED_MIN:
+        while small.engine.state.jobs.by_id["said"].run_times.get(0, [0])[0] < LEARNED_MIN:
             finish(pilot, 10.0, count=1)
         small.wait(60, pilot)
         slowdown(small, "said")
@@ -312,7 +312,7 @@ def test_pilots_are_asked_for_whoever_goes_first() -> None:
             small.ask(Release(job=job))
         small.wait(1)
         there = small.engine.state.sites.by_name["a"]
-        assert (there.expected, wanted(small.engine.state, there, 1)) == (4, 1)
+        assert (there.expected, pilots_wanted(small.engine.state, there, 1)) == (4, 1)
         assert [[ref.job for ref in small.pilot().held] for _ in range(3)] == [["urgent"], ["urgent"], ["large"]]
         small.finish()
 
@@ -368,7 +368,7 @@ def test_explain_tells_the_slowdowns() -> None:
         behind, ahead = ("large", "small") if jobs_in_order(small)[0] == "small" else ("small", "large")
         told = turn(small, "1.10.1", behind)
         assert told.subject == ahead
-        assert "times as long as alone" in told.message
+        assert "expected slowdown" in told.message
         small.finish()
 
 
@@ -376,7 +376,7 @@ def test_explain_says_who_came_first() -> None:
     with Small(site(), fairness="first-come") as small:
         small.submit(bag(100), job="large")
         small.submit(bag(10), job="small")
-        assert turn(small, "1.10.1", "small").message == "large of ada goes before its job: it came first"
+        assert turn(small, "1.10.1", "small").message == "large of ada goes before its job: it was submitted first"
         assert not [each for each in small.explain("1.90.1", job="large").reasons if each.code == "after-others"]
         small.effects.clear()
 

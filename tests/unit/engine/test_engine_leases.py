@@ -388,7 +388,7 @@ def remove(small: Small, *, reason: str) -> None:
 
 def slept(small: Small) -> int:
     """How often the site was put to sleep; it may have been woken since, where no other is a candidate."""
-    return small.engine.state.sites.by_name["a"].place.times
+    return small.engine.state.sites.by_name["a"].profile.times
 
 
 @pytest.mark.parametrize("reason", ["killed", "cancelled"])
@@ -397,7 +397,7 @@ def test_one_batch_job_that_is_removed_does_not_put_its_site_to_sleep(reason: st
     small.submit(bag(40))
     remove(small, reason=reason)
     assert slept(small) == 0
-    assert small.engine.state.sites.by_name["a"].place.score.earned >= 0.0
+    assert small.engine.state.sites.by_name["a"].profile.score.earned >= 0.0
 
 
 def test_batch_jobs_that_are_killed_again_and_again_put_their_site_to_sleep() -> None:

@@ -291,7 +291,7 @@ def test_a_line_whose_files_were_read_is_dropped_only_by_force_and_whoever_read_
     answer = small.ask(DROP)
     assert refusal(answer) == ("files-read", "2.1.1")
     assert isinstance(answer, Refused)
-    assert answer.message == "2.1.1 has read what 1.2.1 made, and what it makes of that stays"
+    assert answer.message == "2.1.1 has read the outputs of 1.2.1, and its results stay"
     assert f"pilotage drop --force {JOB} 1.2" in answer.next_step
     assert small.told(payloads.Dropped, "1.2.1") == []
     assert isinstance(small.ask(FORCED), Accepted)

@@ -44,7 +44,7 @@ def test_it_is_looked_for_again_by_the_pilot_that_comes_up_on_its_node_and_by_no
         small.wait(70.0, away)
         assert small.status("1.1.1") == "ready"
         told = {each.code: each.message for each in small.explain("1.1.1").reasons}
-        assert told["site-closed"] == "a had no pilot on n17, where alone it may run for 60 s"
+        assert told["site-closed"] == "a had no pilot on n17, the only nodes where it may run for 60 s"
         small.wait(5.0, away)
         other = small.pilot(node="n18")
         assert small.status("1.1.1") == "ready"
@@ -59,7 +59,10 @@ def test_why_it_waits_is_told() -> None:
         assert away.packages == []
         small.wait(2.0, away)
         told = {each.code: each.message for each in small.explain("1.1.1").reasons}
-        assert told["no-slot"] == "a has no pilot on n17, where alone it may run; 1 run elsewhere, 1 are on their way"
+        assert (
+            told["no-slot"]
+            == "a has no pilot on n17, the only nodes where it may run; 1 run on other nodes, 1 are requested"
+        )
         small.take(SubmitPilot)
 
 
@@ -80,7 +83,7 @@ def test_as_a_batch_job_of_its_own_it_goes_with_its_nodes_to_where_they_can_be_t
     with Small(mute) as small:
         refused = small.submit(bag(1, ON_17))
         assert isinstance(refused, Refused)
-        assert refused.message.endswith("a cannot be told on which nodes a batch job is to run: pbs has no way for it")
+        assert refused.message.endswith("a cannot choose the nodes of a batch job: pbs does not support it")
     with Small(farm("a", nodes=4)) as small:
         assert isinstance(small.submit(bag(1, kind(nodes=2, node_restriction=("n17", "n18")))), Refused)
         assert isinstance(small.submit(bag(1, ON_17), job="pilots"), Accepted)

@@ -15,7 +15,7 @@ def test_a_long_phase_that_moves_files_weighs_on_its_site_until_it_is_over() -> 
     with Small(site("a", pilots=1)) as small:
         small.submit(bag(1))
         pilot = small.pilot("a")
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         before, ref = score.value, pilot.ref("1.1.1")
         seen = []
         for phase in ("setup", "inputs", "application", "outputs"):
@@ -33,7 +33,7 @@ def test_a_phase_that_its_attempt_did_not_survive_leaves_no_load_behind() -> Non
     with Small(site("a", pilots=1), site("b")) as small:
         small.submit(bag(1))
         pilot = small.pilot("a")
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         before = score.earned
         pilot.say(payloads.PhaseEntered(phase="inputs"), pilot.ref("1.1.1"))
         pilot.exchange()
@@ -48,7 +48,7 @@ def test_a_phase_whose_attempt_is_lost_leaves_no_load_behind() -> None:
     with Small(site("a", pilots=1), site("b")) as small:
         small.submit(bag(1))
         pilot = small.pilot("a")
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         pilot.say(payloads.PhaseEntered(phase="inputs"), pilot.ref("1.1.1"))
         pilot.exchange()
         assert round(score.load, 6) == -0.2
@@ -77,7 +77,7 @@ def test_short_phases_are_scored_when_the_end_of_their_attempt_tells_of_them(
     with Small(site("a", pilots=1)) as small:
         small.submit(bag(1))
         pilot = small.pilot("a")
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         before = score.earned
         pilot.end(pilot.ref("1.1.1"), reason=reason, phases=phases)
         pilot.exchange()
@@ -91,7 +91,7 @@ def test_a_phase_is_scored_once_whether_it_was_told_of_or_not(kept: str) -> None
     with Small(site("a", pilots=1)) as small:
         small.submit(bag(1))
         pilot = small.pilot("a")
-        before = small.engine.state.sites.by_name["a"].place.score.earned
+        before = small.engine.state.sites.by_name["a"].profile.score.earned
         ref = pilot.ref("1.1.1")
         pilot.say(payloads.PhaseEntered(phase="setup"), ref)
         pilot.exchange()
@@ -99,7 +99,7 @@ def test_a_phase_is_scored_once_whether_it_was_told_of_or_not(kept: str) -> None
         pilot.exchange()
         if kept == "restarted":
             small.restart()
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         assert round(score.load, 6) == -0.2
         seen = score.earned  # the one of setup, where it was written down before the restart
         pilot.end(ref, phases=("setup", "inputs", "application", "outputs"))
@@ -116,7 +116,7 @@ def test_a_site_that_sleeps_earns_nothing_by_its_phases() -> None:
         pilot = small.pilot("a")
         small.engine.state.pending.site_changes += small.engine.state.selection.hibernate("a", at=small.now)
         small.engine.state.selection.operations_completed("a", 3)
-        assert small.engine.state.sites.by_name["a"].place.score.earned == 0.0
+        assert small.engine.state.sites.by_name["a"].profile.score.earned == 0.0
         pilot.succeed("1.1.1")
         small.effects.clear()
         pilot.unread.clear()

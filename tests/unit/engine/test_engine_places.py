@@ -36,7 +36,7 @@ def attempt(here: SiteState, number: int, demand: Demand = QUARTER, *, shape: in
     return AttemptState(
         ref=AttemptRef("j", f"1.{number}.1", 1),
         number=number,
-        place=(1, number, 1),
+        address=(1, number, 1),
         epoch=1,
         site=here,
         demand=demand,
@@ -115,15 +115,15 @@ def test_of_attempts_that_are_alike_as_many_wait_as_there_is_no_room_for(here: S
 def test_attempts_are_alike_as_long_as_no_other_is_among_them(here: SiteState, pilot: PilotState) -> None:
     pilot.take(attempt(here, 1, shape=3))
     pilot.take(attempt(here, 2, shape=3))
-    found = [pilot.alike]
+    found = [pilot.common_shape]
     for number in (3, 4):
         pilot.take(attempt(here, number, shape=4))
-        found.append(pilot.alike)
+        found.append(pilot.common_shape)
     assert found == [3, None, None]
     for number in range(1, 5):
         pilot.give_back(AttemptRef("j", f"1.{number}.1", 1))
     pilot.take(attempt(here, 5, shape=4))
-    assert pilot.alike == 4
+    assert pilot.common_shape == 4
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])

@@ -130,7 +130,7 @@ def test_what_is_over_is_not_held_unless_its_results_wait_for_their_names() -> N
         before = len(small.book)
         refused = small.ask(Hold(job=JOB))
         assert isinstance(refused, Refused)
-        assert (refused.code, refused.message) == ("job-over", f"everything of the job {JOB} is over")
+        assert (refused.code, refused.message) == ("job-over", f"every package of the job {JOB} is over")
         assert (len(small.book), small.engine.state.jobs.by_id[JOB].held) == (before, False)
         assert isinstance(small.ask(HoldResults(job=JOB, message="no room")), Accepted)
         assert isinstance(small.ask(Release(job=JOB)), Accepted)

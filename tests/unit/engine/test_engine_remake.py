@@ -29,7 +29,7 @@ def lost_reader(small: Small) -> tuple[Agent, Agent]:
 def test_what_only_a_lost_attempt_read_can_be_made_anew_as_explain_says() -> None:
     with Small(site("a"), site("b")) as small:
         _, two = lost_reader(small)
-        assert "restart 1.1.1, if what it made is lost" in [why.next_step for why in small.explain("2.1.1").reasons]
+        assert "restart 1.1.1, if its outputs are lost" in [why.next_step for why in small.explain("2.1.1").reasons]
         assert isinstance(small.ask(REMAKE), Accepted)
         assert small.status("2.1.1") == "blocked"
         two.exchange()

@@ -307,7 +307,7 @@ def test_the_sites_for_what_nobody_asks_for_any_more_are_forgotten() -> None:
         assert len(pools) == 2  # another job asks for the same
         small.ask(Clear(job="b"))
         [left] = pools.values()
-        assert left.asked.locators == ("file:///other/*",)
+        assert left.requirements.locators == ("file:///other/*",)
         assert small.engine.state.jobs.by_id["c"].template_classes[0][0].pool is left  # type: ignore[union-attr]
         small.submit(bag(1, kind(locators=("file:///same/*",))), job="d")
         pilot.exchange(after=1.0)

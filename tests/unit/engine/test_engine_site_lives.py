@@ -102,7 +102,7 @@ def test_a_probe_that_comes_to_a_site_that_somebody_put_to_sleep_changes_neither
         probe = small.agent("probe.1", site="a", request=wanted.key)
         probe.exchange()
         state = small.engine.state.sites.by_name["a"]
-        assert (state.asleep, state.place.score.value) == (True, 0.0)
+        assert (state.asleep, state.profile.score.value) == (True, 0.0)
         settle(small, probe)
 
 
@@ -184,7 +184,7 @@ def test_when_a_site_is_woken_is_told_by_the_clock_that_it_fell_asleep_by() -> N
     with Small(site("a"), site("b")) as small:
         small.submit(bag(2))
         pilot = small.pilot("a")
-        small.engine.state.sites.by_name["a"].place.times = 3  # so it sleeps for long
+        small.engine.state.sites.by_name["a"].profile.times = 3  # so it sleeps for long
         pilot.fail("1.1.1", "platform-failure")
         small.step(after=8 * 3600.0)  # the computer slept: its own time stood still
         assert small.engine.state.clock.wall_time - small.engine.state.clock.now > 3600.0
@@ -268,9 +268,9 @@ def test_what_comes_to_a_drained_node_is_a_canary_and_one_success_clears_it() ->
         for each in pilots[:2]:
             each.fail(each.packages[0], "platform-failure")
         assert drained(small) == [("node", "n1")]
-        assert small.engine.state.sites.by_name["a"].place.nodes.counts() == {"n1": 1}
+        assert small.engine.state.sites.by_name["a"].profile.nodes.counts() == {"n1": 1}
         small.restart()
-        place = small.engine.state.sites.by_name["a"].place
+        place = small.engine.state.sites.by_name["a"].profile
         assert not place.nodes.is_due("n1")
         assert place.nodes.ended("n1", "platform")  # one is enough this time
         place.nodes.put_on_trial("n1")
@@ -310,9 +310,9 @@ def test_a_site_that_is_alone_is_not_compared_with_one_that_was_removed() -> Non
             staying.exchange(after=0.1)
             staying.fail(staying.packages[0], "application-error", after=0.01)
         assert staying.packages
-        assert small.engine.state.sites.by_name["b"].place.sleep is None
+        assert small.engine.state.sites.by_name["b"].profile.sleep is None
         everyone = small.engine.state.selection.sites.everyone
-        assert everyone.tally() == small.engine.state.sites.by_name["b"].place.ends.own()
+        assert everyone.tally() == small.engine.state.sites.by_name["b"].profile.ends.tally()
         settle(small, leaving, staying)
 
 
@@ -335,14 +335,14 @@ def test_a_site_that_comes_back_knows_what_runs_there() -> None:
         pilot.say(payloads.PhaseEntered(phase="inputs"), pilot.ref(pilot.packages[0]))
         pilot.exchange()
         pilot.exchange(after=1.0, backlog=2)
-        before = small.engine.state.sites.by_name["a"].place
-        running, load = before.ends.own(), before.score.underway("transfer")
+        before = small.engine.state.sites.by_name["a"].profile
+        running, load = before.ends.tally(), before.score.underway("transfer")
         assert (running.running, load, before.live, before.backlog) == (6, 1, 6, 2)
         small.step(SitesChanged(sites=(b,)))
         small.step(SitesChanged(sites=(a, b)))
-        place = small.engine.state.sites.by_name["a"].place
+        place = small.engine.state.sites.by_name["a"].profile
         assert place is not before
-        assert (place.ends.own(), place.live, place.backlog) == (running, 6, 2)
+        assert (place.ends.tally(), place.live, place.backlog) == (running, 6, 2)
         assert place.score.underway("transfer") == load
         assert place.score.underway("submission") == sum(
             each.submitting for each in small.engine.state.sites.by_name["a"].requests.values()
@@ -351,7 +351,7 @@ def test_a_site_that_comes_back_knows_what_runs_there() -> None:
         pilot.exchange(backlog=0)
         while pilot.packages:
             pilot.succeed(*pilot.packages, after=1.0)
-        assert place.ends.own().began == 0
+        assert place.ends.tally().began == 0
         assert place.score.underway("transfer") == 0
         settle(small, pilot)
 

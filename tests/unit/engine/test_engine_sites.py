@@ -97,13 +97,13 @@ def test_nothing_is_submitted_to_a_site_that_sleeps_until_somebody_wakes_it() ->
 
 def test_waking_a_site_that_does_not_sleep_clears_a_bad_score_also_for_the_engine_that_follows() -> None:
     with Small(site("a"), site("b")) as small:
-        place = small.engine.state.sites.by_name["a"].place
+        place = small.engine.state.sites.by_name["a"].profile
         place.score.reset(-10.0)
         assert isinstance(ask(small, WakeSite(site="a")), Accepted)
         assert place.score.earned == 0.0
         small.restart()
-        assert small.engine.state.sites.by_name["a"].place.score.earned == 0.0
-        assert "nothing is held against it" in str(ask(small, WakeSite(site="a")))
+        assert small.engine.state.sites.by_name["a"].profile.score.earned == 0.0
+        assert "nothing counts against it" in str(ask(small, WakeSite(site="a")))
 
 
 def test_a_site_that_is_not_known_is_refused_with_those_there_are() -> None:
@@ -128,7 +128,7 @@ def test_pilots_that_never_speak_put_their_site_to_sleep_and_the_row_says_why() 
         assert small.take(SubmitPilot) == []  # nothing more is submitted there
         why = small.engine.state.selection.explain("a", now=small.engine.state.clock.wall_time)
         [told] = [each.message for each in why.stages if each.stage == "status"]
-        assert "before somebody wakes it, a probe passes or its entry changes" in told
+        assert "until a person wakes it, a probe passes or its entry changes" in told
         small.step(SitesChanged(sites=small.sites))
         assert small.take(SubmitPilot) == []
         small.step(SitesChanged(sites=small.sites, rewritten=("a",)))
@@ -194,7 +194,7 @@ def test_a_probe_sets_the_first_score_of_a_new_site_by_how_soon_it_came(initial:
         small.wait(720)
         agent = small.agent("p.1", site="a", request=wanted.key)
         agent.exchange()
-        assert small.engine.state.sites.by_name["a"].place.score.earned == pytest.approx(expected)
+        assert small.engine.state.sites.by_name["a"].profile.score.earned == pytest.approx(expected)
         small.effects.clear()
         agent.unread.clear()
 
@@ -260,7 +260,7 @@ def test_a_site_that_is_described_anew_takes_what_it_could_not() -> None:
 
 def test_a_probe_that_comes_wakes_a_site_and_leaves() -> None:
     with Small(site("a")) as small:
-        small.engine.state.pending.site_changes += small.engine.state.selection.probe_told(
+        small.engine.state.pending.site_changes += small.engine.state.selection.probe_finished(
             "a", passed=False, at=small.now, message="before"
         )
         small.wait(1)
@@ -295,7 +295,7 @@ def test_a_probe_that_does_not_come_puts_a_site_to_sleep() -> None:
 def test_a_submission_under_way_costs_a_site_some_of_its_score_until_it_is_answered() -> None:
     with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first")) as small:
         small.submit(bag(9))
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         first, second = small.take(SubmitAttempt)
         assert score.value == -0.4
         small.step(Submitted(site="a", key=first.key, native_id="1", seconds=0.1))
@@ -310,7 +310,7 @@ def test_a_submission_under_way_costs_a_site_some_of_its_score_until_it_is_answe
 def test_the_submission_of_an_attempt_that_begins_or_is_killed_before_the_answer_leaves_no_load_behind() -> None:
     with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first")) as small:
         small.submit(bag(2))
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         first, second = small.take(SubmitAttempt)
         assert score.value == -0.4
         agent = small.bound(first)
@@ -326,7 +326,7 @@ def test_the_submission_of_an_attempt_that_begins_or_is_killed_before_the_answer
 def test_the_submission_of_a_pilot_that_comes_or_goes_before_the_answer_leaves_no_load_behind() -> None:
     with Small(site("a", cores=1, pilots=2), selection=SelectionSettings(policy="first")) as small:
         small.submit(bag(9))
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         assert score.value == -0.4
         pilot = small.pilot("a")
         assert score.value == -0.2
@@ -339,7 +339,7 @@ def test_the_submission_of_a_pilot_that_comes_or_goes_before_the_answer_leaves_n
 def test_a_site_that_is_not_reached_loses_as_much_as_by_a_submission_that_failed_so() -> None:
     with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first", score_floor=-50.0)) as small:
         small.submit(bag(1))
-        score = small.engine.state.sites.by_name["a"].place.score
+        score = small.engine.state.sites.by_name["a"].profile.score
         [first] = small.take(SubmitAttempt)
         under_way = score.underway("submission")
         small.step(SiteSeen(site="a", answers=False, message="no route"))
@@ -428,7 +428,7 @@ def test_what_acts_on_the_outside_is_never_queued_twice() -> None:
 
 def test_a_site_of_a_good_past_is_not_promised_all_work_before_it_has_a_slot() -> None:
     with Small(site("a", pilots=1), site("b", pilots=1)) as small:
-        small.engine.state.sites.by_name["a"].place.score.reset(50.0)
+        small.engine.state.sites.by_name["a"].profile.score.reset(50.0)
         small.submit(bag(90))
         small.wait(1)
         assert {each.site for each in small.take(SubmitPilot)} == {"a", "b"}

@@ -127,7 +127,7 @@ def test_why_a_site_that_is_too_short_is_not_chosen_is_told() -> None:
         small.submit(bag(9, kind(run_seconds=300.0)))
         small.take(SubmitAttempt)
         told = [each.message for each in small.explain("1.9.1").reasons if each.subject == "a"]
-        assert told == ["it is expected to take 600 s at a, of speed 0.5, and a gives 540 s"]
+        assert told == ["it is expected to take 600 s at a, of speed 0.5, and a allows 540 s"]
 
 
 def test_the_nearest_site_of_a_job_that_none_can_run_is_one_that_lasts_as_long_as_the_estimate() -> None:
@@ -138,7 +138,7 @@ def test_the_nearest_site_of_a_job_that_none_can_run_is_one_that_lasts_as_long_a
     with Small(site("a", wall_seconds=600.0)) as small:
         refused = small.submit(bag(1, kind(run_seconds=3000.0, gpus=1)))
         assert isinstance(refused, Refused)
-        assert "it is expected to take 3000 s, and a gives 540 s" in refused.message
+        assert "it is expected to take 3000 s, and a allows 540 s" in refused.message
 
 
 def test_what_would_have_to_wait_for_others_needs_their_time_as_well() -> None:

@@ -10,7 +10,7 @@ from pilotage.engine.fairness import Share
 def _share(*, since: float, left: float = 0.0, area: float = 0.0, critical: float = 0.0) -> Share:
     share = Share(since=since)
     share.left_seconds, share.area_seconds, share.critical_seconds = left, area, critical
-    share.settle()
+    share.update_alone()
     return share
 
 

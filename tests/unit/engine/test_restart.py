@@ -287,7 +287,7 @@ def test_what_was_given_up_stays_given_up_when_another_failure_comes_in_late() -
 
 
 def test_nothing_follows_from_no_failure() -> None:
-    with pytest.raises(ValueError, match="needs a failure"):
+    with pytest.raises(ValueError, match="needs at least one failure"):
         judge()
 
 

@@ -74,7 +74,7 @@ def test_an_attempt_that_goes_on_elsewhere_is_evidence_too() -> None:
 
 def test_only_the_latest_ends_count() -> None:
     here, _ = ends([(0.01, True)] * 40 + [(1.0, False)] * 32, [(10.0, False)])
-    assert (here.own().failures, here.own().ends) == (0, 32)
+    assert (here.tally().failures, here.tally().ends) == (0, 32)
 
 
 def test_a_site_that_goes_takes_its_ends_with_it() -> None:
@@ -84,7 +84,7 @@ def test_a_site_that_goes_takes_its_ends_with_it() -> None:
         each.began(5_000_000)
         each.ended(2.0, failed=True)
     one.remove()
-    assert everyone.tally() == other.own() == Tally(1, 1, 2_000_000, 1, 5_000_000)
+    assert everyone.tally() == other.tally() == Tally(1, 1, 2_000_000, 1, 5_000_000)
     other.restore(one.latest)
     other.recount([])
     assert everyone.tally() == Tally()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.engine.selection.filters import FILTERS, Asked, SiteDescription, allows, refusals
+from pilotage.engine.selection.filters import FILTERS, Requirements, SiteDescription, allows, refusals
 from pilotage.model.resources import Capacity, Demand
 from pilotage.model.site import Site
 
@@ -35,13 +35,13 @@ SCRATCH = (
 )
 
 
-def refused(**asked: object) -> dict[str, str]:
-    wanted = Asked(**{"owner": "ada", **asked})  # type: ignore[arg-type]
+def refused(**requirements: object) -> dict[str, str]:
+    wanted = Requirements(**{"owner": "ada", **requirements})  # type: ignore[arg-type]
     return {each.filter: each.message for each in refusals(SITE, wanted)}
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requirements",
     [
         {},
         {"executor": "lyon"},
@@ -61,12 +61,12 @@ def refused(**asked: object) -> dict[str, str]:
         {"software": ("fsl", "gate/9.1", "python")},
     ],
 )
-def test_what_the_site_has_passes(asked: dict[str, object]) -> None:
-    assert refused(**asked) == {}
+def test_what_the_site_has_passes(requirements: dict[str, object]) -> None:
+    assert refused(**requirements) == {}
 
 
 @pytest.mark.parametrize(
-    "name, asked, told",
+    "name, requirements, told",
     [
         ("executor", {"executor": "paris"}, "it may run at paris only"),
         (
@@ -78,9 +78,9 @@ def test_what_the_site_has_passes(asked: dict[str, object]) -> None:
         ("job-type", {"job_type": "gpu-farm"}, "it is of type gpu-farm, and lyon runs normal, mpi"),
         ("capacity", {"demand": Demand(cores_hundredths=801)}, "it asks for 8.01 cores and lyon has 8"),
         ("capacity", {"demand": Demand(gpus=2)}, "it asks for 2 GPUs and lyon has 1"),
-        ("capacity", {"demand": Demand(nodes=5)}, "it asks for 5 nodes and lyon gives 4"),
-        ("wall-time", {"demand": Demand(wall_seconds=3601.0)}, "it asks for 3601 s and lyon gives 3600 s"),
-        ("wall-time", {"more_wall_than": 3600.0}, "it was cut off after 3600 s, and lyon gives no more"),
+        ("capacity", {"demand": Demand(nodes=5)}, "it asks for 5 nodes and lyon has 4"),
+        ("wall-time", {"demand": Demand(wall_seconds=3601.0)}, "it asks for 3601 s and lyon allows 3600 s"),
+        ("wall-time", {"more_wall_than": 3600.0}, "it was cut off after 3600 s, and lyon allows no more"),
         (
             "scratch",
             {"work_bytes": 5 * GIB, "input_bytes": 4 * GIB, "output_bytes": 2 * GIB},
@@ -91,8 +91,10 @@ def test_what_the_site_has_passes(asked: dict[str, object]) -> None:
         ("own-sites", {"owner": "eve"}, "lyon is not a site of eve"),
     ],
 )
-def test_what_it_lacks_is_refused_by_one_filter_with_a_reason(name: str, asked: dict[str, object], told: str) -> None:
-    assert refused(**asked) == {name: told}
+def test_what_it_lacks_is_refused_by_one_filter_with_a_reason(
+    name: str, requirements: dict[str, object], told: str
+) -> None:
+    assert refused(**requirements) == {name: told}
 
 
 def test_memory_is_told_in_full() -> None:
@@ -102,29 +104,29 @@ def test_memory_is_told_in_full() -> None:
 
 def test_what_a_site_does_not_say_is_not_held_against_it() -> None:
     plain = SiteDescription(site=Site(name="here", capacity=Capacity(memory_bytes=GIB)))
-    asked = Asked(
+    requirements = Requirements(
         platform="linux-x86_64", work_bytes=GIB, locators=("s3://results/x",), software=("fsl/6.0",), owner="eve"
     )
-    assert allows(plain, asked)
+    assert allows(plain, requirements)
 
 
 def test_what_must_be_there_is_refused_where_a_site_does_not_say_that_it_is() -> None:
     plain = SiteDescription(site=Site(name="here"))
-    wanted = Asked(demand=Demand(node_restriction=("node07",)), job_type="mpi", data_handling=True, owner="eve")
+    wanted = Requirements(demand=Demand(node_restriction=("node07",)), job_type="mpi", data_handling=True, owner="eve")
     assert [each.filter for each in refusals(plain, wanted)] == ["node-restriction", "job-type", "data-handling"]
     assert "does not name its nodes" in next(refusals(plain, wanted)).message
 
 
 def test_a_pilot_leaves_less_time_than_its_site_gives() -> None:
     pilots = SiteDescription(site=Site(name="here", wall_seconds=3600.0))
-    assert allows(pilots, Asked(demand=Demand(wall_seconds=3540.0)))
-    assert not allows(pilots, Asked(demand=Demand(wall_seconds=3541.0)))
-    assert not allows(pilots, Asked(more_wall_than=3540.0))
+    assert allows(pilots, Requirements(demand=Demand(wall_seconds=3540.0)))
+    assert not allows(pilots, Requirements(demand=Demand(wall_seconds=3541.0)))
+    assert not allows(pilots, Requirements(more_wall_than=3540.0))
 
 
 def test_a_site_without_a_limit_gives_any_time() -> None:
     unlimited = SiteDescription(site=Site(name="here"))
-    assert allows(unlimited, Asked(demand=Demand(wall_seconds=1e9), more_wall_than=1e9))
+    assert allows(unlimited, Requirements(demand=Demand(wall_seconds=1e9), more_wall_than=1e9))
 
 
 def test_every_filter_says_what_it_is_about() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.engine.selection import (
-    Asked,
     Drained,
     Draws,
     Hibernated,
     LearnedState,
+    Requirements,
     SiteDescription,
     Underway,
     Woken,
@@ -104,7 +104,7 @@ def test_a_canary_that_was_only_reserved_leaves_room_for_another() -> None:
 def test_a_canary_that_was_preempted_is_followed_by_another() -> None:
     sites = woken()
     start(sites, "a")
-    end(sites, "a", "nobody")
+    end(sites, "a", "neutral")
     start(sites, "a")
     assert sites.room("a").rule == "canary"
 
@@ -129,9 +129,9 @@ def test_after_a_restart_a_canary_that_was_only_reserved_is_forgotten() -> None:
 
 def test_a_probe_that_fails_puts_a_site_to_sleep_and_one_that_passes_wakes_it_with_its_score() -> None:
     sites = selection("a", "b")
-    assert [type(each) for each in sites.probe_told("a", passed=False, at=0.0, message="no route")] == [Hibernated]
-    assert sites.probe_told("a", passed=False, at=1.0) == []
-    changes = sites.probe_told("a", passed=True, at=2.0, score=3.0)
+    assert [type(each) for each in sites.probe_finished("a", passed=False, at=0.0, message="no route")] == [Hibernated]
+    assert sites.probe_finished("a", passed=False, at=1.0) == []
+    changes = sites.probe_finished("a", passed=True, at=2.0, score=3.0)
     assert isinstance(changes[0], Woken)
     assert (changes[0].rule, changes[0].canary, score(sites, "a")) == ("probe-passed", True, 3.0)
 
@@ -140,7 +140,7 @@ def test_a_probe_sets_the_score_of_a_site_only_before_anything_was_tried_there()
     sites = selection("a")
     start(sites, "a")
     end(sites, "a", "success")
-    sites.probe_told("a", passed=True, at=0.0, score=9.0)
+    sites.probe_finished("a", passed=True, at=0.0, score=9.0)
     assert score(sites, "a") == 0.1
 
 
@@ -150,7 +150,7 @@ def test_only_a_person_wakes_what_a_person_put_to_sleep() -> None:
     assert [type(each) for each in sites.hibernate("a", at=0.0)] == [Hibernated]
     assert sites.hibernate("a", at=0.0) == []
     assert end(sites, "a", "success") == []
-    assert sites.probe_told("a", passed=True, at=0.0) == []
+    assert sites.probe_finished("a", passed=True, at=0.0) == []
     assert sites.pilot_began("a", queued_seconds=1.0) == []
     changes = sites.wake("a")
     assert isinstance(changes[0], Woken)
@@ -196,9 +196,9 @@ def test_a_site_that_is_described_anew_keeps_what_was_learned() -> None:
     fail(sites, "a")
     sites.add(SiteDescription(site=Site(name="a", mode="bound", kind="cluster")))
     assert sites.status("a") == "hibernated"
-    assert sites.status("a", asked=Asked(executor="cluster"), shape=1) == "hibernated"
+    assert sites.status("a", requirements=Requirements(executor="cluster"), shape=1) == "hibernated"
     sites.add(SiteDescription(site=Site(name="a", mode="bound")))
-    assert sites.status("a", asked=Asked(executor="cluster"), shape=1) == ""
+    assert sites.status("a", requirements=Requirements(executor="cluster"), shape=1) == ""
 
 
 def test_a_site_that_left_and_comes_back_begins_anew() -> None:

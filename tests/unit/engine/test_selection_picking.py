@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from pilotage.engine.selection import Asked, Draws, LearnedState, SelectionSettings, SiteDescription
+from pilotage.engine.selection import Draws, LearnedState, Requirements, SelectionSettings, SiteDescription
 from pilotage.engine.selection.sampling import SCALE, Weights, weight_of
 from pilotage.engine.selection.thompson import Arm, Arms, Evidence, is_quicker, log_rate, sample
 from pilotage.model.resources import Demand
@@ -25,8 +25,8 @@ def selection(scores: dict[str, float], policy: Policy = "weighted-random", **ch
     return made
 
 
-def picks(sites: Selection, count: int, **asked: object) -> Counter[str]:
-    chosen = (sites.pick(Draws(11, each), now=0.0, **asked) for each in range(count))  # type: ignore[arg-type]
+def picks(sites: Selection, count: int, **requirements: object) -> Counter[str]:
+    chosen = (sites.pick(Draws(11, each), now=0.0, **requirements) for each in range(count))  # type: ignore[arg-type]
     return Counter(choice.site if choice is not None else "" for choice in chosen)
 
 
@@ -182,15 +182,15 @@ def test_without_sites_nothing_is_picked() -> None:
 
 def test_what_nobody_asks_for_any_more_is_forgotten_and_can_be_asked_again() -> None:
     sites = selection({"a": 0.0})
-    asked = Asked(demand=Demand(cores_hundredths=50))
-    assert picks(sites, 1, asked=asked, shape=3) == {"a": 1}
-    sites.forget(asked, 3)
-    assert picks(sites, 1, asked=asked, shape=3) == {"a": 1}
+    requirements = Requirements(demand=Demand(cores_hundredths=50))
+    assert picks(sites, 1, requirements=requirements, shape=3) == {"a": 1}
+    sites.forget(requirements, 3)
+    assert picks(sites, 1, requirements=requirements, shape=3) == {"a": 1}
 
 
 def test_a_pool_that_is_handed_in_is_brought_up_to_date() -> None:
     sites = selection({"a": 0.0, "b": 0.0})
-    pool = sites.pool(Asked(), 0)
+    pool = sites.pool(Requirements(), 0)
     assert set(picks(sites, 50, pool=pool)) == {"a", "b"}
     sites.hibernate("a", at=0.0)
     assert set(picks(sites, 50, pool=pool)) == {"b"}
@@ -311,7 +311,7 @@ def test_thompson_compares_some_of_very_many() -> None:
     sites = selection({f"s{each}": 0.0 for each in range(200)}, "thompson", thompson_looked_at=8)
     found = picks(sites, 400)
     assert len(found) > 100
-    pool = sites._sites.pool(Asked(), 0)
+    pool = sites._sites.pool(Requirements(), 0)
     assert pool.weights.total == 200 * SCALE  # what was drawn was put back
 
 
@@ -321,7 +321,7 @@ def test_the_activities_used_latest_are_remembered_and_what_is_under_way_is() ->
     for name in ("b", "c", "d"):
         arms.of(name)
     assert [each.activity for each in arms.evidence()] == ["a", "d"]
-    arms.look("z")
+    arms.peek("z")
     assert [each.activity for each in arms.evidence()] == ["a", "d"]
 
 
@@ -342,7 +342,7 @@ def test_every_stage_says_why() -> None:
     sites.attempt_ended("a", cause="platform", at=5.0, created_at=0.0)
     for _ in range(3):
         sites.use("b")
-    told = {each.site: each for each in sites.explain_choice(now=6.0, asked=Asked(executor="")).sites}
+    told = {each.site: each for each in sites.explain_choice(now=6.0, requirements=Requirements(executor="")).sites}
     assert [each.stage for each in told["a"].stages] == ["filter", "status", "score", "room", "pick"]
     assert {name: each.status for name, each in told.items()} == {
         "a": "hibernated",
@@ -352,9 +352,9 @@ def test_every_stage_says_why() -> None:
     asleep = told["a"].stages[1]
     assert (asleep.passes, asleep.since, asleep.until) == (False, 5.0, 15.0)
     assert "platform-failure" in asleep.message
-    assert "3 are reserved or run, and 3 may" in told["b"].stages[3].message
+    assert "3 are reserved or running; the limit is 3" in told["b"].stages[3].message
     assert told["c"].share == 1.0
-    refused = sites.explain("b", now=6.0, asked=Asked(executor="cluster"), shape=1)
+    refused = sites.explain("b", now=6.0, requirements=Requirements(executor="cluster"), shape=1)
     assert (refused.status, refused.stages[0].code, refused.stages[0].passes) == ("refused", "executor", False)
 
 
@@ -372,12 +372,12 @@ def test_who_is_certain_to_be_picked_is_told_so_and_thompson_tells_what_it_belie
     best = {each.site: each for each in selection({"a": 0.0, "b": 1.0}, "best").explain_choice(now=0.0).sites}
     assert (best["a"].share, best["b"].share) == (0.0, 1.0)
     first = {each.site: each for each in selection({"a": 0.0, "b": 1.0}, "first").explain_choice(now=0.0).sites}
-    assert (first["a"].share, first["a"].stages[-1].message) == (1.0, "it stands first")
+    assert (first["a"].share, first["a"].stages[-1].message) == (1.0, "it comes first")
     sites = selection({"a": 0.0, "b": 0.0}, "thompson")
     taught(sites, "a", seconds=100.0, count=5)
     told = {each.site: each.stages[-1].message for each in sites.explain_choice(now=0.0).sites}
     assert told["a"].endswith("of x, 100 % succeeded, one in 100 s")
-    assert told["b"].endswith("nothing ended there yet")
+    assert told["b"].endswith("no attempt has ended there yet")
 
 
 def test_of_very_many_sites_the_most_probable_are_told() -> None:

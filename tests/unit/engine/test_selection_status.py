@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from pilotage.engine.selection import (
-    Asked,
     Draws,
     Hibernated,
+    Requirements,
     SelectionSettings,
     SiteDescription,
     Woken,
@@ -57,7 +57,7 @@ def picked(sites: Selection, *, now: float = 0.0) -> str:
 
 def test_1a_a_platform_failure_with_nothing_else_there_hibernates_and_the_score_is_nothing() -> None:
     sites = selection("a", "b")
-    sites.probe_told("a", passed=True, at=0.0, score=4.0)
+    sites.probe_finished("a", passed=True, at=0.0, score=4.0)
     start(sites, "a")
     changes = end(sites, "a", "platform", at=5.0)
     assert [type(each) for each in changes] == [Hibernated]
@@ -76,7 +76,7 @@ def test_1a_with_other_attempts_there_it_says_how_many() -> None:
 
 
 @pytest.mark.parametrize("policy", ["thompson", "weighted-random"])
-@pytest.mark.parametrize("cause, after", [("application", -0.5), ("nobody", 0.0), ("success", 0.1)])
+@pytest.mark.parametrize("cause, after", [("application", -0.5), ("neutral", 0.0), ("success", 0.1)])
 def test_1a_what_is_not_the_platforms_fault_hibernates_no_site(cause: Cause, after: float, policy: str) -> None:
     sites = selection("a", "b", policy=policy)
     start(sites, "b")
@@ -185,7 +185,7 @@ def test_2a_the_first_that_came_is_woken_first_with_a_score_of_nothing_and_a_can
     assert choice.woken == Woken(
         site="b",
         rule="no-candidate",
-        message="no other site can be picked: it gets a new chance, with one canary",
+        message="no other site can be chosen: it gets a new chance, with one canary",
         score=0.0,
         canary=True,
     )
@@ -265,8 +265,8 @@ def test_2a_only_a_site_that_could_do_it_is_woken() -> None:
     sites = selection("a")
     sites.add(SiteDescription(site=Site(name="big", kind="cluster", mode="bound")))
     fail(sites, "a", "big")
-    cluster = Asked(executor="cluster")
-    choice = sites.pick(Draws(1), now=0.0, asked=cluster, shape=1)
+    cluster = Requirements(executor="cluster")
+    choice = sites.pick(Draws(1), now=0.0, requirements=cluster, shape=1)
     assert choice is not None
     assert choice.site == "big"
     assert sites.status("a") == "hibernated"
@@ -276,7 +276,7 @@ def test_2a_a_candidate_that_could_not_do_it_keeps_nobody_asleep() -> None:
     sites = selection("a")
     sites.add(SiteDescription(site=Site(name="big", kind="cluster", mode="bound")))
     fail(sites, "big")
-    choice = sites.pick(Draws(1), now=0.0, asked=Asked(executor="cluster"), shape=1)
+    choice = sites.pick(Draws(1), now=0.0, requirements=Requirements(executor="cluster"), shape=1)
     assert choice is not None
     assert choice.woken is not None
 

@@ -120,9 +120,9 @@ def test_a_site_remembers_the_activities_that_were_used_latest() -> None:
     settings = msgspec.convert({"thompson_activities_max": 2}, SelectionSettings)
     arms = Arms(settings, [Evidence(activity="a", successes=1.0), Evidence(activity="b")])
     assert [each.activity for each in arms.evidence()] == ["a", "b"]
-    assert arms.of("a") is arms.of("a") is arms.look("a")
+    assert arms.of("a") is arms.of("a") is arms.peek("a")
     assert [each.activity for each in arms.evidence()] == ["b", "a"]
-    assert arms.look("x").evidence == Evidence(activity="x")
+    assert arms.peek("x").evidence == Evidence(activity="x")
     assert [each.activity for each in arms.evidence()] == ["b", "a"], "to look uses nothing"
     arms.of("a").began(0)
     arms.of("c")
@@ -138,5 +138,5 @@ def test_what_is_under_way_is_counted_anew() -> None:
     arms = Arms(_SETTINGS, [Evidence(activity="a"), Evidence(activity="b")])
     arms.of("a").began(0)
     arms.recount([("b", 1.0), ("b", 2.0), ("c", 3.0)])
-    assert [(each, arms.look(each).underway) for each in "abc"] == [("a", 0), ("b", 2), ("c", 1)]
+    assert [(each, arms.peek(each).underway) for each in "abc"] == [("a", 0), ("b", 2), ("c", 1)]
     assert arms.of("c").figures(4.0, math.inf) == (0.0, 0.0, 1.0)

@@ -231,38 +231,38 @@ def test_timers_are_due_by_their_time_and_then_by_their_order() -> None:
 def test_the_time_of_the_engine_goes_on_as_its_clock_does_and_does_not_jump() -> None:
     time = SteadyTime(100.0, late_seconds=10.0)
     assert time.wake_at(None) is None
-    time.go_on(150.0)
+    time.advance(150.0)
     assert (time.now, time.clock, time.stamp) == (150.0, 150.0, 150.0)
     assert time.wake_at(160.0) == 160.0
-    time.go_on(170.0)
+    time.advance(170.0)
     assert time.now == 170.0, "not later than it may be"
     assert time.wake_at(180.0) == 180.0
-    time.go_on(1_000_000.0)
+    time.advance(1_000_000.0)
     assert (time.now, time.stamp) == (190.0, 1_000_000.0), "the clock was set forward"
     assert time.wake_at(200.0) == 1_000_010.0
-    time.go_on(1_000_010.0)
+    time.advance(1_000_010.0)
     assert time.now == 200.0
-    time.go_on(50.0)
+    time.advance(50.0)
     assert (time.now, time.stamp) == (200.0, 50.0), "the clock was set back"
-    time.go_on(51.0)
+    time.advance(51.0)
     assert time.now == 201.0
-    time.go_on(45.0)
+    time.advance(45.0)
     assert (time.now, time.stamp) == (201.0, 51.0), "less than a little back does not show"
-    time.go_on(41.0)
+    time.advance(41.0)
     assert time.stamp == 51.0
-    time.go_on(40.9)
+    time.advance(40.9)
     assert time.stamp == 40.9
 
 
 def test_an_engine_that_was_not_woken_in_time_goes_on_from_the_later_of_both() -> None:
     time = SteadyTime(100.0, late_seconds=10.0)
     time.wake_at(50.0)
-    time.go_on(200.0)
+    time.advance(200.0)
     assert time.now == 110.0
     moments = []
     for clock in (200.1, 200.2, 200.3):
         asked = time.wake_at(time.now + 0.1)
         assert asked is not None
-        time.go_on(max(asked, clock))
+        time.advance(max(asked, clock))
         moments.append(time.now)
     assert all(later > earlier for earlier, later in pairwise(moments))

@@ -72,7 +72,7 @@ def test_replicas_that_nobody_asked_for_are_seen() -> None:
 def test_a_package_that_is_rescheduled_leaves_its_attempts_behind() -> None:
     story = Story()
     story.created(ONE)
-    with broken("leases", "nobody asked for it"):
+    with broken("leases", "without a request"):
         story.say("AttemptLost", ONE, 1, reason="rescheduled")
     story.observer.on_asked(Reschedule(job=JOB, package=ONE), 0.0)
     with broken("leases", "beside 1, unasked"):
@@ -238,7 +238,7 @@ def test_an_attempt_on_a_node_that_its_package_does_not_name_is_seen(node: str, 
     if is_right:
         story.started(ONE)
         return
-    with broken("nodes", f"{node or 'a node that nobody knows'}, and may run on n17, n\\[12\\] only"):
+    with broken("nodes", f"{node or 'an unknown node'}, and may run on n17, n\\[12\\] only"):
         story.started(ONE)
 
 

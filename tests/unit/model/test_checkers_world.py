@@ -267,7 +267,7 @@ def test_a_stage_that_is_not_late_and_is_laid_out_late_is_seen() -> None:
 
 def test_a_late_stage_waits_for_the_late_stages_that_it_lists() -> None:
     story = Story(merging_plan(late=(LatePlan(stage=3, packages=(0,)), LatePlan(stage=4, stages=(3,)))))
-    with broken("reads", "stage 4 was laid out before stage 3"):
+    with broken("reads", "stage 4 was expanded before stage 3"):
         story.say("StageExpanded", data={"stage": 4, "shape": {"templates": []}})
     story.done(ONE)
     for stage in (3, 4):
@@ -285,7 +285,7 @@ def test_a_late_stage_is_laid_out_once_over_all_that_it_lists() -> None:
     with broken("reads", "before stage 3, which it waits for"):
         story.created(MERGE, drop_revision=1)
     story.say("StageExpanded", data=expanded)
-    with broken("reads", "laid out twice"):
+    with broken("reads", "expanded twice"):
         story.say("StageExpanded", data=expanded)
     story.created(MERGE, drop_revision=1)
 
@@ -385,7 +385,7 @@ def test_a_late_stage_that_is_never_laid_out_is_seen() -> None:
     story = Story(merging_plan(late=(LatePlan(stage=3, packages=(0, 1)),)))
     story.done(ONE)
     said = states(one="DONE", two="DONE", merge="DONE")
-    with broken("finishing", "is not laid out"):
+    with broken("finishing", "is not expanded"):
         story.observer.check_finished(said, stopped_at=0.0, horizon_seconds=1.0, now=9.0)
     story.done(TWO)
     story.say("StageExpanded", data={"stage": 3, "shape": {"templates": []}})

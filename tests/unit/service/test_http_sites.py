@@ -95,7 +95,7 @@ def test_a_pilot_that_is_not_heard_is_told_with_its_words(service: ServiceClient
     state.requests["local-1"] = PilotRequest("local-1", state)
     state.noticed = {"local-1": Noticed(key="local-1", state="running", words="no answer from the service: refused")}
     found = one(service)
-    assert "cannot be heard" in found["unheard"]
+    assert "without contacting the service" in found["unheard"]
     assert found["last_words"] == "no answer from the service: refused"
     told = service.get("/v1/sites/local")[1]
     assert [(each["key"], each["state"]) for each in told["noticed"]] == [("local-1", "running")]

@@ -45,7 +45,7 @@ def test_the_room_of_pilots_names_their_backlog() -> None:
     with Small(site()) as small:
         small.submit(bag(2, kind(run_seconds=0.01)))
         pilot = small.pilot(backlog=8)
-        assert reason(small, "room").message.endswith("; 8 of them are the backlog of its pilots")
+        assert reason(small, "room").message.endswith("; 8 of them are in the backlog of its pilots")
         pilot.succeed("1.1.1", "1.2.1")
 
 
@@ -54,10 +54,7 @@ def test_a_site_that_was_woken_has_room_for_one_canary() -> None:
         for operation in (HibernateSite(site="a"), WakeSite(site="a")):
             small.step(SiteOperationRequest(token=1, operation=operation))
         small.answers.clear()
-        assert (
-            reason(small, "room").message
-            == "it was woken: one canary may go there beside the 0 that are reserved or run"
-        )
+        assert reason(small, "room").message == "it was woken: one canary may go there beside the 0 reserved or running"
 
 
 def test_a_site_that_sleeps_says_in_short_why_nothing_is_submitted_there() -> None:
@@ -98,8 +95,8 @@ def test_a_pilot_that_runs_and_does_not_speak_is_told_wherever_somebody_asks_unt
         small.step(Submitted(site="a", key=effect.key, native_id="42"))
         assert unheard_at("a", small.engine) == [effect.key]
         small.step(mute(effect.key))
-        told = "a pilot runs at a and cannot be heard: two / refused"
-        assert stand(small).unheard == "a pilot runs at a and cannot be heard"
+        told = "a pilot runs at a without contacting the service: two / refused"
+        assert stand(small).unheard == "a pilot runs at a without contacting the service"
         assert [each.key for each in stand(small).noticed] == [effect.key]
         assert told in [each.message for each in stand(small).reasons if each.code == "unheard"]
         assert stall_of(small.engine, JOB).trouble == f"{told}; next: pilotage site test a"
@@ -116,11 +113,11 @@ def test_what_is_held_is_told_with_the_word_of_its_batch_system_and_forgotten_wh
         small.submit(bag(1))
         [effect] = small.take(SubmitPilot)
         small.step(mute(effect.key, state="held", words="PartitionTimeLimit"))
-        told = "a batch job does not begin at a without somebody's help: the batch system says PartitionTimeLimit"
+        told = "a batch job at a is held by the batch system: the batch system says PartitionTimeLimit"
         assert stall_of(small.engine, JOB).trouble.startswith(told)
         small.step(mute(effect.key, words=""))
         assert stall_of(small.engine, JOB).trouble.startswith(
-            "a pilot runs at a and cannot be heard: it has printed nothing"
+            "a pilot runs at a without contacting the service: it has printed nothing"
         )
         small.step(SiteNoticed(site="a"))
         assert (stand(small).unheard, stall_of(small.engine, JOB).trouble) == ("", "")

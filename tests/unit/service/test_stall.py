@@ -159,7 +159,7 @@ def test_a_site_at_which_no_pilot_starts_is_told_while_others_work_as_long_as_so
 def test_it_is_told_when_the_next_pilot_is_tried_where_none_could_start() -> None:
     with Small(site(), dead_starts_max=2) as small:
         small.submit(bag(1))
-        asleep = "a (dead starts: 2 pilots in a row ended before they spoke: no python)"
+        asleep = "a (dead starts: 2 pilots in a row ended before making contact: no python)"
         for told in (
             "no pilot could start at a: 1 died before contacting us; the next one is tried at 1970-01-01 00:17:40Z",
             f"all sites that could run it hibernate: {asleep}; the next one is tried at 1970-01-01 01:18:20Z; next: pilotage site wake a",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.engine.selection.filters import Asked, described, execution
+from pilotage.engine.selection.filters import Requirements, described, execution
 from pilotage.language import Expansion, MemoryFolder, load, plan_of
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, Work
 from pilotage.model.jobs.submission import Origin
@@ -88,10 +88,10 @@ def test_the_programs_of_every_way_are_brought_along() -> None:
 
 def test_a_site_for_which_no_way_fits_is_passed_over_and_says_so() -> None:
     (template,) = plan_of(expansion()).templates
-    asked = Asked(starts=template.starts)
-    told = execution(described(Site(name="mesh", kind="condor")), asked)
+    requirements = Requirements(starts=template.starts)
+    told = execution(described(Site(name="mesh", kind="condor")), requirements)
     assert told == "reco is described for slurm, local, and mesh is of the kind condor"
-    assert (execution(described(HERE), asked), execution(described(CLUSTER), asked)) == ("", "")
+    assert (execution(described(HERE), requirements), execution(described(CLUSTER), requirements)) == ("", "")
 
 
 def test_software_that_is_started_alike_everywhere_asks_nothing_of_a_site() -> None:

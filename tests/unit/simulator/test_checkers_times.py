@@ -241,7 +241,7 @@ def test_what_killed_two_pilots_and_is_tried_again_is_seen() -> None:
     story = Story()
     killed(story, 1)
     killed(story, 2)
-    with broken("retries", "attempt 3 was created after 2 pilots died under it"):
+    with broken("retries", "attempt 3 was created after 2 pilots died while running it"):
         story.created(ONE, 3)
 
 

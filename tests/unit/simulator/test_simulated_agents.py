@@ -8,9 +8,9 @@ from pilotage.book.codec import Checked, Codec
 from pilotage.model.events.payloads import AttemptFinished, PhaseEntered, PilotEnded, PilotStarted
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.states import PILOT_WALL_OVER, ExitCodeGasw
+from pilotage.simulator.world.agent_context import AgentSettings
+from pilotage.simulator.world.behaviour import AttemptOutcome
 from pilotage.simulator.world.faults import Faults
-from pilotage.simulator.world.nature import Fate
-from pilotage.simulator.world.surroundings import AgentSettings
 from tests.kit.simulated_site import BEGINNING, SimulatedSite, ends, kinds, ref, said, work
 
 
@@ -35,7 +35,7 @@ def test_whatever_an_agent_says_of_its_node_is_the_name_that_the_node_was_given(
 
 def test_an_assignment_runs_and_its_end_is_told_with_phases_and_manifest() -> None:
     site = SimulatedSite()
-    site.nature.usual = Fate(5.0, 40.0, 2.0, 1000)
+    site.behaviour.usual = AttemptOutcome(5.0, 40.0, 2.0, 1000)
     site.start()
     site.answer(work(1, epoch=3), position=17)
     site.run(48.0 - site.now)
@@ -59,7 +59,7 @@ def test_an_assignment_runs_and_its_end_is_told_with_phases_and_manifest() -> No
 
 def test_every_event_is_one_that_the_book_takes() -> None:
     site = SimulatedSite()
-    site.nature.fates[ref(2)] = Fate(0.0, 5.0, 0.0, 0, "application-error")
+    site.behaviour.fates[ref(2)] = AttemptOutcome(0.0, 5.0, 0.0, 0, "application-error")
     site.start()
     site.answer(work(1), work(2), seconds=200.0)
     site.answer(leave="enough")
@@ -228,7 +228,7 @@ def test_without_its_service_an_agent_lives_for_a_stated_time() -> None:
 
 def test_at_the_end_of_its_wall_time_a_pilot_kills_what_runs_and_leaves() -> None:
     site = SimulatedSite(wall_seconds=100.0, settings=AgentSettings(backlog=1))
-    site.nature.usual = Fate(0.0, 1000.0, 0.0, 0)
+    site.behaviour.usual = AttemptOutcome(0.0, 1000.0, 0.0, 0)
     site.start()
     site.answer(work(1), work(2), seconds=30.0)
     site.run(69.9 - site.now)
@@ -243,7 +243,7 @@ def test_at_the_end_of_its_wall_time_a_pilot_kills_what_runs_and_leaves() -> Non
 
 def test_a_long_phase_is_told_by_itself_once_and_with_its_beginning() -> None:
     site = SimulatedSite()
-    site.nature.usual = Fate(2.0, 300.0, 0.0, 0)
+    site.behaviour.usual = AttemptOutcome(2.0, 300.0, 0.0, 0)
     site.start()
     site.answer(work(1), seconds=9.0)
     started_at = next(event for event in site.spooled if event.type == "PilotStarted").time
@@ -268,8 +268,8 @@ def test_a_poll_without_news_is_overtaken_by_news() -> None:
 
 def test_news_wait_for_the_answer_to_news_but_not_for_long() -> None:
     site = SimulatedSite(settings=AgentSettings(backlog=1))
-    site.nature.fates[ref(1)] = Fate(0.0, 5.0, 0.0, 0)
-    site.nature.fates[ref(2)] = Fate(0.0, 0.3, 0.0, 0)
+    site.behaviour.fates[ref(1)] = AttemptOutcome(0.0, 5.0, 0.0, 0)
+    site.behaviour.fates[ref(2)] = AttemptOutcome(0.0, 0.3, 0.0, 0)
     site.start()
     site.answer(work(1), work(2), seconds=0.0)
     site.run(6.25 - site.now)
@@ -361,7 +361,7 @@ def test_faults_of_agents_strike_while_they_speak(kind: str) -> None:
     site = SimulatedSite(faults=Faults(**{kind: 1.0}))
     agent = site.start()
     site.answer(work(1), seconds=40.0)
-    assert site.box.fired[kind] > 0
+    assert site.injector.fired[kind] > 0
     assert agent.alive == (kind == "agent_paused")
     finishes = [event for event in site.spooled if event.type == "AttemptFinished"]
     site.run(60.0)
@@ -385,7 +385,7 @@ def test_the_same_seed_gives_the_same_events() -> None:
 
 def test_the_memory_of_finished_attempts_is_bounded_but_never_loses_an_untold_end() -> None:
     site = SimulatedSite(settings=AgentSettings(remembered_max=1))
-    site.nature.usual = Fate(0.0, 1.0, 0.0, 0)
+    site.behaviour.usual = AttemptOutcome(0.0, 1.0, 0.0, 0)
     site.start()
     for line in (1, 2, 3):
         site.answer(work(line), acknowledges=False, seconds=5.0)
@@ -398,17 +398,17 @@ def test_the_memory_of_finished_attempts_is_bounded_but_never_loses_an_untold_en
 
 
 @pytest.mark.parametrize(
-    "fate",
+    "outcome",
     [
-        Fate(0.0, 1.0, 0.0, 0),
-        Fate(0.5, 1.0, 0.25, 10**12),
-        Fate(0.5, 3.0, 1.0, 7, "application-error", 0.3, 255),
-        Fate(0.0, 2.0, 0.0, 7, "out-of-memory", 0.1),
+        AttemptOutcome(0.0, 1.0, 0.0, 0),
+        AttemptOutcome(0.5, 1.0, 0.25, 10**12),
+        AttemptOutcome(0.5, 3.0, 1.0, 7, "application-error", 0.3, 255),
+        AttemptOutcome(0.0, 2.0, 0.0, 7, "out-of-memory", 0.1),
     ],
 )
-def test_an_end_that_is_told_again_is_the_event_that_was_told(fate: Fate) -> None:
+def test_an_end_that_is_told_again_is_the_event_that_was_told(outcome: AttemptOutcome) -> None:
     site = SimulatedSite(faults=Faults(clock_skewed=1.0))
-    site.nature.usual = fate
+    site.behaviour.usual = outcome
     site.start()
     site.answer(work(1), seconds=5.0)
     [told] = [event for event in site.spooled if event.type == "AttemptFinished"]

@@ -8,7 +8,7 @@ from pilotage.model.exchange.reports import AnyReport, Gone, SiteSeen, Submissio
 from pilotage.model.site import Site
 from pilotage.simulator.world.batch_system import BatchSystem
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.faults import FaultInjector, Faults
 from pilotage.simulator.world.randomness import Dice, Distribution, Exponential, Fixed
 
 NO_FAULTS, TEN_SECONDS = Faults(), Fixed(10.0)
@@ -40,7 +40,7 @@ class Farm:
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.schedule = Schedule()
-        self.box = FaultBox(faults, Dice(seed))
+        self.injector = FaultInjector(faults, Dice(seed))
         self.said: list[AnyReport] = []
         self.processes: dict[str, Started] = {}
         self.started: list[tuple[float, str]] = []
@@ -48,8 +48,8 @@ class Farm:
         self.batch = BatchSystem(
             Site(name="north"),
             schedule=self.schedule,
-            box=self.box,
-            dice=self.box.dice,
+            injector=self.injector,
+            dice=self.injector.dice,
             queue=queue,
             report=self.said.append,
             running_max=running_max,
@@ -90,7 +90,7 @@ def test_something_is_started_on_a_node_that_it_names_where_the_system_can_be_to
         batch = BatchSystem(
             Site(name="north", places_nodes=places_nodes),
             schedule=Schedule(),
-            box=FaultBox(NO_FAULTS, dice),
+            injector=FaultInjector(NO_FAULTS, dice),
             dice=dice,
             queue=TEN_SECONDS,
             report=lambda _: None,
@@ -228,7 +228,7 @@ def test_the_fault_of_contact_strikes_at_listings_and_passes() -> None:
     farm.batch.begin()
     farm.run(31.0)
     assert farm.said == [SiteSeen(site="north", answers=False, message="no answer")]
-    farm.box.stop()
+    farm.injector.stop()
     farm.run(3600.0)
     assert farm.said[-1] == SiteSeen(site="north", answers=True)
 
@@ -313,7 +313,7 @@ def test_a_site_can_lose_its_queue_when_it_goes_down() -> None:
 def test_a_black_hole_opens_and_closes() -> None:
     farm = Farm()
     assert farm.batch.black_hole() == ""
-    farm.batch.turn_black(10.0, "disk-full")
+    farm.batch.become_black_hole(10.0, "disk-full")
     assert farm.batch.black_hole() == "disk-full"
     farm.run(10.0)
     assert farm.batch.black_hole() == ""
@@ -325,11 +325,11 @@ def test_faults_of_sites_strike_at_listings(kind: str) -> None:
     farm.submit("a")
     farm.batch.begin()
     farm.run(31.0)
-    assert farm.box.tried[kind] == 1
-    assert farm.box.fired[kind] == (kind == "site_down")  # nothing has fallen into a hole yet
+    assert farm.injector.tried[kind] == 1
+    assert farm.injector.fired[kind] == (kind == "site_down")  # nothing has fallen into a hole yet
     assert farm.batch.down == (kind == "site_down")
     assert bool(farm.batch.black_hole()) == (kind == "black_hole")
-    assert farm.box.fired[kind] == 1
+    assert farm.injector.fired[kind] == 1
     assert bool(farm.processes) == (kind == "black_hole")
 
 

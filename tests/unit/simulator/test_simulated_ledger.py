@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pilotage.book.rows.rows import written_facts
-from pilotage.simulator.world.ledger import TOGETHER, PressedTexts
+from pilotage.simulator.world.ledger import TOGETHER, CompressedTexts
 from tests.kit.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.kit.shown import everything
 
@@ -44,7 +44,7 @@ def kept(book: Book, *, at_once: int) -> Book:
 
 @pytest.mark.parametrize("length", [0, 1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 200 * TOGETHER + 3])
 def test_every_text_that_was_put_away_is_found_by_its_number(length: int) -> None:
-    pressed, texts = PressedTexts(), [f'{{"text":"nº {number}\\n"}}' for number in range(length)]
+    pressed, texts = CompressedTexts(), [f'{{"text":"nº {number}\\n"}}' for number in range(length)]
     numbers = [pressed.put(text) for text in texts]
     assert numbers == list(range(length))
     assert [pressed.text(number) for number in reversed(numbers)] == texts[::-1]
@@ -52,7 +52,7 @@ def test_every_text_that_was_put_away_is_found_by_its_number(length: int) -> Non
 
 
 def test_texts_that_are_alike_take_little_room() -> None:
-    pressed = PressedTexts()
+    pressed = CompressedTexts()
     for number in range(10 * TOGETHER):
         pressed.put(f'{{"state":"DONE","site":"lyon","done_at":{1e6 + number},"positions":[{number}]}}')
     assert sum(map(len, pressed._blocks)) < 10 * TOGETHER * 20

@@ -14,10 +14,10 @@ from pilotage.model.exchange.operations import Accepted, AnyOperation, Hold, Ref
 from pilotage.model.exchange.reports import Gone
 from pilotage.model.jobs.plan import Template
 from pilotage.service.messages import Answer, OperationRequest, Submit
+from pilotage.simulator.world.behaviour import DEADLY, AttemptOutcome, Habits, RandomBehaviour
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.faults import FaultInjector, Faults
 from pilotage.simulator.world.jobs import Definitions, JobSketch, LineSketch, StageSketch
-from pilotage.simulator.world.nature import DEADLY, Fate, Habits, SeededNature
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice, Fixed
 from pilotage.simulator.world.users import User, UserHabits
@@ -33,41 +33,41 @@ JOB = JobSketch(
 
 
 def test_as_many_packages_loop_and_kill_as_was_said_and_most_of_their_attempts_do() -> None:
-    nature = SeededNature(7, Habits(), {}, loops=0.2, kills=0.1)
-    firsts = [nature.fate(AttemptRef("j", f"1.{line}.1", 1), "north").reason for line in range(2000)]
+    behaviour = RandomBehaviour(7, Habits(), {}, loops=0.2, kills=0.1)
+    firsts = [behaviour.outcome(AttemptRef("j", f"1.{line}.1", 1), "north").reason for line in range(2000)]
     assert 230 < firsts.count("looping") < 330
     assert 100 < firsts.count(DEADLY) < 180
     looping = f"1.{firsts.index('looping')}.1"
-    reasons = [nature.fate(AttemptRef("j", looping, attempt), "north").reason for attempt in range(1, 101)]
+    reasons = [behaviour.outcome(AttemptRef("j", looping, attempt), "north").reason for attempt in range(1, 101)]
     assert set(reasons) == {"looping", ""}
     assert 55 < reasons.count("looping") < 85
 
 
 def test_what_neither_loops_nor_kills_fares_as_before() -> None:
-    plain, bad = SeededNature(7, Habits(), {}), SeededNature(7, Habits(), {}, loops=0.2, kills=0.1)
+    plain, bad = RandomBehaviour(7, Habits(), {}), RandomBehaviour(7, Habits(), {}, loops=0.2, kills=0.1)
     for line in range(50):
         one = AttemptRef("j", f"1.{line}.1", 1)
-        found = bad.fate(one, "north")
-        assert found.reason or found == plain.fate(one, "north")
+        found = bad.outcome(one, "north")
+        assert found.reason or found == plain.outcome(one, "north")
 
 
 def test_a_deadly_attempt_takes_its_agent_along_and_nobody_tells_of_it() -> None:
     site = SimulatedSite()
-    site.nature.usual = Fate(0.0, 60.0, 0.0, 0, DEADLY)
+    site.behaviour.usual = AttemptOutcome(0.0, 60.0, 0.0, 0, DEADLY)
     agent = site.start()
     site.answer(work(1), seconds=61.0)
     assert not agent.alive
     assert (site.gone, site.reasons) == (["p.1"], ["killed"])
-    assert site.box.fired["package_kills"] == 1
+    assert site.injector.fired["package_kills"] == 1
     assert not [event for event in site.spooled if event.type == "AttemptFinished"]
 
 
 def test_an_attempt_that_loops_is_counted() -> None:
     site = SimulatedSite()
-    site.nature.usual = Fate(0.0, 60.0, 0.0, 0, "looping")
+    site.behaviour.usual = AttemptOutcome(0.0, 60.0, 0.0, 0, "looping")
     site.start()
     site.answer(work(1), seconds=62.0)
-    assert site.box.fired["package_loops"] == 1
+    assert site.injector.fired["package_loops"] == 1
     assert kinds(site.last)[-1] == "AttemptFinished"
 
 
@@ -77,7 +77,7 @@ def test_an_attempt_that_loops_is_counted() -> None:
 def a_rogue(seed: int) -> SimulatedSite:
     """Two agents that hold an attempt each, and have ended one each; both lie in every exchange."""
     site = SimulatedSite(faults=Faults(agent_rogue=1.0), seed=seed)
-    site.nature.fates = {ref(line): Fate(0.0, 1.0, 0.0, 0) for line in (1, 2)}
+    site.behaviour.fates = {ref(line): AttemptOutcome(0.0, 1.0, 0.0, 0) for line in (1, 2)}
     for name, lines in (("p.1", (1, 3)), ("q.1", (2, 4))):
         site.start(name)
         for line in lines:
@@ -96,7 +96,7 @@ def test_lies_are_of_every_kind_and_no_honest_event_is_among_them() -> None:
         smuggled += [event for each in site.heard for event in each.events if event.stream != each.pilot]
         honest = {(event.stream, event.n) for event in site.spooled}
         assert honest.isdisjoint({(event.stream, event.n) for event in site.forged})
-        assert 0 < site.box.fired["agent_rogue"] <= site.box.tried["agent_rogue"]
+        assert 0 < site.injector.fired["agent_rogue"] <= site.injector.tried["agent_rogue"]
     assert said >= {"AttemptFinished", "OutputsStaged", "CommitGranted", "CancelAccepted", "PilotEnded", "Nonsense"}
     assert smuggled
 
@@ -113,17 +113,21 @@ def test_lies_are_numbered_with_everything_else_so_that_they_are_heard() -> None
 
 @pytest.mark.parametrize("loses, arrives", [(True, 0), (False, 1)])
 def test_some_messages_are_never_lost(*, loses: bool, arrives: int) -> None:
-    schedule, box, arrived = Schedule(), FaultBox(Faults(message_lost=1.0), Dice(1)), list[Gone]()
-    network = Network(schedule, box, Dice(1), Fixed(0.5))
+    schedule, injector, arrived = Schedule(), FaultInjector(Faults(message_lost=1.0), Dice(1)), list[Gone]()
+    network = Network(schedule, injector, Dice(1), Fixed(0.5))
     network.send(Gone(site="north", key="k", reason="ended"), arrived.append, loses=loses)
     schedule.run(until=10.0)
-    assert (len(arrived), box.fired["message_lost"]) == (arrives, 1 - arrives)
+    assert (len(arrived), injector.fired["message_lost"]) == (arrives, 1 - arrives)
 
 
 @pytest.mark.parametrize("doubles, arrives", [(True, 2), (False, 1)])
 def test_some_messages_are_never_doubled(*, doubles: bool, arrives: int) -> None:
-    schedule, box, arrived = Schedule(), FaultBox(Faults(message_duplicated=1.0), Dice(1)), list[OperationRequest]()
-    network = Network(schedule, box, Dice(1), Fixed(0.5))
+    schedule, injector, arrived = (
+        Schedule(),
+        FaultInjector(Faults(message_duplicated=1.0), Dice(1)),
+        list[OperationRequest](),
+    )
+    network = Network(schedule, injector, Dice(1), Fixed(0.5))
     asked = OperationRequest(token=3, operation=Hold(job="j", message="wait"))
     network.send(asked, arrived.append, doubles=doubles)
     schedule.run(until=1000.0)
@@ -138,12 +142,12 @@ class Desk:
 
     def __init__(self, **faults: float) -> None:
         self.schedule = Schedule()
-        self.box = FaultBox(Faults(**faults), Dice(1))
+        self.injector = FaultInjector(Faults(**faults), Dice(1))
         self.asked: list[OperationRequest | Submit] = []
         self.told: list[object] = []
         self.user = User(
             schedule=self.schedule,
-            box=self.box,
+            injector=self.injector,
             dice=Dice(1),
             habits=UserHabits(think_seconds=1.0, answer_seconds=60.0, held_seconds=10.0),
             definitions=Definitions((JOB,), seed=1),
@@ -174,14 +178,14 @@ class Desk:
         )
         checked = Codec().check(event)
         assert isinstance(checked, Checked), checked
-        self.user.noticed([checked])
+        self.user.on_written([checked])
 
     def run(self, seconds: float) -> None:
         self.schedule.run(until=self.schedule.now + seconds)
 
     def answer(self, message: OperationRequest | Submit, *, accepted: bool) -> None:
         outcome = Accepted(operation=1, events=1) if accepted else Refused(code="job-over", message="no")
-        self.user.hear(Answer(token=message.token, outcome=outcome))
+        self.user.receive_answer(Answer(token=message.token, outcome=outcome))
 
 
 def releases(desk: Desk) -> list[OperationRequest]:
@@ -193,11 +197,11 @@ def test_what_a_user_does_counts_only_once_it_is_accepted() -> None:
     desk.happen("AttemptCreated", site="lyon")
     desk.happen("AttemptCreated", site="lyon")
     desk.run(5.0)
-    assert (desk.box.tried["user_kills"], desk.box.fired["user_kills"]) == (2, 0)
+    assert (desk.injector.tried["user_kills"], desk.injector.fired["user_kills"]) == (2, 0)
     desk.answer(desk.asked[0], accepted=False)
     desk.answer(desk.asked[1], accepted=True)
     desk.answer(desk.asked[1], accepted=True)  # which came twice
-    assert desk.box.fired["user_kills"] == 1
+    assert desk.injector.fired["user_kills"] == 1
     assert len(desk.told) == 2
 
 
@@ -210,7 +214,7 @@ def test_a_user_who_rambles_says_more_than_the_book_takes() -> None:
     lengths = [len(each.message) for each in holds if isinstance(each, Hold)]
     assert min(lengths) < 16_384 < max(lengths)
     desk.answer(desk.asked[0], accepted=True)
-    assert (desk.box.fired["user_rambles"], desk.box.tried["user_rambles"]) == (1, 20)
+    assert (desk.injector.fired["user_rambles"], desk.injector.tried["user_rambles"]) == (1, 20)
 
 
 def test_a_release_is_repeated_until_it_is_heard() -> None:

@@ -11,11 +11,11 @@ from pilotage.model.events.events import Event
 from pilotage.model.exchange.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.exchange.reports import Gone
 from pilotage.model.resources import Capacity
+from pilotage.simulator.world.agent_context import Store
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.faults import FaultInjector, Faults
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice, Fixed
-from pilotage.simulator.world.surroundings import Store
 
 EVENT = Event(source="agent", stream="p.1", n=1, type="PilotStarted", time=0.1, data=msgspec.Raw(b'{"site":"north"}'))
 MESSAGE = Exchange(
@@ -35,8 +35,8 @@ class Wire:
 
     def __init__(self, *, seed: int = 1, plain: bool = False, **probabilities: float) -> None:
         self.schedule = Schedule()
-        self.box = FaultBox(Faults(**probabilities), Dice(seed))
-        self.network = Network(self.schedule, self.box, Dice(seed), Fixed(0.5), plain=plain)
+        self.injector = FaultInjector(Faults(**probabilities), Dice(seed))
+        self.network = Network(self.schedule, self.injector, Dice(seed), Fixed(0.5), plain=plain)
         self.arrived: list[tuple[float, msgspec.Struct]] = []
 
     def send(self, message: msgspec.Struct) -> None:
@@ -93,7 +93,7 @@ def test_a_lost_message_never_arrives() -> None:
     wire = Wire(message_lost=1.0)
     wire.send(MESSAGE)
     assert wire.drain() == []
-    assert wire.box.fired["message_lost"] == 1
+    assert wire.injector.fired["message_lost"] == 1
 
 
 def test_a_duplicated_message_arrives_twice() -> None:
@@ -127,7 +127,7 @@ def test_a_reordered_message_arrives_after_the_next_one_to_the_same_agent() -> N
 def test_a_message_that_nothing_overtakes_arrives_in_the_end() -> None:
     wire = Wire(message_reordered=1.0)
     wire.send(reply(1))
-    wire.box.stop()
+    wire.injector.stop()
     assert wire.drain() == [reply(1)]
     assert 30.0 <= wire.schedule.now <= 600.0
 

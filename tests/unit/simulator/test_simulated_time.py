@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.simulator.world.clock import Handle, Schedule
-from pilotage.simulator.world.faults import KINDS, FaultBox, Faults
+from pilotage.simulator.world.faults import KINDS, FaultInjector, Faults
 from pilotage.simulator.world.randomness import (
     AnyDistribution,
     Dice,
@@ -50,7 +50,7 @@ def test_what_is_lined_up_happens_in_the_same_order_as_what_is_sorted_in(entries
     happened: list[int] = []
     for number, (time, way) in enumerate(entries):
         if way == "line":
-            schedule.line_up(float(time), happened.append, number)
+            schedule.post_in_order(float(time), happened.append, number)
         elif way == "heap":
             schedule.post(float(time), happened.append, number)
         else:
@@ -87,7 +87,7 @@ def test_what_is_scheduled_while_things_happen_takes_its_place_among_what_is_to_
             schedule.at(time, happen, number).cancel()
             return
         expected.append((time, number))
-        (schedule.line_up if way == "line" else schedule.post)(time, happen, number)
+        (schedule.post_in_order if way == "line" else schedule.post)(time, happen, number)
 
     put(1e6, "heap")
     while (due := schedule.next_time()) is not None:
@@ -101,8 +101,8 @@ def test_what_is_lined_up_with_nothing_in_between_is_one_step() -> None:
     schedule = Schedule()
     seen: list[int] = []
     for number in range(3):
-        schedule.line_up(1.0, seen.append, number)
-    schedule.line_up(2.0, seen.append, 3)
+        schedule.post_in_order(1.0, seen.append, number)
+    schedule.post_in_order(2.0, seen.append, 3)
     schedule.step()
     assert (seen, schedule.now, schedule.pending) == ([0, 1, 2], 1.0, 1)
 
@@ -207,16 +207,16 @@ def test_a_distribution_can_be_written_down(distribution: AnyDistribution, media
 
 
 def test_a_fault_strikes_as_often_as_it_is_probable_and_is_counted() -> None:
-    box = FaultBox(Faults(message_lost=0.25), Dice(1))
-    struck = sum(box.strikes("message_lost") for _ in range(4000))
+    injector = FaultInjector(Faults(message_lost=0.25), Dice(1))
+    struck = sum(injector.strikes("message_lost") for _ in range(4000))
     assert 900 < struck < 1100
-    assert box.fired["message_lost"] == struck
-    assert not any(box.strikes(kind) for kind in KINDS if kind != "message_lost")
+    assert injector.fired["message_lost"] == struck
+    assert not any(injector.strikes(kind) for kind in KINDS if kind != "message_lost")
 
 
 def test_each_kind_of_fault_has_a_stream_of_its_own() -> None:
     faults = Faults(message_lost=0.5, disk_full=0.5)
-    alone, mixed = FaultBox(faults, Dice(1)), FaultBox(faults, Dice(1))
+    alone, mixed = FaultInjector(faults, Dice(1)), FaultInjector(faults, Dice(1))
     expected = [alone.strikes("message_lost") for _ in range(50)]
     found = []
     for _ in range(50):
@@ -227,18 +227,18 @@ def test_each_kind_of_fault_has_a_stream_of_its_own() -> None:
 
 
 def test_once_stopped_nothing_strikes() -> None:
-    box = FaultBox(Faults(**dict.fromkeys(KINDS, 1.0)), Dice(1))
-    before = (box.quiet, all(box.strikes(kind) for kind in KINDS))
-    box.stop()
-    assert (*before, box.quiet) == (False, True, True)
-    assert not any(box.strikes(kind) for kind in KINDS)
+    injector = FaultInjector(Faults(**dict.fromkeys(KINDS, 1.0)), Dice(1))
+    before = (injector.quiet, all(injector.strikes(kind) for kind in KINDS))
+    injector.stop()
+    assert (*before, injector.quiet) == (False, True, True)
+    assert not any(injector.strikes(kind) for kind in KINDS)
 
 
 def test_what_nothing_came_of_was_tried_and_did_not_fire() -> None:
-    box = FaultBox(Faults(site_down=1.0), Dice(42))
-    assert box.strikes("site_down")
-    assert box.strikes("site_down")
-    box.missed("site_down")
-    assert (box.tried["site_down"], box.fired["site_down"]) == (2, 1)
-    box.took("site_down")
-    assert (box.tried["site_down"], box.fired["site_down"]) == (2, 2)
+    injector = FaultInjector(Faults(site_down=1.0), Dice(42))
+    assert injector.strikes("site_down")
+    assert injector.strikes("site_down")
+    injector.had_no_effect("site_down")
+    assert (injector.tried["site_down"], injector.fired["site_down"]) == (2, 1)
+    injector.had_effect("site_down")
+    assert (injector.tried["site_down"], injector.fired["site_down"]) == (2, 2)

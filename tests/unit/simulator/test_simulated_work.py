@@ -9,10 +9,10 @@ from pilotage.model.exchange.exchange import AttemptRef, InputSource
 from pilotage.model.resources import Capacity, Demand
 from pilotage.model.states import ExitCodeGasw
 from pilotage.simulator.agents.attempt import ENDINGS, Run
+from pilotage.simulator.world.agent_context import AgentSettings
+from pilotage.simulator.world.behaviour import AttemptOutcome, Habits, RandomBehaviour, SiteHabits
 from pilotage.simulator.world.faults import Faults
-from pilotage.simulator.world.nature import Fate, Habits, SeededNature, SiteHabits
 from pilotage.simulator.world.randomness import AnyDistribution, Fixed, LogNormal, Uniform
-from pilotage.simulator.world.surroundings import AgentSettings
 from tests.kit.simulated_site import SimulatedSite, ends, ref, work
 
 GIB = 2**30
@@ -60,19 +60,19 @@ def test_as_many_run_at_once_as_fit() -> None:
 
 @pytest.mark.parametrize("name", ["n1", 'a "node" of 100 %'])
 @pytest.mark.parametrize(
-    "fate",
+    "outcome",
     [
-        Fate(0.0, 60.0, 0.0, 3 * GIB),
-        Fate(0.0, 1e-7, 0.0, 0),
-        Fate(0.0, 0.0, 0.0, 0),
-        Fate(1.0, 60.0, 2.0, 0),
-        Fate(0.0, 60.0, 0.0, 0, "application-error", 0.5, 3),
+        AttemptOutcome(0.0, 60.0, 0.0, 3 * GIB),
+        AttemptOutcome(0.0, 1e-7, 0.0, 0),
+        AttemptOutcome(0.0, 0.0, 0.0, 0),
+        AttemptOutcome(1.0, 60.0, 2.0, 0),
+        AttemptOutcome(0.0, 60.0, 0.0, 0, "application-error", 0.5, 3),
     ],
 )
 @pytest.mark.parametrize("skew_seconds", [0.0, 5.0])
-def test_the_text_of_an_end_is_that_of_the_value(fate: Fate, skew_seconds: float, name: str) -> None:
+def test_the_text_of_an_end_is_that_of_the_value(outcome: AttemptOutcome, skew_seconds: float, name: str) -> None:
     run = Run(work(1))
-    run.start(fate, now=1_000_000.1, speed=1.0, memory_limit_bytes=0)
+    run.start(outcome, now=1_000_000.1, speed=1.0, memory_limit_bytes=0)
     value = run.finish(now=run.ends_at, skew_seconds=skew_seconds, node=name)
     encode = msgspec.json.encode
     text = run.told(now=run.ends_at, skew_seconds=skew_seconds, node=name, node_text=encode(name))
@@ -105,7 +105,7 @@ def test_an_input_can_vanish_for_a_while() -> None:
     site = SimulatedSite(faults=Faults(input_vanishes=1.0))
     site.store.stage(ref(7))
     assert run_one(site, inputs=(InputSource("1.7.1", 1),)) == ("ERROR_READ_GRID", "missing-input")
-    assert not site.store.has(ref(7)) or site.box.fired["input_vanishes"] == 1
+    assert not site.store.has(ref(7)) or site.injector.fired["input_vanishes"] == 1
     site.run(900.0)
     assert site.store.has(ref(7))
 
@@ -117,25 +117,25 @@ def test_a_full_disk_shows_when_outputs_are_staged() -> None:
 
 def test_more_memory_than_was_asked_for_kills() -> None:
     site = SimulatedSite(capacity=NODE)
-    site.nature.usual = Fate(0.0, 60.0, 0.0, 2 * GIB)
+    site.behaviour.usual = AttemptOutcome(0.0, 60.0, 0.0, 2 * GIB)
     assert run_one(site, demand=Demand(memory_bytes=GIB)) == ("EXECUTION_FAILED", "out-of-memory")
 
 
 def test_enough_memory_does_not_kill() -> None:
     site = SimulatedSite(capacity=NODE)
-    site.nature.usual = Fate(0.0, 60.0, 0.0, 2 * GIB)
+    site.behaviour.usual = AttemptOutcome(0.0, 60.0, 0.0, 2 * GIB)
     assert run_one(site, demand=Demand(memory_bytes=2 * GIB)) == ("SUCCESS", None)
 
 
 def test_without_a_declared_memory_the_node_is_the_limit() -> None:
     site = SimulatedSite(capacity=NODE)
-    site.nature.usual = Fate(0.0, 60.0, 0.0, 9 * GIB)
+    site.behaviour.usual = AttemptOutcome(0.0, 60.0, 0.0, 9 * GIB)
     assert run_one(site) == ("EXECUTION_FAILED", "out-of-memory")
 
 
 def test_a_wall_time_of_its_own_kills_an_attempt() -> None:
     site = SimulatedSite()
-    site.nature.usual = Fate(5.0, 60.0, 0.0, 0)
+    site.behaviour.usual = AttemptOutcome(5.0, 60.0, 0.0, 0)
     assert run_one(site, demand=Demand(wall_seconds=30.0)) == ("EXECUTION_FAILED", "wall-time")
     (finish,) = ends(site.last)
     assert [each.seconds for each in finish.phases] == [5.0, 25.0]
@@ -152,7 +152,7 @@ def test_a_black_hole_fails_everything_quickly() -> None:
 
 def test_a_fast_host_takes_less_time() -> None:
     site = SimulatedSite()
-    site.nature.host_speed = 4.0
+    site.behaviour.host_speed = 4.0
     site.start()
     site.answer(work(1), seconds=16.0)
     (finish,) = ends(site.last)
@@ -162,7 +162,7 @@ def test_a_fast_host_takes_less_time() -> None:
 @pytest.mark.parametrize("reason", [reason for reason in ENDINGS if reason])
 def test_each_reason_of_a_fate_is_told_as_it_is(reason: str) -> None:
     site = SimulatedSite()
-    site.nature.usual = Fate(0.0, 60.0, 0.0, 0, reason, 0.5, 3)
+    site.behaviour.usual = AttemptOutcome(0.0, 60.0, 0.0, 0, reason, 0.5, 3)
     _, told = run_one(site)
     assert told == (ENDINGS[reason].reason or reason)
     (finish,) = ends(site.last)
@@ -179,50 +179,50 @@ HABITS = Habits(
 
 def test_a_fate_follows_from_the_seed_and_the_name_alone() -> None:
     places = {"north": SiteHabits(failures={"signal": 0.5}, straggler=0.5)}
-    first, again = (SeededNature(7, HABITS, places) for _ in range(2))
+    first, again = (RandomBehaviour(7, HABITS, places) for _ in range(2))
     asked = [AttemptRef("job", f"1.{line}.1", 1) for line in range(1, 50)]
-    expected = [first.fate(each, "north") for each in asked]
-    assert [again.fate(each, "north") for each in reversed(asked)] == expected[::-1]
-    assert [SeededNature(8, HABITS, places).fate(each, "north") for each in asked] != expected
+    expected = [first.outcome(each, "north") for each in asked]
+    assert [again.outcome(each, "north") for each in reversed(asked)] == expected[::-1]
+    assert [RandomBehaviour(8, HABITS, places).outcome(each, "north") for each in asked] != expected
 
 
 def test_a_package_needs_the_same_memory_and_work_wherever_it_is_tried() -> None:
-    nature = SeededNature(7, HABITS, {})
-    fates = [nature.fate(AttemptRef("job", "1.1.1", attempt), f"site-{attempt}") for attempt in range(1, 9)]
-    assert len({fate.memory_bytes for fate in fates}) == 1
-    assert len({fate.application_seconds for fate in fates}) == 1
-    assert len({fate.outputs_seconds for fate in fates}) > 1
+    behaviour = RandomBehaviour(7, HABITS, {})
+    fates = [behaviour.outcome(AttemptRef("job", "1.1.1", attempt), f"site-{attempt}") for attempt in range(1, 9)]
+    assert len({outcome.memory_bytes for outcome in fates}) == 1
+    assert len({outcome.application_seconds for outcome in fates}) == 1
+    assert len({outcome.outputs_seconds for outcome in fates}) > 1
 
 
 @pytest.mark.parametrize("work_seconds", [Fixed(9.0), Uniform(low=1.0, high=9.0), LogNormal(median=5.0, sigma=1.0)])
 def test_a_site_that_does_nothing_to_attempts_changes_no_fate(work_seconds: AnyDistribution) -> None:
-    nature = SeededNature(
+    behaviour = RandomBehaviour(
         7, Habits(application_seconds=work_seconds, outputs_seconds=Fixed(2.0)), {"known": SiteHabits()}
     )
     for line in range(1, 50):
         one = AttemptRef("job", f"1.{line}.1", 1)
-        assert nature.fate(one, "known") == nature.fate(one, "unknown")
+        assert behaviour.outcome(one, "known") == behaviour.outcome(one, "unknown")
 
 
 def test_failures_and_stragglers_come_as_often_as_the_site_has_them() -> None:
     sites = {"north": SiteHabits(failures={"signal": 0.2, "looping": 0.1}, straggler=0.3, straggler_factor=Fixed(10.0))}
-    nature = SeededNature(7, Habits(application_seconds=Fixed(1.0)), sites)
-    fates = [nature.fate(AttemptRef("job", f"1.{line}.1", 1), "north") for line in range(1, 2001)]
-    assert 300 < sum(fate.reason == "signal" for fate in fates) < 500
-    assert 130 < sum(fate.reason == "looping" for fate in fates) < 270
-    assert 500 < sum(fate.application_seconds == 10.0 for fate in fates) < 700
+    behaviour = RandomBehaviour(7, Habits(application_seconds=Fixed(1.0)), sites)
+    fates = [behaviour.outcome(AttemptRef("job", f"1.{line}.1", 1), "north") for line in range(1, 2001)]
+    assert 300 < sum(outcome.reason == "signal" for outcome in fates) < 500
+    assert 130 < sum(outcome.reason == "looping" for outcome in fates) < 270
+    assert 500 < sum(outcome.application_seconds == 10.0 for outcome in fates) < 700
 
 
 def test_a_doomed_package_fails_alike_everywhere() -> None:
-    nature = SeededNature(7, Habits(doomed=0.1), {})
-    doomed = [line for line in range(1, 301) if nature.fate(AttemptRef("job", f"1.{line}.1", 1), "north").reason]
+    behaviour = RandomBehaviour(7, Habits(doomed=0.1), {})
+    doomed = [line for line in range(1, 301) if behaviour.outcome(AttemptRef("job", f"1.{line}.1", 1), "north").reason]
     assert 10 < len(doomed) < 60
     for line in doomed:
-        fates = [nature.fate(AttemptRef("job", f"1.{line}.1", attempt), f"s{attempt}") for attempt in (1, 2, 3)]
-        assert len({(fate.reason, fate.exit_status) for fate in fates}) == 1
+        fates = [behaviour.outcome(AttemptRef("job", f"1.{line}.1", attempt), f"s{attempt}") for attempt in (1, 2, 3)]
+        assert len({(outcome.reason, outcome.exit_status) for outcome in fates}) == 1
 
 
 def test_the_speed_of_a_node_is_its_own() -> None:
-    nature = SeededNature(7, HABITS, {"north": SiteHabits(speed=Uniform(low=1.0, high=3.0))})
-    assert nature.speed("a", "north") == nature.speed("a", "north") != nature.speed("b", "north")
-    assert nature.speed("a", "south") == 1.0
+    behaviour = RandomBehaviour(7, HABITS, {"north": SiteHabits(speed=Uniform(low=1.0, high=3.0))})
+    assert behaviour.speed("a", "north") == behaviour.speed("a", "north") != behaviour.speed("b", "north")
+    assert behaviour.speed("a", "south") == 1.0

@@ -103,7 +103,7 @@ def test_only_a_node_that_was_up_can_go_down() -> None:
 
 @pytest.mark.parametrize("text", ["", "hello\n", "a,b\n1,2\n", "; only a comment\n"])
 def test_what_is_no_trace_is_refused(text: str) -> None:
-    with pytest.raises(TraceError, match="no trace of a known kind"):
+    with pytest.raises(TraceError, match="not a trace of a known format"):
         read(text)
 
 

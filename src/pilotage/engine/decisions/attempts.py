@@ -1,9 +1,4 @@
-"""Work meets slots in two steps: a ready package is reserved for a site with room, and a pilot that asks is given one.
-
-Binding goes by rank: the job's priority, then whoever is expected to be slowed down most (`fairness`), and within a job the
-package's priority, restarts, the longest first. Higher priority displaces reservations that nobody pulled. A reservation is
-no attempt: it is given back when its site cannot use it.
-"""
+"""Creates and submits attempts, and replicates those that stay in a queue for too long."""
 
 from __future__ import annotations
 
@@ -22,27 +17,26 @@ from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import SubmitAttempt
 from pilotage.model.resources import Demand
 
-# What is queued at a site for long is queued elsewhere as well, and the first to start ends the others.
+# If a bound attempt stays queued for long, a replica is queued at another site; the first one to start cancels the rest.
 #
-# In pilot mode there is no need for it: a reservation that no pilot pulls is given back
-# (`releasing.release_unfit`).
+# Pilot mode needs none of this: a reservation that no pilot pulls is released (`readiness.release_unfit`).
 
 
 def watch_for_replica(state: EngineState, attempt: AttemptState) -> None:
-    """Look at a bound attempt when it is queued for so long that another may be made."""
+    """Set a timer for a bound attempt: if it is still queued then, it may get a replica."""
     if state.settings.selection.replication_limit:
         after = attempt.created_at + state.selection.replicate_after_seconds(attempt.site.name) - state.clock.wall_time
         state.clock.timers.at(state.clock.now + max(1.0, after), Due.REPLICA, attempt.key)
 
 
 def replicate(state: EngineState, attempt: AttemptState) -> None:
-    """Have one more attempt made elsewhere where one is queued for long, unless that would be too many, or nowhere."""
+    """Ask for a replica of an attempt that is queued for long, unless the limit is reached or no other site can run it."""
     job = state.jobs.by_id[attempt.ref.job]
     work = job.work.get(attempt.number)
     if work is None or not attempt.counted or attempt.leased or job.status[attempt.number] >= FINAL:
         return
     if template_of(job, attempt.number).side_effects:
-        return  # never twice at once
+        return  # never two at once
     after = state.selection.replicate_after_seconds(attempt.site.name)
     if state.clock.wall_time - attempt.created_at >= after and _may_replicate(state, job, work):
         wanted = payloads.ReplicaWanted(replicas=work.replicas + 1, cause="queue")
@@ -51,7 +45,7 @@ def replicate(state: EngineState, attempt: AttemptState) -> None:
 
 
 def replicas_max(state: EngineState, job: JobState, number: int) -> int:
-    """How many live attempts a package may have: as its document says, else as the settings do."""
+    """How many live attempts a package may have: set in its document, else in the settings."""
     own = template_of(job, number).replicas_max
     return state.settings.selection.max_replicas if own is None else own
 
@@ -60,7 +54,7 @@ def _may_replicate(state: EngineState, job: JobState, work: ActivePackage) -> bo
     if work.held or work.dropped or not job.open or any(each.leased for each in work.attempts.values()):
         return False
     if work.replicas > work.replicated or work.failures:
-        return False  # one is on its way; or what failed must be answered first
+        return False  # one is already wanted; or its failures must be judged first
     most = replicas_max(state, job, work.number)
     if not state.selection.may_replicate(queue_replicas=work.replicas, live=live_attempts(work), most=most):
         return False
@@ -70,7 +64,7 @@ def _may_replicate(state: EngineState, job: JobState, work: ActivePackage) -> bo
 
 
 def cancel_queued_replicas(state: EngineState, job: JobState, started: AttemptState) -> None:
-    """The first to start ends the others that are still queued."""
+    """Cancel the replicas that are still queued, because one has started."""
     work = job.work.get(started.number)
     if work is None or not work.races:
         return
@@ -84,8 +78,8 @@ def cancel_queued_replicas(state: EngineState, job: JobState, started: AttemptSt
         )
 
 
-def leave_if_full(site: SiteState, pilot: PilotState) -> None:
-    """A pilot that can take nothing more asks in vain: nobody looks at it until it has something free again."""
+def remove_if_full(site: SiteState, pilot: PilotState) -> None:
+    """Remove a full pilot from the list of pilots that wait for work."""
     if pilot.free.cores_hundredths <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
         site.waiting.pop(pilot.name, None)
 
@@ -99,11 +93,11 @@ def create(
     pilot: PilotState | None,
     choice: SelectionSnapshot | None,
 ) -> None:
-    """Write an attempt down: with a lease for a pilot, or for the batch system of the site."""
+    """Create an attempt: with a lease for a pilot, or without one for the batch system of the site."""
     work = job.work.get(number)
     declared = job.plan.templates[job.kinds[number]].demand
     beside = work.attempts if work is not None else None
-    if pilot is not None and pilot.ends_at is None and demand is declared and not beside:  # as most are
+    if pilot is not None and pilot.ends_at is None and demand is declared and not beside:  # the usual case
         created, text = pilot.created(state.lease_seconds, job.drop_revision)
     else:
         created, text = _created(state, job, work, demand, site, pilot, declared), None
@@ -116,7 +110,7 @@ def create(
     begun.choice = choice
     if pilot is not None:
         if work is not None and work.races:
-            cancel_queued_replicas(state, job, begun)  # with a lease it has started
+            cancel_queued_replicas(state, job, begun)  # an attempt with a lease has started
         return
     submit(state, begun)
     watch_queue(state, begun.key, begun.created_at)
@@ -132,7 +126,7 @@ def _created(
     pilot: PilotState | None,
     declared: Demand,
 ) -> payloads.AttemptCreated:
-    """What is written of an attempt: whom it follows or runs beside, and where it may take another amount than declared."""
+    """The payload of a new attempt: what it replaces or runs beside, and its resources where they differ from the declared ones."""
     over: list[int] = []
     replica = False
     if work is not None and work.attempts:
@@ -152,7 +146,7 @@ def _created(
 
 
 def submit(state: EngineState, attempt: AttemptState) -> None:
-    """Have a bound attempt submitted, and look again if nothing is heard of it."""
+    """Submit a bound attempt, and set a timer to ask again if no report comes."""
     site, key = attempt.site, attempt.key
     state.log.effects.append(SubmitAttempt(site=site.name, key=key, ref=attempt.ref, demand=attempt.demand))
     submitting(state, site, attempt)

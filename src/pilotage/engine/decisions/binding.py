@@ -1,8 +1,8 @@
-"""Work meets slots in two steps: a ready package is reserved for a site with room, and a pilot that asks is given one.
+"""Binding: reserves ready packages for sites with room; pilots then pull them (`pulling`).
 
-Binding goes by rank: the job's priority, then whoever is expected to be slowed down most (`fairness`), and within a job the
-package's priority, restarts, the longest first. Higher priority displaces reservations that nobody pulled. A reservation is
-no attempt: it is given back when its site cannot use it.
+The order is by rank: the job's priority, then the job with the largest expected slowdown (`fairness`); within a job the
+package's priority, restarts, the longest first. A job of higher priority takes over reservations that no pilot has pulled.
+A reservation is no attempt: it is released when its site cannot use it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from pilotage.engine.decisions.attempts import create, leave_if_full
+from pilotage.engine.decisions.attempts import create, remove_if_full
 from pilotage.engine.decisions.site_status import apply_site_changes
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import could_take, is_bound, takes, unmet
@@ -19,25 +19,25 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_below
 from pilotage.engine.state.sites import SiteState
-from pilotage.engine.transitions.queue_classes import noted, queue_of
+from pilotage.engine.transitions.queue_classes import queue_of, recent_snapshot
 from pilotage.engine.transitions.readiness import move, reserve
 from pilotage.model.events import payloads
 
-# One round of binding among jobs: who gets no room leaves it, and with them all who ask for the same.
+# One round of binding among jobs: a class that finds no room leaves the round, with all classes that need the same.
 #
-# Thousands of jobs may wait for one slot that has become free. When it is taken, all of them are told at once.
+# Thousands of jobs may wait for one free slot. Once it is taken, all of them leave the round at once.
 
 Kind = tuple[int, str, float] | CandidateSet
-"""A shape, whose, and how long it is expected to take; of classes that not every site would do for, their sites."""
+"""Shape, owner and expected run time; for classes that cannot use every site, also their sites."""
 
 
 class Round:
-    """The classes of a round, by job. Those that could preempt a reservation stay in it, whatever is full."""
+    """The classes of a round, by job. A class that could preempt a reservation stays even if all sites are full."""
 
     __slots__ = ("_alike", "_full", "_left", "_private", "_state", "waiting")
 
     def __init__(self, state: EngineState, queues: Sequence[QueueClass]) -> None:
-        """Begin with all of them."""
+        """Start with all of these classes."""
         self._state = state
         self.waiting: dict[JobState, list[QueueClass]] = {}
         self._left = dict.fromkeys(queues)
@@ -51,44 +51,44 @@ class Round:
                 alike.setdefault(kind, []).append(queue)
 
     def _kind(self, queue: QueueClass) -> Kind | None:
-        """What a class asks for; None where it is alone with that."""
+        """What a class needs; None if no other class needs the same."""
         if queue.prefer or queue.avoid or queue.unfit:
             return None
         if queue.narrow:
             return self._state.placement.pool(queue)
-        # Where sites are everybody's, none has room for one who asks for the same.
-        return (queue.shape, queue.job.owner if self._private else "", queue.asked.run_seconds)
+        # If no site is reserved for some users, a site without room for this class has none for an equal one.
+        return (queue.shape, queue.job.owner if self._private else "", queue.requirements.run_seconds)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether anybody is left in it."""
+    def has_classes(self) -> bool:
+        """Whether any class is left."""
         return bool(self._left)
 
-    def own(self, job: JobState) -> list[QueueClass]:
-        """The classes of a job that are left in it."""
+    def classes_of(self, job: JobState) -> list[QueueClass]:
+        """The classes of a job that are left."""
         return [queue for queue in self.waiting[job] if queue in self._left]
 
-    def leave(self, queue: QueueClass) -> None:
-        """A class gets nothing."""
+    def remove(self, queue: QueueClass) -> None:
+        """Remove a class: it gets nothing in this round."""
         self._left.pop(queue, None)
 
     def is_full(self, queue: QueueClass) -> bool:
-        """Whether there is no room for what a class asks."""
+        """Whether no site has room for what a class needs."""
         return self._kind(queue) in self._full
 
-    def leave_all_full(self) -> None:
-        """Whoever asks where every site has as much as it may leaves before anybody's turn comes."""
+    def remove_full(self) -> None:
+        """Remove the classes that have only full sites, before any turn is taken."""
         placement = self._state.placement
         for alike in [each for each in self._alike.values() if placement.is_full(each[0])]:
             self.fill(alike[0])
 
     def fill(self, queue: QueueClass) -> None:
-        """No site has room for what a class asks: nor has any for those that ask for the same."""
+        """Remove a class that no site has room for, and all classes that need the same."""
         kind, state, left = self._kind(queue), self._state, self._left
         if kind is None or kind in self._full:
             return
         self._full.add(kind)
-        below: dict[int, bool] = {}  # by priority of the job: all of them have one shape
+        below: dict[int, bool] = {}  # by priority of the job, for one shape
         for each in self._alike.get(kind, ()):
             if each not in left:
                 continue
@@ -106,7 +106,7 @@ _READY = PackageStatus.READY  # an attribute of a class is slow to look up
 
 
 def bind(state: EngineState) -> None:
-    """Reserve ready packages for sites as long as there is room, unless nothing has changed for who found none."""
+    """Reserve ready packages for sites while there is room. Does nothing if nothing changed since the last time."""
     stirred, state.queues.may_bind = state.queues.may_bind, False
     if not stirred or not state.queues.ready:
         return
@@ -139,12 +139,12 @@ def bind(state: EngineState) -> None:
 
 
 def _fill(state: EngineState, queue: QueueClass) -> None:
-    """Where more is ready than all candidates have room for, each is given what it has room for: there is nothing to choose."""
+    """If more packages are ready than all candidates have room for, fill each candidate; no choice is needed."""
     for site, free in state.placement.all_of(queue, queue.ready):
         bound = is_bound(site, queue)
         for _ in range(free):
-            if bound and not site.place.has_room(queue.shape):
-                break  # what was submitted there has left less of it
+            if bound and not site.profile.has_room(queue.shape):
+                break  # packages submitted there have used up room
             number = _take(state, queue)
             if number is None:
                 return
@@ -152,42 +152,42 @@ def _fill(state: EngineState, queue: QueueClass) -> None:
 
 
 def _bind_fairly(state: EngineState, queues: list[QueueClass]) -> None:
-    """The same among jobs: one at a time for whoever's turn it is, since each that a job gets makes its turn come later."""
+    """Bind for several jobs: one package at a time for the job whose turn it is, since each binding delays its next turn."""
     fairness = state.fairness
-    fairness.look()
-    turn = Round(state, queues)
-    fairness.meet(turn.waiting)
-    turn.leave_all_full()
-    if not turn.goes_on:
+    fairness.refresh()
+    current = Round(state, queues)
+    fairness.add_jobs(current.waiting)
+    current.remove_full()
+    if not current.has_classes:
         return
-    turns = [(key, job) for job, key in fairness.keys(turn.waiting).items()]  # no two keys are alike
+    turns = [(key, job) for job, key in fairness.keys(current.waiting).items()]  # no two keys are equal
     heapq.heapify(turns)
-    while turn.goes_on:
+    while current.has_classes:
         key, job = turns[0]
-        own = turn.own(job)
-        if not own:
+        classes = current.classes_of(job)
+        if not classes:
             heapq.heappop(turns)
             continue
         again = fairness.key(job)
-        if again > key:  # others of its user got something meanwhile
+        if again > key:  # other jobs of the same user got something meanwhile
             heapq.heapreplace(turns, (again, job))
             continue
-        if len(own) > 1:
-            own.sort(key=_rank_in_job)
-        for queue in own:
-            if _bind_one(state, queue, turn):
+        if len(classes) > 1:
+            classes.sort(key=_rank_in_job)
+        for queue in classes:
+            if _bind_one(state, queue, current):
                 heapq.heapreplace(turns, (fairness.key(job), job))
                 break
-            turn.leave(queue)
+            current.remove(queue)
         else:
             heapq.heappop(turns)
 
 
-def _bind_one(state: EngineState, queue: QueueClass, turn: Round) -> bool:
-    """Reserve the next package of a class; whether that could be done."""
+def _bind_one(state: EngineState, queue: QueueClass, current: Round) -> bool:
+    """Reserve the next package of a class; returns whether it could."""
     if not queue.ready or not may_start(state, queue):
         return False
-    known = turn.is_full(queue)
+    known = current.is_full(queue)
     site = None if known else state.placement.first(queue)
     if state.placement.woken:
         _carry_out_wakes(state)
@@ -196,9 +196,9 @@ def _bind_one(state: EngineState, queue: QueueClass, turn: Round) -> bool:
     if site is None:
         if not known:
             if _no_site(state, queue):
-                return _bind_one(state, queue, turn)
+                return _bind_one(state, queue, current)
             if queue.ready:  # else it was given up
-                turn.fill(queue)
+                current.fill(queue)
         return False
     number = _take(state, queue)
     if number is None:
@@ -208,14 +208,14 @@ def _bind_one(state: EngineState, queue: QueueClass, turn: Round) -> bool:
 
 
 def _carry_out_wakes(state: EngineState) -> None:
-    """Record the sites that the latest choice has woken."""
+    """Record the sites that the latest choice woke."""
     state.pending.site_changes += state.placement.woken
     state.placement.woken.clear()
     apply_site_changes(state)
 
 
 def _no_site(state: EngineState, queue: QueueClass) -> bool:
-    """What becomes of a class for which no site was found; whether to look again at once."""
+    """Handle a class without a site; returns whether to try again at once."""
     if state.placement.is_impossible(queue):
         if state.placement.forget_estimate(queue):
             return True
@@ -226,7 +226,7 @@ def _no_site(state: EngineState, queue: QueueClass) -> bool:
 
 
 def _give_up(state: EngineState, queue: QueueClass) -> None:
-    """No site there is could ever run what a stage that was laid out late asks for: it is given up, and said why."""
+    """Give up a package of a late stage that no site could ever run, with the reason."""
     job = queue.job
     lacks = [text for site in state.sites.by_name.values() for text in unmet(site, queue.demand)]
     message = f"no site can run it: {'; '.join(lacks[:3])}" if lacks else "no site may run it"
@@ -240,13 +240,13 @@ def _rank_in_job(queue: QueueClass) -> tuple[int, int, float, int]:
 
 
 def is_limited(state: EngineState, queue: QueueClass) -> bool:
-    """Whether one more that is bound may be the last of a class that may start."""
+    """Whether the next package of a class that is bound may reach a limit."""
     job = queue.job
     return not job.open or bool(state.settings.owner_running_max) or queue.category in job.plan.limits
 
 
 def may_start(state: EngineState, queue: QueueClass) -> bool:
-    """Whether the job, its category and its owner may have one more under way."""
+    """Whether the job, its category and its owner may have one more active package."""
     job = queue.job
     if not job.open:
         return False
@@ -258,7 +258,7 @@ def may_start(state: EngineState, queue: QueueClass) -> bool:
 
 
 def _take(state: EngineState, queue: QueueClass) -> int | None:
-    """The next package of a class that still counts."""
+    """Take the next valid package from the queue of a class."""
     job, numbers = queue.job, queue.queue
     status = job.status
     while numbers.size:
@@ -271,23 +271,23 @@ def _take(state: EngineState, queue: QueueClass) -> int | None:
 def _bind(
     state: EngineState, queue: QueueClass, number: int, site: SiteState, *, bound: bool, how: How = "chosen"
 ) -> None:
-    """Give a package to a site; `bound` tells whether it gets a batch job of its own there."""
+    """Bind a package to a site; `bound` means with a batch job of its own."""
     job = queue.job
     if state.fairness.shares:
         state.fairness.note_bound(job)
-    choice = queue.notes.get(how)
+    choice = queue.snapshots.get(how)
     if choice is None or state.clock.now >= choice.until:
-        choice = noted(state, queue, how)
+        choice = recent_snapshot(state, queue, how)
     if bound:
         create(state, job, number, queue.demand, site, None, choice)
         return
     reserved = state.queues.at[site].reserved
     if not reserved:
-        # Nothing is before it here: where a pilot is asking, the reservation would be used at once.
+        # No reservation is ahead of it, and a pilot is asking: the reservation would be used at once.
         pilot = next((each for each in site.waiting.values() if takes(each, queue, state.clock.now)), None)
         if pilot is not None:
             create(state, job, number, queue.demand, site, pilot, choice)
-            leave_if_full(site, pilot)
+            remove_if_full(site, pilot)
             return
     if queue not in reserved and not could_take(site, queue, state.clock.now):
         state.clock.timers.at(state.clock.now + state.settings.unfit_seconds, Due.UNFIT, site.name)
@@ -296,14 +296,14 @@ def _bind(
 
 
 def preempt_reservation(state: EngineState, queue: QueueClass) -> SiteState | None:
-    """Make room by giving back a reservation of lower rank that nobody pulled."""
+    """Release a reservation of lower rank that no pilot has pulled, to make room."""
     job, shape, level = queue.job, queue.shape, queue.level
     if not any_below(state.queues.reserved_counts, shape, level[0]) and not any_below(job.reservations, shape, level):
         return None
     for site in state.placement.open_sites(queue):
-        if not site.known or site.asleep or site.place.canary:
+        if not site.known or site.asleep or site.profile.canary:
             continue
-        # What a job prefers of its own is no matter of others; and a slowdown changes with every reservation.
+        # Priorities within a job do not count against other jobs; and a slowdown changes with every reservation.
         alike = (other for other in state.queues.at[site].reserved if other.shape == shape)
         below = [each for each in alike if each.level > level and (each.job is job or each.level[0] > level[0])]
         if below:

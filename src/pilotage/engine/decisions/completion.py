@@ -1,4 +1,4 @@
-"""What follows from the ends of attempts: grants, restarts, giving up, and what that does to those who waited."""
+"""After an attempt ends: commit it, retry it, or abort its consumers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.texts import clipped
 
-_SIGNATURES_MAX = 1000  # of a job: of more different failures than that, the latest
-_GRANTED = payloads.CommitGranted()  # it says nothing but that it is so
+_SIGNATURES_MAX = 1000  # distinct failures kept for each job: the latest
+_GRANTED = payloads.CommitGranted()  # it carries no data
 
 
 def grant_succeeded(state: EngineState) -> None:
-    """One grant for each package and epoch: the only commit point."""
+    """Grant one attempt for each package and epoch: the only commit point."""
     grants = state.pending.to_commit
     while grants:
         job, number = grants.popleft()
@@ -42,7 +42,7 @@ def grant_succeeded(state: EngineState) -> None:
 
 
 def _is_refused(state: EngineState, job: JobState, work: ActivePackage, attempt: int) -> bool:
-    """Whether the files of an attempt must not get their names: its package is held, and asked about when it is released."""
+    """Whether the outputs of an attempt must not be published now: its package is held, and checked again on release."""
     if job.id not in state.output_guard.contested:
         return False
     number = work.number
@@ -55,7 +55,7 @@ def _is_refused(state: EngineState, job: JobState, work: ActivePackage, attempt:
 
 
 def apply_retry_rules(state: EngineState) -> None:
-    """What the restart rules say to each package that failed; the same history gives the same answer."""
+    """Apply the retry rules to each failed package. Equal histories give equal decisions."""
     while state.pending.to_judge:
         job, number = next(iter(state.pending.to_judge))
         del state.pending.to_judge[job, number]
@@ -72,7 +72,7 @@ def apply_retry_rules(state: EngineState) -> None:
 
 
 def judge(state: EngineState, job: JobState, work: ActivePackage) -> Verdict | None:
-    """What follows from the failures of a package so far; None where there are none."""
+    """The verdict on the failures of a package so far; None without failures."""
     failures = dict(work.failures)
     for number, attempt in work.attempts.items():
         if not attempt.trusted and (loss := _loss(attempt)) is not None:
@@ -100,7 +100,7 @@ def _carry_out(state: EngineState, job: JobState, work: ActivePackage, answer: V
         answer = msgspec.structs.replace(answer, action="give-up", cause="retries-exhausted", message=why)
     match answer.action:
         case "give-up":
-            failed = work.failures[max(work.failures)] if work.failures else None  # which are forgotten when it is over
+            failed = work.failures[max(work.failures)] if work.failures else None  # forgotten when the package is over
             aborted = payloads.Aborted(cause=answer.cause or "retries-exhausted", message=answer.message)
             state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
             _stop_flood(state, job, failed, answer, number)
@@ -117,35 +117,37 @@ def _carry_out(state: EngineState, job: JobState, work: ActivePackage, answer: V
 
 
 def _impossible(state: EngineState, job: JobState, work: ActivePackage) -> str:
-    """Why no site there is could run the package as its failures ask for it; empty where one could."""
+    """Why no site can run the package with what it needs after its failures; empty if one can."""
     queue, placement = class_for(state, job, work), state.placement
     if queue is None or not state.sites.by_name or placement.possible_sites(queue):
         return ""
     if placement.forget_estimate(queue) and placement.possible_sites(queue):
-        return ""  # it was tried in spite of its estimate, and may be again
-    asked = f"{queue.demand.memory_bytes:,} bytes of memory" if queue.demand.memory_bytes else "what it asks for"
+        return ""  # it was tried despite its estimate, and may be again
+    asked = (
+        f"{queue.demand.memory_bytes:,} bytes of memory" if queue.demand.memory_bytes else "the resources it asks for"
+    )
     if queue.more_wall_than:
         asked += f" and more than {queue.more_wall_than:.0f} s"
-    return f"after its failures it needs {asked}, which no site gives"
+    return f"after its failures it needs {asked}, which no site offers"
 
 
 def _stop_flood(state: EngineState, job: JobState, failed: Failure | None, answer: Verdict, number: int) -> None:
-    """Hold the job when packages of one activity keep failing: at the bound, then at twice, four times the bound.
+    """Hold the job when packages of one activity keep failing: at the limit, then at twice, four times the limit.
 
-    Counted are those that failed for good, for whatever reason; and those whose last failures were equal, also where there is
-    no second site to prove that they would fail anywhere.
+    Counts permanent failures of any reason, and packages whose last failures were equal, even without a second site that
+    would prove that they fail everywhere.
     """
     activity, bound = template_of(job, number).activity, state.settings.flood_packages
     alike = _count_alike(job, activity, failed) if failed is not None else 0
     if job.held or job.cancelled or not bound or not (job.unfinished or job.late):
         return
     how = ""
-    if answer.cause == "permanent-failure" and _is_flood(job.failed_alike.get(activity, 0), bound):
-        how = f"{job.failed_alike[activity]} packages of {activity} failed for good"
+    if answer.cause == "permanent-failure" and _is_flood(job.failed_by_activity.get(activity, 0), bound):
+        how = f"{job.failed_by_activity[activity]} packages of {activity} failed permanently"
     if failed is not None and _is_flood(alike, bound):
         how = f"{alike} packages of {activity} failed in the same way ({failed.message or failed.reason})"
     if how:
-        message = f"{how}; mend it and run the job again, or release the job to go on with the others"
+        message = f"{how}; fix the cause and run the job again, or release the job to continue with the others"
         state.log.write(payloads.Held(operation=state.log.next_number, message=clipped(message)), job=job)
 
 
@@ -155,7 +157,7 @@ def _is_flood(count: int, bound: int) -> bool:
 
 
 def _count_alike(job: JobState, activity: str, failed: Failure) -> int:
-    """How many packages of an activity were given up after a failure that equals this one, as far as this engine has seen."""
+    """How many packages of an activity were given up after an equal failure, since this engine started."""
     key = (activity, signature(failed))
     count = job.floods.pop(key, 0) + 1
     job.floods[key] = count
@@ -165,7 +167,7 @@ def _count_alike(job: JobState, activity: str, failed: Failure) -> int:
 
 
 def _requeue(state: EngineState, job: JobState, work: ActivePackage) -> None:
-    """Put a package in the queue that its history asks for now."""
+    """Put a package into the queue that its history calls for."""
     number = work.number
     if job.status[number] in (PackageStatus.READY, PackageStatus.RESERVED) and work.queue is not class_for(
         state, job, work
@@ -176,7 +178,7 @@ def _requeue(state: EngineState, job: JobState, work: ActivePackage) -> None:
 
 
 def abort_consumers(state: EngineState) -> None:
-    """A package that will make nothing takes those who wait for it along, all the way down."""
+    """Abort the consumers of a package that will never be done, transitively."""
     while state.pending.to_abort_consumers:
         job, number = state.pending.to_abort_consumers.popleft()
         if not job.is_dead(number) or job.cancelled:
@@ -191,18 +193,18 @@ def abort_consumers(state: EngineState) -> None:
 
 
 def revive_consumers(state: EngineState) -> None:
-    """Packages that were given up because of a producer begin anew once none of their producers stands in the way."""
+    """Restart packages that were aborted because of a producer, once none of their producers is aborted."""
     while state.pending.to_revive:
         job, number = next(iter(state.pending.to_revive))
         del state.pending.to_revive[job, number]
         if job.status[number] != PackageStatus.UPSTREAM or job.cancelled:
             continue
-        if any(job.is_dead(other) for other in job.awaited(number)) or _waits_in_vain(job, number):
+        if any(job.is_dead(other) for other in job.awaited(number)) or _has_failed_producer(job, number):
             continue
-        restarted = payloads.Restarted(cause="revived", message="what it waits for began anew, or was dropped")
+        restarted = payloads.Restarted(cause="revived", message="a producer was restarted or dropped")
         state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
 
 
-def _waits_in_vain(job: JobState, number: int) -> bool:
-    stages = job.plan.late_waits.get(int(job.plan.template_of[number]), ()) if job.dead_feeders else ()
+def _has_failed_producer(job: JobState, number: int) -> bool:
+    stages = job.plan.late_waits.get(int(job.plan.template_of[number]), ()) if job.failed_producers else ()
     return bool(stages) and not lost_stages(job).keys().isdisjoint(stages)

@@ -1,4 +1,4 @@
-"""What is done when the time of something has come."""
+"""Runs the timers that are due."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pilotage.model.events import payloads
 
 
 def run_due_timers(state: EngineState) -> None:
-    """See to everything that is due."""
+    """Handle every timer that is due."""
     while (found := state.clock.timers.pop(state.clock.now)) is not None:
         due, name, number = found
-        if (see_to := _DUE.get(due)) is not None:  # else whoever looks at the time of it looks anyway
-            see_to(state, name, number)
+        if (handler := _DUE.get(due)) is not None:  # the other timers only wake the engine
+            handler(state, name, number)
 
 
 def _release_unfit(state: EngineState, name: str) -> None:
@@ -38,10 +38,10 @@ def _replicate_queued(state: EngineState, key: str) -> None:
 
 
 def _choose_again(state: EngineState) -> None:
-    state.placement.ask_again()
+    state.placement.retry_due()
 
 
-def _grow(state: EngineState, name: str) -> None:
+def _expand_again(state: EngineState, name: str) -> None:
     if (job := state.jobs.by_id.get(name)) is not None:
         state.pending.to_expand[job] = None
 
@@ -54,11 +54,11 @@ def _restart(state: EngineState, name: str, number: int) -> None:
         reconsider(state, job, number)
 
 
-def _ask_again(state: EngineState, key: str) -> None:
-    """A submission that nothing was heard of is asked for again: its key keeps it from being done twice."""
+def _submit_again(state: EngineState, key: str) -> None:
+    """Submit again if no report came; the key keeps the batch system from starting it twice."""
     request = state.pilots.requests.get(key)
     if request is not None:
-        if not request.native_id and not request.spoke:
+        if not request.native_id and not request.contacted:
             submit_pilot(state, request.site, key)
         return
     attempt = bound_attempt(state.jobs, key)
@@ -67,10 +67,10 @@ def _ask_again(state: EngineState, key: str) -> None:
 
 
 def _check_queue(state: EngineState, key: str) -> None:
-    """What was submitted to a site is there for long: it may be still in its queue."""
+    """A submission is old enough to be too long in the queue of its site."""
     request = state.pilots.requests.get(key)
     if request is not None:
-        if not request.spoke:
+        if not request.contacted:
             check_queue(state, request.site, key, request.requested_at)
         return
     attempt = bound_attempt(state.jobs, key)
@@ -82,7 +82,7 @@ def _check_queue(state: EngineState, key: str) -> None:
 
 
 def watch_waiting(state: EngineState) -> None:
-    """See that somebody looks at every class whose packages may wait too long, and at every attempt that may queue so."""
+    """Set timers for classes and attempts whose waiting time is limited."""
     while state.queues.just_submitted:
         watch_for_replica(state, state.queues.just_submitted.pop())
     limit = state.settings.waiting_seconds_max
@@ -94,11 +94,11 @@ def watch_waiting(state: EngineState) -> None:
 
 
 def _check_waiting(state: EngineState, name: str, index: int) -> None:
-    """Give up packages that were ready for too long and that no site took; look again when the next may be."""
+    """Give up packages that were ready for too long without a site; set the timer for the next one."""
     job = state.jobs.by_id.get(name)
     queue = next((each for each in job.classes.values() if each.index == index), None) if job is not None else None
     if job is None or queue is None:
-        return  # it was let go of meanwhile
+        return  # it was retired meanwhile
     queue.watched = False
     limit = state.settings.waiting_seconds_max
     if not job.open:
@@ -129,8 +129,8 @@ _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.LEASE: lambda state, name, _: check_lease(state, name),
     Due.RESTART: _restart,
     Due.UNFIT: lambda state, name, _: _release_unfit(state, name),
-    Due.REQUEST: lambda state, name, _: _ask_again(state, name),
-    Due.EXPANSION: lambda state, name, _: _grow(state, name),
+    Due.REQUEST: lambda state, name, _: _submit_again(state, name),
+    Due.EXPANSION: lambda state, name, _: _expand_again(state, name),
     Due.WAITING: _check_waiting,
     Due.ACTING: lambda state, name, _: cancel_abandoned(state, name),
     Due.CHOICE: lambda state, _, __: _choose_again(state),

@@ -1,11 +1,11 @@
-"""How a job ends: what runs last begins when everything else is over, and some exit statuses end everything else.
+"""The end of a job: final packages start when all others are over, and some exit statuses end the job.
 
-A package that runs last waits for one thing more than the others: that all of them are over, whatever came of them, and no
-stage is still to come. That follows from where they stand, and is looked at after every event. When one of them begins
-anew, what ran last does so too, and waits again.
+A final package waits for one more thing than the others: that all of them are over, however they ended, and that no late
+stage is left to expand. That follows from their statuses and is checked after every event. If one of them restarts, the
+final packages restart too, and wait again.
 
-An exit status that a package has in `abort_on` ends the job: every other package that is not over is cancelled in the same
-turn, but not those that run last. What the package has done by that is not tried again by itself.
+An exit status listed in `abort_on` of a package ends the job: every other unfinished package except the final ones is
+cancelled in the same turn. The package itself is not retried.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from collections import deque
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import closes, lost_stages
-from pilotage.engine.state.jobs import ActivePackage, JobState, LateState, PackageStatus, template_of
+from pilotage.engine.state.jobs import ActivePackage, JobState, LateStageState, PackageStatus, template_of
 from pilotage.engine.transitions.occupancy import remove_abandoned
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import ExpandStage
 
-# Late stages: laid out when everything they are made of is there, given up when it never will be.
+# Late stages: expanded when all their producers are done, given up when a producer is aborted.
 
 
 def expand_late_stages(state: EngineState) -> None:
-    """Ask for the expansion of what can be expanded; give up what waits for a stage that cannot."""
+    """Request the expansion of late stages that are complete; abort packages that wait for a stage that cannot be expanded."""
     while state.pending.to_expand:
         job = next(iter(state.pending.to_expand))
         del state.pending.to_expand[job]
-        if not job.late or job.cancelled or job.aborted or job.enders:
+        if not job.late or job.cancelled or job.aborted or job.ended_by:
             continue
         for late in list(job.late.values()):
             if not late.pending and not any(stage in job.late for stage in late.stages):
-                _ask(state, job, late)
-        if job.dead_feeders:
+                _request_expansion(state, job, late)
+        if job.failed_producers:
             _give_up(state, job)
 
 
-def _ask(state: EngineState, job: JobState, late: LateState) -> None:
+def _request_expansion(state: EngineState, job: JobState, late: LateStageState) -> None:
     wait = state.settings.submit_again_seconds
     if late.asked_at is None or state.clock.now >= late.asked_at + wait:
         late.asked_at = state.clock.now
@@ -46,14 +46,14 @@ def _ask(state: EngineState, job: JobState, late: LateState) -> None:
 
 
 def _give_up(state: EngineState, job: JobState) -> None:
-    """A late stage with a dead producer is never laid out: those who wait for it are given up, and in the end the job."""
+    """A late stage with a failed producer is never expanded: abort the packages that wait for it, and in the end the job."""
     lost = lost_stages(job)
     if lost != job.given_up:
         job.given_up = lost
         _give_up_all_waiting(state, job, lost)
     if lost and not job.unfinished and all(stage in lost for stage in job.late):
         cause = job.dotted(next(iter(lost.values())))
-        message = f"stages that are made of what {cause} makes will never be known"
+        message = f"late stages that depend on {cause} cannot be expanded"
         state.log.write(payloads.Aborted(cause="upstream", message=message, upstream=cause), job=job, epoch=job.epoch)
 
 
@@ -72,11 +72,11 @@ def _give_up_waiting(state: EngineState, job: JobState, template: int, producer:
             state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
 
 
-_AGAIN = "its job goes on, and it runs last"
+_AGAIN = "its job continues, and it is a final package"
 
 
 def apply_job_endings(state: EngineState) -> None:
-    """What ran last and runs again; a job that a package has ended, and of which stages will never be known."""
+    """Restart final packages where needed; close the late stages of a job that a package has ended."""
     while state.pending.ending_jobs:
         job = next(iter(state.pending.ending_jobs))
         del state.pending.ending_jobs[job]
@@ -84,36 +84,36 @@ def apply_job_endings(state: EngineState) -> None:
             continue
         if not job.ending:
             _run_again(state, job)
-        elif job.enders and job.late and not job.unfinished:
-            cause = job.dotted(min(job.enders))
-            message = f"stages that were not known yet are left out: {why_it_ended(job)}"
+        elif job.ended_by and job.late and not job.unfinished:
+            cause = job.dotted(min(job.ended_by))
+            message = f"late stages that were not expanded are left out: {why_it_ended(job)}"
             state.log.write(
                 payloads.Aborted(cause="abort-on", message=message, upstream=cause), job=job, epoch=job.epoch
             )
 
 
 def cancel_failing_jobs(state: EngineState) -> None:
-    """Kill a job of which as many packages have failed for good as whoever submitted it allows for."""
+    """Kill a job when as many packages failed permanently as its `max_failures` allows."""
     while state.pending.failing_jobs:
         job = next(iter(state.pending.failing_jobs))
         del state.pending.failing_jobs[job]
         failed, most = job.counts[PackageStatus.ABORTED], job.failures_max
         if failed >= most and not (job.cancelled or job.aborted) and (job.unfinished or job.late):
-            kill(state, job, f"{failed} failed, and the job was to end when {most} had (--max-failures {most})")
+            kill(state, job, f"{failed} failed, which is the limit of the job (--max-failures {most})")
 
 
 def kill(state: EngineState, job: JobState, message: str) -> None:
-    """Cancel everything of a job that is not over."""
+    """Cancel every unfinished package of a job."""
     cancelled = payloads.CancelAccepted(message=message)
     state.log.write(cancelled, job=job, epoch=job.epoch)
-    # What was tried and is not over is cancelled by itself, so that nothing of it can be granted in a later turn.
+    # Packages with attempts are cancelled one by one, so that none of them can be granted in a later turn.
     for number in [number for number, work in job.work.items() if work.attempts or work.candidates]:
         if not job.is_final(number):
             state.log.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
 
 
 def _run_again(state: EngineState, job: JobState) -> None:
-    """What ran last, or was made by an earlier run, has not seen what is still to come."""
+    """Restart final packages that ran, or were adopted, before everything else was over."""
     for number in job.finals:
         work = job.work.get(number)
         if job.status[number] in (PackageStatus.DONE, PackageStatus.ABORTED) and not (
@@ -124,13 +124,13 @@ def _run_again(state: EngineState, job: JobState) -> None:
 
 
 def ends_the_job(job: JobState, number: int, status: int) -> bool:
-    """Whether a package ends its job by ending with a status."""
+    """Whether an exit status of a package ends its job."""
     template = template_of(job, number)
     return template.abort_on is not None and template.abort_on.exit_code == status and not template.final
 
 
 def end_by_failure(state: EngineState, job: JobState, work: ActivePackage) -> bool:
-    """Give a package up, and end its job, if an attempt failed with the status that says so; whether one did."""
+    """Abort a package and end its job if an attempt failed with such a status; returns whether one did."""
     number = work.number
     abort_on = template_of(job, number).abort_on
     if abort_on is None or not abort_on.exit_code or work.dropped or job.cancelled or job.aborted:
@@ -148,7 +148,7 @@ def end_by_failure(state: EngineState, job: JobState, work: ActivePackage) -> bo
 
 
 def end_others(state: EngineState, job: JobState, number: int, status: int) -> None:
-    """Cancel every other package that is not over, but not those that run last."""
+    """Cancel every other unfinished package, except the final ones."""
     cancelled = payloads.CancelAccepted(message=_ended_by(job, number, status))
     templates, kinds = job.plan.templates, job.kinds
     for other in range(job.count):
@@ -157,8 +157,8 @@ def end_others(state: EngineState, job: JobState, number: int, status: int) -> N
 
 
 def why_it_ended(job: JobState) -> str:
-    """Which package has ended a job, and by which status."""
-    number = min(job.enders)
+    """Which package ended the job, and with which status."""
+    number = min(job.ended_by)
     abort_on = template_of(job, number).abort_on
     return _ended_by(job, number, abort_on.exit_code if abort_on is not None else 0)
 
@@ -168,10 +168,10 @@ def _ended_by(job: JobState, number: int, status: int) -> str:
 
 
 def result_of(job: JobState) -> int | None:
-    """The exit code of a job that a package has ended, as that package's `abort_on` says; None where none has."""
+    """The exit code of a job that a package has ended, from that package's `abort_on`; None for any other job."""
     if any(job.status[number] not in (PackageStatus.DONE, PackageStatus.DROPPED) for number in job.finals):
-        return None  # what ran last has failed
-    ended_by = min(job.enders) if job.enders else None
+        return None  # a final package has failed
+    ended_by = min(job.ended_by) if job.ended_by else None
     if ended_by is None and job.special and job.counts[PackageStatus.CANCELLED] and not job.cancelled:
         done = (number for number in range(job.count) if job.status[number] == PackageStatus.DONE)
         ended_by = next((number for number in done if ends_the_job(job, number, 0)), None)
@@ -181,27 +181,26 @@ def result_of(job: JobState) -> int | None:
     return abort_on.result if abort_on.result is not None else abort_on.exit_code
 
 
-# Jobs that are over leave the engine when they are cleared or put away, and come back when somebody wants more of
-# them.
+# Finished jobs leave the engine when they are cleared or archived, and come back when an operation needs them.
 #
-# A job that is over costs a few bytes for each package and its plan, as long as somebody may ask about it or
-# restart it. When its outputs were handed over or removed it goes: the engine knows it no longer, as an engine that
-# starts from the book would not. Whatever is said of it then is noted and believed by nobody. To restart it, it is
-# laid out again from the book first (`restore.restore_job`). Its id stays taken: the book has it, and the latest
-# that left are remembered here for what is not yet in the book.
+# A finished job costs a few bytes for each package, and its plan, as long as it may be queried or restarted. Once its
+# outputs were handed over or removed, it is retired: this engine no longer knows it, and neither would an engine that
+# starts from the book. Later events about it are stored but change nothing. To restart it, `restore.restore_job` reads it
+# from the book first. Its id stays taken: the book has it, and the engine remembers the ids of the latest retired jobs,
+# which may not be in the book yet.
 
 LEFT_MAX = 10_000
-"""Ids of jobs that left which are remembered; those before them are surely in the book."""
+"""How many ids of retired jobs are remembered; older ones are certainly in the book."""
 
 
 def retire_cleared_jobs(state: EngineState) -> None:
-    """Every job that can go goes; the others are looked at again."""
+    """Retire every job that can be retired; keep the others for the next check."""
     for job in [job for job in state.jobs.retirable if closes(job)]:
         retire_job(state, job)
 
 
 def retire_job(state: EngineState, job: JobState) -> None:
-    """Know a job no longer. What may still act of it is known again when it comes back."""
+    """Forget a job. Its abandoned attempts are restored with it."""
     for pilot, ref in [
         (pilot, ref) for pilot, refs in state.abandoned.by_pilot.items() for ref in refs if ref.job == job.id
     ]:
@@ -212,7 +211,7 @@ def retire_job(state: EngineState, job: JobState) -> None:
         for site_queues in state.queues.at.values():
             site_queues.waiting.pop(queue, None)
             site_queues.unfit.pop(queue, None)
-        state.placement.leave_pool(queue)
+        state.placement.release_pool(queue)
     state.pending.to_expand.pop(job, None)
     state.pending.ending_jobs.pop(job, None)
     state.pending.to_commit = deque(each for each in state.pending.to_commit if each[0] is not job)

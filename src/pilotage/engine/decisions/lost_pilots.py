@@ -1,4 +1,4 @@
-"""Leases end: what a silent pilot holds is suspected, and given up when the silence lasts."""
+"""Checks leases: attempts of a silent pilot become suspect, and are lost if the silence lasts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pilotage.model.states import LossReason
 
 
 def check_lease(state: EngineState, name: str) -> None:
-    """Suspect what a silent pilot holds, and count it as lost when the silence lasts; look again when that may be."""
+    """Suspect the attempts of a silent pilot, mark them lost if the silence lasts, and set the next timer."""
     pilot = state.pilots.by_name.get(name)
     if pilot is None:
         return
@@ -26,7 +26,7 @@ def check_lease(state: EngineState, name: str) -> None:
         pilot.site.waiting.pop(name, None)
         pilot.waiting = False
         for attempt in list(pilot.assigned.values()):
-            _suspect(state, attempt, f"its pilot {name} was not heard for {silent:.0f} s")
+            _suspect(state, attempt, f"its pilot {name} has been silent for {silent:.0f} s")
     if pilot.gone or silent >= lease * state.settings.lost_after_leases:
         reason = pilot.gone or UNHEARD
         state.log.write(payloads.PilotEnded(reason=reason), pilot=name)
@@ -48,11 +48,11 @@ LOSSES: dict[str, LossReason] = {
     "wall-time": "wall-time",
     UNHEARD: UNHEARD,
 }
-"""Why a pilot ended → why what it held is lost; any other is a platform failure."""
+"""Reason of a pilot's end → reason why its attempts are lost; any other is a platform failure."""
 
 
 def end_lost_pilots(state: EngineState) -> None:
-    """Attempts whose pilot is gone are lost, for the reason that is known of the pilot; what may act no more is noted."""
+    """Mark the attempts of ended pilots as lost, with the pilot's reason, and note attempts that have certainly stopped."""
     while state.pending.reported_ends:
         name = next(iter(state.pending.reported_ends))
         state.log.write(payloads.PilotEnded(reason=state.pending.reported_ends.pop(name)), pilot=name)
@@ -63,13 +63,13 @@ def end_lost_pilots(state: EngineState) -> None:
         for position, attempt in enumerate(attempts):
             why = LOSSES.get(reason, "platform-failure")
             if why == PILOT_KILLED and position >= running:
-                why = "platform-failure"  # it only waited there: whatever killed the pilot, it was another
+                why = "platform-failure"  # it was only in the backlog: another attempt killed the pilot
             mark_lost(state, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
         state.pilots.loss_excused = False
 
 
 def mark_lost(state: EngineState, attempt: AttemptState, *, reason: LossReason, message: str) -> None:
-    """Write down that nobody waits for an attempt any more."""
+    """Record that an attempt is lost."""
     job = state.jobs.by_id[attempt.ref.job]
     work = job.work.get(attempt.number)
     if work is None or work.attempts.get(attempt.ref.attempt) is not attempt:

@@ -1,6 +1,6 @@
-"""Pilots are asked for where work could use them: no more than the work needs and the site allows.
+"""Requests pilots for waiting work: no more than the work needs and the site allows.
 
-Those that are still in a queue when nothing waits for them any more are taken out of it again.
+Pilot jobs that are still queued when no work is left for them are cancelled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_reserved
 from pilotage.engine.state.sites import SiteState
-from pilotage.engine.transitions.site_observations import is_to_show, submitting
+from pilotage.engine.transitions.site_observations import is_test_pilot, submitting
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted, SubmitPilot
 from pilotage.model.resources import slots_for
@@ -25,15 +25,15 @@ from pilotage.model.resources import slots_for
 Startable = dict[CandidateSet, tuple[QueueClass, int]]
 
 WITHDRAW_SECONDS = 10.0
-"""Pilots that have not come are withdrawn when nothing could use them for so long."""
+"""Queued pilots are cancelled after this time without work for them."""
 HOPEFUL_SECONDS = 300.0
-"""The same while packages wait for others, or for their next attempt: they may become ready at any time."""
+"""The same while packages wait for producers or a retry: they may become ready at any time."""
 EVERY_SECONDS = 1.0
-"""Sites are not asked more often than this: many packages become ready in a second, and one look serves them all."""
+"""Minimum time between two runs: many packages become ready in a second, and one run serves them all."""
 
 
 def request_pilots(state: EngineState) -> None:
-    """Ask every pilot site for as many pilots as the work that waits could use there; where none does, for none."""
+    """Request as many pilots from every pilot site as the waiting work could use there."""
     if state.provisioning.stopping:
         return
     sites = state.sites.by_name.values()
@@ -52,7 +52,7 @@ def request_pilots(state: EngineState) -> None:
         return
     state.provisioning.last_run = state.clock.now
     state.provisioning.timer_set = False
-    if not _is_work_there(state):
+    if not _has_work(state):
         _withdraw_unused(state)
         return
     state.provisioning.idle_since = math.inf
@@ -60,23 +60,23 @@ def request_pilots(state: EngineState) -> None:
     for site in sites:
         if site.full:
             continue
-        free = spare(site)
+        free = pilots_allowed(site)
         if free <= 0:
             site.full = True
         elif site.answers and not site.removed and state.clock.now >= site.quiet_until and not site.asleep:
             startable = startable_in(state) if startable is None else startable
-            for _ in range(wanted(state, site, free, startable)):
+            for _ in range(pilots_wanted(state, site, free, startable)):
                 request(state, site)
 
 
-def _is_work_there(state: EngineState) -> bool:
+def _has_work(state: EngineState) -> bool:
     if any_reserved(state.queues.reserved_counts):
         return True
     return any(may_start(state, queue) for waiting in (state.queues.ready, state.queues.waiting) for queue in waiting)
 
 
 def _withdraw_unused(state: EngineState) -> None:
-    """Withdraw the pilots that have not come, once nothing could use them for a while; else look again then."""
+    """Cancel queued pilots once no work could use them for a while; otherwise set a timer."""
     if not any(site.expected for site in state.sites.by_name.values()):
         return
     hopeful = any(
@@ -93,33 +93,33 @@ def _withdraw_unused(state: EngineState) -> None:
 
 
 def withdraw(state: EngineState, site: SiteState) -> None:
-    """Take the pilots of a site that have not come out of its queue, but for those that are only to show that they come."""
+    """Cancel the queued pilots of a site, except probes."""
     for request in list(site.requests.values()):
-        if not request.spoke and not is_to_show(request.key, site=site.name):
+        if not request.contacted and not is_test_pilot(request.key, site=site.name):
             state.log.effects.append(CancelSubmitted(site=site.name, key=request.key))
             state.log.write(payloads.PilotEnded(reason="withdrawn"), pilot=request.key)
 
 
-def spare(site: SiteState) -> int:
-    """How many more pilots a site allows."""
+def pilots_allowed(site: SiteState) -> int:
+    """How many more pilots a site may have."""
     return site.site.pilots_max - len(site.pilots) - site.expected if site.site.mode == "pilots" else 0
 
 
-def wanted(state: EngineState, site: SiteState, most: int, startable: Startable | None = None) -> int:
-    """How many more pilots the work that waits could use at a site, at most so many; `startable` where it is known."""
-    canary, about = site.place.canary, site.site
+def pilots_wanted(state: EngineState, site: SiteState, most: int, startable: Startable | None = None) -> int:
+    """How many more pilots the waiting work could use at a site, up to `most`; `startable` if it is already known."""
+    canary, about = site.profile.canary, site.site
     pilots = [
         len(numbers) / slots
         for queue, numbers in state.queues.at[site].reserved.items()
         if (slots := slots_for(queue.demand, about.capacity))
     ]
-    # One that was just woken is asked for what is reserved there, and no more; but where nothing may be reserved before a
-    # pilot comes, for that one.
+    # A site that was just woken gets pilots for its reservations only; if nothing may be reserved before a pilot starts,
+    # it gets one.
     left = float(most + site.expected)
     if not state.queues.at[site].reserved or not canary:
         left = min(left, 1.0) if canary else left
         for pool, (queue, ready) in (startable_in(state) if startable is None else startable).items():
-            if pool.allowed(site.index) and not _in_vain(site, queue):
+            if pool.allowed(site.index) and not _starts_on_other_nodes(site, queue):
                 slots = slots_for(queue.demand, about.capacity)
                 pilots.append(ready / slots if slots else 0.0)
     if about.kind == "local":
@@ -129,9 +129,9 @@ def wanted(state: EngineState, site: SiteState, most: int, startable: Startable 
 
 
 def startable_in(state: EngineState) -> Startable:
-    """What may be started, by its pool: one of the classes, since all of them take the same, and how many are ready in all.
+    """What may start, by pool: one class (all of a pool need the same) and the number of ready packages.
 
-    There are many classes and many sites; what could go where is the same for all of a pool.
+    There are many classes and many sites; all classes of a pool can use the same sites.
     """
     found: Startable = {}
     for queue in (*state.queues.ready, *state.queues.waiting):
@@ -143,10 +143,10 @@ def startable_in(state: EngineState) -> Startable:
 
 
 def _unserved(state: EngineState, site: SiteState) -> Iterator[tuple[QueueClass, int]]:
-    """What is reserved behind batch systems for pilots that have not come, and this computer may fetch.
+    """Reservations behind batch systems whose pilots have not started, which this computer may fetch.
 
-    A pilot here waits in no queue and costs nobody anything. It is there before those come, if they ever do, and fetches
-    what waits for them.
+    A local pilot waits in no queue and costs nothing. It starts before those pilots do, if they ever do, and fetches their
+    reservations.
     """
     for other in state.sites.by_name.values():
         if other.site.kind != "local":
@@ -155,20 +155,20 @@ def _unserved(state: EngineState, site: SiteState) -> Iterator[tuple[QueueClass,
                     yield queue, len(numbers)
 
 
-def _in_vain(site: SiteState, queue: QueueClass) -> bool:
-    """Whether pilots came up at a site, and none on a node that a class names: another may not do so either."""
+def _starts_on_other_nodes(site: SiteState, queue: QueueClass) -> bool:
+    """Whether a site has pilots but none on a node that a class names: another one may not help."""
     return bool(site.pilots and queue.demand.node_restriction) and is_bound(site, queue)
 
 
 def request(state: EngineState, site: SiteState) -> None:
-    """Ask for one pilot."""
+    """Request one pilot."""
     key = f"{site.name}-{state.log.next_number}"
     state.log.write(payloads.PilotRequested(site=site.name), pilot=key)
     submit_pilot(state, site, key)
 
 
 def submit_pilot(state: EngineState, site: SiteState, key: str) -> None:
-    """Have a pilot submitted, and look again if nothing is heard of it."""
+    """Submit a pilot, and set a timer to ask again if no report comes."""
     state.log.effects.append(SubmitPilot(site=site.name, key=key))
     if (asked := state.pilots.requests.get(key)) is not None:
         submitting(state, site, asked)

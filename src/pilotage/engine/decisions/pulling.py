@@ -1,13 +1,8 @@
-"""Work meets slots in two steps: a ready package is reserved for a site with room, and a pilot that asks is given one.
-
-Binding goes by rank: the job's priority, then whoever is expected to be slowed down most (`fairness`), and within a job the
-package's priority, restarts, the longest first. Higher priority displaces reservations that nobody pulled. A reservation is
-no attempt: it is given back when its site cannot use it.
-"""
+"""Pulling: gives the reservations of a site to the pilots there that ask for work."""
 
 from __future__ import annotations
 
-from pilotage.engine.decisions.attempts import create, leave_if_full
+from pilotage.engine.decisions.attempts import create, remove_if_full
 from pilotage.engine.decisions.binding import _take, bind
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import emptiest, lasts, takes
@@ -20,14 +15,14 @@ from pilotage.engine.transitions.readiness import move, reserve
 from pilotage.engine.transitions.site_observations import drain
 from pilotage.model.resources import Demand
 
-_FETCH_SECONDS = 1.0  # so often at most a site whose pilots are idle looks for what is reserved elsewhere
+_FETCH_SECONDS = 1.0  # how often a site with idle pilots looks for reservations of other sites
 
 
 def pull(state: EngineState) -> None:
-    """Give what is reserved at a site to the pilots there that ask."""
+    """Give the reservations of a site to its pilots that wait for work."""
     asking = state.pilots.with_free_slots
     while asking or state.queues.sites_to_serve:
-        # One that asks anew is served by itself: the others that wait were looked at when they asked.
+        # A pilot that just asked is served alone: the others were served when they asked.
         for pilot in list(asking):
             del asking[pilot]
             if not pilot.waiting:
@@ -47,8 +42,8 @@ def pull(state: EngineState) -> None:
 
 
 def _fetch(state: EngineState, site: SiteState) -> None:
-    """What is reserved elsewhere and cannot begin there is begun by the pilots of a site that have nothing to do."""
-    if state.clock.now < site.fetched_at + _FETCH_SECONDS or site.place.canary or site.asleep or site.removed:
+    """Let the idle pilots of a site start packages that are reserved elsewhere and cannot start there."""
+    if state.clock.now < site.fetched_at + _FETCH_SECONDS or site.profile.canary or site.asleep or site.removed:
         return
     if not any_reserved(state.queues.reserved_counts):
         return
@@ -79,11 +74,11 @@ def _fetch(state: EngineState, site: SiteState) -> None:
                     reserve(state, queue, number, site, choice)
                     _serve(state, site, pilot)
                     if site.site.kind == "local":
-                        site.fetched_at = before  # there may be more, and this computer waits for nobody
+                        site.fetched_at = before  # there may be more, and fetching here costs nothing
 
 
 def may_fetch(state: EngineState, site: SiteState, queue: QueueClass) -> bool:
-    """Whether the pilots of a site may fetch what is reserved of a class elsewhere."""
+    """Whether the pilots of a site may fetch packages of a class that are reserved elsewhere."""
     return site.name not in queue.avoid and site.index not in queue.unfit and state.placement.able(site, queue)
 
 
@@ -104,20 +99,20 @@ def _serve(state: EngineState, site: SiteState, pilot: PilotState) -> None:
         create(state, job, number, queue.demand, site, pilot, job.work[number].choice)
         served = True
         if pilot.free.cores_hundredths <= 0 and not pilot.backlog:
-            break  # whatever is reserved takes some of its cores
-    leave_if_full(site, pilot)
+            break  # every reservation needs some of its cores
+    remove_if_full(site, pilot)
     if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
         fits_nothing = not any(lasts(pilot, queue, state.clock.now) for queue in state.queues.at[site].reserved)
         if fits_nothing:
-            drain(state, pilot, "the time it has left is too short for what waits")
+            drain(state, pilot, "its remaining time is too short for the waiting work")
     if served and state.queues.may_bind:
-        bind(state)  # what was pulled left room behind it, or is wanted once more
+        bind(state)  # a pull frees room, or the package wants a replica
 
 
 def first_taken(state: EngineState, site: SiteState, pilot: PilotState) -> QueueClass | None:
-    """The class of the highest rank among those reserved at a site of which a pilot can take one.
+    """The reserved class of the highest rank at a site that a pilot can take.
 
-    Where one is overdue that needs more at once than is free, nothing of lower rank gets what it lacks of one pilot.
+    If an overdue class needs more than a pilot has free, no class of lower rank gets the resources that it lacks.
     """
     now, fairness = state.clock.now, state.fairness
     overdue: list[Demand] = []

@@ -1,4 +1,4 @@
-"""What follows from how sites behave: it is written down that one sleeps or wakes, and carried out."""
+"""Records status changes of sites (hibernated, woken, drained) and acts on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection import Change, Drained, Hibernated, Woken
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.readiness import release_site
-from pilotage.engine.transitions.site_observations import SITE_GONE, drain, encode_learned, is_probe, probed, write_down
+from pilotage.engine.transitions.site_observations import (
+    SITE_GONE,
+    drain,
+    encode_learned,
+    is_probe,
+    probed,
+    record_site,
+)
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted
 from pilotage.model.site import Site
@@ -21,12 +28,12 @@ from pilotage.model.texts import clipped
 
 
 def apply_site_changes(state: EngineState) -> None:
-    """Write down what came of probes and every change of how a site stands, and do what follows from it."""
+    """Record the results of probes and every change of a site's status, and act on them."""
     while state.pending.arrived_probes:
         name = next(iter(state.pending.arrived_probes))
         queued = state.pending.arrived_probes.pop(name)
         if (pilot := state.pilots.by_name.get(name)) is not None:
-            drain(state, pilot, "it was only to show that it comes")
+            drain(state, pilot, "probe finished: the pilot started")
             if is_probe(pilot.request, site=pilot.site.name):
                 probed(state, pilot.site, passed=True, seconds=queued)
     while state.pending.site_changes:
@@ -38,7 +45,7 @@ def apply_site_changes(state: EngineState) -> None:
 
 
 def _carry_out(state: EngineState, site: SiteState, change: Change) -> None:
-    score, message = site.place.score.value, clipped(change.message)
+    score, message = site.profile.score.value, clipped(change.message)
     match change:
         case Hibernated():
             slept = payloads.SiteHibernated(
@@ -47,7 +54,7 @@ def _carry_out(state: EngineState, site: SiteState, change: Change) -> None:
             state.log.write(slept, site=site.name)
             if site.asleep:
                 release_site(state, site)
-                # No pilot may ever come that would do it: it must be possible to wake the site for who waits.
+                # A pilot that would wake the site may never start; so a waiting class must be able to wake it.
                 state.placement.reopen(site)
         case Woken():
             if change.rule in ("by-hand", "probe-passed"):
@@ -59,45 +66,45 @@ def _carry_out(state: EngineState, site: SiteState, change: Change) -> None:
             if _drain(state, site, change):
                 drained = payloads.SiteDrained(kind=change.kind, name=clipped(change.name, 256), message=message)
                 state.log.write(drained, site=site.name)
-                write_down(state, site)  # an engine that starts from the book must know it
+                record_site(state, site)  # so that an engine that starts from the book knows it
         case _:
             assert_never(change)
 
 
 def _drain(state: EngineState, site: SiteState, change: Drained) -> bool:
-    """Give a pilot, or those of a node, nothing more: they leave when they hold nothing. Not where there is no other node."""
+    """Give no more work to a pilot, or to the pilots of a node; they leave when idle. Not if the site has no other node."""
     if change.kind == "pilot":
         pilots = [site.pilots[change.name]] if change.name in site.pilots else []
     else:
-        site.place.nodes.put_on_trial(change.name)
+        site.profile.nodes.put_on_trial(change.name)
         pilots = [pilot for pilot in site.pilots.values() if pilot.node == change.name]
         if len(pilots) == len(site.pilots):
             return False
     for pilot in pilots:
-        site.place.pilots.mark_for_drain(pilot.name)
+        site.profile.pilots.mark_for_drain(pilot.name)
         drain(state, pilot, change.message)
     return bool(pilots)
 
 
-# Sites of which the book has something open, and which nobody named when the engine began: nobody acts there.
+# Sites with open pilots in the book that the configuration no longer lists.
 #
-# What runs there goes on, for its pilots speak themselves. Nobody can submit, withdraw or list anything: what was
-# asked for and has not come is written off. A site that is named again is as any other that was removed and comes
-# back.
+# Their attempts go on, since their pilots talk to the service themselves. The service cannot submit, cancel or list
+# batch jobs there: requests without a pilot are written off. A site that is configured again comes back like any other
+# removed site.
 
 REMOVED_REASON = "site-removed"
-"""Why what was asked for is over where nobody can look after it."""
+"""Why requests end at a site that the service cannot reach."""
 
 
 def add_unmanaged(state: EngineState, name: str) -> SiteState:
-    """Know a site that only the book knows; `drain_unmanaged` must follow when everything there is known."""
+    """Add a site that only the book knows; call `drain_unmanaged` once everything there is restored."""
     site = state.add_site(Site(name=name, kind="unknown"))
     state.sites.unmanaged[site] = None
     return site
 
 
 def drain_unmanaged(state: EngineState, rows: Iterable[SiteRow] = ()) -> None:
-    """Nothing more goes to these sites, and pilots leave when they hold nothing. The rows tell what is written of sites."""
+    """Drain these sites: they get no more work, and their pilots leave when idle. `rows` are the recorded sites."""
     written = {row.site: row for row in rows}
     for site in state.sites.unmanaged:
         if site.removed:
@@ -113,9 +120,9 @@ def drain_unmanaged(state: EngineState, rows: Iterable[SiteRow] = ()) -> None:
 
 
 def retire_site(state: EngineState, site: SiteState) -> None:
-    """Write down that a site is gone, and with it what waits there: again does no harm."""
+    """Record that a site is removed, with its pending requests; repeating it does no harm."""
     for request in list(site.requests.values()):
-        if not request.spoke:
+        if not request.contacted:
             state.log.write(payloads.PilotEnded(reason=REMOVED_REASON), pilot=request.key)
     for attempt in list(site.bound.values()):
         if not attempt.leased:
@@ -126,19 +133,19 @@ def retire_site(state: EngineState, site: SiteState) -> None:
 
 
 def end_requests(state: EngineState) -> None:
-    """Where nobody hears from a batch system, what was asked for is over when the pilot is that came of it."""
+    """At sites without batch reports, end each request together with its pilot."""
     for site in state.sites.unmanaged:
-        for key in [key for key, each in site.requests.items() if each.spoke and key not in site.by_request]:
+        for key in [key for key, each in site.requests.items() if each.contacted and key not in site.by_request]:
             state.log.write(payloads.PilotEnded(reason=REMOVED_REASON), pilot=key)
 
 
 def end_probe(state: EngineState, key: str) -> None:
-    """A pilot that was to show that it comes, and did not in its time, has failed."""
+    """Fail a probe whose pilot did not start in time."""
     request = state.pilots.requests.get(key)
-    if request is None or request.spoke:
+    if request is None or request.contacted:
         return
     site, waited = request.site, state.clock.wall_time - request.requested_at
     state.log.effects.append(CancelSubmitted(site=site.name, key=key))
     state.log.write(payloads.PilotEnded(reason="probe-timeout"), pilot=key)
     if is_probe(key, site=site.name):
-        probed(state, site, passed=False, seconds=waited, message=f"no pilot came within {waited:.0f} s")
+        probed(state, site, passed=False, seconds=waited, message=f"no pilot started within {waited:.0f} s")

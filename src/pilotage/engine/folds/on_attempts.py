@@ -1,6 +1,6 @@
-"""What events about attempts mean to the engine: one function for each.
+"""Folds of events about attempts.
 
-Only the agent that holds an attempt's lease may speak for it, which its stream tells: what another says of it is ignored.
+Only the agent that holds the lease of an attempt may report on it; the stream of the event shows who did. Others are ignored.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pilotage.engine.folds.on_packages import forget_epoch
 from pilotage.engine.retry.policy import failure_of
 from pilotage.engine.selection.black_holes import cause_of
 from pilotage.engine.state.job_queries import learn
-from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, PackageStatus, Place, template_of
+from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, template_of
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.occupancy import free_slot, hold, release_attempt, remove_abandoned, take_slot
 from pilotage.engine.transitions.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve
-from pilotage.engine.transitions.site_observations import enter_phase, not_submitting, score_phases
+from pilotage.engine.transitions.site_observations import enter_phase, score_phases, submission_forgotten
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import OutputFile
@@ -27,19 +27,19 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.resources import Demand
 from pilotage.model.states import ExitCodeGasw
 
-# As names of this module: a member of an enumeration, or of a class, is slow to look up.
+# Module-level names: members of enumerations and classes are slow to look up.
 _SUCCESS, _LIVE = ExitCodeGasw.SUCCESS, PackageStatus.LIVE
 
 
 def on_attempt_created(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptCreated
 ) -> None:
-    """A try begins; with a lease it is under way at once, without one it goes to the batch system of its site."""
+    """An attempt is created: running at once with a lease, else on its way to the batch system of its site."""
     tried, status = event.attempt, job.status[number]
     assert tried is not None
     site = state.sites.by_name.get(data.site)
     if event.epoch != (job.epoch_of(number) if job.epochs else 1) or status >= FINAL or site is None:
-        # What was tried is in another queue than what never was: it must leave the one before its number says so.
+        # A package with attempts is in another queue than an untried one: it leaves the queue before its number changes.
         queued = status in (PackageStatus.READY, PackageStatus.RESERVED)
         if queued:
             move(state, job, number, PackageStatus.BLOCKED)
@@ -48,39 +48,39 @@ def on_attempt_created(
             reconsider(state, job, number)
         return
     known = job.work.get(number)
-    room: tuple[SiteState, int] | None = None  # what its reservation took
+    room: tuple[SiteState, int] | None = None  # the room of its reservation
     if known is not None and known.bound is not None:
         room = unreserve(state, known)
         work = known
     else:
         if status == PackageStatus.READY:
-            # It was taken out of its queue; where a further attempt is wanted, it must go in again.
+            # It was taken out of its queue; if a replica is wanted, it goes in again.
             move(state, job, number, PackageStatus.BLOCKED)
         work = job.work_of(number)
-    package, place = work.named or job.named(number)
+    package, address = work.named or job.named(number)
     ref = AttemptRef(job.id, package, tried)
-    attempt = begun(state, job, number, ref, place, site, event.epoch, event.time, data)
+    attempt = new_attempt(state, job, number, ref, address, site, event.epoch, event.time, data)
     work.add(tried, attempt)
     if data.replica:
         work.replicated += 1
     if room is not None and room[0] is site and room[1] == attempt.shape and not state.queues.at[site].waiting:
-        hold(state, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
+        hold(state, attempt)  # it uses the room of its reservation: the room left is unchanged
     else:
         if room is not None:
             state.placement.free(*room)
         take_slot(state, attempt)
     begin(state, job, number, work)
-    # Only now: as long as it was in a queue, it was in that of its number before.
+    # Not earlier: while it was queued, it was in the queue of its previous number.
     if tried > job.last_attempt[number]:
         job.last_attempt[number] = tried
 
 
 class Created(Protocol):
-    """What was decided of an attempt when it was created: the payload that says so, or what the book has of it."""
+    """What was decided when an attempt was created: the event's payload, or the book's record of it."""
 
     @property
     def pilot(self) -> str | None:
-        """Who has it."""
+        """The agent that runs it."""
 
     @property
     def lease_seconds(self) -> float | None:
@@ -88,7 +88,7 @@ class Created(Protocol):
 
     @property
     def memory_bytes(self) -> int | None:
-        """What it may take, where that is not what was asked for."""
+        """The memory it may use, if not the declared one."""
 
     @property
     def wall_seconds(self) -> float | None:
@@ -96,25 +96,25 @@ class Created(Protocol):
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Of the time of its pilot."""
+        """Of the wall time of its pilot."""
 
     @property
     def drop_revision(self) -> int:
-        """What it has seen dropped."""
+        """The last operation whose drops it has seen."""
 
 
-def begun(
+def new_attempt(
     state: EngineState,
     job: JobState,
     number: int,
     ref: AttemptRef,
-    place: Place,
+    address: Address,
     site: SiteState,
     epoch: int,
     created_at: float,
     data: Created,
 ) -> AttemptState:
-    """An attempt of the package at a place as it begins, which takes nothing yet."""
+    """The attempt of a package as it starts; it occupies nothing yet."""
     template = job.plan.templates[job.kinds[number]]
     demand = template.demand
     if data.memory_bytes is not None or data.wall_seconds is not None:
@@ -126,7 +126,7 @@ def begun(
     return AttemptState(
         ref,
         number,
-        place,
+        address,
         epoch,
         site,
         demand,
@@ -143,12 +143,12 @@ def begun(
 
 
 def attempt_key(ref: AttemptRef) -> str:
-    """Under which a bound attempt is submitted."""
+    """The key under which a bound attempt is submitted."""
     return f"{ref.job}:{ref.package}:{ref.attempt}"
 
 
 def demand_of(job: JobState, number: int, *, memory_bytes: int | None, wall_seconds: float | None) -> Demand:
-    """What an attempt takes: what its template says, or what failures before it made of that."""
+    """The resources of an attempt: those of its template, or as raised after earlier failures."""
     demand = template_of(job, number).demand
     if memory_bytes is None and wall_seconds is None:
         return demand
@@ -159,8 +159,8 @@ def demand_of(job: JobState, number: int, *, memory_bytes: int | None, wall_seco
     )
 
 
-def _spoken_for(job: JobState, number: int, event: Event) -> tuple[ActivePackage, AttemptState] | None:
-    """The attempt an event speaks of, if it is of the current epoch, not over, and the event comes from who may say so."""
+def _reported_attempt(job: JobState, number: int, event: Event) -> tuple[ActivePackage, AttemptState] | None:
+    """The attempt of an event, if it is of the current epoch, not over, and the sender may report on it."""
     work = job.work.get(number)
     if work is None:
         return None
@@ -175,16 +175,16 @@ def _spoken_for(job: JobState, number: int, event: Event) -> tuple[ActivePackage
 def on_attempt_queued(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptQueued
 ) -> None:
-    """The batch system has it."""
-    if (found := _spoken_for(job, number, event)) is not None:
+    """The batch system has accepted it."""
+    if (found := _reported_attempt(job, number, event)) is not None:
         found[1].queued = True
 
 
 def on_attempt_started(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptStarted
 ) -> None:
-    """A bound attempt got its lease; the agent that asked first has it."""
-    found = _spoken_for(job, number, event)
+    """A bound attempt got its lease; the first agent that asked holds it."""
+    found = _reported_attempt(job, number, event)
     if found is None or event.source != "service" or found[1].leased:
         return
     attempt = found[1]
@@ -193,8 +193,8 @@ def on_attempt_started(
     attempt.began_at = event.time
     if attempt.counted:
         queued = max(0.0, event.time - attempt.created_at)
-        state.selection.began_at(attempt.site.place, event.time, queued)
-    not_submitting(state, attempt.site, attempt)
+        state.selection.began_at(attempt.site.profile, event.time, queued)
+    submission_forgotten(state, attempt.site, attempt)
     pilot = state.pilots.by_name.get(attempt.pilot)
     if pilot is not None:
         pilot.take(attempt)
@@ -204,8 +204,8 @@ def on_attempt_started(
 def on_attempt_suspected(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptSuspected
 ) -> None:
-    """Its lease was lost: another may start."""
-    found = _spoken_for(job, number, event)
+    """Its lease expired: another attempt may start."""
+    found = _reported_attempt(job, number, event)
     if found is not None and event.source == "service":
         found[1].suspect = True
         state.pending.to_judge[job, number] = None
@@ -214,8 +214,8 @@ def on_attempt_suspected(
 def on_attempt_recovered(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptRecovered
 ) -> None:
-    """Its pilot spoke again."""
-    found = _spoken_for(job, number, event)
+    """Its pilot made contact again."""
+    found = _reported_attempt(job, number, event)
     if found is None:
         return
     work, attempt = found
@@ -225,13 +225,13 @@ def on_attempt_recovered(
         work.failures = {each: failure for each, failure in work.failures.items() if each != attempt.ref.attempt}
     if not attempt.counted:
         take_slot(state, attempt)
-    state.pending.to_judge[job, number] = None  # the verdict is another now
+    state.pending.to_judge[job, number] = None  # the verdict may differ now
     reconsider(state, job, number)
 
 
 def on_attempt_lost(state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptLost) -> None:
-    """Nobody waits for it any more; it may still win."""
-    found = _spoken_for(job, number, event)
+    """It is lost; its result may still count if it comes back."""
+    found = _reported_attempt(job, number, event)
     if found is None:
         return
     attempt = found[1]
@@ -244,8 +244,8 @@ def on_attempt_lost(state: EngineState, job: JobState, number: int, event: Event
 
 
 def on_phase_entered(state: EngineState, job: JobState, number: int, event: Event, data: payloads.PhaseEntered) -> None:
-    """It is in a phase for long; what it brings to or from its site weighs on the site meanwhile."""
-    found = _spoken_for(job, number, event)
+    """A phase of it is long; its transfers count as load of its site meanwhile."""
+    found = _reported_attempt(job, number, event)
     if found is not None and found[1].counted and found[1].leased:
         enter_phase(state, found[1], data.phase)
 
@@ -253,14 +253,14 @@ def on_phase_entered(state: EngineState, job: JobState, number: int, event: Even
 def on_outputs_staged(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.OutputsStaged
 ) -> None:
-    """It has succeeded but for its grant; its slot is free."""
-    if (found := _spoken_for(job, number, event)) is not None:
-        _tell_guard(state, found[1], data.manifest)
+    """It has succeeded and awaits its grant; its slot is free."""
+    if (found := _reported_attempt(job, number, event)) is not None:
+        _inform_guard(state, found[1], data.manifest)
         learn(job, found[1], (), state.clock.wall_time)
         _succeed(state, job, *found)
 
 
-def _tell_guard(state: EngineState, attempt: AttemptState, manifest: Sequence[OutputFile] | None) -> None:
+def _inform_guard(state: EngineState, attempt: AttemptState, manifest: Sequence[OutputFile] | None) -> None:
     contested = state.output_guard.contested
     if contested and attempt.ref.job in contested:
         state.output_guard.made(attempt.ref, manifest or ())
@@ -272,29 +272,29 @@ def _succeed(state: EngineState, job: JobState, work: ActivePackage, attempt: At
     free_slot(state, attempt, "success")
     work.candidates += (tried,)
     state.pending.to_commit.append((job, number))
-    if job.status[number] != _LIVE:  # where it is, it stays
+    if job.status[number] != _LIVE:  # otherwise the status stays
         reconsider(state, job, number)
 
 
 def on_attempt_finished(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.AttemptFinished
 ) -> None:
-    """It is over, well or not. One that was cancelled because nobody wanted it has not failed."""
+    """It is over. A cancelled attempt that was no longer wanted has not failed."""
     by_agent = event.source == "agent"
-    found = _spoken_for(job, number, event)
+    found = _reported_attempt(job, number, event)
     if found is None:
         if by_agent:
-            _told_end(state, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
+            _note_reported_end(state, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
         return
     work, attempt = found
     if by_agent:
         attempt.told = True
         speaker = state.pilots.by_name.get(event.stream)
         if speaker is None or speaker.owed or state.abandoned.by_pilot:
-            _told_end(state, event.stream, attempt.ref)
+            _note_reported_end(state, event.stream, attempt.ref)
     if data.exit_code == _SUCCESS:
         if state.output_guard.contested:
-            _tell_guard(state, attempt, data.manifest)
+            _inform_guard(state, attempt, data.manifest)
         phases = data.phases
         learn(job, attempt, phases, state.clock.wall_time)
         if len(phases) != 1 or phases[0].phase != "application":
@@ -312,13 +312,13 @@ def on_attempt_finished(
         end=data,
     )
     score_phases(state, attempt, data.phases, succeeded=False)
-    free_slot(state, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
+    free_slot(state, attempt, "neutral" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
         work.fail(attempt.ref.attempt, failure)
     state.pending.to_judge[job, number] = None
 
 
-def _told_end(state: EngineState, pilot: str, ref: AttemptRef) -> None:
+def _note_reported_end(state: EngineState, pilot: str, ref: AttemptRef) -> None:
     if state.abandoned.by_pilot:
         remove_abandoned(state, pilot, ref)
     speaker = state.pilots.by_name.get(pilot)
@@ -330,7 +330,7 @@ def _told_end(state: EngineState, pilot: str, ref: AttemptRef) -> None:
 def on_commit_granted(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.CommitGranted
 ) -> None:
-    """The package is done; whoever waited for it need not."""
+    """The package is done; its consumers no longer wait for it."""
     if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.status[number] >= FINAL:
         return
     job.granted[number] = event.attempt or 0

@@ -1,4 +1,4 @@
-"""What events about jobs and packages mean to the engine: one function for each."""
+"""Folds of events about jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotage.model.events.events import Event
 
 
 def on_job_registered(state: EngineState, job: JobState | None, event: Event, data: payloads.JobRegistered) -> None:
-    """A job exists; one without a plan is somebody else's, and is not for this engine."""
+    """Add a job; one without a plan belongs to another engine and is ignored."""
     plans = state.jobs.plans.get(event.job or "")
     if job is not None or not plans or event.job is None:
         return
@@ -21,25 +21,25 @@ def on_job_registered(state: EngineState, job: JobState | None, event: Event, da
 
 
 def on_job_accepted(state: EngineState, job: JobState | None, event: Event, data: payloads.JobAccepted) -> None:
-    """Its packages may be worked on."""
+    """Its packages may run."""
     if job is not None and not job.accepted:
         job.accepted = True
         lay_out(state, job)
 
 
 def on_stage_expanded(state: EngineState, job: JobState | None, event: Event, data: payloads.StageExpanded) -> None:
-    """A late stage is known: its packages are there, and nobody waits for its list any more."""
+    """A late stage was expanded: its packages exist, and nothing waits for the expansion any more."""
     plans = state.jobs.plans.get(event.job or "")
     if job is None or data.stage not in job.late or not plans:
         return
     job.take_plan(plans.popleft())
     lay_out(state, job)
-    # What it brought may wait for packages that were given up before.
+    # Its packages may wait for packages that were aborted before.
     state.pending.to_abort_consumers.extend((job, number) for number in range(job.count) if job.is_dead(number))
 
 
 def on_held(state: EngineState, job: JobState | None, event: Event, data: payloads.Held | payloads.Released) -> None:
-    """Nothing of the job is started until it is released."""
+    """Hold or release the job: while held, nothing of it is started."""
     if job is None:
         return
     held, job.held = job.held, isinstance(data, payloads.Held)
@@ -51,20 +51,20 @@ def on_held(state: EngineState, job: JobState | None, event: Event, data: payloa
         release_all(state, job)
     else:
         job.released_at = at
-        if held:  # before it was opened again it was not waited for anyway
+        if held:  # before it is reopened, its packages do not count as waiting
             job.since += max(0.0, at - max(job.since, job.held_since))
     reopen(state, job)
 
 
 def release_all(state: EngineState, job: JobState) -> None:
-    """Give every reservation of a job back; its packages are ready as before."""
+    """Release every reservation of a job; its packages are ready again."""
     for number, work in list(job.work.items()):
         if work.bound is not None:
             move(state, job, number, PackageStatus.READY)
 
 
 def on_job_cancelled(state: EngineState, job: JobState | None, event: Event, data: payloads.CancelAccepted) -> None:
-    """Nothing of the job is started or granted any more."""
+    """The job is killed: nothing of it is started or granted any more."""
     if job is not None and event.epoch == job.epoch:
         job.cancelled = True
         release_all(state, job)
@@ -72,7 +72,7 @@ def on_job_cancelled(state: EngineState, job: JobState | None, event: Event, dat
 
 
 def on_job_aborted(state: EngineState, job: JobState | None, event: Event, data: payloads.Aborted) -> None:
-    """The rest of the job was given up."""
+    """The rest of the job was aborted."""
     if job is not None and event.epoch == job.epoch:
         job.aborted = True
         release_all(state, job)
@@ -80,28 +80,28 @@ def on_job_aborted(state: EngineState, job: JobState | None, event: Event, data:
 
 
 def on_job_restarted(state: EngineState, job: JobState | None, event: Event, data: payloads.Restarted) -> None:
-    """The job goes on: what was not over is worked on again."""
+    """The job continues: its unfinished packages are worked on again."""
     if job is not None and event.epoch > job.epoch:
         job.epoch = event.epoch
         job.cancelled = job.aborted = job.cleared = False
         job.since = event.time - (state.clock.wall_time - state.clock.now)
         reopen(state, job)
         state.pending.to_expand[job] = None
-        # Nobody looked at those who wait for what was given up meanwhile.
+        # Consumers of packages that were aborted meanwhile have not been checked.
         state.pending.to_abort_consumers.extend((job, number) for number in range(job.count) if job.is_dead(number))
         state.pending.to_commit.extend((job, number) for number, work in job.work.items() if work.candidates)
         state.pending.to_judge.update(((job, number), None) for number, work in job.work.items() if work.failures)
 
 
 def on_job_cleared(state: EngineState, job: JobState | None, event: Event, data: payloads.Cleared) -> None:
-    """Its outputs were handed over, or removed: it goes as soon as it is over."""
+    """Its outputs were handed over or removed: it is retired as soon as it is over."""
     if job is not None and event.epoch == job.epoch:
         job.cleared = True
         state.jobs.retirable[job] = None
 
 
-def look_at_end(state: EngineState, job: JobState) -> None:
-    """See whether everything but what runs last is over, after something has changed."""
+def check_job_end(state: EngineState, job: JobState) -> None:
+    """Check after a change whether all packages but the final ones are over."""
     if not job.accepted:
         return
     ending = ends(job)
@@ -110,5 +110,5 @@ def look_at_end(state: EngineState, job: JobState) -> None:
         for number in job.finals:
             job.waits[number] += -1 if ending else 1
             reconsider(state, job, number)
-    if (job.finals_made and not ending) or (job.enders and job.late and not job.unfinished):
+    if (job.finals_made and not ending) or (job.ended_by and job.late and not job.unfinished):
         state.pending.ending_jobs[job] = None

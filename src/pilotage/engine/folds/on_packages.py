@@ -1,4 +1,4 @@
-"""What events about jobs and packages mean to the engine: one function for each."""
+"""Folds of events about packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotage.model.events.events import Event
 
 
 def revive_waiting(state: EngineState, job: JobState) -> None:
-    """Look again at packages that were given up because of a stage that may have a future again."""
+    """Check again packages that were aborted because of a late stage that may be expanded after all."""
     for template in job.plan.late_waits:
         for number in (job.plan.template_of == template).nonzero()[0].tolist():
             if job.status[number] == PackageStatus.UPSTREAM:
@@ -21,7 +21,7 @@ def revive_waiting(state: EngineState, job: JobState) -> None:
 def on_package_held(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.Held | payloads.Released
 ) -> None:
-    """No further attempt of the package until it is released."""
+    """Hold or release the package: while held, it gets no further attempt."""
     work = job.work_of(number)
     work.held = isinstance(data, payloads.Held)
     if work.refused and not work.held:
@@ -39,7 +39,7 @@ def on_package_cancelled(
 
 
 def on_package_aborted(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Aborted) -> None:
-    """The package was given up in this epoch."""
+    """The package was aborted in this epoch."""
     status = PackageStatus.UPSTREAM if data.cause == "upstream" else PackageStatus.ABORTED
     if end_package(state, job, number, event, status):
         job.note_cause(number, data.cause)
@@ -48,7 +48,7 @@ def on_package_aborted(state: EngineState, job: JobState, number: int, event: Ev
 
 
 def on_package_cleared(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Cleared) -> None:
-    """The same for one package, which is over with that; a job goes with its last."""
+    """The package is cleared, and over with that; the last one clears its job."""
     if event.epoch != job.epoch_of(number):
         return
     if not job.is_final(number):
@@ -58,7 +58,7 @@ def on_package_cleared(state: EngineState, job: JobState, number: int, event: Ev
 
 
 def end_package(state: EngineState, job: JobState, number: int, event: Event, status: int) -> bool:
-    """Nothing more is done of a package in this epoch; whether that is new."""
+    """End a package in this epoch; returns whether it was unfinished."""
     if event.epoch != job.epoch_of(number) or job.is_final(number):
         return False
     move(state, job, number, status)
@@ -68,12 +68,12 @@ def end_package(state: EngineState, job: JobState, number: int, event: Event, st
 
 
 def forget_epoch(state: EngineState, job: JobState, number: int) -> None:
-    """Nothing more comes of the attempts of the epoch: their pilots are told to stop them."""
+    """Release the attempts of the epoch: their pilots are told to stop them."""
     work = job.work.get(number)
     if work is None:
         return
     if not (work.attempts or work.bound or work.held or work.dropped):
-        del job.work[number]  # nothing of it is to be remembered
+        del job.work[number]  # nothing of it needs to be remembered
         return
     if work.attempts:
         for attempt in list(work.attempts.values()):
@@ -90,22 +90,22 @@ def forget_epoch(state: EngineState, job: JobState, number: int) -> None:
 def on_package_restarted(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.Restarted
 ) -> None:
-    """A new epoch of the package begins: what earlier ones made does not count, and nothing of them may win."""
+    """A new epoch of the package begins: results of earlier ones no longer count."""
     if event.epoch <= job.epoch_of(number):
         return
     if job.status[number] in (PackageStatus.READY, PackageStatus.RESERVED):
-        # Its history says in which queue it is: it must leave that before it is forgotten.
+        # Its history determines its queue: it leaves that queue before the history is cleared.
         move(state, job, number, PackageStatus.BLOCKED)
     forget_epoch(state, job, number)
-    fed_late = number in job.dead_feeders
+    fed_late = number in job.failed_producers
     job.epochs[number] = event.epoch
     job.granted[number] = 0
     job.cleared_packages.discard(number)
-    if number in job.enders:
-        del job.enders[number]
+    if number in job.ended_by:
+        del job.ended_by[number]
         state.pending.to_expand[job] = None
-    if number in job.failed_for_good:
-        job.count_for_good(number, -1)
+    if number in job.permanent_failures:
+        job.count_permanent_failure(number, -1)
     move(state, job, number, PackageStatus.BLOCKED)
     work = job.work.get(number)
     if work is None or not work.dropped:
@@ -113,7 +113,7 @@ def on_package_restarted(
     reconsider(state, job, number)
     _revive(state, job, number, fed_late=fed_late)
     _recheck_failed_producers(state, job, number)
-    if job.dead_feeders:
+    if job.failed_producers:
         job.given_up = {}  # it may wait for a stage that was given up before
         state.pending.to_expand[job] = None
 
@@ -123,23 +123,23 @@ def _revive(state: EngineState, job: JobState, number: int, *, fed_late: bool) -
         if job.status[other] == PackageStatus.UPSTREAM:
             state.pending.to_revive[job, other] = None
     if fed_late:
-        job.given_up = {}  # those who wait for its stages have hope again, and may lose it again
+        job.given_up = {}  # stages that depend on it may be expanded after all, or be given up again
         revive_waiting(state, job)
         state.pending.to_expand[job] = None
 
 
 def on_dropped(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Dropped) -> None:
-    """The package is left out: nobody waits for it, and nothing of it is started or granted. Its attempts were lost before."""
+    """The package is left out: its consumers go on without it, and it is neither started nor granted. Its attempts are lost already."""
     job.drop_revision = max(job.drop_revision, data.operation)
     job.work_of(number).dropped = data.operation
-    fed_late = number in job.dead_feeders
+    fed_late = number in job.failed_producers
     reconsider(state, job, number)
     satisfy(state, job, number)
     _revive(state, job, number, fed_late=fed_late)
 
 
 def on_restored(state: EngineState, job: JobState, number: int, event: Event, data: payloads.Restored) -> None:
-    """The package is back."""
+    """The package is part of the job again."""
     job.drop_revision = max(job.drop_revision, data.operation)
     work = job.work_of(number)
     work.dropped = 0
@@ -148,18 +148,18 @@ def on_restored(state: EngineState, job: JobState, number: int, event: Event, da
     if work.candidates:
         state.pending.to_commit.append((job, number))
     if work.failures or work.attempts:
-        state.pending.to_judge[job, number] = None  # what failed while it was dropped was not judged
+        state.pending.to_judge[job, number] = None  # failures while it was dropped were not judged
     reconsider(state, job, number)
     _recheck_failed_producers(state, job, number)
     if job.is_dead(number):
         if job.feeds_late[number]:
-            job.dead_feeders.add(number)
+            job.failed_producers.add(number)
         state.pending.to_abort_consumers.append((job, number))
     job.forget_idle(number)
 
 
 def _recheck_failed_producers(state: EngineState, job: JobState, number: int) -> None:
-    """Who waits again may wait for somebody who died meanwhile: they are looked at once more."""
+    """Check the producers of packages that wait again: one may have been aborted meanwhile."""
     if not job.is_final(number):
         state.pending.to_abort_consumers.extend((job, other) for other in job.awaited(number) if job.is_dead(other))
 
@@ -167,7 +167,7 @@ def _recheck_failed_producers(state: EngineState, job: JobState, number: int) ->
 def on_replica_wanted(
     state: EngineState, job: JobState, number: int, event: Event, data: payloads.ReplicaWanted
 ) -> None:
-    """Further attempts are to run beside the one that does."""
+    """Further attempts shall run beside the current one."""
     if event.epoch == job.epoch_of(number) and not job.is_final(number):
         work = job.work_of(number)
         work.replicas = data.replicas

@@ -1,4 +1,4 @@
-"""What events about pilots mean to the engine: one function for each; and what becomes of what a pilot held that is gone."""
+"""Folds of events about sites and pilots."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from pilotage.engine.retry.policy import UNHEARD
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.sites import PilotRequest, PilotState, SiteState
 from pilotage.engine.transitions.occupancy import expect_report, stop_all_but, watch_abandoned
-from pilotage.engine.transitions.site_observations import SITE_GONE, drain, is_to_show, not_submitting, watch_queue
+from pilotage.engine.transitions.site_observations import (
+    SITE_GONE,
+    drain,
+    is_test_pilot,
+    submission_forgotten,
+    watch_queue,
+)
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
 
 
 def on_site_described(state: EngineState, event: Event, data: payloads.SiteDescribed) -> None:
-    """It is written down what a site is, or that nothing more goes there."""
+    """The description of a site was recorded, or its removal."""
     site = state.sites.by_name.get(event.site or "")
     if site is not None and event.source == "service":
         site.described = True
@@ -23,7 +29,7 @@ def on_site_described(state: EngineState, event: Event, data: payloads.SiteDescr
 def on_site_stands(
     state: EngineState, event: Event, data: payloads.SiteHibernated | payloads.SiteWoken | payloads.SiteStanding
 ) -> None:
-    """It is written down how a site stands."""
+    """The status of a site was recorded."""
     site = state.sites.by_name.get(event.site or "")
     if site is None:
         return
@@ -40,12 +46,12 @@ def on_site_stands(
 
 
 _REMOVED = ("killed", "cancelled")
-_TOGETHER_SECONDS = 60.0  # what is gone within such a time was removed by one command
-_REMOVALS_SECONDS = 1800.0  # one that follows sooner than this is no coincidence
+_TOGETHER_SECONDS = 60.0  # batch jobs that vanish within this time were removed by one command
+_REMOVALS_SECONDS = 1800.0  # a second removal within this time is no coincidence
 
 
 def on_pilot_requested(state: EngineState, event: Event, data: payloads.PilotRequested) -> None:
-    """A pilot was asked for."""
+    """A pilot was requested."""
     site = state.sites.by_name.get(data.site)
     key = event.pilot or ""
     if site is None:
@@ -60,7 +66,7 @@ def on_pilot_requested(state: EngineState, event: Event, data: payloads.PilotReq
 
 
 def on_pilot_started(state: EngineState, event: Event, data: payloads.PilotStarted) -> None:
-    """A pilot speaks: what was asked for has come."""
+    """A pilot made contact: a request is fulfilled."""
     name, site = event.pilot or "", state.sites.by_name.get(data.site)
     if site is None or name in state.pilots.by_name:
         return
@@ -73,35 +79,35 @@ def on_pilot_started(state: EngineState, event: Event, data: payloads.PilotStart
     site.dead_starts = 0
     site.quiet_until = 0.0
     request = state.pilots.requests.get(pilot.request)
-    if request is not None and request.site is site and not request.spoke:
-        request.spoke = True
+    if request is not None and request.site is site and not request.contacted:
+        request.contacted = True
         request.site.expected -= 1
         queued = max(0.0, state.clock.wall_time - request.requested_at)
-        not_submitting(state, site, request)
+        submission_forgotten(state, site, request)
         state.pending.site_changes += state.selection.pilot_began(site.name, queued_seconds=queued)
-        if is_to_show(request.key, site=request.site.name):
+        if is_test_pilot(request.key, site=request.site.name):
             state.pending.arrived_probes[name] = queued
     if site.removed:
-        drain(state, pilot, SITE_GONE)  # it was in the queue when its site went
+        drain(state, pilot, SITE_GONE)  # it was queued when its site was removed
     state.placement.site_changed(site)
     state.clock.timers.at(state.clock.now + state.settings.lease_seconds, Due.LEASE, name)
 
 
 def on_pilot_ended(state: EngineState, event: Event, data: payloads.PilotEnded) -> None:
-    """A pilot, or a request that never came to be one, is gone. What it held is lost, which is decided next."""
+    """A pilot, or a request without a pilot, ended. The next decision marks its attempts lost."""
     name = event.pilot or ""
     if event.source == "agent" and event.stream != name:
         return
     if event.source == "agent" and name in state.abandoned.by_pilot:
-        state.pending.reported_ends[name] = data.reason  # written down again: the word of the engine stands in the book
+        state.pending.reported_ends[name] = data.reason  # recorded again: the book keeps the engine's word
     elif data.reason != UNHEARD:
         stop_all_but(state, name)
     request = state.pilots.requests.pop(name, None)
     if request is not None:
         del request.site.requests[name]
-        request.site.expected -= not request.spoke
+        request.site.expected -= not request.contacted
         request.site.full = False
-        not_submitting(state, request.site, request)
+        submission_forgotten(state, request.site, request)
         state.placement.site_changed(request.site)
     pilot = state.pilots.by_name.pop(name, None)
     if pilot is None:
@@ -120,15 +126,15 @@ def on_pilot_ended(state: EngineState, event: Event, data: payloads.PilotEnded) 
     state.placement.backlog_changed(site, -pilot.backlog)
     if state.queues.at[site].reserved:
         state.clock.timers.at(state.clock.now + state.settings.unfit_seconds, Due.UNFIT, site.name)
-    # Who only found it dead does not know why; its batch system may have said that it was its wall time.
+    # A report that it was found dead has no reason; its batch system may have given one, such as its wall time.
     reason = pilot.gone if event.source == "agent" and data.reason == "killed" and pilot.gone else data.reason
     state.pending.lost_pilots[name] = (reason, list(pilot.assigned.values()), pilot.count_running())
 
 
 def is_excused(state: EngineState, site: SiteState, reason: str) -> bool:
-    """Whether a batch job that is gone says nothing of its site: somebody removed it, or it was killed, once.
+    """Whether the end of a batch job says nothing about its site: a person removed it, or it was killed once.
 
-    A batch system may not tell the two apart. Those that go together are one case; another one soon after is the site's.
+    A batch system may not tell the two apart. Jobs that vanish together count once; a second time soon after is the site's fault.
     """
     if reason not in _REMOVED:
         return False

@@ -1,4 +1,4 @@
-"""What the engine hears of sites from their batch systems, which only corroborates what agents say themselves."""
+"""Handles reports of batch systems, which only corroborate what agents say themselves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import bound_attempt
 from pilotage.engine.state.sites import AttemptState, SiteState, notice
 from pilotage.engine.transitions.readiness import release_site
-from pilotage.engine.transitions.site_observations import is_probe, is_to_show, not_reached, probed, submitted
+from pilotage.engine.transitions.site_observations import is_probe, is_test_pilot, note_unreachable, probed, submitted
 from pilotage.model.events import payloads
 from pilotage.model.exchange.reports import AnyReport, Gone, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.texts import NAME_MAX, REASON_MAX, clipped, named
 
-DIED, REFUSED = "pilots in a row ended before they spoke", "submissions in a row were refused"
-_DOUBLINGS_MAX = 60  # of a wait that is capped long before
+DIED, REFUSED = "pilots in a row ended before making contact", "submissions in a row were refused"
+_DOUBLINGS_MAX = 60  # of a pause that reaches its cap long before
 
 
 def on_report(state: EngineState, report: AnyReport) -> None:
-    """What a batch system says. It only corroborates: a lease that holds is believed before it."""
+    """Handle a report of a batch system. It only corroborates: a valid lease takes precedence."""
     site = state.sites.by_name.get(report.site)
     if site is None:
         return
@@ -33,9 +33,9 @@ def on_report(state: EngineState, report: AnyReport) -> None:
             what = site.requests.get(report.key) or _bound_at(state, site, report.key)
             if what is not None:
                 submitted(state, site, what, seconds=report.seconds, trouble=report.trouble)
-            # What follows its first line is what to do about it.
+            # The lines after the first say what to do about it.
             message = clipped(report.message.strip().partition("\n")[0])
-            _never_came(state, site, report.key, reason=_reason(report.reason), message=message, what=REFUSED)
+            _never_started(state, site, report.key, reason=_reason(report.reason), message=message, what=REFUSED)
         case Gone():
             _gone(state, site, report)
         case SiteNoticed():
@@ -45,7 +45,7 @@ def on_report(state: EngineState, report: AnyReport) -> None:
 def _seen(state: EngineState, site: SiteState, report: SiteSeen) -> None:
     was_known, site.answers = site.known, report.answers
     if not report.answers and report.trouble is not None:
-        not_reached(state, site, report.trouble)
+        note_unreachable(state, site, report.trouble)
     if site.known != was_known:
         state.placement.site_changed(site)
         if was_known:
@@ -71,7 +71,7 @@ def _submitted(state: EngineState, site: SiteState, report: Submitted) -> None:
 
 
 def _bound_at(state: EngineState, site: SiteState, key: str) -> AttemptState | None:
-    """The same where it is the reporting site's: no site speaks of what is another's."""
+    """The bound attempt with a key, if it is at the reporting site: no site reports on another's."""
     found = bound_attempt(state.jobs, key)
     return found if found is not None and found.site is site else None
 
@@ -91,21 +91,23 @@ def _gone(state: EngineState, site: SiteState, report: Gone) -> None:
         if pilot.suspect:
             state.log.write(payloads.PilotEnded(reason=reason, stderr=stderr), pilot=pilot.name)
     if not speaking:
-        _never_came(state, site, report.key, reason=reason, message=stderr)
+        _never_started(state, site, report.key, reason=reason, message=stderr)
     elif report.key in site.requests:
         state.log.write(payloads.PilotEnded(reason=reason, stderr=stderr), pilot=report.key)
 
 
-def _never_came(state: EngineState, site: SiteState, key: str, *, reason: str, message: str, what: str = DIED) -> None:
+def _never_started(
+    state: EngineState, site: SiteState, key: str, *, reason: str, message: str, what: str = DIED
+) -> None:
     request = site.requests.get(key)
     if request is not None:
         state.log.write(payloads.PilotEnded(reason=reason, stderr=message), pilot=key)
-        if request.spoke:
+        if request.contacted:
             return
         if is_probe(key, site=site.name):
             waited = state.clock.wall_time - request.requested_at
-            probed(state, site, passed=False, seconds=waited, message=message or f"no pilot came: {reason}")
-        elif not is_to_show(key, site=site.name):
+            probed(state, site, passed=False, seconds=waited, message=message or f"no pilot started: {reason}")
+        elif not is_test_pilot(key, site=site.name):
             back_off(state, site, message or reason, what=what)
         return
     attempt = _bound_at(state, site, key)
@@ -119,10 +121,10 @@ def _never_came(state: EngineState, site: SiteState, key: str, *, reason: str, m
 
 
 def back_off(state: EngineState, site: SiteState, message: str, *, what: str = DIED) -> None:
-    """After a pilot that never spoke a site is left alone for a while, longer with each that follows; in the end it sleeps."""
+    """Pause a site after a pilot that never made contact, longer after each further one; in the end it is hibernated."""
     settings = state.settings
     if state.clock.now < site.quiet_until:
-        return  # it was asked for before the one that counts: those that die together are no row
+        return  # requested before the last counted one: pilots that die together count once
     wait = min(
         settings.dead_start_seconds * 2.0 ** min(site.dead_starts, _DOUBLINGS_MAX), settings.dead_start_seconds_max
     )

@@ -1,4 +1,4 @@
-"""What the engine hears of pilots from themselves: that they speak, what they may take, and what they may say of attempts."""
+"""Handles exchanges of pilots: renews leases, offers work, and checks what pilots may report."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pilotage.model.resources import Capacity, is_what_was_asked_for
 from pilotage.model.site import Site
 from pilotage.model.texts import NAME_MAX, amount, clipped
 
-_OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no agent says of an attempt
-_OWED_MAX = 64  # ends that a pilot may owe of what it does not hold until somebody looks
+_ENGINE_ONLY = (payloads.AttemptStarted, payloads.AttemptSuspected)  # events that no agent may report
+_UNREPORTED_MAX = 64  # unreported ends of attempts that a pilot no longer holds; checked above this number
 
 
 def on_exchange(state: EngineState, pilot: PilotState, exchange: Exchange) -> None:
-    """A pilot speaks, and this is its newest exchange: its lease goes on, and it may take more.
+    """Handle the newest exchange of a pilot: renew its lease and let it take more work.
 
-    Its events were applied before; what it holds and should not is found when the answer is written.
+    Its events were applied before; attempts that it should not hold are found when the reply is written.
     """
     pilot.sequence = exchange.sequence
     pilot.heard_at = state.clock.now
@@ -45,10 +45,10 @@ def on_exchange(state: EngineState, pilot: PilotState, exchange: Exchange) -> No
         for ref in list(pilot.assigned):
             _recover(state, pilot, ref)
     if state.abandoned.by_pilot and exchange.seen >= state.log.start_position:
-        # What it said before it was told anything by this engine may be older than what it was given last.
+        # An exchange sent before its first reply from this engine may be older than its last assignments.
         stop_all_but(state, pilot.name, exchange.held)
-    if pilot.owed and len(pilot.owed) > len(exchange.held) + _OWED_MAX:
-        # It holds everything of which it has not told the end: the rest it forgot, as it was told.
+    if pilot.owed and len(pilot.owed) > len(exchange.held) + _UNREPORTED_MAX:
+        # It holds every attempt whose end it has not reported; the others it has forgotten, as it was told.
         held = set(exchange.held)
         pilot.owed = {ref: epoch for ref, epoch in pilot.owed.items() if ref in held}
     if exchange.serves is not None:
@@ -63,23 +63,23 @@ def on_exchange(state: EngineState, pilot: PilotState, exchange: Exchange) -> No
 
 
 def _take_over(state: EngineState, pilot: PilotState, exchange: Exchange) -> None:
-    """A pilot of an engine that is gone speaks for the first time.
+    """A pilot of an earlier engine makes contact for the first time.
 
-    That it was to leave because its site had changed is in no event, and its site may have changed meanwhile: both follow
-    from what the pilot has.
+    No event says that it was to leave because its site had changed, and the site may have changed meanwhile: both follow
+    from the pilot's capacity.
     """
     pilot.taken_over = False
-    if exchange.serves is None and not pilot.draining and not _is_of(pilot.site.site, exchange.capacity):
+    if exchange.serves is None and not pilot.draining and not _matches_site(pilot.site.site, exchange.capacity):
         drain(state, pilot, SITE_CHANGED)
 
 
-def _is_of(site: Site, capacity: Capacity) -> bool:
-    """Whether pilots that a site is asked for today would have this capacity; what is not written they find out themselves."""
+def _matches_site(site: Site, capacity: Capacity) -> bool:
+    """Whether pilots requested from a site today would have this capacity; pilots find out values that are not configured."""
     return site.mode == "pilots" and is_what_was_asked_for(capacity, site.capacity)
 
 
 def _recover(state: EngineState, pilot: PilotState, ref: AttemptRef) -> None:
-    """An attempt that was suspected because its pilot was silent goes on."""
+    """An attempt that was suspect because its pilot was silent goes on."""
     found = pilot.assigned.get(ref)
     if found is not None and found.suspect:
         job = state.jobs.by_id[ref.job]
@@ -88,13 +88,13 @@ def _recover(state: EngineState, pilot: PilotState, ref: AttemptRef) -> None:
 
 
 def may_report(state: EngineState, pilot: str, one: Checked, *, site: str) -> int | None:
-    """Of which package an agent says something; None where it may not: of an attempt that it neither has nor owes the end of.
+    """The package that an agent may report on; None if it may not: it neither holds the attempt nor owes its end.
 
-    Whatever it says of another would be in the book, and an engine that starts from the book would believe it. It says
-    itself at which `site` it is, and was let in for that one.
+    Otherwise the report would be in the book, and an engine that starts from the book would believe it. The agent states
+    its `site` itself, and is authorised for that one.
     """
     event, place = one.event, one.place
-    if type(one.data) in _OF_THE_ENGINE:
+    if type(one.data) in _ENGINE_ONLY:
         return None
     speaker = state.pilots.by_name.get(pilot)
     if speaker is not None and (held := speaker.holds(event)) is not None:
@@ -118,7 +118,7 @@ def may_report(state: EngineState, pilot: str, one: Checked, *, site: str) -> in
 
 
 def _lease(state: EngineState, pilot: PilotState, ref: AttemptRef, node: str) -> None:
-    """The first agent of its site that asks for a bound attempt has its lease."""
+    """Give the lease of a bound attempt to the first agent of its site that asks."""
     found = find_attempt(state.jobs, ref)
     if found is None or found.leased or found.lost or found.site is not pilot.site or found.key != attempt_key(ref):
         return
@@ -129,5 +129,5 @@ def _lease(state: EngineState, pilot: PilotState, ref: AttemptRef, node: str) ->
 
 
 def unwanted(pilot: PilotState, exchange: Exchange) -> list[AttemptRef]:
-    """What a pilot holds and should not."""
+    """Attempts that a pilot holds and should not."""
     return [ref for ref in exchange.held if ref not in pilot.assigned]

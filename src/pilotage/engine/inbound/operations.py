@@ -1,4 +1,4 @@
-"""What people ask for: accepted as decisions, or refused with what stands in the way."""
+"""Operations of people on jobs: accepted as decisions, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pilotage.model.exchange.operations import (
 )
 from pilotage.model.texts import REPLICAS_MAX, clipped
 
-_AWAY = "a job that was cleared must be brought back from the book first"
+_CLEARED = "a cleared job must be restored from the book first"
 
 
 class _Refusal(Exception):
@@ -44,12 +44,12 @@ class _Refusal(Exception):
 
 
 def operate(state: EngineState, operation: AnyOperation) -> Accepted | Refused:
-    """Do what was asked, as decisions, or say why not. Nothing is half done: what is refused has written nothing."""
+    """Carry out an operation as decisions, or refuse it. A refused operation has written nothing."""
     first = state.log.next_number
     try:
         job = state.jobs.by_id.get(operation.job)
         if job is None:
-            hint = did_you_mean(operation.job, state.jobs.by_id) or _AWAY
+            hint = did_you_mean(operation.job, state.jobs.by_id) or _CLEARED
             raise _Refusal("unknown-job", f"no job is called {operation.job!r}", subject=operation.job, next_step=hint)
         match operation:
             case Kill():
@@ -93,29 +93,29 @@ def _line(job: JobState, stage: int, line: int) -> list[int]:
     return numbers
 
 
-def _not_over(job: JobState) -> None:
+def _refuse_if_over(job: JobState) -> None:
     if job.cancelled or job.aborted:
         how = "cancelled" if job.cancelled else "given up"
         raise _Refusal("job-over", f"the job {job.id} was {how}", subject=job.id, next_step="restart it first")
 
 
-def _something_left(job: JobState) -> None:
+def _refuse_if_all_over(job: JobState) -> None:
     if not job.unfinished and not job.late:
-        raise _Refusal("job-over", f"everything of the job {job.id} is over", subject=job.id)
+        raise _Refusal("job-over", f"every package of the job {job.id} is over", subject=job.id)
 
 
 def _kill(state: EngineState, job: JobState, operation: Kill) -> None:
     message = clipped(operation.message)
     if operation.package:
         number = _package(job, operation.package)
-        _unfinished(job, number, operation.package)
+        _refuse_if_package_over(job, number, operation.package)
         state.log.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
         return
-    _not_over(job)
+    _refuse_if_over(job)
     if operation.stage:
         _kill_line(state, job, operation, message)
         return
-    _something_left(job)
+    _refuse_if_all_over(job)
     kill(state, job, message)
 
 
@@ -123,12 +123,12 @@ def _kill_line(state: EngineState, job: JobState, operation: Kill, message: str)
     name = f"{operation.stage}.{operation.line}"
     left = [number for number in _line(job, operation.stage, operation.line) if not job.is_final(number)]
     if not left:
-        raise _Refusal("line-over", f"everything of the line {name} is over", subject=name)
+        raise _Refusal("line-over", f"every package of the line {name} is over", subject=name)
     for number in left:
         state.log.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
 
 
-def _unfinished(job: JobState, number: int, dotted: str) -> None:
+def _refuse_if_package_over(job: JobState, number: int, dotted: str) -> None:
     if job.is_final(number):
         status = STATUS_NAMES[job.status[number]]
         raise _Refusal("package-over", f"{dotted} is over: {status}", subject=dotted, next_step="restart it")
@@ -137,13 +137,13 @@ def _unfinished(job: JobState, number: int, dotted: str) -> None:
 def _hold(state: EngineState, job: JobState, operation: Hold) -> None:
     held = payloads.Held(operation=state.log.next_number, message=clipped(operation.message))
     if not operation.package:
-        _not_over(job)
+        _refuse_if_over(job)
         if not isinstance(operation, HoldResults):
-            _something_left(job)
+            _refuse_if_all_over(job)
         state.log.write(held, job=job)
         return
     number = _package(job, operation.package)
-    _unfinished(job, number, operation.package)
+    _refuse_if_package_over(job, number, operation.package)
     state.log.write(held, job=job, number=number, epoch=job.epoch_of(number))
 
 
@@ -162,19 +162,19 @@ def _release(state: EngineState, job: JobState, operation: Release) -> None:
 
 
 def _drop(state: EngineState, job: JobState, operation: Drop) -> None:
-    _not_over(job)
+    _refuse_if_over(job)
     numbers = _line(job, operation.stage, operation.line)
     if not all((work := job.work.get(number)) is not None and work.dropped for number in numbers):
         if not operation.force:
-            _nobody_read(job, numbers, operation)
-        _leave_out(state, job, numbers)
+            _refuse_if_read(job, numbers, operation)
+        _drop_packages(state, job, numbers)
     elif not operation.remove_files:
         raise _Refusal("dropped", f"the line {operation.stage}.{operation.line} is dropped already", subject=job.id)
     if operation.remove_files:
         _order_removal(state, job, numbers, operation)
 
 
-def _leave_out(state: EngineState, job: JobState, numbers: list[int]) -> None:
+def _drop_packages(state: EngineState, job: JobState, numbers: list[int]) -> None:
     revision = state.log.next_number
     for number in numbers:
         work = job.work.get(number)
@@ -185,9 +185,9 @@ def _leave_out(state: EngineState, job: JobState, numbers: list[int]) -> None:
 
 
 def _order_removal(state: EngineState, job: JobState, numbers: list[int], operation: Drop) -> None:
-    """What a line made counts no longer, unless somebody is reading it: taken back in, the line makes it anew.
+    """Void the outputs of a line unless a package is reading them: once restored, the line makes them again.
 
-    The last of the line goes first: who took something of an earlier one in it must not come back and win.
+    The last package of the line goes first, so that no consumer within the line can come back with voided inputs and win.
     """
     by, fileless = (operation.by, operation.fileless) if isinstance(operation, DropFiles) else ("", ())
     own = set(numbers)
@@ -195,43 +195,43 @@ def _order_removal(state: EngineState, job: JobState, numbers: list[int], operat
         dotted = job.dotted(number)
         if not job.granted[number] or dotted in fileless or next(readers(job, number, own), None) is not None:
             continue
-        remade = payloads.Restarted(cause="remake", message=f"what it takes from {dotted} is removed")
+        remade = payloads.Restarted(cause="remake", message=f"its input from {dotted} is removed")
         for consumer in job.consumers(number):
             if (work := job.work.get(consumer)) is not None and (work.attempts or work.candidates) and consumer in own:
                 state.log.write(remade, job=job, number=consumer, epoch=job.epoch_of(consumer) + 1)
         ordered, epoch = payloads.RemovalOrdered(by=by), job.epoch_of(number)
         state.log.write(ordered, job=job, number=number, attempt=job.granted[number], epoch=epoch)
-        voided = payloads.Restarted(cause="remake", message="its line was dropped, and what it made is removed")
+        voided = payloads.Restarted(cause="remake", message="its line was dropped, and its outputs are removed")
         state.log.write(voided, job=job, number=number, epoch=epoch + 1)
 
 
 def readers(job: JobState, number: int, own: set[int]) -> Iterator[int]:
-    """The packages outside a line of which an attempt may be reading what one of it made."""
+    """Packages outside a line that may be reading outputs of one of its packages."""
     for consumer in job.consumers(number):
         if consumer not in own and (work := job.work.get(consumer)) is not None and work.attempts:
             yield consumer
 
 
-def _nobody_read(job: JobState, numbers: list[int], operation: Drop) -> None:
-    """Refuse to drop a line of which somebody has read what it made: what was made of that stays, whatever is dropped."""
+def _refuse_if_read(job: JobState, numbers: list[int], operation: Drop) -> None:
+    """Refuse to drop a line if a package has read its outputs: results made from them stay."""
     own = set(numbers)
     options = "--force --remove-files" if operation.remove_files else "--force"
     line = f"{job.id} {operation.stage}.{operation.line}"
-    hint = f"to leave it out for those that come all the same: pilotage drop {options} {line}"
+    hint = f"to leave it out for later packages anyway: pilotage drop {options} {line}"
     for number in numbers:
         if not job.granted[number]:
             continue
         for consumer in started_consumers(job, number, own):
             name = job.dotted(consumer)
-            message = f"{name} has read what {job.dotted(number)} made, and what it makes of that stays"
+            message = f"{name} has read the outputs of {job.dotted(number)}, and its results stay"
             raise _Refusal("files-read", message, subject=name, next_step=hint)
         for stage in (late.stage for late in job.plan.laid_out if number in late.packages):
-            message = f"stage {stage} was laid out with what {job.dotted(number)} made, and stays so"
+            message = f"stage {stage} was expanded from the outputs of {job.dotted(number)}, and stays as it is"
             raise _Refusal("files-read", message, subject=f"stage {stage}", next_step=hint)
 
 
 def _restore(state: EngineState, job: JobState, operation: Restore) -> None:
-    _not_over(job)
+    _refuse_if_over(job)
     numbers = _line(job, operation.stage, operation.line)
     dropped = [number for number in numbers if (work := job.work.get(number)) is not None and work.dropped]
     if not dropped:
@@ -240,7 +240,9 @@ def _restore(state: EngineState, job: JobState, operation: Restore) -> None:
     for number in dropped:
         for consumer in started_consumers(job, number, own):
             name = job.dotted(consumer)
-            message = f"{name} has begun, and what the line {operation.stage}.{operation.line} makes cannot be given to it now"
+            message = (
+                f"{name} has started and can no longer read the outputs of line {operation.stage}.{operation.line}"
+            )
             hint = (
                 f"restart {name} and kill it, restore the line, then restart {name}"
                 if job.is_final(consumer)
@@ -248,7 +250,7 @@ def _restore(state: EngineState, job: JobState, operation: Restore) -> None:
             )
             raise _Refusal("consumer-started", message, subject=name, next_step=hint)
         for stage in (late.stage for late in job.plan.laid_out if number in late.packages):
-            message = f"stage {stage} is laid out, and what the line {operation.stage}.{operation.line} makes cannot change it"
+            message = f"stage {stage} is expanded already; line {operation.stage}.{operation.line} cannot change it"
             raise _Refusal("stage-laid-out", message, subject=f"stage {stage}")
     revision = state.log.next_number
     for number in dropped:
@@ -257,12 +259,12 @@ def _restore(state: EngineState, job: JobState, operation: Restore) -> None:
 
 
 def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int]:
-    """The packages outside a line that took what they wait for without one, and have begun or are done."""
+    """Packages outside a line that started or finished without the outputs of one of its packages."""
     for consumer in job.consumers(number):
         if consumer in own:
             continue
         work = job.work.get(consumer)
-        # An attempt in its batch system's queue has pinned its inputs as one that holds a lease has.
+        # An attempt in the queue of a batch system has fixed its inputs, like one with a lease.
         if job.status[consumer] == PackageStatus.DONE or (work is not None and (work.attempts or work.candidates)):
             yield consumer
 
@@ -275,12 +277,12 @@ def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
             raise _Refusal(
                 "package-unfinished", message, subject=operation.package, next_step="reschedule it, or kill it"
             )
-        _unread(job, number, operation.package)
+        _refuse_if_being_read(job, number, operation.package)
         needed = _needed(job, number, operation.package)
-        _known_one_day(job, number, operation.package)
+        _refuse_if_never_expanded(job, number, operation.package)
         numbers = [each for each in sorted(needed) if job.status[each] > PackageStatus.DONE] + [number]
         if job.cancelled or job.aborted:
-            _cancel_others(state, job, {*needed, number}, f"only {operation.package} was begun anew")
+            _cancel_others(state, job, {*needed, number}, f"only {operation.package} was restarted")
     else:
         numbers = [number for number in range(job.count) if job.status[number] > PackageStatus.DONE]
         numbers = [number for number in numbers if job.status[number] != PackageStatus.UPSTREAM]
@@ -296,9 +298,9 @@ def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
 
 
 def _needed(job: JobState, number: int, dotted: str) -> set[int]:
-    """The packages that must be done before one can run. Those that went with a job that was killed come back with it.
+    """The packages that must be done before one can run. Those that were cancelled with a killed job come back.
 
-    Whatever else will make nothing is in its way, and is named.
+    Any other package that will not be done is an obstacle, and is named.
     """
     needed: set[int] = set()
     waiting = [number]
@@ -308,7 +310,7 @@ def _needed(job: JobState, number: int, dotted: str) -> set[int]:
                 continue
             if job.is_dead(producer) and not (job.cancelled and job.status[producer] == PackageStatus.CANCELLED):
                 name = job.dotted(producer)
-                message = f"{dotted} needs what {name} makes, which is {STATUS_NAMES[job.status[producer]]}"
+                message = f"{dotted} needs the outputs of {name}, which is {STATUS_NAMES[job.status[producer]]}"
                 raise _Refusal("producer-over", message, subject=name, next_step=f"restart {name}, or drop its line")
             needed.add(producer)
             waiting.append(producer)
@@ -316,41 +318,41 @@ def _needed(job: JobState, number: int, dotted: str) -> set[int]:
 
 
 def _cancel_others(state: EngineState, job: JobState, kept: set[int], message: str) -> None:
-    """Cancel, one by one, what is not over of a job that is over as a whole: the job goes on, and they do not."""
+    """Cancel the unfinished packages of a finished job one by one: the job continues without them."""
     cancelled = payloads.CancelAccepted(message=message)
     for number in range(job.count):
         if job.status[number] < PackageStatus.DROPPED and number not in kept:
             state.log.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
 
 
-def _known_one_day(job: JobState, number: int, dotted: str) -> None:
-    """Refuse to begin what waits for a stage that will never be known as things stand."""
+def _refuse_if_never_expanded(job: JobState, number: int, dotted: str) -> None:
+    """Refuse to restart a package that waits for a stage which cannot be expanded."""
     stages = job.plan.late_waits.get(int(job.plan.template_of[number]), ())
-    lost = lost_stages(job) if stages and job.dead_feeders else {}
+    lost = lost_stages(job) if stages and job.failed_producers else {}
     for stage in stages:
         if stage in lost:
             name = job.dotted(lost[stage])
-            message = f"{dotted} waits for stage {stage}, which is made of what {name} makes"
+            message = f"{dotted} waits for stage {stage}, which depends on {name}"
             raise _Refusal("producer-over", message, subject=name, next_step=f"restart {name}, or drop its line")
 
 
-def _unread(job: JobState, number: int, dotted: str) -> None:
-    """Refuse to void outputs that somebody reads; what was lost is waited for by nobody, and reads for nobody."""
+def _refuse_if_being_read(job: JobState, number: int, dotted: str) -> None:
+    """Refuse to void outputs that an attempt is reading; lost attempts do not count."""
     if job.status[number] != PackageStatus.DONE:
         return
     for consumer in job.consumers(number):
         work = job.work.get(consumer)
         if work is not None and any(not attempt.lost for attempt in work.attempts.values()):
             name = job.dotted(consumer)
-            message = f"{name} is reading what {dotted} made"
+            message = f"{name} is reading outputs of {dotted}"
             raise _Refusal("consumer-started", message, subject=name, next_step=f"wait for {name}, or kill it")
 
 
 def _fence_readers(state: EngineState, job: JobState, number: int, dotted: str) -> None:
-    """Open an epoch of every consumer with lost attempts: what they took is void, and none of them may come back and win."""
+    """Start a new epoch of every consumer with lost attempts: their inputs are void, and none of them may come back and win."""
     if job.status[number] != PackageStatus.DONE:
         return
-    remade = payloads.Restarted(cause="remake", message=f"what it takes from {dotted} is made anew")
+    remade = payloads.Restarted(cause="remake", message=f"its input from {dotted} is made again")
     for consumer in job.consumers(number):
         if (work := job.work.get(consumer)) is not None and work.attempts:
             state.log.write(remade, job=job, number=consumer, epoch=job.epoch_of(consumer) + 1)
@@ -365,9 +367,9 @@ def _clear(state: EngineState, job: JobState, operation: Clear) -> None:
 
 
 def _reschedule(state: EngineState, job: JobState, operation: Reschedule) -> None:
-    _not_over(job)
+    _refuse_if_over(job)
     number = _package(job, operation.package)
-    _unfinished(job, number, operation.package)
+    _refuse_if_package_over(job, number, operation.package)
     work = job.work.get(number)
     known = work.attempts.values() if work is not None else ()
     attempts = [each for each in known if not each.lost]
@@ -379,26 +381,26 @@ def _reschedule(state: EngineState, job: JobState, operation: Reschedule) -> Non
 
 
 def _replicate(state: EngineState, job: JobState, operation: Replicate) -> None:
-    _not_over(job)
+    _refuse_if_over(job)
     number = _package(job, operation.package)
-    _unfinished(job, number, operation.package)
+    _refuse_if_package_over(job, number, operation.package)
     if template_of(job, number).side_effects:
-        message = f"{operation.package} acts on the outside and is never run twice at once"
+        message = f"{operation.package} has side effects and never runs twice at once"
         raise _Refusal("side-effects", message, subject=operation.package)
     work = job.work.get(number)
     if work is None or not any(attempt.trusted for attempt in work.attempts.values()):
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
     found = judge(state, job, work)
     if found is not None and found.action == "give-up":
-        message = f"{operation.package} may not be tried once more: {found.message}"
-        hint = "what runs of it is its last attempt; should that fail, retry it with `pilotage retry`"
+        message = f"{operation.package} may not have another attempt: {found.message}"
+        hint = "its current attempt is the last one; if it fails, retry it with `pilotage retry`"
         raise _Refusal("spent", message, subject=operation.package, next_step=hint)
     most = replicas_max(state, job, number)
     if live_attempts(work) >= most:
-        message = f"{live_attempts(work)} attempts of {operation.package} are under way or wanted, and {most} may be"
+        message = f"{live_attempts(work)} attempts of {operation.package} are active or wanted, and the limit is {most}"
         raise _Refusal("too-many", message, subject=operation.package)
     if work.replicas >= REPLICAS_MAX:
-        message = f"{work.replicas:,} further attempts of {operation.package} were asked for already"
+        message = f"{work.replicas:,} further attempts of {operation.package} were requested already"
         raise _Refusal("too-many", message, subject=operation.package)
     wanted = payloads.ReplicaWanted(replicas=work.replicas + 1)
     state.log.write(wanted, job=job, number=number, epoch=job.epoch_of(number))

@@ -1,4 +1,4 @@
-"""Sites come, change and go while the engine runs, and people put them to sleep, wake them and have them probed."""
+"""Operations on sites: adds, changes and removes them while the engine runs; people hibernate, wake and probe them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pilotage.engine.transitions.site_observations import (
     drain,
     is_probe,
     probe_key,
+    record_site,
     trial_key,
-    write_down,
 )
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import payloads
@@ -44,10 +44,10 @@ from pilotage.model.texts import clipped
 def change_sites(
     state: EngineState, sites: Sequence[Site], *, rewritten: Collection[str] = (), renewed: Collection[str] = ()
 ) -> None:
-    """Have these sites from now on: new ones are added, others described anew, and those that are missing are drained.
+    """Use these sites from now on: add new ones, update changed ones, drain missing ones.
 
-    Of those that are `rewritten` something is said anew that the engine need not know, such as how pilots are started.
-    What was started before is drained at those that are `renewed`.
+    Entries of `rewritten` sites changed in parts that the engine does not use, such as how pilots are started.
+    Pilots of `renewed` sites are drained and replaced.
     """
     _forget_removed(state)
     for site in sites:
@@ -69,7 +69,7 @@ def change_sites(
         release_estimated(state, known)
         state.placement.offer(known)
         _describe(state, known)
-    _begin_anew(state, rewritten=rewritten, renewed=renewed)
+    _retry_changed(state, rewritten=rewritten, renewed=renewed)
     apply_site_changes(state)
     names = {site.name for site in sites}
     for name, known in list(state.sites.by_name.items()):
@@ -79,18 +79,18 @@ def change_sites(
             retire_site(state, known)
 
 
-def _begin_anew(state: EngineState, *, rewritten: Collection[str], renewed: Collection[str]) -> None:
-    """Drain what was started as earlier entries said, and give those a new chance at which pilots did not come up."""
+def _retry_changed(state: EngineState, *, rewritten: Collection[str], renewed: Collection[str]) -> None:
+    """Drain pilots of outdated entries, and wake sites where pilots failed to start."""
     for known in [known for known in state.sites.by_name.values() if not known.removed]:
         if known.name in renewed:
             _renew(state, known)
         if known.name in rewritten and _could_not_start(known):
-            _wake(state, known, "what is written of it has changed")
+            _wake(state, known, "its entry has changed")
 
 
 def _could_not_start(site: SiteState) -> bool:
-    """Whether a site is left alone because pilots do not come up there, and not because somebody wants it so."""
-    sleep = site.place.sleep
+    """Whether a site is paused because pilots do not start there, and not by hand."""
+    sleep = site.profile.sleep
     return bool(site.dead_starts) if sleep is None else sleep.reason in ("dead-starts", "probe-failed")
 
 
@@ -111,11 +111,11 @@ def _describe(state: EngineState, site: SiteState) -> None:
         ),
         site=site.name,
     )
-    write_down(state, site)
+    record_site(state, site)
 
 
 def _remove(state: EngineState, site: SiteState) -> None:
-    """Nothing more goes there: what runs goes on, what waits there goes elsewhere, and pilots leave when they are idle."""
+    """Remove a site: running attempts go on, its reservations go elsewhere, and its pilots leave when idle."""
     site.removed = True
     release_site(state, site)
     state.selection.remove(site.name)
@@ -123,46 +123,46 @@ def _remove(state: EngineState, site: SiteState) -> None:
     for pilot in site.pilots.values():
         drain(state, pilot, pilot.draining or SITE_GONE)
     for request in site.requests.values():
-        if not request.spoke:
+        if not request.contacted:
             state.log.effects.append(CancelSubmitted(site=site.name, key=request.key))
     for attempt in list(site.bound.values()):
-        if not attempt.leased:  # what waits in its queue may wait there for ever
+        if not attempt.leased:  # an attempt in its queue may wait for ever
             mark_lost(state, attempt, reason="rescheduled", message=SITE_GONE)
     gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
     state.log.write(gone, site=site.name)
 
 
 def _renew(state: EngineState, site: SiteState) -> None:
-    """Its pilots are not what they should be any more: what runs goes on, and others come in their place."""
+    """Replace the pilots of a site: running attempts go on, and new pilots follow."""
     for pilot in site.pilots.values():
         if not pilot.draining:
             drain(state, pilot, SITE_CHANGED)
     withdraw(state, site)
     for attempt in list(site.bound.values()):
-        if not attempt.leased:  # it waits for what is not asked for any more
+        if not attempt.leased:  # it waits for a batch job that is no longer wanted
             mark_lost(state, attempt, reason="rescheduled", message=SITE_CHANGED)
 
 
 def _bring_back(state: EngineState, known: SiteState, site: Site) -> None:
-    sleep = known.place.sleep
+    sleep = known.profile.sleep
     known.site = site
     known.full = False
     known.removed = False
     state.sites.unmanaged.pop(known, None)
     known.status = "candidate"
     state.selection.add(described(site))
-    known.move_to(state.selection.place(site.name))
+    known.move_to(state.selection.profile(site.name))
     _recount(state, known)
     state.placement.add_site(known)
     for pilot in known.pilots.values():
         if pilot.draining == SITE_GONE:
             pilot.draining = ""
-    if sleep is not None and sleep.reason == "by-hand":  # whoever put it to sleep has not woken it
+    if sleep is not None and sleep.reason == "by-hand":  # it was hibernated by hand and not woken since
         state.pending.site_changes += state.selection.hibernate(known.name, at=sleep.since, message=sleep.message)
 
 
 def _recount(state: EngineState, site: SiteState) -> None:
-    """Tell the choice of sites what is under way at one that it knows anew."""
+    """Count the active attempts of a site for its new profile."""
     jobs = state.jobs.by_id.values()
     attempts = [each for job in jobs for _, each in job.attempts() if each.counted and each.site is site]
     operations: Counter[Operation] = Counter(each.operation for each in attempts if each.operation is not None)
@@ -185,9 +185,9 @@ def _recount(state: EngineState, site: SiteState) -> None:
 
 def _forget_removed(state: EngineState) -> None:
     for name, site in list(state.sites.by_name.items()):
-        sleep = site.place.sleep
+        sleep = site.profile.sleep
         if sleep is not None and sleep.reason == "by-hand":
-            continue  # it is still so when it comes back
+            continue  # needed if the site comes back
         if site.removed and not site.pilots and not site.requests and not any(site.used.values()):
             del state.sites.by_name[name]
             del state.queues.at[site]
@@ -195,20 +195,20 @@ def _forget_removed(state: EngineState) -> None:
 
 
 def stop_requesting_pilots(state: EngineState) -> Accepted:
-    """The service ends: pilots that have not come are withdrawn, no more are asked for, and what was learned is written down."""
+    """The service is stopping: cancel queued pilots, request no more, and record what was learned of sites."""
     first, state.provisioning.stopping = state.log.next_number, True
     for site in state.sites.by_name.values():
         withdraw(state, site)
         if site.record_scheduled and not site.removed:
-            write_down(state, site)
+            record_site(state, site)
     return Accepted(operation=first, events=state.log.next_number - first)
 
 
-# --- what people ask --------------------------------------------------------------------------------------------------
+# --- operations of people -----------------------------------------------------------------------------------------------
 
 
 def operate_site(state: EngineState, operation: AnySiteOperation) -> Accepted | Refused:
-    """Do what was asked of a site, as decisions, or say why not."""
+    """Carry out an operation on a site as decisions, or refuse it."""
     first, name = state.log.next_number, operation.site
     site = state.sites.by_name.get(name)
     if site is None or site.removed:
@@ -217,46 +217,46 @@ def operate_site(state: EngineState, operation: AnySiteOperation) -> Accepted | 
         return Refused(code="unknown-site", message=f"no site is called {name!r}", subject=name, next_step=hint)
     match operation:
         case HibernateSite():
-            sleep = site.place.sleep
+            sleep = site.profile.sleep
             if sleep is not None and sleep.reason == "by-hand":
-                message, hint = f"{name} sleeps already: {sleep.message}", f"wake it: pilotage site wake {name}"
+                message, hint = f"{name} hibernates already: {sleep.message}", f"wake it: pilotage site wake {name}"
                 return Refused(code="hibernated", message=message, subject=name, next_step=hint)
             message = clipped(operation.message)
             state.pending.site_changes += state.selection.hibernate(name, at=state.clock.wall_time, message=message)
         case WakeSite():
             cleared = state.selection.clear(name)
             if not site.asleep and not site.dead_starts and not cleared:
-                message = f"{name} does not sleep, and nothing is held against it"
-                hint = f"see how it stands: pilotage site explain {name}"
+                message = f"{name} does not hibernate, and nothing counts against it"
+                hint = f"see its status: pilotage site explain {name}"
                 return Refused(code="not-hibernated", message=message, subject=name, next_step=hint)
             _wake(state, site, clipped(operation.message))
         case ProbeSite():
             if any(is_probe(key, site=name) for key in site.requests):
-                message, hint = f"{name} is being probed", f"see whether its pilot comes: pilotage site show {name}"
+                message, hint = f"{name} is being probed", f"see whether its pilot starts: pilotage site show {name}"
                 return Refused(code="probing", message=message, subject=name, next_step=hint)
-            _show(state, site, probe_key(name, first))
+            _start_probe(state, site, probe_key(name, first))
         case TrySite():
             if site.site.mode != "pilots":
                 return Refused(
                     code="no-pilots", message=f"{name} has no pilots: each package is a batch job", subject=name
                 )
-            _show(state, site, trial_key(name, first))
+            _start_probe(state, site, trial_key(name, first))
     apply_site_changes(state)
     return Accepted(operation=first, events=state.log.next_number - first)
 
 
 def _wake(state: EngineState, site: SiteState, message: str) -> None:
-    """Give a site a new chance that sleeps, has a bad score, or is left alone because pilots could not start there."""
+    """Give a site a new chance that is hibernated, has a bad score, or is paused because pilots failed to start."""
     if site.asleep:
         state.pending.site_changes += state.selection.wake(site.name, message=message)
         return
     site.dead_starts, site.quiet_until = 0, 0.0
     state.placement.site_changed(site)
-    write_down(state, site)
+    record_site(state, site)
 
 
-def _show(state: EngineState, site: SiteState, key: str) -> None:
-    """Ask for one pilot, whatever else is there: whether it comes is the answer."""
+def _start_probe(state: EngineState, site: SiteState, key: str) -> None:
+    """Request one pilot in any case: the answer is whether it starts."""
     state.log.write(payloads.PilotRequested(site=site.name), pilot=key)
     submit_pilot(state, site, key)
     state.clock.timers.at(state.clock.now + state.settings.probe_timeout_seconds, Due.PROBE, key)

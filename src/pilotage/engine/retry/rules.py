@@ -1,4 +1,4 @@
-"""What is done after each kind of failure unless a package's own rules say otherwise: one table, a row for each reason."""
+"""The default rules for failures: one table, a row for each reason; a package's own rules come first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from pilotage.model.states import AbortCause, Reason
 
 Remedy = Literal["again", "elsewhere", "later", "more-memory", "more-time", "where-more-time"]
-"""How a restart differs from what failed; `where-more-time` keeps the limit and asks for a place with more time left."""
+"""How a restart differs; `where-more-time` keeps the limit and requires a pilot with more time left."""
 
 Budget = Literal[
     "",
@@ -22,27 +22,27 @@ Budget = Literal[
     "platform_failures_max",
     "preemptions_max",
 ]
-"""The restart setting that bounds failures of a kind; rows with one budget share it; none: the common cap alone."""
+"""The restart setting that limits failures of a kind; rows with the same budget share it; none: only the common cap."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: what is done, whether the attempt counts against the common cap, and what bounds it besides."""
+    """One row: the remedy, whether the attempt counts against the common cap, and its further limit."""
 
     answer: Remedy
     counted: bool
     budget: Budget
-    cause: AbortCause = "retries-exhausted"  # of giving up when the budget is used up
-    changes: str  # what is different the next time
+    cause: AbortCause = "retries-exhausted"  # why it is given up when the budget is used up
+    changes: str  # what differs next time
     why: str
 
     @property
     def doubles(self) -> bool:
-        """Whether its budget bounds how often something is doubled; otherwise it bounds how many failures there are."""
+        """Whether its budget limits the number of doublings; otherwise it limits the number of failures."""
         return self.answer in ("more-memory", "more-time")
 
     @property
     def pauses(self) -> bool:
-        """Whether an attempt waits where every site was tried: what counts is over soon, what does not must not be a flood."""
+        """Whether to pause once every site was tried: counted failures end soon, uncounted ones must not become a flood."""
         return self.answer == "elsewhere" and not self.counted
 
 
@@ -51,21 +51,21 @@ _PLATFORM = Row(
     counted=False,
     budget="platform_failures_max",
     changes="sites where it happened are avoided",
-    why="the place failed, not the package: another place may do",
+    why="the site failed, not the package: another site may work",
 )
 _INPUT = Row(
     answer="later",
     counted=False,
     budget="missing_inputs_max",
     changes="it waits",
-    why="without its input it fails everywhere: it waits until the file is back",
+    why="without its input it fails everywhere: it waits until the file exists again",
 )
 _APPLICATION = Row(
     answer="elsewhere",
     counted=True,
     budget="application_errors_max",
     changes="sites where it happened are avoided; the same failure at two sites is permanent",
-    why="a crash may be the place's fault; one that repeats identically at another site is the program's",
+    why="a crash may be the site's fault; an identical one at another site is the program's",
 )
 
 RULES: Mapping[Reason, Row] = {
@@ -76,21 +76,21 @@ RULES: Mapping[Reason, Row] = {
         counted=False,
         budget="preemptions_max",
         changes="nothing",
-        why="somebody else needed the place: nothing is wrong with either",
+        why="another user needed the slot: nothing is wrong with site or package",
     ),
     "wall-time": Row(
         answer="where-more-time",
         counted=True,
         budget="",
-        changes="only where more time is left than it had; what its own limit ended is given up, unless it says how often to try",
-        why="with as little time as before it would be ended again",
+        changes="only where more time is left than it had; if its own limit ended it, it is given up, unless it sets a number of attempts",
+        why="with as little time as before it would be cut off again",
     ),
     "out-of-memory": Row(
         answer="more-memory",
         counted=True,
         budget="memory_doublings_max",
         changes="twice the memory it had",
-        why="with the same memory it would die again; what grows without end is a leak",
+        why="with the same memory it would die again; unlimited growth is a leak",
     ),
     "missing-input": _INPUT,
     "input-checksum": _INPUT,
@@ -112,7 +112,7 @@ RULES: Mapping[Reason, Row] = {
         counted=True,
         budget="limit_doublings_max",
         changes="twice the time limit it had; without a limit it is given up",
-        why="never twice at one limit: it would loop until the same moment",
+        why="never twice with the same limit: it would hang until then again",
     ),
     "credential-expired": Row(
         answer="elsewhere",
@@ -120,7 +120,7 @@ RULES: Mapping[Reason, Row] = {
         budget="platform_failures_max",
         cause="credential-expired",
         changes="sites where it happened are avoided",
-        why="the agent's token has ended, and nothing can be fetched or brought with it: one at another place has its own",
+        why="the agent's token has expired, so it can transfer nothing; an agent at another site has its own",
     ),
 }
 """The default row of each reason."""
@@ -130,5 +130,5 @@ _UNKNOWN: Reason = "application-error"
 
 
 def row_of(reason: str) -> tuple[str, Row]:
-    """The row for a reason and its name; a reason that is not in the table is treated as an application error."""
+    """The row of a reason, and its name; a reason that is not in the table counts as an application error."""
     return (reason, _BY_NAME[reason]) if reason in _BY_NAME else (_UNKNOWN, RULES[_UNKNOWN])

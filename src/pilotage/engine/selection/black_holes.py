@@ -1,9 +1,9 @@
-"""Places that fail fast look free and eat a whole job: what counts is failures per unit of time and slot.
+"""Black holes: sites that fail fast look free and attract a whole job. The measure is failures per unit of slot time.
 
-A node or a pilot with so many platform failures in a row is to be drained. A site is a black hole when most of its latest ends
-are failures and, in the slot time that they took, other sites would have had far fewer: then it sleeps, also where each of
-the failures by itself would be the application's fault. Failures that the same activity has at all other sites too do not
-count: the program is at fault then.
+A node or a pilot with enough platform failures in a row is drained. A site is a black hole when most of its latest attempts
+failed and other sites would have had far fewer failures in the same slot time: then it is hibernated, even if each failure
+alone would be the application's fault. Failures that an activity has at all other sites too do not count: the program is at
+fault then.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pilotage.engine.selection.rolling import WINDOW, microseconds
 from pilotage.model.settings.engine import SelectionSettings
 from pilotage.model.states import LossReason, Reason
 
-# Whose fault the end of an attempt is, as far as the choice of a site cares.
+# Which side is at fault when an attempt fails, as far as site selection is concerned.
 
-Cause = Literal["success", "platform", "application", "nobody"]
-"""How an attempt ended: well, by the fault of its place, by its own, or by nobody's (preempted, cancelled, no input)."""
+Cause = Literal["success", "platform", "application", "neutral"]
+"""How an attempt ended: success, by the fault of the platform or the application, or neutral (preempted, cancelled, no input)."""
 
 CAUSES: Mapping[Reason | LossReason, Cause] = {
     "platform-failure": "platform",
@@ -29,15 +29,15 @@ CAUSES: Mapping[Reason | LossReason, Cause] = {
     "disk-full": "platform",
     "unheard": "platform",
     "pilot-killed": "platform",
-    "preempted": "nobody",
-    "rescheduled": "nobody",
-    "dropped": "nobody",
-    "outrun": "nobody",  # what its queue is worth is told by itself
-    "wall-time": "nobody",  # it asked for too little, or its pilot had too little left: neither is the place's fault
-    "missing-input": "nobody",  # it would be missing everywhere
-    "input-checksum": "nobody",
+    "preempted": "neutral",
+    "rescheduled": "neutral",
+    "dropped": "neutral",
+    "outrun": "neutral",  # its queue time is scored separately
+    "wall-time": "neutral",  # it asked for too little, or its pilot had too little left: no fault of the site
+    "missing-input": "neutral",  # it would be missing everywhere
+    "input-checksum": "neutral",
     "application-error": "application",
-    "command-not-found": "application",  # a site that lacks it shows as a black hole, where others have it
+    "command-not-found": "application",  # a site without the command shows as a black hole if others have it
     "failure-pattern": "application",
     "looping": "application",
     "missing-output": "application",
@@ -45,33 +45,33 @@ CAUSES: Mapping[Reason | LossReason, Cause] = {
     "segmentation-fault": "application",
     "signal": "application",
 }
-"""The cause that each reason counts as."""
+"""The cause of each reason."""
 
 _BY_NAME: dict[str, Cause] = {str(reason): cause for reason, cause in CAUSES.items()}
 
 
 def cause_of(reason: str) -> Cause:
-    """The cause that a reason counts as; one that is not in the table is a package's own word, so its own fault."""
+    """The cause of a reason; an unknown one was set by the package itself, so it is the application's fault."""
     return _BY_NAME.get(reason, "application")
 
 
 NAMES_MAX = 256
-"""Of so many pilots or nodes of a site it is counted what fails there in a row: those where something failed latest."""
+"""How many pilots or nodes of a site have a failure count: those that failed latest."""
 
 
-class Streaks:
-    """Platform failures in a row, by the name of a pilot or a node."""
+class FailureStreaks:
+    """Consecutive platform failures, by name of a pilot or a node."""
 
     __slots__ = ("_streak", "counted")
 
     def __init__(self, settings: SelectionSettings) -> None:
-        """Begin with none."""
+        """Start without failures."""
         self._streak = settings.black_hole_streak
         self.counted: dict[str, int] = {}
 
     def ended(self, name: str, cause: Cause) -> bool:
-        """An attempt ended there; whether the place is to be drained, which is said once."""
-        if not name or cause in ("application", "nobody"):
+        """Count the end of an attempt; returns whether to drain the pilot or node, once."""
+        if not name or cause in ("application", "neutral"):
             return False
         if cause == "success":
             if not self.is_due(name):
@@ -83,47 +83,47 @@ class Streaks:
         return count == self._streak
 
     def is_due(self, name: str) -> bool:
-        """Whether a place is to be drained; that is so until it is gone, whatever else still ends well there."""
+        """Whether a pilot or node is to be drained; that holds until it is gone, even if attempts still succeed there."""
         return self.counted.get(name, 0) >= self._streak
 
     def mark_for_drain(self, name: str) -> None:
-        """A place is to be drained, whatever was counted there."""
+        """Mark a pilot or node for draining, whatever its count."""
         self.counted[name] = max(self._streak, self.counted.pop(name, 0))
 
     def put_on_trial(self, name: str) -> None:
-        """What comes there next is a canary: one more failure, and the place is to be drained again; a success clears it."""
+        """The next attempt there is a canary: one more failure drains it again, a success clears it."""
         self.counted.pop(name, None)
         if self._streak > 1:
             self.counted[name] = self._streak - 1
 
     def counts(self) -> dict[str, int]:
-        """All that have some."""
+        """All non-zero counts."""
         return dict(self.counted)
 
     def restore(self, counts: dict[str, int]) -> None:
-        """Begin with these."""
+        """Start with these counts."""
         self.counted = dict(counts)
 
     def forget(self, name: str) -> None:
-        """It is gone."""
+        """Drop the count of a pilot or node that is gone."""
         self.counted.pop(name, None)
 
 
 class Tally(msgspec.Struct, frozen=True, gc=False):
-    """Failures, ends and slot time, of one site or of all of them; whole numbers, times in microseconds."""
+    """Failures, ends and slot time of one site or of all sites; whole numbers, times in microseconds."""
 
     failures: int = 0
     ends: int = 0
-    taken: int = 0  # slot time of what ended
+    taken: int = 0  # slot time of ended attempts
     running: int = 0
-    began: int = 0  # the sum of when what runs began
+    began: int = 0  # sum of the start times of running attempts
 
     def slot_time(self, now: int) -> int:
-        """The slot time of what ended and of what runs: a slow attempt that goes on is evidence too."""
+        """Slot time of ended and of running attempts: a slow attempt that goes on is evidence too."""
         return self.taken + max(0, self.running * now - self.began)
 
     def changed(self, before: Tally, after: Tally) -> Tally:
-        """The sum when one of its parts has changed."""
+        """The sum after one of its parts has changed."""
         return Tally(
             self.failures + after.failures - before.failures,
             self.ends + after.ends - before.ends,
@@ -137,58 +137,56 @@ NOTHING = Tally()
 
 
 class AllSites:
-    """All sites together: how many there are, and the sum of their tallies, which is made when somebody asks."""
+    """All sites together: their number, and the sum of their tallies, computed on demand."""
 
     __slots__ = ("_stale", "_sum", "sites")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without a site."""
         self.sites = 0
         self._sum = NOTHING
-        self._stale: list[RecentEnds] = []  # where something happened since somebody asked
+        self._stale: list[RecentEnds] = []  # sites that changed since the last query
 
     def note(self, ends: RecentEnds) -> None:
-        """Something happened at a site; told once until somebody asks."""
+        """A site changed; called once until the next query."""
         self._stale.append(ends)
 
     def tally(self) -> Tally:
-        """The sum of all, as things stand."""
+        """The current sum over all sites."""
         stale, self._stale = self._stale, []
         for ends in stale:
-            before, after = ends.told, ends.tell()
+            before, after = ends.published, ends.publish()
             self._sum = self._sum.changed(before, after)
         return self._sum
 
 
 class RecentEnds:
-    """The latest ends of attempts at a site, and what runs there.
+    """The latest ends of attempts at a site, and its running attempts.
 
-    Attempts end all the time and it is seldom asked what that comes to: only what must be is counted when one does.
+    Attempts end all the time, but the result is rarely queried: only the necessary minimum is counted per end.
     """
 
-    __slots__ = ("_began", "_everyone", "_failed", "_stale", "latest", "running", "told")
+    __slots__ = ("_began", "_everyone", "_failed", "_stale", "latest", "published", "running")
 
     def __init__(self, everyone: AllSites) -> None:
-        """Begin with none."""
+        """Start without attempts."""
         self._everyone = everyone
-        self._stale = False  # all of them have another tally of it
-        self.told = NOTHING  # the tally of it that all of them have
-        self.latest: deque[int] = deque(maxlen=WINDOW)  # the slot time of each and 1 more, negative where it failed
-        self._failed: deque[str] = deque(
-            maxlen=WINDOW
-        )  # the activities of what failed, also of what is no more among them
+        self._stale = False  # the total holds an outdated tally of this site
+        self.published = NOTHING  # the tally of this site in the total
+        self.latest: deque[int] = deque(maxlen=WINDOW)  # slot time of each plus 1, negative for a failure
+        self._failed: deque[str] = deque(maxlen=WINDOW)  # activities of failures, including some that left the window
         self.running = 0
-        self._began = 0  # the sum of when what runs began
+        self._began = 0  # sum of the start times of running attempts
 
     def began(self, moment: int) -> None:
-        """An attempt takes a slot, at a time in microseconds."""
+        """An attempt occupies a slot since a time in microseconds."""
         self.running += 1
         self._began += moment
         if not self._stale:
             self._note()
 
     def left(self, began_at: float) -> None:
-        """It leaves it."""
+        """An attempt leaves its slot."""
         if self.running:
             self.running -= 1
             self._began -= round(began_at * 1e6)
@@ -196,13 +194,13 @@ class RecentEnds:
             self._note()
 
     def recount(self, began_at: Iterable[float]) -> None:
-        """These take slots, whatever was thought: since when each does."""
+        """Replace the running attempts by these start times."""
         times = [microseconds(each) for each in began_at]
         self.running, self._began = len(times), sum(times)
         self._note()
 
     def ended(self, seconds: float, *, failed: bool, activity: str = "") -> None:
-        """An attempt of an activity ended, well or by somebody's fault, after so much time in its slot."""
+        """Count the end of an attempt of an activity after this much slot time."""
         size = microseconds(max(0.0, seconds)) + 1
         self.latest.append(-size if failed else size)
         if failed:
@@ -210,7 +208,7 @@ class RecentEnds:
         self._note()
 
     def succeeded(self, moment: int, seconds: float) -> None:
-        """An attempt leaves the slot that it took then, in microseconds, and ended well: `left` and `ended` in one."""
+        """A successful attempt leaves the slot that it took then, in microseconds: `left` and `ended` in one."""
         if self.running:
             self.running -= 1
             self._began -= moment
@@ -219,41 +217,41 @@ class RecentEnds:
             self._note()
 
     def clear(self) -> None:
-        """What was is forgotten: the site has proved that it works."""
+        """Forget the past: the site has proved that it works."""
         self.latest.clear()
         self._failed.clear()
         self._note()
 
     def failed(self) -> tuple[str, ...]:
-        """The activities of those among the latest ends that failed, where they are known, in their order."""
+        """Activities of the failures among the latest ends, where known, in order."""
         count = sum(number < 0 for number in self.latest)
         return tuple(self._failed)[-count:] if count else ()
 
     def restore(self, numbers: Iterable[int], failed: Iterable[str] = ()) -> None:
-        """Have these ends, as `latest` and `failed` gave them."""
+        """Restore the ends that `latest` and `failed` returned."""
         self.clear()
         self.latest.extend(numbers)
         self._failed.extend(failed)
 
     def remove(self) -> None:
-        """The site goes, and all of this with it: what still ends there is nobody else's concern."""
+        """Remove the site from the total: what still ends there no longer matters."""
         self.clear()
         self.recount(())
         self._everyone.tally()
         self._everyone = AllSites()
 
-    def own(self) -> Tally:
-        """What it comes to."""
+    def tally(self) -> Tally:
+        """The tally of this site."""
         latest = self.latest
         failures = sum(number < 0 for number in latest)
         taken = sum(map(abs, latest)) - len(latest)
         return Tally(failures, len(latest), taken, self.running, self._began)
 
-    def tell(self) -> Tally:
-        """The same, which all of them take notice of."""
+    def publish(self) -> Tally:
+        """The tally of this site, which the total takes over."""
         self._stale = False
-        self.told = self.own()
-        return self.told
+        self.published = self.tally()
+        return self.published
 
     def _note(self) -> None:
         if not self._stale:
@@ -263,15 +261,15 @@ class RecentEnds:
     def black_hole(
         self, now: float, settings: SelectionSettings, elsewhere_fails: Callable[[str], float] | None = None
     ) -> str:
-        """Why the site is a black hole, in words; nothing where it is none, or nobody can tell.
+        """Why the site is a black hole, in words; empty if it is none, or if that cannot be told.
 
-        `elsewhere_fails` gives how much of an activity fails at every other site, from 0 to 1: so much of what failed here
-        is the program's fault.
+        `elsewhere_fails` returns the share of an activity that fails at every other site, from 0 to 1: that share of the failures
+        here is the program's fault.
         """
-        own = self.own()
+        own = self.tally()
         why = self._hole(now, settings, own, excused=0.0)
         if not why or elsewhere_fails is None:
-            return why  # most are none, and nobody need look at the other sites
+            return why  # the usual case: the other sites need not be inspected
         excused = sum(count * elsewhere_fails(activity) for activity, count in Counter(self.failed()).items())
         return self._hole(now, settings, own, excused=excused) if excused else why
 
@@ -283,7 +281,7 @@ class RecentEnds:
         elsewhere = everyone.slot_time(moment) - own.slot_time(moment)
         if elsewhere <= 0:
             return ""  # without another site there is nothing to compare with
-        # One failure more than there was elsewhere: where little time was spent, none says little.
+        # Add one failure elsewhere: with little slot time, no failures say little.
         rate = (everyone.failures - own.failures + 1) / elsewhere
         expected = rate * own.slot_time(moment)
         if failures <= settings.black_hole_factor * max(1.0, expected):
@@ -291,5 +289,5 @@ class RecentEnds:
         seconds, others = own.slot_time(moment) / 1e6, (everyone.failures - own.failures) / (elsewhere / 1e6)
         return (
             f"{own.failures} of its latest {own.ends} attempts failed in {seconds:.3g} s of slot time; "
-            f"other sites show {others:.3g} failures in a second of it"
+            f"other sites have {others:.3g} failures per second of it"
         )

@@ -1,7 +1,7 @@
-"""Sites for what is asked: which of the three sets each is in, and the weights of those that can be picked.
+"""Candidate sets: which sites fit the requirements of a class, their status, and their weights.
 
-There is a pool for each different thing that is asked. What happens at a site goes into one list; a pool reads on in that list when it is
-asked, so what happens costs nothing for pools that nobody asks.
+There is one set for each distinct requirement. Changes of sites go into one list; a set reads on in that list when it is used,
+so a change costs nothing for sets that are not used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from pilotage.engine.selection.filters import Asked, SiteDescription, allows
+from pilotage.engine.selection.filters import Requirements, SiteDescription, allows
 from pilotage.engine.selection.sampling import Weights
 from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.selection.status import wakes_at
@@ -19,39 +19,39 @@ REFUSED, CANDIDATE, HIBERNATED, OVERLOADED = range(4)
 NAMES = ("", "candidate", "hibernated", "overloaded")
 
 How = Literal["chosen", "filled", "idle"]
-"""By a choice among sites; where more was ready than all had room for; by a pilot that had nothing to do."""
+"""By a choice among sites; by filling all sites, as more was ready than they had room for; by an idle pilot that fetched it."""
 
 
-class Changes:
-    """The sites at which something happened, by index, in order."""
+class ChangeLog:
+    """The sites that changed, by index, in order."""
 
     __slots__ = ("_indices", "_kept_max", "_read", "end", "start")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start with an empty list."""
         self._indices: list[int] = []
         self._kept_max = 1024
-        self.start = 0  # the position of the first that is kept
-        self.end = 0  # the position after the last
-        self._read = 0  # no pool has read further
+        self.start = 0  # position of the first entry kept
+        self.end = 0  # position after the last entry
+        self._read = 0  # furthest position read by any set
 
     def allow_for(self, sites: int) -> None:
-        """There are so many sites: whoever is behind by more than twice that had better look at all of them."""
+        """Limit the list to twice the number of sites: a set that is further behind checks all sites instead."""
         self._kept_max = max(1024, 2 * sites)
 
-    def note(self, place: SiteProfile) -> None:
-        """Something happened at a site; once is enough until somebody has read it."""
-        if place.logged >= self._read:
+    def note(self, profile: SiteProfile) -> None:
+        """A site changed; noted once until it is read."""
+        if profile.logged >= self._read:
             return
         if len(self._indices) > self._kept_max:
-            self.start = self._read = self.end  # whoever is behind looks at every site, which is no more to read
+            self.start = self._read = self.end  # a set that is behind checks every site, which is no more to read
             self._indices.clear()
-        place.logged = self.end
+        profile.logged = self.end
         self.end += 1
-        self._indices.append(place.index)
+        self._indices.append(profile.index)
 
     def since(self, position: int) -> Collection[int] | None:
-        """The sites from a position on, each once; None where that is too long ago."""
+        """The sites changed since a position, each once; None if that is too long ago."""
         self._read = self.end
         if position < self.start:
             return None
@@ -59,7 +59,7 @@ class Changes:
 
 
 class CandidateSet:
-    """The sites for one thing that is asked."""
+    """The sites for one requirement."""
 
     __slots__ = (
         "_able",
@@ -68,55 +68,55 @@ class CandidateSet:
         "_late",
         "_seen",
         "_weights",
-        "asked",
         "asleep",
         "awake",
         "counts",
         "position",
+        "requirements",
         "shape",
         "status",
         "users",
     )
 
-    def __init__(self, asked: Asked, shape: int) -> None:
-        """Nothing is known before `refresh`."""
-        self.asked = asked
+    def __init__(self, requirements: Requirements, shape: int) -> None:
+        """Start empty; `refresh` fills it."""
+        self.requirements = requirements
         self.shape = shape
-        self.users = 0  # how many keep it at hand; without any it may be forgotten
+        self.users = 0  # number of classes that use it; an unused set may be forgotten
         self._weights = Weights()
-        self._late: dict[int, int] = {}  # weights that changed and that nobody has asked for since
+        self._late: dict[int, int] = {}  # weights that changed since they were last used
         self.status = bytearray()  # by index
         self.counts = [0, 0, 0, 0]  # by status
-        self.awake = 0  # sites that could do it, answer, and do not sleep
-        self.asleep = (0.0, 0.0)  # from when until when none of them is woken, as things stand
+        self.awake = 0  # sites that fit, answer, and are not hibernated
+        self.asleep = (0.0, 0.0)  # from when until when none of them is woken, as of now
         self._seen: list[SiteDescription | None] = []
         self._allowed = bytearray()
-        self._able: list[int] | None = None  # those that are, where somebody asked since it changed
+        self._able: list[int] | None = None  # cached indices, until something changes
         self._awake = bytearray()
         self.position = -1  # in the list of changes
 
-    def refresh(self, places: list[SiteProfile | None], changes: Changes) -> None:
-        """Take notice of what happened since it was last asked."""
+    def refresh(self, profiles: list[SiteProfile | None], changes: ChangeLog) -> None:
+        """Apply the changes since the last call."""
         if self.position == changes.end:
             return
-        if len(places) != len(self._seen):
-            self._widen(len(places) - len(self._seen))
+        if len(profiles) != len(self._seen):
+            self._widen(len(profiles) - len(self._seen))
         changed = changes.since(self.position)
         shape, statuses, counts, weights = self.shape, self.status, self.counts, self.weights
-        for index in range(len(places)) if changed is None else changed:
-            place = places[index]
+        for index in range(len(profiles)) if changed is None else changed:
+            profile = profiles[index]
             if (
-                place is None
-                or place.sleep is not None
-                or not place.answers
+                profile is None
+                or profile.sleep is not None
+                or not profile.answers
                 or not self._awake[index]
-                or self._seen[index] is not place.description
+                or self._seen[index] is not profile.description
             ):
-                self._look(place, index)
+                self._update(profile, index)
                 continue
-            # As it mostly is: all that can have changed is whether it has room, and its weight.
-            if place.has_room(shape):
-                status, weight = CANDIDATE, place.weight
+            # The usual case: only its room or its weight can have changed.
+            if profile.has_room(shape):
+                status, weight = CANDIDATE, profile.weight
             else:
                 status, weight = OVERLOADED, 0
             if (before := statuses[index]) != status:
@@ -128,7 +128,7 @@ class CandidateSet:
 
     @property
     def weights(self) -> Weights:
-        """What each that can be picked weighs."""
+        """The weights of the candidates."""
         if self._late:
             late, self._late = self._late, {}
             for index, weight in late.items():
@@ -136,7 +136,7 @@ class CandidateSet:
         return self._weights
 
     def candidates(self) -> list[int]:
-        """Those that can be picked, by index; quick where they are few."""
+        """The candidates by index; fast if they are few."""
         found: list[int] = []
         at = self.status.find(CANDIDATE)
         while at >= 0:
@@ -145,7 +145,7 @@ class CandidateSet:
         return found
 
     def fill(self, index: int) -> None:
-        """A site that was a candidate has no more room, and nothing else has changed there."""
+        """A candidate has no more room; nothing else has changed there."""
         if self.status[index] == CANDIDATE:
             self.status[index] = OVERLOADED
             self.counts[CANDIDATE] -= 1
@@ -153,7 +153,7 @@ class CandidateSet:
             self._late[index] = 0
 
     def open(self, index: int, weight: int) -> None:
-        """A site that was overloaded has room, and nothing else has changed there."""
+        """An overloaded site has room again; nothing else has changed there."""
         if self.status[index] == OVERLOADED:
             self.status[index] = CANDIDATE
             self.counts[OVERLOADED] -= 1
@@ -161,7 +161,7 @@ class CandidateSet:
             self._late[index] = weight
 
     def weigh(self, index: int, weight: int) -> None:
-        """A site weighs something else where it is a candidate, and nothing else has changed there."""
+        """A site has another weight, if it is a candidate; nothing else has changed there."""
         if self.status[index] == CANDIDATE:
             self._late[index] = weight
 
@@ -172,39 +172,39 @@ class CandidateSet:
         self.counts[REFUSED] += more
 
     def allowed(self, index: int) -> bool:
-        """Whether a site could do what is asked."""
+        """Whether a site fits the requirements."""
         return bool(self._allowed[index])
 
     def able(self) -> list[int]:
-        """The sites that could do what is asked, by index."""
+        """The sites that fit the requirements, by index."""
         if self._able is None:
             self._able = [index for index, allowed in enumerate(self._allowed) if allowed]
         return self._able
 
     def is_awake(self, index: int) -> bool:
-        """Whether there is hope in a site: it could do it, answers, and does not sleep."""
+        """Whether a site fits, answers, and is not hibernated."""
         return bool(self._awake[index])
 
-    def _look(self, place: SiteProfile | None, index: int) -> None:
-        description = None if place is None else place.description
+    def _update(self, profile: SiteProfile | None, index: int) -> None:
+        description = None if profile is None else profile.description
         if self._seen[index] is not description:
             self._seen[index] = description
-            self._allowed[index] = description is not None and allows(description, self.asked)
+            self._allowed[index] = description is not None and allows(description, self.requirements)
             self._able = None
         status, awake, weight = REFUSED, False, 0
-        if place is not None and self._allowed[index]:
-            awake = place.sleep is None and place.answers
-            if place.sleep is not None:
+        if profile is not None and self._allowed[index]:
+            awake = profile.sleep is None and profile.answers
+            if profile.sleep is not None:
                 status = HIBERNATED
-            elif place.has_room(self.shape):
-                status, weight = CANDIDATE, place.weight
+            elif profile.has_room(self.shape):
+                status, weight = CANDIDATE, profile.weight
             else:
                 status = OVERLOADED
         if awake != self._awake[index]:
             self.asleep = (0.0, 0.0)
         self.awake += awake - self._awake[index]
-        if place is not None and place.sleep is not None and status == HIBERNATED:
-            due = wakes_at(place.sleep, place.times, place.settings, alone=not self.awake)
+        if profile is not None and profile.sleep is not None and status == HIBERNATED:
+            due = wakes_at(profile.sleep, profile.times, profile.settings, alone=not self.awake)
             self.asleep = (self.asleep[0], min(self.asleep[1], due))
         self._awake[index] = awake
         self.counts[self.status[index]] -= 1
@@ -214,32 +214,32 @@ class CandidateSet:
 
 
 class SelectionSnapshot:
-    """How the sites stood for what a class asked, by their indices."""
+    """The state of the sites for the requirements of a class, by index."""
 
-    __slots__ = ("asked", "at", "how", "scores", "status", "until", "weights")
+    __slots__ = ("at", "how", "requirements", "scores", "status", "until", "weights")
 
     def __init__(
         self,
         pool: CandidateSet,
-        places: Sequence[SiteProfile | None],
+        profiles: Sequence[SiteProfile | None],
         *,
-        asked: Asked,
+        requirements: Requirements,
         at: float,
         until: float,
         how: How,
     ) -> None:
-        """Note how they stand now, and how a site is come by; `until` says how long the snapshot may be shared."""
+        """Record the current state, and how a site is chosen; `until` says how long the snapshot may be shared."""
         self.at = at
         self.until = until
         self.how = how
-        self.asked = asked
+        self.requirements = requirements
         self.status = bytes(pool.status)
         self.scores, self.weights = array("f", [0.0]) * len(self.status), array("Q", [0]) * len(self.status)
         for index in pool.candidates():
-            if (place := places[index]) is not None:
-                self.scores[index], self.weights[index] = place.score.value, place.weight
+            if (profile := profiles[index]) is not None:
+                self.scores[index], self.weights[index] = profile.score.value, profile.weight
 
     def share(self, index: int) -> float:
-        """How much of the weight of all candidates one had."""
+        """The share of one candidate in the weight of all."""
         total = sum(self.weights)
         return self.weights[index] / total if total else 0.0

@@ -1,4 +1,4 @@
-"""The last stage: one of the candidates is picked; where there is none, the first that sleeps gets a new chance."""
+"""The last stage: picks one of the candidates; if there is none, wakes the first hibernated site that is due."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def choose(
     prefer: int,
     activity: str,
 ) -> tuple[SiteProfile, Woken | None, bool] | None:
-    """One of the candidates of a pool: the place, whether it was woken for it, whether it was the preferred one; or None."""
+    """Choose a candidate: the profile, whether it was woken for this, whether it was the preferred one; or None."""
     if prefer >= 0 and pool.status[prefer] == CANDIDATE and prefer not in unfit:
-        place = sites.places[prefer]
-        assert place is not None
-        return place, None, True
+        profile = sites.profiles[prefer]
+        assert profile is not None
+        return profile, None, True
     left_out = left_out_of(pool, avoid=avoid, unfit=unfit) if avoid or unfit else ()
     index = _drawn(sites, pool, draws, now=now, left_out=left_out, activity=activity)
     if index is not None:
-        place = sites.places[index]
-        assert place is not None
-        return place, None, False
+        profile = sites.profiles[index]
+        assert profile is not None
+        return profile, None, False
     woken = wake_for(sites, pool, now=now, left_out=left_out)
-    # Whatever the policy, it is the one that was woken: there is no other.
+    # With any policy, the woken site is chosen: there is no other.
     return (sites.by_name[woken.site], woken, False) if woken is not None else None
 
 
 def left_out_of(pool: CandidateSet, *, avoid: Collection[int], unfit: Collection[int]) -> set[int]:
-    """Who is left out: the unfit, and those to be avoided where any other site could do it."""
+    """Sites to leave out: the unfit, and the avoided if any other site fits."""
     left_out = set(unfit)
     avoided = left_out.union(avoid)
     could = len(pool.status) - pool.counts[REFUSED]
@@ -64,7 +64,7 @@ def _drawn(
 def _sampled(
     sites: Sites, pool: CandidateSet, draws: Draws, *, now: float, left_out: Collection[int], activity: str
 ) -> int | None:
-    settings, places = sites.settings, sites.places
+    settings, profiles = sites.settings, sites.profiles
     if pool.counts[CANDIDATE] <= settings.thompson_looked_at:
         compared = pool.candidates()
         if left_out:
@@ -72,12 +72,12 @@ def _sampled(
         if len(compared) <= 1:
             return compared[0] if compared else None
         if len(compared) > 2:
-            arms = [place.arms.look(activity) for index in compared if (place := places[index]) is not None]
+            arms = [profile.arms.peek(activity) for index in compared if (profile := profiles[index]) is not None]
             return compared[sample(arms, now, draws, settings)]
         one, other = compared
         draw = draws.uniform()
     else:
-        # Two of many, drawn by weight: the better of two is good enough.
+        # Draw two of many by weight: the better of two is good enough.
         first = draws.uniform()
         second, draw = draws.halves()
         if left_out:
@@ -87,14 +87,14 @@ def _sampled(
             one, other = pool.weights.pick_two(first, second)
         if other < 0:
             return one if one >= 0 else None
-    this, that = places[one], places[other]
+    this, that = profiles[one], profiles[other]
     assert this is not None
     assert that is not None
-    return one if is_quicker(this.arms.look(activity), that.arms.look(activity), now, draw, settings) else other
+    return one if is_quicker(this.arms.peek(activity), that.arms.peek(activity), now, draw, settings) else other
 
 
 def wake_for(sites: Sites, pool: CandidateSet, *, now: float, left_out: Collection[int] = ()) -> Woken | None:
-    """Give the first of the queue a new chance that could do what is asked and whose time has come (2a)."""
+    """Wake the first hibernated site in the queue that fits and is due (condition 2a)."""
     if not pool.counts[HIBERNATED] or (not left_out and pool.asleep[0] <= now < pool.asleep[1]):
         return None
     first, earliest = _first_due(sites, pool, now=now, left_out=left_out)
@@ -102,12 +102,12 @@ def wake_for(sites: Sites, pool: CandidateSet, *, now: float, left_out: Collecti
         if not left_out:
             pool.asleep = (now, earliest)
         return None
-    message = "no other site can be picked: it gets a new chance, with one canary"
+    message = "no other site can be chosen: it gets a new chance, with one canary"
     return sites.wake(first, "no-candidate", message, score=sites.settings.woken_score, canary=True)
 
 
 def next_wake_at(sites: Sites, pool: CandidateSet, *, now: float, left_out: Collection[int] = ()) -> float | None:
-    """When the next sleeping site of a pool may get a new chance; None where there is none that time would wake."""
+    """When the next hibernated site of a pool may be woken; None if time wakes none."""
     if not pool.counts[HIBERNATED]:
         return None
     first, earliest = _first_due(sites, pool, now=now, left_out=left_out)
@@ -119,18 +119,18 @@ def next_wake_at(sites: Sites, pool: CandidateSet, *, now: float, left_out: Coll
 def _first_due(
     sites: Sites, pool: CandidateSet, *, now: float, left_out: Collection[int]
 ) -> tuple[SiteProfile | None, float]:
-    """The first in the queue whose time has come; else when the first time comes."""
+    """The first site in the queue that is due; else when the first one will be."""
     alone = pool.awake == sum(pool.is_awake(index) for index in left_out)
     score = sites.settings.woken_score
     earliest = float("inf")
     for index in sites.asleep:
-        place = sites.places[index]
-        if place is None or place.sleep is None or not pool.allowed(index) or index in left_out:
+        profile = sites.profiles[index]
+        if profile is None or profile.sleep is None or not pool.allowed(index) or index in left_out:
             continue
-        if place.sleep.reason == "by-hand" or not place.answers or not place.has_room(pool.shape, score=score):
+        if profile.sleep.reason == "by-hand" or not profile.answers or not profile.has_room(pool.shape, score=score):
             continue
-        due = wakes_at(place.sleep, place.times, sites.settings, alone=alone)
-        if due <= now or now < place.sleep.since:  # a clock that was set back keeps nobody asleep
-            return place, due
+        due = wakes_at(profile.sleep, profile.times, sites.settings, alone=alone)
+        if due <= now or now < profile.sleep.since:  # a clock that was set back keeps no site asleep
+            return profile, due
         earliest = min(earliest, due)
     return None, earliest

@@ -1,4 +1,4 @@
-"""The latest few of a row of numbers and their sum, in whole numbers so that what left the window leaves no trace."""
+"""Rolling windows over the latest numbers and their sum, in whole numbers so that an old value leaves no rounding error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pilotage.model.settings.engine import SelectionSettings
 
 WINDOW = 32
-"""So many of the latest are looked at: enough for a rate, few enough to be written down with a site."""
+"""Size of a window: enough for a rate, small enough to be recorded with a site."""
 
 
 def microseconds(seconds: float) -> int:
-    """A time or a stretch of time as a whole number; sums of these come out even."""
+    """A time as a whole number of microseconds; sums of these are exact."""
     return round(seconds * 1e6)
 
 
@@ -23,7 +23,7 @@ class Window:
     __slots__ = ("_numbers", "total")
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
-        """Begin with some."""
+        """Start with these numbers."""
         self._numbers: deque[int] = deque(numbers, maxlen=WINDOW)
         self.total = sum(self._numbers)
 
@@ -31,7 +31,7 @@ class Window:
         return len(self._numbers)
 
     def push(self, number: int) -> int | None:
-        """One more; what it displaced."""
+        """Add a number; returns the one it displaced."""
         gone = self._numbers[0] if len(self._numbers) == WINDOW else None
         self._numbers.append(number)
         self.total += number - (gone or 0)
@@ -42,15 +42,15 @@ class Window:
         return tuple(self._numbers)
 
 
-# How long attempts and pilots wait in the queues of sites, and from when on that is too long.
+# Queue times of attempts and pilots, and the limit above which they are too long.
 #
 # queueTimeThrottle = average queue time + c (swift-site-selection, "Some Controlling and Tuning Parameters", 5).
-# The average is over the latest waits of every site, so it follows what sites do; before there are enough of them
-# it is a quantile of the waits that were observed earlier.
+# The average is over the latest waits of every site, so it follows the sites; before there are enough of them it is a
+# quantile of the waits observed earlier.
 
 
 def quantile(observed: Sequence[float], share: float) -> float:
-    """The smallest of the observed values that at least this share of them do not exceed."""
+    """The smallest observed value that at least this share of them does not exceed."""
     ordered = sorted(observed)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -70,30 +70,30 @@ class QueueTimes:
         self._count = 0
 
     def observe(self, window: Window, seconds: float) -> None:
-        """One more wait, into the window of its site."""
+        """Add a wait to the window of its site."""
         before = window.total, len(window)
         window.push(microseconds(max(0.0, seconds)))
         self._total += window.total - before[0]
         self._count += len(window) - before[1]
 
     def add(self, window: Window) -> None:
-        """A site comes with what is known of it."""
+        """Add a site with its known waits."""
         self._total += window.total
         self._count += len(window)
 
     def remove(self, window: Window) -> None:
-        """A site goes."""
+        """Remove a site."""
         self._total -= window.total
         self._count -= len(window)
 
     @property
     def average_seconds(self) -> float | None:
-        """Of the latest waits; None where there are none."""
+        """Average of the latest waits; None without any."""
         return self._total / self._count / 1e6 if self._count else None
 
     @property
     def throttle_seconds(self) -> float:
-        """The queueTimeThrottle: who waits longer had better be elsewhere."""
+        """The queueTimeThrottle: a longer wait counts against a site."""
         average = self.average_seconds
         if average is None or self._count < self._settings.queue_time_samples_min:
             return self._first
@@ -101,12 +101,12 @@ class QueueTimes:
 
 
 def median_seconds(window: Window) -> float | None:
-    """The median wait at a site; None where nothing is known."""
+    """The median wait at a site; None without any."""
     return median(each / 1e6 for each in window.numbers()) if len(window) else None
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
+    """The middle value, or the mean of the two in the middle."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,6 +1,6 @@
-"""Chance that follows from a seed and the number of a decision: the same two give the same draws, on every machine.
+"""Random draws that follow from a seed and the number of a decision: equal on every machine.
 
-A counter-based generator (splitmix64, Steele, Lea and Flood 2014): it has no state that would have to be kept.
+A counter-based generator (splitmix64, Steele, Lea and Flood 2014): it keeps no state.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ class Draws:
     __slots__ = ("_state",)
 
     def __init__(self, seed: int, decision: int = 0) -> None:
-        """The stream of a seed and a decision; that of decision 0 is splitmix64's own for the seed."""
+        """The stream of a seed and a decision; decision 0 is splitmix64's own stream for the seed."""
         self._state = (seed ^ mixed(decision)) & _MASK
 
     def bits(self) -> int:
         """The next 64 bits."""
         number = self._state = (self._state + _GOLDEN) & _MASK
-        number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK  # `mixed`, which is asked very often here
+        number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK  # `mixed`, inlined for speed
         number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
         return number ^ (number >> 31)
 
     def uniform(self) -> float:
-        """The next number from 0 up to, and without, 1."""
+        """The next number in [0, 1)."""
         number = self._state = (self._state + _GOLDEN) & _MASK
-        number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK  # `bits`, whose call would cost as much
+        number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK  # `bits`, inlined for speed
         number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
         return ((number ^ (number >> 31)) >> 11) * _STEP
 
     def halves(self) -> tuple[float, float]:
-        """Two numbers from 0 up to, and without, 1 out of the next 64 bits, for who needs no more than 32 of each."""
+        """Two numbers in [0, 1) from the next 64 bits, of 32 bits each."""
         number = self.bits()
         return (number >> 32) * _HALF_STEP, (number & 0xFFFFFFFF) * _HALF_STEP
 
     def normals(self, count: int) -> list[float]:
-        """So many of the standard normal distribution, two for each two draws (Box and Muller)."""
+        """Draws of the standard normal distribution (Box and Muller)."""
         found: list[float] = []
         while len(found) < count:
             radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
@@ -63,19 +63,18 @@ class Draws:
         return found[:count]
 
 
-# Weights of sites, kept in a tree: one changes, or one is picked, without looking at the others.
+# Weights of sites in a tree: one can be changed or picked without touching the others.
 #
-# They are whole numbers, TScore times 2^20, so every sum is exact: a site that leaves and comes back changes
-# nothing. (Swift subtracts the score of a site from a sum to which its TScore was added, so its sum drifts away
-# from its sites.)
+# They are whole numbers, TScore times 2^20, so every sum is exact: a site that leaves and comes back changes nothing.
+# (Swift subtracts the score of a site from a sum to which its TScore was added, so its sum drifts.)
 
 SCALE = 1 << 20
 _BITS = 4
-_FANOUT = 1 << _BITS  # of these one is found by walking: fewer make more levels, more a longer walk
+_FANOUT = 1 << _BITS  # children of a node, searched linearly: fewer make more levels, more a longer search
 
 
 def weight_of(tscore: float) -> int:
-    """A TScore as a weight, at least 1: nobody who may be picked is never picked."""
+    """A TScore as a weight, at least 1: every candidate can be picked."""
     return max(1, round(tscore * SCALE))
 
 
@@ -87,11 +86,11 @@ def weight_of_grade(grade: int) -> int:
     return found
 
 
-_WEIGHTS: dict[int, int] = {}  # of a few hundred grades, as they come up
+_WEIGHTS: dict[int, int] = {}  # of a few hundred grades, cached
 
 
 def _levels_of(weights: list[int], joined: Callable[[list[int]], int]) -> list[list[int]]:
-    """The weights, and so many of each level joined into one of the next, up to a level that is walked through."""
+    """The weights, and above them levels of joined groups, up to one that is searched linearly."""
     levels = [weights + [0] * (-len(weights) % _FANOUT)]
     while len(below := levels[-1]) > _FANOUT:
         above = [joined(below[at : at + _FANOUT]) for at in range(0, len(below), _FANOUT)]
@@ -100,16 +99,16 @@ def _levels_of(weights: list[int], joined: Callable[[list[int]], int]) -> list[l
 
 
 class Weights:
-    """A weight for each index; 0 where it may not be picked."""
+    """A weight for each index; 0 if it may not be picked."""
 
     __slots__ = ("_down", "_largest", "_levels", "total")
 
     def __init__(self, count: int = 0) -> None:
-        """Begin with nothing but zeros."""
+        """Start with zeros."""
         self.total = 0  # the sum of all
-        self._levels: list[list[int]] = []  # the weights, the sums of so many of them each, the sums of those
+        self._levels: list[list[int]] = []  # the weights, the sums of groups of them, the sums of those
         self._down: list[list[int]] = []  # the same from the top
-        self._largest: list[list[int]] | None = None  # likewise the largest instead of the sums, once somebody asked
+        self._largest: list[list[int]] | None = None  # likewise with maxima instead of sums, once needed
         self._lay_out([0] * count)
 
     def _lay_out(self, weights: list[int]) -> None:
@@ -145,7 +144,7 @@ class Weights:
             above[index] = max(below[index << _BITS : (index + 1) << _BITS])
 
     def pick(self, draw: float) -> int | None:
-        """The index that a number from 0 up to 1 falls on, each as probable as its weight; None where all are 0."""
+        """The index at a number in [0, 1), each with the probability of its weight; None if all are 0."""
         total = self.total
         if not total:
             return None
@@ -159,7 +158,7 @@ class Weights:
         return at
 
     def pick_two(self, draw: float, other_draw: float) -> tuple[int, int]:
-        """As `pick`, and another one that the second number falls on among the rest; -1 for whom there is none."""
+        """As `pick`, plus another index for the second number among the rest; -1 if there is none."""
         total = self.total
         if not total:
             return -1, -1
@@ -170,12 +169,12 @@ class Weights:
             while left >= (here := sums[first]):
                 left -= here
                 first += 1
-        rest = total - here  # the last one that was looked at is its own weight
+        rest = total - here  # the last value found is its own weight
         if not rest:
             return first, -1
         begins, left = target - left, min(int(other_draw * rest), rest - 1)
         if left >= begins:
-            left += here  # beyond the first
+            left += here  # skip the first
         for sums in self._down:
             second <<= _BITS
             while left >= (here := sums[second]):
@@ -184,7 +183,7 @@ class Weights:
         return first, second
 
     def first(self) -> int | None:
-        """The first index with a weight; None where all are 0."""
+        """The first index with a weight; None if all are 0."""
         if not self.total:
             return None
         at = 0
@@ -195,7 +194,7 @@ class Weights:
         return at
 
     def best(self) -> int | None:
-        """The index with the largest weight, the first of them; None where all are 0."""
+        """The first index with the largest weight; None if all are 0."""
         if not self.total:
             return None
         if self._largest is None:
@@ -208,17 +207,17 @@ class Weights:
         return at
 
     def without(self, indices: Collection[int]) -> Hidden:
-        """The same for a while, but for these: `with weights.without(…): …`."""
+        """Hide these indices for a while: `with weights.without(…): …`."""
         return Hidden(self, indices)
 
 
 class Hidden:
-    """Takes some weights away for as long as a `with` lasts."""
+    """Hides some weights for the time of a `with` block."""
 
     __slots__ = ("_kept", "_weights")
 
     def __init__(self, weights: Weights, indices: Collection[int]) -> None:
-        """Of these weights, those at these indices."""
+        """Hide the weights at these indices."""
         self._weights = weights
         self._kept = {index: weights[index] for index in indices if weights[index]}
 

@@ -1,4 +1,4 @@
-"""One site, as the choice sees it: what is known of it, what is under way there, and what was learned."""
+"""One site as the selection sees it: its description, its active attempts, and what was learned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from pilotage.engine.selection.black_holes import AllSites, RecentEnds, Streaks
+from pilotage.engine.selection.black_holes import AllSites, FailureStreaks, RecentEnds
 from pilotage.engine.selection.filters import SiteDescription
 from pilotage.engine.selection.rolling import Window, median_seconds
 from pilotage.engine.selection.scores import Score, graded
@@ -16,12 +16,12 @@ from pilotage.engine.selection.status import Sleep, Status
 from pilotage.engine.selection.thompson import Arms, Evidence
 from pilotage.model.settings.engine import SelectionSettings
 
-# How much may be reserved or under way at a site at once: the smallest of what holds there.
+# How many packages may be reserved or active at a site: the smallest of the limits that apply.
 #
 # Bound mode: 1 + jobThrottle · TScore (swift-site-selection, max_jobs_per_site). Pilot mode: 1 + ⌈min(1, TScore) ·
-# slots factor · live slots⌉ for each shape, and what its pilots let wait besides; 1 + jobThrottle · min(1, TScore)
-# while no slot is live. A new site beside others: a few, until one has succeeded or run for a while. A site that
-# was woken: one canary, beyond what was there, until an attempt ends.
+# slots factor · live slots⌉ for each shape, plus the backlog of its pilots; 1 + jobThrottle · min(1, TScore) without a
+# live slot. A new site beside others: a few, until one has succeeded or run for a while. A woken site: one canary,
+# beyond what was there, until an attempt ends.
 
 RoomRule = Literal["bound", "pilots", "no-slots", "trial", "canary", "away"]
 
@@ -33,35 +33,37 @@ _FORMULAS: dict[str, str] = {
 
 
 class Room(msgspec.Struct, frozen=True):
-    """How much there may be, and what sets that limit."""
+    """The limit, and the rule behind it."""
 
     limit: int
     rule: RoomRule
 
-    def tell(self, used: int) -> str:
-        """The same in words."""
+    def describe(self, used: int) -> str:
+        """The limit in words."""
         if self.rule == "away":
             return "it does not answer"
         if self.rule == "canary":
             return "it was woken, and one canary is out until an attempt ends"
         if self.rule == "trial":
-            return f"{used} are reserved or run, and {self.limit} may until one has succeeded or run for a while"
-        return f"{used} are reserved or run, and {self.limit} may ({_FORMULAS[self.rule]})"
+            return (
+                f"{used} are reserved or running; the limit is {self.limit} until one has succeeded or run for a while"
+            )
+        return f"{used} are reserved or running; the limit is {self.limit} ({_FORMULAS[self.rule]})"
 
 
 def room_of(
     tscore: float, *, pilots: bool, job_throttle: float, slots_factor: float, live_slots: int, backlog: int
 ) -> Room:
-    """The room that follows from a TScore for one shape."""
+    """The room for one shape at a TScore."""
     if pilots and live_slots > 0:
         return Room(1 + math.ceil(min(1.0, tscore) * slots_factor * live_slots) + backlog, "pilots")
-    if pilots:  # a good past makes no slots, and what is promised beyond them waits in the wrong place
+    if pilots:  # a good score makes no slots, and reservations beyond them wait in the wrong place
         return Room(1 + math.floor(job_throttle * min(1.0, tscore)), "no-slots")
     return Room(1 + math.floor(job_throttle * tscore), "bound")
 
 
 class Underway(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that is not over."""
+    """An active attempt."""
 
     activity: str = ""
     created_at: float
@@ -69,26 +71,26 @@ class Underway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearnedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was learned of a site: all that a restart needs. What is under way is not in it: that is told anew."""
+    """What was learned of a site: all that a restart needs, without active attempts, which are counted again."""
 
     site: str
-    earned: float  # the score without the load of what is under way
+    earned: float  # the score without load
     sleep: Sleep | None = None
-    times: int = 0  # put to sleep so often since it last did well
+    times: int = 0  # hibernations since its last success
     canary: bool = False
-    placed: int = 0  # canaries that are out
+    placed: int = 0  # active canaries
     waits: tuple[int, ...] = ()  # the latest queue times, in microseconds
-    ends: tuple[int, ...] = ()  # the slot time of the latest ends in microseconds and 1 more, negative where one failed
-    failed: tuple[str, ...] = ()  # the activities of those that failed, in their order
+    ends: tuple[int, ...] = ()  # slot time of the latest ends in microseconds plus 1, negative for a failure
+    failed: tuple[str, ...] = ()  # activities of these failures, in order
     arms: tuple[Evidence, ...] = ()
-    pilots: dict[str, int] = {}  # platform failures in a row
+    pilots: dict[str, int] = {}  # consecutive platform failures
     nodes: dict[str, int] = {}
-    proved: bool = False  # an attempt succeeded there, or ran for a while without one failing
-    trial_until: float | None = None  # where one began to run: it is proved when nothing fails before
+    proved: bool = False  # an attempt succeeded there, or ran for a while without a failure
+    trial_until: float | None = None  # end of the trial of a started site: it is proved if nothing fails before
 
     @property
     def status(self) -> Status:
-        """Whether it sleeps; which of those that do not are overloaded is a matter of the moment."""
+        """Whether it is hibernated; whether a site is overloaded is only known at the moment."""
         return "candidate" if self.sleep is None else "hibernated"
 
 
@@ -129,7 +131,7 @@ class SiteProfile:
     def __init__(
         self, description: SiteDescription, *, index: int, settings: SelectionSettings, everyone: AllSites
     ) -> None:
-        """A site that nothing has happened at."""
+        """A site without any history."""
         self.name = description.name
         self.index = index
         self.settings = settings
@@ -144,28 +146,28 @@ class SiteProfile:
         self.proved = False
         self.trial_until: float | None = None
         self.answers = True
-        self.live = 0  # attempts
+        self.live = 0  # active attempts
         self.backlog = 0
         self.used: dict[int, int] = {}  # shape → reservations and attempts under way
         self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
-        self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since something changed
-        self.grade = self.score.grade  # as pools have it
+        self.rooms: dict[int, int] = {}  # shape → limit, cached since the last change
+        self.grade = self.score.grade  # as candidate sets have it
         self.weight = 1  # likewise
-        self.well = False  # one more success changes nothing but its score and its ends
+        self.well = False  # one more success changes only its score and its ends
         self.waits = Window()
         self.ends = RecentEnds(everyone)
         self.arms = Arms(settings)
-        self.pilots = Streaks(settings)
-        self.nodes = Streaks(settings)
-        self.logged = -1  # where it stands in the list of changes
+        self.pilots = FailureStreaks(settings)
+        self.nodes = FailureStreaks(settings)
+        self.logged = -1  # its position in the list of changes
 
     def describe(self, description: SiteDescription) -> None:
-        """Know what it is."""
+        """Set the description."""
         self.description = description
         self.piloted = description.site.mode == "pilots"
 
     def room(self, shape: int, *, score: float | None = None) -> Room:
-        """How much of a shape may be reserved or under way; as it would be when woken with a score, where one is given."""
+        """The room for a shape; with `score`, as it would be when woken with that score."""
         if not self.answers:
             return Room(0, "away")
         used = self.used.get(shape, 0)
@@ -190,14 +192,14 @@ class SiteProfile:
         if self.canary or score is not None:
             return used < self.room(shape, score=score).limit
         if not used:
-            return self.answers  # where nothing is, there is always room for one
+            return self.answers  # an empty site always has room for one
         room = self.rooms.get(shape)
         if room is None:
             room = self.rooms[shape] = self.room(shape).limit
         return used < room
 
     def left(self, shape: int) -> int:
-        """How many more of a shape may be reserved at a site that has room, if each leaves as much as it takes."""
+        """How many more of a shape may be reserved at a site with room, if no reservation changes the limit."""
         used = self.used.get(shape, 0)
         if self.canary:
             return 1
@@ -208,17 +210,17 @@ class SiteProfile:
 
     @property
     def is_well(self) -> bool:
-        """Whether it neither sleeps nor is on trial, and nothing is held against it."""
+        """Whether it is neither hibernated nor on trial, and nothing counts against it."""
         return self.sleep is None and self.proved and not (self.canary or self.times or self.failing)
 
     @property
     def failing(self) -> bool:
-        """Whether platform failures are counted against a pilot or a node there."""
+        """Whether platform failures count against a pilot or a node there."""
         return bool(self.pilots.counted or self.nodes.counted)
 
     @property
     def median_wait_seconds(self) -> float | None:
-        """Of its queue; None where nothing is known."""
+        """Median queue time; None without any."""
         return median_seconds(self.waits)
 
     def learned_state(self) -> LearnedState:
@@ -241,7 +243,7 @@ class SiteProfile:
         )
 
     def restore(self, learned_state: LearnedState) -> None:
-        """Know what was learned; who keeps sums over all sites brings them up to date."""
+        """Restore what was learned; the caller updates sums over all sites."""
         self.score.reset(learned_state.earned)
         self.sleep = learned_state.sleep
         self.times = learned_state.times
@@ -256,10 +258,10 @@ class SiteProfile:
         self.trial_until = learned_state.trial_until
 
     def recount(self, attempts: Iterable[Underway], *, samples: bool) -> None:
-        """These attempts are under way, whatever was thought; `samples` where evidence by activity is kept."""
+        """Set the active attempts; `samples` if evidence by activity is kept."""
         found = list(attempts)
         self.live = len(found)
         self.ends.recount(each.began_at for each in found if each.began_at is not None)
         if samples:
             self.arms.recount((each.activity, each.created_at) for each in found)
-        self.placed = min(self.placed, self.live)  # a canary that was only reserved is reserved no more
+        self.placed = min(self.placed, self.live)  # a canary that was only reserved no longer is

@@ -1,4 +1,4 @@
-"""All sites together: who is there, who sleeps, and what is summed over all of them."""
+"""All sites of the selection: which exist, which are hibernated, and sums over all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from pilotage.engine.selection.black_holes import AllSites
-from pilotage.engine.selection.candidates import CandidateSet, Changes
-from pilotage.engine.selection.filters import Asked, SiteDescription
+from pilotage.engine.selection.candidates import CandidateSet, ChangeLog
+from pilotage.engine.selection.filters import Requirements, SiteDescription
 from pilotage.engine.selection.rolling import QueueTimes
 from pilotage.engine.selection.sampling import weight_of_grade
 from pilotage.engine.selection.site_profile import LearnedState, SiteProfile
@@ -19,200 +19,200 @@ class Sites:
     """The sites, by name and by index."""
 
     def __init__(self, settings: SelectionSettings, observed_queue_seconds: Sequence[float] = ()) -> None:
-        """Begin with none; queue times of earlier runs give the throttle its first value."""
+        """Start without sites; queue times of earlier runs set the initial throttle."""
         self.settings = settings
-        self.places: list[SiteProfile | None] = []
+        self.profiles: list[SiteProfile | None] = []
         self.by_name: dict[str, SiteProfile] = {}
         self.asleep = SleepQueue()
         self.queue_times = QueueTimes(settings, observed_queue_seconds)
         self.everyone = AllSites()
-        self.changes = Changes()
-        self.listener: Callable[[SiteProfile], None] | None = (
-            None  # is told where something changed that may be for the better
-        )
-        self.trials: list[tuple[float, int]] = []  # a heap: until when, and the index; who is tried anew is in it twice
+        self.changes = ChangeLog()
+        self.listener: Callable[[SiteProfile], None] | None = None  # called when a site changed, perhaps for the better
+        self.trials: list[
+            tuple[float, int]
+        ] = []  # a heap of (end of the trial, index); a site on a second trial is in it twice
         self._weighted = settings.policy != "uniform"
-        self._pools: dict[tuple[int, Asked], CandidateSet] = {}
-        self._sole: CandidateSet | None = None  # the only one there is
+        self._pools: dict[tuple[int, Requirements], CandidateSet] = {}
+        self._sole: CandidateSet | None = None  # the only candidate set, if there is just one
 
     def add(self, description: SiteDescription) -> SiteProfile:
-        """One more site, a candidate; one that is there is described anew and keeps what was learned of it."""
-        place = self.by_name.get(description.name)
-        if place is not None:
-            place.describe(description)
+        """Add a site as a candidate; a known one gets a new description and keeps what was learned."""
+        profile = self.by_name.get(description.name)
+        if profile is not None:
+            profile.describe(description)
         else:
-            index = len(self.places)
-            place = SiteProfile(description, index=index, settings=self.settings, everyone=self.everyone)
-            self.places.append(place)
-            self.by_name[place.name] = place
+            index = len(self.profiles)
+            profile = SiteProfile(description, index=index, settings=self.settings, everyone=self.everyone)
+            self.profiles.append(profile)
+            self.by_name[profile.name] = profile
             self._count_sites()
-        self.touch(place)
-        return place
+        self.touch(profile)
+        return profile
 
-    def remove(self, place: SiteProfile) -> None:
-        """One less; its index is never given to another, so whoever comes back stands at the end."""
-        self._leave_queue(place)
-        self.queue_times.remove(place.waits)
-        place.ends.remove()
-        del self.by_name[place.name]
-        self.places[place.index] = None
+    def remove(self, profile: SiteProfile) -> None:
+        """Remove a site; its index is never reused, so a site that comes back is last."""
+        self._leave_queue(profile)
+        self.queue_times.remove(profile.waits)
+        profile.ends.remove()
+        del self.by_name[profile.name]
+        self.profiles[profile.index] = None
         self._count_sites()
-        self.touch(place)
+        self.touch(profile)
 
-    def restore(self, place: SiteProfile, learned_state: LearnedState) -> None:
-        """Know of a site what was learned of it before."""
-        self._leave_queue(place)
-        self.queue_times.remove(place.waits)
-        place.restore(learned_state)
-        self.queue_times.add(place.waits)
-        if place.sleep is not None:
-            self.asleep.add(place.index, place.sleep.order)
-        if place.trial_until is not None:
-            heappush(self.trials, (place.trial_until, place.index))
-        self.touch(place)
+    def restore(self, profile: SiteProfile, learned_state: LearnedState) -> None:
+        """Restore what was learned of a site."""
+        self._leave_queue(profile)
+        self.queue_times.remove(profile.waits)
+        profile.restore(learned_state)
+        self.queue_times.add(profile.waits)
+        if profile.sleep is not None:
+            self.asleep.add(profile.index, profile.sleep.order)
+        if profile.trial_until is not None:
+            heappush(self.trials, (profile.trial_until, profile.index))
+        self.touch(profile)
 
     def _count_sites(self) -> None:
-        """A site that is alone is not on trial: with another it is, and without it no more."""
+        """A site is on trial only beside others: update that when sites come or go."""
         self.everyone.sites = len(self.by_name)
-        self.changes.allow_for(len(self.places))
+        self.changes.allow_for(len(self.profiles))
         if len(self.by_name) <= 2:
-            for place in self.by_name.values():
-                self.touch(place)
+            for profile in self.by_name.values():
+                self.touch(profile)
 
-    def try_until(self, place: SiteProfile, time: float) -> None:
-        """A site that is not proved is, when nothing fails there until a time."""
+    def try_until(self, profile: SiteProfile, time: float) -> None:
+        """Prove a site on trial at this time, unless something fails there before."""
         if not self.settings.trial_room:
             return
-        place.trial_until = time
-        heappush(self.trials, (time, place.index))
+        profile.trial_until = time
+        heappush(self.trials, (time, profile.index))
 
-    def prove(self, place: SiteProfile) -> None:
-        """The trial of a site is over."""
-        place.proved = True
-        place.trial_until = None
-        self.touch(place)
+    def prove(self, profile: SiteProfile) -> None:
+        """End the trial of a site."""
+        profile.proved = True
+        profile.trial_until = None
+        self.touch(profile)
 
     def end_trials(self, now: float) -> float | None:
-        """End the trials whose time has come; when the next one does."""
+        """End the trials that are due; returns when the next one is."""
         trials = self.trials
         while trials:
             time, index = trials[0]
-            place = self.places[index]
-            if place is not None and place.trial_until == time:
+            profile = self.profiles[index]
+            if profile is not None and profile.trial_until == time:
                 if time > now:
                     return time
-                self.prove(place)
+                self.prove(profile)
             heappop(trials)
         return None
 
-    def touch(self, place: SiteProfile) -> None:
-        """Something happened there."""
-        place.well = False
-        place.rooms.clear()
-        self._grade(place)
-        self.changes.note(place)
+    def touch(self, profile: SiteProfile) -> None:
+        """Record a change of a site."""
+        profile.well = False
+        profile.rooms.clear()
+        self._grade(profile)
+        self.changes.note(profile)
         if self.listener is not None:
-            self.listener(place)
+            self.listener(profile)
 
-    def scored(self, place: SiteProfile) -> None:
-        """Its score changed: that matters where its grade has, from which its weight and its room follow."""
-        grade, before = place.score.grade, place.grade
+    def scored(self, profile: SiteProfile) -> None:
+        """Its score changed: update weight and room if its grade changed."""
+        grade, before = profile.score.grade, profile.grade
         if grade == before:
             return
-        if grade >= 0 <= before and place.piloted and all(map(place.slots.get, place.rooms)):
-            self._grade(place)  # with pilots no TScore above 1 makes more room
+        if grade >= 0 <= before and profile.piloted and all(map(profile.slots.get, profile.rooms)):
+            self._grade(profile)  # with pilots, a TScore above 1 makes no more room
             pool = self._sole
             if pool is not None and pool.position == self.changes.end:
-                pool.weigh(place.index, place.weight)
+                pool.weigh(profile.index, profile.weight)
             else:
-                self.changes.note(place)
+                self.changes.note(profile)
         else:
-            self.touch(place)
+            self.touch(profile)
 
-    def _grade(self, place: SiteProfile) -> None:
-        grade = place.grade = place.score.grade
+    def _grade(self, profile: SiteProfile) -> None:
+        grade = profile.grade = profile.score.grade
         if self._weighted:
-            place.weight = weight_of_grade(grade)
+            profile.weight = weight_of_grade(grade)
 
-    def use(self, place: SiteProfile, shape: int) -> None:
-        """One more of a shape is reserved or under way."""
-        used = place.used[shape] = place.used.get(shape, 0) + 1
-        room = place.rooms.get(shape)
-        if room is not None:  # it is not kept for who has a canary
+    def use(self, profile: SiteProfile, shape: int) -> None:
+        """One more of a shape is reserved or active."""
+        used = profile.used[shape] = profile.used.get(shape, 0) + 1
+        room = profile.rooms.get(shape)
+        if room is not None:  # not cached for a site with a canary
             if used < room:
                 return
             pool = self._sole
             if pool is not None and pool.shape == shape and pool.position == self.changes.end:
-                pool.fill(place.index)  # at once, because there is nobody else to tell
+                pool.fill(profile.index)  # directly, as there is no other set to notify
                 return
-        elif place.canary:
-            place.placed += 1
-        self.changes.note(place)
+        elif profile.canary:
+            profile.placed += 1
+        self.changes.note(profile)
 
-    def free(self, place: SiteProfile, shape: int) -> bool:
-        """One less; whether there is room again."""
-        used = place.used.get(shape, 0) - 1
+    def free(self, profile: SiteProfile, shape: int) -> bool:
+        """One less of a shape; returns whether there is room again."""
+        used = profile.used.get(shape, 0) - 1
         if used < 0:
             used = 0
-        place.used[shape] = used
-        room = place.rooms.get(shape)
+        profile.used[shape] = used
+        room = profile.rooms.get(shape)
         if room is not None:
             if used != room - 1:
                 return False
             pool = self._sole
             if pool is not None and pool.shape == shape and pool.position == self.changes.end:
-                pool.open(place.index, place.weight)
+                pool.open(profile.index, profile.weight)
                 return True
-        elif place.canary:
-            place.placed = max(0, place.placed - 1)
-        self.changes.note(place)
+        elif profile.canary:
+            profile.placed = max(0, profile.placed - 1)
+        self.changes.note(profile)
         return True
 
-    def hibernate(self, place: SiteProfile, reason: SleepReason, message: str, *, at: float) -> Hibernated:
-        """Put a site to sleep: its score is 0, and it stands at the end of the queue."""
-        self._leave_queue(place)
+    def hibernate(self, profile: SiteProfile, reason: SleepReason, message: str, *, at: float) -> Hibernated:
+        """Hibernate a site: its score becomes 0, and it goes to the end of the queue."""
+        self._leave_queue(profile)
         order = self.asleep.next_order
-        place.sleep = Sleep(reason=reason, message=message, since=at, order=order, others=place.live)
-        self.asleep.add(place.index, order)
-        place.score.reset(0.0)
-        place.times += reason != "by-hand"
-        place.canary = False
-        place.placed = 0
-        place.trial_until = None  # what begins after it was woken tells
-        self.touch(place)
-        return Hibernated(site=place.name, reason=reason, message=message, others=place.live)
+        profile.sleep = Sleep(reason=reason, message=message, since=at, order=order, others=profile.live)
+        self.asleep.add(profile.index, order)
+        profile.score.reset(0.0)
+        profile.times += reason != "by-hand"
+        profile.canary = False
+        profile.placed = 0
+        profile.trial_until = None  # attempts after it is woken start a new trial
+        self.touch(profile)
+        return Hibernated(site=profile.name, reason=reason, message=message, others=profile.live)
 
-    def wake(self, place: SiteProfile, rule: WakeRule, message: str, *, score: float, canary: bool) -> Woken:
+    def wake(self, profile: SiteProfile, rule: WakeRule, message: str, *, score: float, canary: bool) -> Woken:
         """Make a site a candidate again."""
-        self._leave_queue(place)
-        place.sleep = None
-        place.score.reset(score)
-        place.canary = canary
-        place.placed = 0
-        self.touch(place)
-        return Woken(site=place.name, rule=rule, message=message, score=score, canary=canary)
+        self._leave_queue(profile)
+        profile.sleep = None
+        profile.score.reset(score)
+        profile.canary = canary
+        profile.placed = 0
+        self.touch(profile)
+        return Woken(site=profile.name, rule=rule, message=message, score=score, canary=canary)
 
-    def pool(self, asked: Asked, shape: int) -> CandidateSet:
-        """The sites for what is asked, up to date."""
-        found = self._pools.get((shape, asked))
+    def pool(self, requirements: Requirements, shape: int) -> CandidateSet:
+        """The candidate set for these requirements, up to date."""
+        found = self._pools.get((shape, requirements))
         if found is None:
-            found = self._pools[shape, asked] = CandidateSet(asked, shape)
+            found = self._pools[shape, requirements] = CandidateSet(requirements, shape)
             self._count_pools()
         self.refresh(found)
         return found
 
     def refresh(self, pool: CandidateSet) -> None:
         """Bring a pool up to date."""
-        pool.refresh(self.places, self.changes)
+        pool.refresh(self.profiles, self.changes)
 
-    def forget(self, asked: Asked, shape: int) -> None:
-        """Nobody asks for this any more."""
-        self._pools.pop((shape, asked), None)
+    def forget(self, requirements: Requirements, shape: int) -> None:
+        """Drop an unused candidate set."""
+        self._pools.pop((shape, requirements), None)
         self._count_pools()
 
     def _count_pools(self) -> None:
         self._sole = next(iter(self._pools.values())) if len(self._pools) == 1 else None
 
-    def _leave_queue(self, place: SiteProfile) -> None:
-        if place.sleep is not None:
-            self.asleep.remove(place.index, place.sleep.order)
+    def _leave_queue(self, profile: SiteProfile) -> None:
+        if profile.sleep is not None:
+            self.asleep.remove(profile.index, profile.sleep.order)

@@ -1,18 +1,18 @@
-"""The three sets a site can be in, and what moves it from one to another (swift-site-selection, "Switching Conditions").
+"""The three states of a site, and the transitions between them (swift-site-selection, "Switching Conditions").
 
-A candidate may be picked. A hibernated one may not; it stands in a queue, in the order in which sites came there. An overloaded one
-has as much as it may: as room is for each shape, so is this. Moves, by their numbers in the source:
+A candidate may be picked. A hibernated site may not; it is in a queue, in order of arrival. An overloaded site is full; as room
+is per shape, so is this. Transitions, by their numbers in the source:
 
-- 1a: an attempt failed by the fault of the platform (a1: nothing else is there; a2: other attempts are, and go on). We depart from
-  the source for failures of the application: they do not hibernate a site by themselves, because what fails elsewhere too is
-  the application's fault; a site where they come far quicker than elsewhere is hibernated as a black hole.
-- 1b: it queued for longer than the throttle; looked at when a replica elsewhere begins, when an attempt of its own ends well, and
-  when the engine asks about one that is still queued.
-- 2a: no site is left that could be picked: the first in the queue whose time has come gets a new chance, with one canary.
-- 2b: it finished another of its attempts well: it comes back at once, and the attempt was the canary.
-- 3, 4: what is reserved or under way there reached its room, or fell below it, for whatever reason.
+- 1a: an attempt failed because of the platform (a1: no other attempt is there; a2: others are, and go on). We depart from
+  the source for application failures: they alone do not hibernate a site, because a program that also fails elsewhere is
+  at fault itself; a site where it fails far faster than elsewhere is hibernated as a black hole.
+- 1b: it queued for longer than the throttle; checked when a replica elsewhere starts, when an attempt of its own succeeds,
+  and when the engine asks about one that is still queued.
+- 2a: no site is left to pick: the first in the queue that is due gets a new chance, with one canary.
+- 2b: it finished another of its attempts: it comes back at once, and that attempt was the canary.
+- 3, 4: reserved and active packages reached its room, or fell below it, for whatever reason.
 
-Besides, a probe or a person can put a site to sleep and wake it. Only a person wakes what a person put to sleep.
+A probe or a person can hibernate and wake a site, too. Only a person wakes a site that a person hibernated.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ WakeRule = Literal["no-candidate", "finished-another", "pilot-began", "probe-pas
 
 
 class Sleep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a site hibernates, since when, and where it stands in the queue."""
+    """Why a site is hibernated, since when, and its place in the queue."""
 
     reason: SleepReason
     message: str
     since: float
     order: int
-    others: int = 0  # attempts that were under way there: a1 without, a2 with some
+    others: int = 0  # attempts that were active there: a1 without, a2 with some
 
 
 class Hibernated(msgspec.Struct, frozen=True, kw_only=True):
-    """A site was put to sleep."""
+    """A site was hibernated."""
 
     site: str
     reason: SleepReason
@@ -62,7 +62,7 @@ class Woken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
-    """A pilot or a node is to be given nothing more."""
+    """A pilot or a node gets no more work."""
 
     site: str
     kind: Literal["pilot", "node"]
@@ -74,28 +74,28 @@ Change = Hibernated | Woken | Drained
 
 
 def wakes_at(sleep: Sleep, times: int, settings: SelectionSettings, *, alone: bool) -> float:
-    """From when on a site may get a new chance (2a), having been put to sleep so many times since it last did well.
+    """When a site may be woken (condition 2a), after `times` hibernations since its last success.
 
-    Where every other site sleeps too, the first chance comes at once and the later ones soon. Where pilots cannot even start,
-    nothing more is submitted for as long as any site ever sleeps, whether or not there is another.
+    If every other site is hibernated too, the first chance comes at once and the later ones soon. If pilots fail to start,
+    nothing more is submitted for the longest pause, even without another site.
     """
     if sleep.reason == "dead-starts":
         return sleep.since + settings.hibernation_seconds_max
     steps = times - 2 if alone else times - 1
     if steps < 0:
         return sleep.since
-    # Beyond so many steps any growth is over its limit, and the power would overflow.
+    # After this many steps the growth is over its limit anyway, and the power would overflow.
     longest = min(settings.hibernation_seconds_max, settings.hibernation_seconds_max_alone if alone else float("inf"))
     return sleep.since + min(longest, settings.hibernation_seconds * settings.hibernation_growth ** min(steps, 64))
 
 
 class SleepQueue:
-    """The sites that hibernate, by index, in the order in which they came."""
+    """The hibernated sites, by index, in order of arrival."""
 
     __slots__ = ("queue",)
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without a site."""
         self.queue: list[tuple[int, int]] = []
 
     def __iter__(self) -> Iterator[int]:
@@ -103,11 +103,11 @@ class SleepQueue:
 
     @property
     def next_order(self) -> int:
-        """The place of whoever comes next."""
+        """The place of the next site."""
         return self.queue[-1][0] + 1 if self.queue else 1
 
     def add(self, index: int, order: int) -> None:
-        """One more; at its place where it had one, as after a restart."""
+        """Add a site; at its former place if it had one, as after a restart."""
         insort(self.queue, (order, index))
 
     def remove(self, index: int, order: int) -> None:

@@ -1,12 +1,12 @@
-"""Thompson sampling: a site is drawn as often as it is believed to be the quickest to finish work of an activity.
+"""Thompson sampling: picks a site as often as it is believed to be the fastest for an activity.
 
-For each site and activity there are two beliefs. How probable success is: a beta distribution over successes and failures. At what
-rate attempts come to success: a gamma distribution over how many did and how much time all of them took, from being
-handed over to their end. An attempt that is not over counts with its age so far and without an end, which is what censored
-evidence means for a constant rate: a site that queues for ever looks worse with every minute. So does one that failed; a
-site that fails at once therefore never looks quick. Evidence loses half of its weight in each half-life, so that drift is
-followed. A draw from both beliefs, multiplied, is how many successes a second the site may give; the largest wins. A site
-that nothing is known of is thought to take as long as those it is compared with.
+There are two beliefs for each site and activity. The probability of success: a beta distribution over successes and
+failures. The rate of successes: a gamma distribution over their number and the time of all attempts, from hand-over to end.
+An active attempt counts with its age so far and without an end, as censored evidence does at a constant rate: a site with
+an endless queue looks worse with every minute. So does one that failed; a site that fails at once therefore never looks
+fast. Evidence loses half of its weight in each half-life, so that the beliefs follow drift. A draw from both beliefs,
+multiplied, is a number of successes per second; the largest wins. An unknown site is assumed to take as long as those it
+is compared with.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pilotage.engine.selection.sampling import Draws
 from pilotage.model.settings.engine import SelectionSettings
 
 _FRESH = 1 / 1024
-"""For so much of a half-life evidence is as good as new: it loses less than a thousandth, and most powers are spared."""
+"""Evidence younger than this part of a half-life counts as new: it loses less than a thousandth, which saves most powers."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of an activity at a site, as of a time; times in seconds."""
+    """The evidence of an activity at a site, as of a time; times in seconds."""
 
     activity: str
     successes: float = 0.0
@@ -35,23 +35,23 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Arm:
-    """An activity at a site: its evidence, and what is under way."""
+    """An activity at a site: its evidence, and its active attempts."""
 
     __slots__ = ("_activity", "_at", "_failures", "_seconds", "_since", "_successes", "_underway")
 
     def __init__(self, evidence: Evidence) -> None:
-        """Begin with some."""
+        """Start with this evidence."""
         self._activity = evidence.activity
         self._successes = evidence.successes
         self._failures = evidence.failures
         self._seconds = evidence.seconds
         self._at = evidence.at
         self._underway = 0
-        self._since = 0  # the sum of when what is under way was handed over, in microseconds
+        self._since = 0  # sum of the hand-over times of active attempts, in microseconds
 
     @property
     def evidence(self) -> Evidence:
-        """What is known."""
+        """The current evidence."""
         return Evidence(
             activity=self._activity,
             successes=self._successes,
@@ -66,23 +66,23 @@ class Arm:
         self._since += moment
 
     def left(self, created_at: float) -> None:
-        """It is over, or nobody waits for it."""
+        """An attempt is over or given up."""
         if self._underway:
             self._underway -= 1
             self._since -= microseconds(created_at)
 
     def recount(self, created_at: Iterable[float]) -> None:
-        """These are under way, whatever was thought."""
+        """Replace the active attempts by these hand-over times."""
         times = [microseconds(each) for each in created_at]
         self._underway, self._since = len(times), sum(times)
 
     @property
     def underway(self) -> int:
-        """How many are under way."""
+        """How many attempts are active."""
         return self._underway
 
     def ended(self, now: float, seconds: float, *, succeeded: bool, half_life: float) -> None:
-        """An attempt ended so long after it was handed over."""
+        """Record the end of an attempt, `seconds` after its hand-over."""
         age = now - self._at
         if age > half_life * _FRESH:
             share = math.pow(0.5, age / half_life)
@@ -98,7 +98,7 @@ class Arm:
             self._seconds += seconds
 
     def succeeded(self, created_at: float, moment: int, now: float, half_life: float) -> None:
-        """An attempt that was handed over then, also told in microseconds, ended well: `left` and `ended` in one."""
+        """A success of an attempt with this hand-over time, also in microseconds: `left` and `ended` in one."""
         if self._underway:
             self._underway -= 1
             self._since -= moment
@@ -110,7 +110,7 @@ class Arm:
             self._seconds += now - created_at
 
     def figures(self, now: float, half_life: float) -> tuple[float, float, float]:
-        """Successes, failures and seconds by now, with the age of what is under way."""
+        """Current successes, failures and seconds, including the age of active attempts."""
         age = now - self._at
         seconds = self._seconds
         if self._underway and (censored := self._underway * round(now * 1e6) - self._since) > 0:
@@ -124,9 +124,9 @@ class Arm:
 
 
 def sample(arms: Sequence[Arm], now: float, draws: Draws, settings: SelectionSettings) -> int:
-    """Which of the sites that are compared is picked, by its position."""
+    """The position of the chosen site among those compared."""
     figures = [arm.figures(now, settings.thompson_half_life_seconds) for arm in arms]
-    # How long a success takes at the sites that are compared: what is thought of one of which nothing is known.
+    # Time for a success at the compared sites: the assumption for an unknown one.
     taken = settings.thompson_prior_seconds + sum(seconds for _, _, seconds in figures)
     prior = taken / (1.0 + sum(successes for successes, _, _ in figures))
     normals = draws.normals(len(figures))
@@ -138,12 +138,12 @@ def sample(arms: Sequence[Arm], now: float, draws: Draws, settings: SelectionSet
 
 
 def is_quicker(one: Arm, other: Arm, now: float, draw: float, settings: SelectionSettings) -> bool:
-    """Whether the first of two is picked, as `sample` would: two normal numbers differ by one, which one draw says the sign of."""
+    """Whether the first of two is chosen, as by `sample`: the difference of two normal numbers is normal, and one draw gives its sign."""
     half_life = settings.thompson_half_life_seconds
     successes, failures, seconds = one.figures(now, half_life)
     other_successes, other_failures, other_seconds = other.figures(now, half_life)
     prior = (settings.thompson_prior_seconds + seconds + other_seconds) / (1.0 + successes + other_successes)
-    # As in `log_rate`, with the logarithms of both as one, and each term by what is 1 divided by.
+    # As in `log_rate`, with both logarithms as one, and each term as a reciprocal.
     good, both = 1.0 + successes, 2.0 + successes + failures
     other_good, other_both = 1.0 + other_successes, 2.0 + other_successes + other_failures
     ratio = good * good * other_both * (prior + other_seconds) / (other_good * other_good * both * (prior + seconds))
@@ -159,10 +159,10 @@ def is_quicker(one: Arm, other: Arm, now: float, draw: float, settings: Selectio
 
 
 def log_rate(successes: float, failures: float, seconds: float, normal: float) -> float:
-    """The logarithm of successes a second, drawn from both beliefs at once.
+    """The logarithm of successes per second, drawn from both beliefs at once.
 
     Both logarithms are drawn as one normal number with the mean and the variance of their sum: digamma and trigamma of
-    the shapes, of which the first terms of their series say enough from 1 on.
+    the shapes, whose first series terms are accurate enough from 1 on.
     """
     good, all_of_them = 1.0 + successes, 2.0 + successes + failures
     # beta(good, bad) is gamma(good) / gamma(all) in distribution; its mean and variance of logarithms likewise.
@@ -180,19 +180,19 @@ _NOBODYS = Arm(Evidence(activity=""))
 
 
 class Arms:
-    """The activities of a site, those used latest."""
+    """The most recently used activities of a site."""
 
     __slots__ = ("_arms", "_settings", "latest", "latest_name")
 
     def __init__(self, settings: SelectionSettings, known: Iterable[Evidence] = ()) -> None:
-        """Begin with what is known, the least recently used first."""
+        """Start with this evidence, the least recently used first."""
         self._settings = settings
         self._arms = {each.activity: Arm(each) for each in known}
-        self.latest = _NOBODYS  # the one used latest, which `latest_name` tells; None: it is not known
+        self.latest = _NOBODYS  # the most recently used one, named by `latest_name`; None: unknown
         self.latest_name: str | None = None
 
     def of(self, activity: str) -> Arm:
-        """The arm of an activity, which becomes the one used latest."""
+        """The arm of an activity, which becomes the most recently used."""
         if activity == self.latest_name:
             return self.latest
         arm = self._arms.pop(activity, None)
@@ -203,8 +203,8 @@ class Arms:
         self.latest_name = activity
         return arm
 
-    def look(self, activity: str) -> Arm:
-        """The same to look at: nothing is used by that."""
+    def peek(self, activity: str) -> Arm:
+        """The arm of an activity, without marking it as used."""
         return self._arms.get(activity) or Arm(Evidence(activity=activity))
 
     def _forget_one(self) -> None:
@@ -215,11 +215,11 @@ class Arms:
             del self._arms[idle]
 
     def evidence(self) -> tuple[Evidence, ...]:
-        """All that is known, the least recently used first."""
+        """All evidence, the least recently used first."""
         return tuple(arm.evidence for arm in self._arms.values())
 
     def recount(self, underway: Iterable[tuple[str, float]]) -> None:
-        """These attempts are under way: the activity of each and since when."""
+        """Set the active attempts: activity and hand-over time of each."""
         self.latest_name = None
         times: dict[str, list[float]] = {name: [] for name in self._arms}
         for activity, created_at in underway:

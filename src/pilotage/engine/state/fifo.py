@@ -1,4 +1,4 @@
-"""Queues of ready packages: numbers in chunks that share the moment they became ready, four bytes each."""
+"""Queues of ready packages: numbers in chunks that share the time they became ready, four bytes each."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 
 
 class Chunk:
-    """Packages that became ready at one moment; `head` is the next to be taken."""
+    """Packages that became ready at the same time; `head` is the next to take."""
 
     __slots__ = ("head", "numbers", "since")
 
     def __init__(self, since: float, numbers: array[int]) -> None:
-        """Take the numbers over."""
+        """Take over the numbers."""
         self.since = since
         self.numbers = numbers
         self.head = 0
 
 
 class ReadyQueue:
-    """First in, first out. A number that was put in stays until it is taken: whoever takes it asks whether it still counts.
+    """First in, first out. A number stays until it is taken: the caller checks whether it is still valid.
 
-    Whoever puts in again and again what no longer counts has to `keep` now and then.
+    A caller that adds many numbers which become invalid must call `keep` now and then.
     """
 
     __slots__ = ("_chunks", "_last", "size")
@@ -31,18 +31,18 @@ class ReadyQueue:
         """Begin empty."""
         self._chunks: deque[Chunk] = deque()
         self._last: Chunk | None = None
-        self.size = 0  # how many are in it, whether they still count or not
+        self.size = 0  # entries, valid or not
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
 
     def __iter__(self) -> Iterator[int]:
-        """Every number that is in it, whether it still counts or not."""
+        """Every number in the queue, valid or not."""
         for chunk in self._chunks:
             yield from chunk.numbers[chunk.head :]
 
     def push(self, number: int, since: float) -> None:
-        """Put one at the end."""
+        """Add one at the end."""
         last = self._last
         if last is None or last.since != since:
             last = self._last = Chunk(since, array("i"))
@@ -51,7 +51,7 @@ class ReadyQueue:
         self.size += 1
 
     def extend(self, numbers: Iterable[int], since: float) -> None:
-        """Put many at the end."""
+        """Add many at the end."""
         chunk = Chunk(since, array("i", numbers))
         if chunk.numbers:
             self._last = chunk
@@ -59,13 +59,13 @@ class ReadyQueue:
             self.size += len(chunk.numbers)
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Remove all."""
         self._chunks.clear()
         self._last = None
         self.size = 0
 
     def keep(self, counts: Callable[[int], bool]) -> None:
-        """Let go of what no longer counts, and of what is in it twice; the others stay in their order."""
+        """Remove invalid and duplicate numbers; the others keep their order."""
         seen: set[int] = set()
         chunks, self._chunks = self._chunks, deque()
         self._last, self.size = None, 0
@@ -88,6 +88,6 @@ class ReadyQueue:
         return number
 
     def first(self) -> tuple[int, float]:
-        """The first, and since when it is ready."""
+        """The first number, and since when it is ready."""
         chunk = self._chunks[0]
         return chunk.numbers[chunk.head], chunk.since

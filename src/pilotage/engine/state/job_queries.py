@@ -1,4 +1,4 @@
-"""Late stages: laid out when everything they are made of is there, given up when it never will be."""
+"""Queries on jobs, packages and attempts that change nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pilotage.model.exchange.exchange import AttemptRef
 
 
 def lost_stages(job: JobState) -> dict[int, int]:
-    """The late stages that will never be laid out as things stand, each with a package that is to blame."""
+    """The late stages that cannot be expanded as things are, each with a package that is to blame."""
     lost: dict[int, int] = {}
-    for number in sorted(job.dead_feeders):
+    for number in sorted(job.failed_producers):
         for late in job.late.values():
             if late.stage not in lost and late.holds(number):
                 lost[late.stage] = number
@@ -32,17 +32,17 @@ def lost_stages(job: JobState) -> dict[int, int]:
 
 
 def ends(job: JobState) -> bool:
-    """Whether everything is over but what runs last: every other package, and no stage is still to come."""
+    """Whether all packages but the final ones are over, and no late stage is left to expand."""
     if job.others:
         return False
-    if not job.late or job.enders:  # what a package has ended grows no more
+    if not job.late or job.ended_by:  # a job that a package has ended expands no more stages
         return True
-    lost = lost_stages(job) if job.dead_feeders else {}
+    lost = lost_stages(job) if job.failed_producers else {}
     return all(stage in lost for stage in job.late)
 
 
 def is_over(job: JobState) -> bool:
-    """Whether nothing of a job is under way or will be, unless somebody restarts it."""
+    """Whether no package of a job is active or will be, unless it is restarted."""
     if not (job.cancelled or job.aborted) and (job.unfinished or job.late):
         return False
     return not any(
@@ -52,7 +52,7 @@ def is_over(job: JobState) -> bool:
 
 
 def status_of(job: JobState, number: int) -> int:
-    """Where a package is; with a job that was killed or given up is over what is not under way, as the book has it."""
+    """The status of a package; in a killed or aborted job every inactive package is over, as in the book."""
     status = job.status[number]
     if status >= PackageStatus.DROPPED or not (job.cancelled or job.aborted):
         return status
@@ -63,7 +63,7 @@ def status_of(job: JobState, number: int) -> int:
 
 
 def closes(job: JobState) -> bool:
-    """Whether a job is cleared as a whole, or in all that is not dropped, and over."""
+    """Whether a job is over and cleared: as a whole, or all of it that is not dropped."""
     if not job.cleared:
         if not job.cleared_packages or len(job.cleared_packages) < job.count - job.counts[PackageStatus.DROPPED]:
             return False
@@ -74,14 +74,14 @@ def closes(job: JobState) -> bool:
 
 
 def may_act(job: JobState, work: ActivePackage) -> bool:
-    """Whether an attempt of a package with side effects may still act: no other must start beside it."""
+    """Whether an attempt of a package with side effects may still act: no other may start beside it."""
     if work.number in job.acting:
         return True
     return template_of(job, work.number).side_effects and any(each.suspect for each in work.attempts.values())
 
 
 def is_under_way(work: ActivePackage) -> bool:
-    """Whether a package needs no further attempt: one is believed in, or one succeeded and waits for its grant."""
+    """Whether a package needs no further attempt: one is trusted, or one succeeded and awaits its grant."""
     if work.candidates:
         return True
     if not work.attempts:
@@ -95,29 +95,29 @@ def is_under_way(work: ActivePackage) -> bool:
 
 
 def is_spent(work: ActivePackage) -> bool:
-    """Whether its failures allow for no further attempt: what runs is the last of it."""
+    """Whether its failures allow no further attempt: the current one is the last."""
     return work.verdict is not None and work.verdict.action == "give-up"
 
 
 def live_attempts(work: ActivePackage) -> int:
-    """Attempts of a package that somebody waits for, and further ones that are wanted."""
+    """Attempts of a package that are not given up, and further ones that are wanted."""
     return sum(not each.lost for each in work.attempts.values()) + max(0, work.replicas - work.replicated)
 
 
 Seconds = NDArray[np.float64]
 
 LEARNED_MIN = 5
-"""So many packages of a kind are believed more than the document."""
+"""After this many packages of a kind, their mean replaces the estimate of the document."""
 LEARNED_MAX = 256
-"""After so many of a kind its mean is known."""
+"""After this many packages of a kind, their mean is no longer updated."""
 
 
 def learn(job: JobState, attempt: AttemptState, phases: tuple[PhaseTimes, ...], now: float) -> None:
-    """A package is done: how long it took counts for its kind."""
+    """Add the run time of a finished package to the statistics of its kind."""
     kind = job.kinds[attempt.number]
-    known = job.took.get(kind)
+    known = job.run_times.get(kind)
     if known is None:
-        known = job.took[kind] = [0.0, 0.0]
+        known = job.run_times[kind] = [0.0, 0.0]
     elif known[0] >= LEARNED_MAX:
         return
     seconds = 0.0
@@ -128,23 +128,23 @@ def learn(job: JobState, attempt: AttemptState, phases: tuple[PhaseTimes, ...], 
 
 
 def usual_seconds(queue: QueueClass) -> float:
-    """How long a package of a class takes; 0 where nobody knows."""
-    known = queue.job.took.get(queue.kind)
+    """Run time of a package of a class; 0 if unknown."""
+    known = queue.job.run_times.get(queue.kind)
     if known is None or (known[0] < LEARNED_MIN and queue.run_seconds):
         return queue.run_seconds
     return known[1] / known[0]
 
 
 def learned_seconds(queue: QueueClass) -> float:
-    """How long packages of a class took, on average; 0 where few of them are done yet."""
-    known = queue.job.took.get(queue.kind)
+    """Mean run time of a class; 0 while few of its packages are done."""
+    known = queue.job.run_times.get(queue.kind)
     return 0.0 if known is None or known[0] < LEARNED_MIN else known[1] / known[0]
 
 
 def seconds_of(job: JobState) -> Seconds:
-    """How long a package of each kind takes; nan where nobody knows."""
+    """Run time of a package of each kind; nan if unknown."""
     found = np.array([each.run_seconds or np.nan for each in job.plan.templates], np.float64)
-    for kind, (count, seconds) in job.took.items():
+    for kind, (count, seconds) in job.run_times.items():
         if count >= LEARNED_MIN or np.isnan(found[kind]):
             found[kind] = max(seconds / count, 1e-3)
     return found
@@ -164,7 +164,7 @@ _ATTEMPT = re.compile("[1-9][0-9]{0,8}")
 
 
 def bound_attempt(jobs: JobTable, key: str) -> AttemptState | None:
-    """The bound attempt that was submitted under a key."""
+    """The bound attempt that was submitted with this key."""
     parts = key.rsplit(":", 2)
     if len(parts) != 3 or not _ATTEMPT.fullmatch(parts[2]) or parts[1].count(".") != 2:
         return None

@@ -1,4 +1,4 @@
-"""One job in the engine: a few bytes for each package in arrays, and an object for each that is being worked on."""
+"""One job in the engine: a few bytes for each package in arrays, and an object for each active package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pilotage.engine.retry.policy import Failure, Verdict
 from pilotage.engine.selection.candidates import CandidateSet, How, SelectionSnapshot
-from pilotage.engine.selection.filters import Asked
+from pilotage.engine.selection.filters import Requirements
 from pilotage.engine.state.fifo import ReadyQueue
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.model.jobs.graph import EdgeKind, Segment
@@ -22,32 +22,32 @@ from pilotage.model.jobs.plan import JobPlan, Template
 from pilotage.model.resources import Demand
 from pilotage.model.texts import changes_often
 
-Place = tuple[int, int, int]
+Address = tuple[int, int, int]
 
-# As plain numbers: flags of an enumeration are slow to join.
+# Plain numbers: flags of an enumeration are slow to combine.
 _AWAITED = int(EdgeKind.AWAITED)
 _BRINGS_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 
 
 class PackageStatus:
-    """Where the engine has a package; finer than the states of the book, and final from DONE on. Plain numbers, for speed."""
+    """Status of a package in the engine; finer than the states of the book, and final from DONE on. Plain numbers, for speed."""
 
     BLOCKED = 0  # waits for its inputs
     READY = 1  # in the queue of its class
-    DELAYED = 2  # its next attempt waits for its time
+    DELAYED = 2  # its next attempt is delayed
     RESERVED = 3  # bound to a site
-    LIVE = 4  # an attempt of it is believed to be under way
+    LIVE = 4  # an attempt is believed to be active
     HELD = 5
     DROPPED = 6
     DONE = 7
     ABORTED = 8
     CANCELLED = 9
-    UPSTREAM = 10  # given up because a producer was
+    UPSTREAM = 10  # aborted because a producer was
 
 
 _NAMES = "blocked ready delayed reserved live held dropped done aborted cancelled upstream"
 STATUS_NAMES = tuple(_NAMES.split())
-"""What each status is called, by its number."""
+"""Names of the statuses, by number."""
 FINAL = PackageStatus.DONE
 _MADE = (PackageStatus.DONE, PackageStatus.ABORTED)
 
@@ -58,35 +58,35 @@ _NO_FAILURES: Mapping[int, Failure] = MappingProxyType({})
 
 @changes_often
 class ActivePackage(msgspec.Struct, eq=False):
-    """A package that something has happened to and that is not over, or that is over and may still surprise."""
+    """A package with reservations, attempts or failures that is not over, or that may still change after its end."""
 
     job: JobState
     number: int
     bound: SiteState | None = None
-    bound_as: QueueClass | None = None  # the class that it was bound in
+    bound_as: QueueClass | None = None  # the class in which it was bound
     bound_at: float = 0.0
-    choice: SelectionSnapshot | None = None  # how the sites stood when it was last bound to one
-    named: tuple[str, tuple[int, int, int]] | None = None  # its place, as text and numbers, once asked for
-    # What happened in the current epoch. Most packages that wait for a slot have nothing of it, and share that.
+    choice: SelectionSnapshot | None = None  # the state of the sites when it was last bound
+    named: tuple[str, tuple[int, int, int]] | None = None  # its address, as text and numbers, cached
+    # The current epoch. Most packages that wait for a slot have no history, and share the empty values.
     attempts: Mapping[int, AttemptState] = _NO_ATTEMPTS  # not over
     failures: Mapping[int, Failure] = _NO_FAILURES  # by attempt
-    candidates: tuple[int, ...] = ()  # attempts that succeeded and wait for a grant
-    verdict: Verdict | None = None  # what follows from the failures, while there are any
-    queue: QueueClass | None = None  # while it is ready or reserved, and not in the class of its template
+    candidates: tuple[int, ...] = ()  # successful attempts that await a grant
+    verdict: Verdict | None = None  # the verdict on the failures, if any
+    queue: QueueClass | None = None  # while it is ready or reserved, if not the class of its template
     delayed_until: float = 0.0
     held: bool = False
-    refused: str = ""  # why what it made is not granted now; then it is held, too
+    refused: str = ""  # why its result is not granted now; it is held meanwhile
     dropped: int = 0  # the operation that dropped it
-    replicas: int = 0  # further attempts that were asked for in this epoch
-    replicated: int = 0  # those of them that were made
-    races: bool = False  # some of them because it was queued for long: the first to start ends the others
+    replicas: int = 0  # further attempts requested in this epoch
+    replicated: int = 0  # how many of them were created
+    races: bool = False  # some of them because it was queued for long: the first to start cancels the others
 
     def add(self, number: int, attempt: AttemptState) -> None:
-        """One more attempt is under way."""
+        """Add an active attempt."""
         self.attempts = {**self.attempts, number: attempt} if self.attempts else {number: attempt}
 
     def remove(self, number: int) -> None:
-        """An attempt is over."""
+        """Remove an attempt that is over."""
         attempts = self.attempts
         if len(attempts) == 1 and number in attempts:
             self.attempts = _NO_ATTEMPTS
@@ -94,60 +94,60 @@ class ActivePackage(msgspec.Struct, eq=False):
             self.attempts = {each: attempt for each, attempt in attempts.items() if each != number}
 
     def fail(self, number: int, failure: Failure) -> None:
-        """An attempt has failed."""
+        """Add a failure."""
         self.failures = {**self.failures, number: failure}
 
     def forget(self) -> None:
-        """Nothing of this epoch counts any more."""
+        """Clear everything of this epoch."""
         self.attempts, self.failures, self.candidates = _NO_ATTEMPTS, _NO_FAILURES, ()
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Whether it has no content."""
         return not (self.bound or self.delayed_until or self.durable)
 
     @property
     def durable(self) -> bool:
-        """Whether there is something that follows from events."""
+        """Whether it has content that follows from events."""
         return bool(self.attempts or self.failures or self.candidates or self.held or self.dropped or self.replicas)
 
 
 class Reservations:
-    """How many reservations there are of one shape and level; the classes that are alike in that share it."""
+    """The number of reservations of one shape and level, shared by all classes with the same shape and level."""
 
     __slots__ = ("count",)
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without reservations."""
         self.count = 0
 
 
 class QueueClass:
-    """Ready packages of a job that are alike to whoever looks for work: what they take, where they may run, their rank."""
+    """Ready packages of a job that are interchangeable for scheduling: same resources, sites and rank."""
 
     __slots__ = (
         "activity",
-        "asked",
         "avoid",
         "category",
         "demand",
         "index",
         "job",
-        "kin",
         "kind",
         "level",
         "more_wall_than",
         "narrow",
-        "notes",
         "pool",
         "prefer",
         "priority",
         "queue",
         "ready",
+        "requirements",
         "reservations",
         "restarts",
         "run_seconds",
         "shape",
+        "shared_reservations",
+        "snapshots",
         "unfit",
         "watched",
     )
@@ -162,67 +162,67 @@ class QueueClass:
         priority: int,
         run_seconds: float,
         kind: int,
-        asked: Asked,
+        requirements: Requirements,
         activity: str,
         category: str,
         avoid: tuple[str, ...],
         prefer: str,
         restarts: bool,
     ) -> None:
-        """Packages that differ in any of these are in different classes."""
+        """Packages that differ in any of these belong to different classes."""
         self.job = job
         self.index = index
         self.demand = demand
         self.shape = shape
         self.priority = priority
-        self.restarts = restarts  # of packages that were tried before
-        # A lower level displaces reservations of a higher one.
+        self.restarts = restarts  # packages that were tried before
+        # A class of a lower level can preempt reservations of a higher one.
         self.level = (-job.plan.priority, -priority, 0 if restarts else 1)
         self.run_seconds = run_seconds
-        self.kind = kind  # the template of the first of them
-        self.asked = asked  # of a site
-        plain = Asked(demand=demand, owner=asked.owner, run_seconds=asked.run_seconds)
-        # Not every site will do.
-        self.narrow = asked != plain or demand.nodes > 1 or bool(demand.node_restriction)
-        self.activity = activity  # of one of them
-        self.notes: dict[How, SelectionSnapshot] = {}  # how the sites stood when one of them was bound, not long ago
-        self.pool: CandidateSet | None = None  # the sites for what is asked, once somebody asked
+        self.kind = kind  # the template of its first package
+        self.requirements = requirements  # what it requires of a site
+        plain = Requirements(demand=demand, owner=requirements.owner, run_seconds=requirements.run_seconds)
+        # Some sites do not suit it.
+        self.narrow = requirements != plain or demand.nodes > 1 or bool(demand.node_restriction)
+        self.activity = activity  # of one of its packages
+        self.snapshots: dict[How, SelectionSnapshot] = {}  # recent snapshots of the sites, from bindings of this class
+        self.pool: CandidateSet | None = None  # the candidate sites, once needed
         self.category = category
         self.avoid = avoid
-        self.more_wall_than = asked.more_wall_than
-        self.prefer = prefer  # the site to be tried first
+        self.more_wall_than = requirements.more_wall_than
+        self.prefer = prefer  # the site to try first
         self.queue = ReadyQueue()
-        self.ready = 0  # how many in the queue still count
+        self.ready = 0  # valid entries in the queue
         self.reservations = Reservations()
-        self.kin = Reservations()  # those of its job alone
-        self.watched = False  # a timer looks at how long they wait
-        self.unfit: set[int] = set()  # sites, by index, where it was reserved in vain
+        self.shared_reservations = Reservations()  # within its job
+        self.watched = False  # a timer checks their waiting time
+        self.unfit: set[int] = set()  # indices of sites where its reservations failed
 
     @property
     def rank_in_job(self) -> tuple[int, int, float, int]:
-        """Who goes first among the classes of a job: by priority, restarts, the longest, and then whoever came first."""
+        """Order of the classes of a job: priority, restarts, the longest, then the oldest."""
         _, priority, restarts = self.level
         return (priority, restarts, -self.run_seconds, self.index)
 
     @property
     def ordinary(self) -> bool:
-        """Whether every site that could do what is asked will do."""
+        """Whether it accepts every site that fits its requirements."""
         return not (self.narrow or self.avoid or self.unfit)
 
 
-class LateState:
-    """A late stage: the packages whose outputs it will be laid out over."""
+class LateStageState:
+    """A late stage, with the packages whose outputs it will be expanded from."""
 
     __slots__ = ("asked_at", "members", "pending", "revision", "stage", "stages")
 
     def __init__(self, stage: int, *, members: NDArray[np.int32], stages: tuple[int, ...]) -> None:
-        """`stages` are the late stages that must be laid out before it."""
+        """`stages` are the late stages that must be expanded before it."""
         self.stage = stage
         self.members = members
         self.stages = stages
-        self.pending = 0  # producers that are neither granted nor dropped
-        self.revision = 0  # counts what became of its producers
-        self.asked_at: float | None = None  # when its expansion was last asked for
+        self.pending = 0  # producers neither granted nor dropped
+        self.revision = 0  # increases with every change of its producers
+        self.asked_at: float | None = None  # when its expansion was last requested
 
     def holds(self, number: int) -> bool:
         """Whether a package is one of its producers."""
@@ -231,7 +231,7 @@ class LateState:
 
 
 class JobState:
-    """What the engine knows of a job."""
+    """The engine's state of a job."""
 
     __slots__ = (
         "_firsts",
@@ -246,14 +246,13 @@ class JobState:
         "cleared",
         "cleared_packages",
         "counts",
-        "dead_feeders",
         "drop_revision",
-        "enders",
+        "ended_by",
         "ending",
         "epoch",
         "epochs",
-        "failed_alike",
-        "failed_for_good",
+        "failed_by_activity",
+        "failed_producers",
         "failures_max",
         "feeds_late",
         "finals",
@@ -271,43 +270,44 @@ class JobState:
         "late",
         "order",
         "owner",
+        "permanent_failures",
         "plan",
         "ready_since",
         "released_at",
         "reservations",
+        "run_times",
         "running_in",
         "satisfied",
         "since",
         "special",
         "status",
         "template_classes",
-        "took",
         "waits",
         "work",
     )
 
     def __init__(self, job: str, *, owner: str, plan: JobPlan, order: int, since: float) -> None:
-        """Lay a job out; every package is blocked until `engine.readiness.lay_out` has looked."""
+        """Create a job; every package is blocked until `engine.transitions.readiness.lay_out` has run."""
         self.id = job
         self.owner = owner
         self.order = order
-        self.since = since  # when it came, in the time of the engine; later by as long as it was held
+        self.since = since  # arrival in engine time, shifted by the time it was held
         self.epoch = 1
         self.accepted = False
         self.held = False
         self.held_since = since
-        self.held_why = ""  # as whoever held it has said
-        self.released_at = 0.0  # nobody has waited since before then
-        self.ready_since: dict[int, float] = {}  # packages that came back to a queue, where waiting is limited
+        self.held_why = ""  # the reason given with the hold
+        self.released_at = 0.0  # waiting times do not start before this
+        self.ready_since: dict[int, float] = {}  # packages that returned to a queue, if waiting time is limited
         self.cancelled = False
         self.aborted = False
         self.cleared = False
-        self.cleared_packages: set[int] = set()  # those that were cleared by themselves
+        self.cleared_packages: set[int] = set()  # packages that were cleared one by one
         self.drop_revision = 0
         self.status = bytearray()
-        self.satisfied = bytearray()  # by package: granted or dropped, so that nobody waits for it
+        self.satisfied = bytearray()  # by package: granted or dropped, so that consumers need not wait
         self.feeds_late = bytearray()
-        self.busy = bytearray()  # counted against the limits of its category and its owner
+        self.busy = bytearray()  # counted against the limits of category and owner
         self.waits: array[int] = array("i")
         self.last_attempt: array[int] = array("i")
         self.granted: array[int] = array("i")
@@ -315,37 +315,37 @@ class JobState:
         self.epochs: dict[int, int] = {}  # packages beyond their first epoch
         self.work: dict[int, ActivePackage] = {}
         self.classes: dict[object, QueueClass] = {}
-        # By template: the class of its packages that were never tried, and of those that were.
+        # By template: the class of its untried packages, and of those that were tried.
         self.template_classes: tuple[list[QueueClass | None], list[QueueClass | None]] = ([], [])
         self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
-        self.took: dict[int, list[float]] = {}  # by template: how many were done, and how many seconds that took
-        self.late: dict[int, LateState] = {}
+        self.run_times: dict[int, list[float]] = {}  # by template: packages done, and their total seconds
+        self.late: dict[int, LateStageState] = {}
         self.acting: dict[int, int] = {}  # packages with side effects → attempts that may still act
-        self.given_up: dict[int, int] = {}  # late stages whose waiting packages were given up, and whom for
-        self.dead_feeders: set[int] = set()  # dead packages that a late stage is made of
+        self.given_up: dict[int, int] = {}  # late stages whose waiting packages were aborted, and the package to blame
+        self.failed_producers: set[int] = set()  # failed packages that a late stage depends on
         self.running_in: dict[str, int] = {}  # category → packages that are reserved or live
-        self.failed_alike: dict[str, int] = {}  # activity → packages given up as permanent failures
+        self.failed_by_activity: dict[str, int] = {}  # activity → packages aborted as permanent failures
         self.failures_max = plan.failures_max
-        # By activity and signature of the last failure: packages given up since this engine knows the job.
+        # By activity and signature of the last failure: packages aborted since this engine knows the job.
         self.floods: dict[tuple[str, str], int] = {}
-        self.failed_for_good: set[int] = set()  # those packages
-        self.special = False  # it has packages that run last, or that may end it
-        self.finals: tuple[int, ...] = ()  # packages that run last
-        self.finals_left = 0  # those of them that are not over
-        self.finals_made = 0  # those of them that are done or given up
-        self.ending = False  # everything but them is over
-        self.enders: dict[int, None] = {}  # packages that ended the job by how they ended, and stand so
+        self.permanent_failures: set[int] = set()  # these packages
+        self.special = False  # it has final packages, or packages that may end it
+        self.finals: tuple[int, ...] = ()  # final packages
+        self.finals_left = 0  # of these, not over
+        self.finals_made = 0  # of these, done or aborted
+        self.ending = False  # all but the final packages are over
+        self.ended_by: dict[int, None] = {}  # packages that ended the job by their exit status
         self.plan = plan
-        self._named: tuple[int, tuple[str, Place]] = (-1, ("", (0, 0, 0)))  # the package that was named last
+        self._named: tuple[int, tuple[str, Address]] = (-1, ("", (0, 0, 0)))  # the package named last
         self._firsts: list[int] = []
         self._layouts: list[StageLayout] = []
         self.take_plan(plan)
 
     def take_plan(self, plan: JobPlan) -> None:
-        """Take a plan with more packages than the one before; the new ones are blocked, nothing waits for them yet."""
+        """Replace the plan by one with more packages; the new ones are blocked, and nothing waits for them yet."""
         new = plan.count - len(self.status)
         self.plan = plan
-        self.kinds = plan.template_of.data  # by package, the number of its template; a view gives plain numbers
+        self.kinds = plan.template_of.data  # the template number of each package; a view gives plain numbers
         self.status.extend(bytes(new))
         self.satisfied.extend(bytes(new))
         self.feeds_late.extend(bytes(new))
@@ -375,87 +375,87 @@ class JobState:
 
     @property
     def unfinished(self) -> int:
-        """How many packages are not final; of a job that is over as a whole, those with attempts under way only."""
+        """How many packages are not final; in a finished job, only those with active attempts."""
         return sum(self.counts[: PackageStatus.DROPPED])
 
     @property
     def others(self) -> int:
-        """How many packages are not over, without those that run last."""
+        """How many packages are not over, without the final ones."""
         return self.unfinished - self.finals_left
 
     def count_final(self, before: int, after: int) -> None:
-        """A package that runs last changes its status."""
+        """Count a status change of a final package."""
         self.finals_left += (after < PackageStatus.DROPPED) - (before < PackageStatus.DROPPED)
         self.finals_made += (after in _MADE) - (before in _MADE)
 
     def dotted(self, number: int) -> str:
-        """The place of a package as events have it."""
+        """The address of a package as in events: stage.line.n."""
         return self._layouts[bisect_right(self._firsts, number) - 1].named(number)[0]
 
-    def named(self, number: int) -> tuple[str, Place]:
-        """The place of a package as events have it, and as plain numbers."""
+    def named(self, number: int) -> tuple[str, Address]:
+        """The address of a package, as in events and as plain numbers."""
         work = self.work.get(number)
         if work is not None:
             if work.named is None:
                 work.named = self._layouts[bisect_right(self._firsts, number) - 1].named(number)
             return work.named
         known, named = self._named
-        if known != number:  # often one is named several times in a row
+        if known != number:  # often a package is named several times in a row
             named = self._layouts[bisect_right(self._firsts, number) - 1].named(number)
             self._named = (number, named)
         return named
 
-    def number(self, place: Place) -> int | None:
-        """The number of the package at a place."""
-        stage, line, number = place
+    def number(self, address: Address) -> int | None:
+        """The number of the package at an address."""
+        stage, line, number = address
         layout = self.plan.layouts.get(stage)
         return layout.number_at(line=line, number=number) if layout is not None else None
 
     def epoch_of(self, number: int) -> int:
-        """The epoch a package is in."""
+        """The current epoch of a package."""
         return self.epochs.get(number, 1) if self.epochs else 1
 
     def work_of(self, number: int) -> ActivePackage:
-        """The work on a package, begun if need be."""
+        """The active record of a package, created if needed."""
         work = self.work.get(number)
         if work is None:
             work = self.work[number] = ActivePackage(self, number)
         return work
 
     def forget_idle(self, number: int) -> None:
-        """Let go of the work on a package if there is nothing to remember."""
+        """Remove the active record of a package if it has no content."""
         work = self.work.get(number)
         if work is not None and not work.attempts and not work.candidates and work.idle:
             del self.work[number]
 
     def note_cause(self, number: int, cause: str | None) -> None:
-        """A package was given up for a cause, which some others depend on."""
+        """Record the cause of an abort, which other packages depend on."""
         if cause == "permanent-failure":
-            self.count_for_good(number, 1)
+            self.count_permanent_failure(number, 1)
         elif cause == "abort-on":
-            self.enders[number] = None
+            self.ended_by[number] = None
 
-    def count_for_good(self, number: int, sign: int) -> None:
-        """A package was given up as a permanent failure (1), or begins anew (-1)."""
+    def count_permanent_failure(self, number: int, sign: int) -> None:
+        """Count a permanent failure (1), or its restart (-1)."""
         if sign > 0:
-            self.failed_for_good.add(number)
+            self.permanent_failures.add(number)
         else:
-            self.failed_for_good.discard(number)
+            self.permanent_failures.discard(number)
         activity = self.plan.templates[self.kinds[number]].activity
-        self.failed_alike[activity] = self.failed_alike.get(activity, 0) + sign
-        if not self.failed_alike[activity]:
-            del self.failed_alike[activity]
+        self.failed_by_activity[activity] = self.failed_by_activity.get(activity, 0) + sign
+        if not self.failed_by_activity[activity]:
+            del self.failed_by_activity[activity]
 
     def is_final(self, number: int) -> bool:
         """Whether a package is over in its epoch."""
         return self.status[number] >= FINAL
 
     def is_dead(self, number: int) -> bool:
-        """Whether a package will make nothing in this epoch, and is waited for all the same."""
+        """Whether a package will not be done in this epoch, though others wait for it."""
         return self.status[number] > PackageStatus.DONE and not self.satisfied[number]
 
     def awaiting(self, number: int) -> Iterable[int]:
-        """The packages that must not start before one is there."""
+        """The packages that must not start before this one is done."""
         found: Iterable[int] = ()
         for segment in self.plan.graph.segments:
             others = segment.successors.few(number)
@@ -467,12 +467,12 @@ class JobState:
         return found
 
     def consumers(self, number: int) -> list[int]:
-        """The packages that take what one makes, or wait for it."""
+        """The packages that read this one's outputs, or wait for it."""
         found: list[int] = self.plan.graph.successors(number).tolist()
         return found
 
     def awaited(self, number: int) -> Iterator[int]:
-        """The packages that one must not start before."""
+        """The packages that must be done before this one starts."""
         for segment in self.plan.graph.segments:
             start, end = segment.predecessors.span(number)
             for at in range(start, end):
@@ -480,7 +480,7 @@ class JobState:
                     yield segment.predecessors.numbers[at]
 
     def producers(self, number: int) -> list[int]:
-        """The packages whose files one takes."""
+        """The packages whose outputs this one reads."""
         found: list[int] = []
         for segment in self.plan.graph.segments:
             if segment.common & _BRINGS_FILES:
@@ -493,7 +493,7 @@ class JobState:
         return found
 
     def attempts(self) -> Iterator[tuple[int, AttemptState]]:
-        """Every attempt that is not over, with its package."""
+        """Every active attempt, with its package."""
         for number, work in self.work.items():
             for attempt in work.attempts.values():
                 yield number, attempt
@@ -505,13 +505,13 @@ def template_of(job: JobState, number: int) -> Template:
 
 
 def _finals(plan: JobPlan) -> tuple[int, ...]:
-    """The packages that run last."""
+    """The final packages."""
     kinds = [number for number, template in enumerate(plan.templates) if template.final]
     return tuple(np.flatnonzero(np.isin(plan.template_of, kinds)).tolist()) if kinds else ()
 
 
 def _awaited(segment: Segment, consumer: int, producer: int) -> bool:
-    """Whether the edge between two packages is one that must be waited for."""
+    """Whether the edge between two packages must be waited for."""
     rows = segment.predecessors
     start, end = rows.span(consumer)
     at = start if end - start == 1 else bisect_left(rows.numbers, producer, start, end)

@@ -10,7 +10,7 @@ from pilotage.engine.state.sites import AttemptState
 
 
 class Pending:
-    """One container for each kind of decision; packages are given as their job and number."""
+    """One container for each kind of decision; packages are given as job and number."""
 
     __slots__ = (
         "arrived_probes",
@@ -27,17 +27,17 @@ class Pending:
     )
 
     def __init__(self) -> None:
-        """Begin with nothing to do."""
+        """Start empty."""
         self.to_commit: deque[tuple[JobState, int]] = deque()
-        self.to_judge: dict[tuple[JobState, int], None] = {}  # failures to answer
+        self.to_judge: dict[tuple[JobState, int], None] = {}  # failures to judge
         self.to_abort_consumers: deque[tuple[JobState, int]] = deque()
         self.to_revive: dict[tuple[JobState, int], None] = {}  # consumers that may run after all
         self.to_expand: dict[JobState, None] = {}  # jobs whose late stages may be ready
         self.ending_jobs: dict[JobState, None] = {}
-        self.failing_jobs: dict[JobState, None] = {}  # jobs with a limit of failures, of which one more package failed
+        self.failing_jobs: dict[JobState, None] = {}  # jobs with a failure limit that have a new failure
         # Lost pilots: the reason, their attempts, and how many of those (the first ones) were running.
         self.lost_pilots: dict[str, tuple[str, list[AttemptState], int]] = {}
-        self.reported_ends: dict[str, str] = {}  # pilots that told their own end → the reason
+        self.reported_ends: dict[str, str] = {}  # pilots that reported their own end → the reason
         self.site_changes: list[Change] = []
         self.arrived_probes: dict[str, float] = {}  # probe pilots that started → seconds they queued
 

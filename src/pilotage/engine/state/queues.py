@@ -1,4 +1,4 @@
-"""Ready packages by queue class, what is reserved at which site, and the shapes of what they ask for."""
+"""Ready packages by queue class, reservations by site, and the shapes of demands."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pilotage.engine.state.tables import JobTable, PilotTable, SiteTable
 from pilotage.model.resources import Demand
 
 SHAPES_MIN = 256
-"""So many shapes are kept without a look; then twice as many as are in use."""
+"""Number of shapes kept without cleaning up; later twice as many as are in use."""
 
 Level = TypeVar("Level", int, tuple[int, int, int])
 
 
 class SiteQueues:
-    """The queue classes that have to do with one site."""
+    """The queue classes at one site."""
 
     __slots__ = ("reserved", "unfit", "waiting")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self.reserved: dict[QueueClass, deque[int]] = {}  # → the packages
-        self.waiting: dict[QueueClass, None] = {}  # wait for room here
-        self.unfit: dict[QueueClass, None] = {}  # were reserved here in vain
+        self.waiting: dict[QueueClass, None] = {}  # waiting for room here
+        self.unfit: dict[QueueClass, None] = {}  # their reservations failed here
 
 
 class ReadyQueues:
@@ -35,7 +35,7 @@ class ReadyQueues:
     __slots__ = ("at", "just_submitted", "may_bind", "ready", "reserved_counts", "sites_to_serve", "waiting")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self.ready: dict[QueueClass, None] = {}
         self.waiting: dict[QueueClass, None] = {}  # no site has room for them
         self.at: dict[SiteState, SiteQueues] = {}
@@ -52,9 +52,9 @@ class ReadyQueues:
 
 
 class ShapeTable:
-    """Numbers demands: packages that ask for the same have one shape. Unused shapes are forgotten now and then.
+    """Numbers demands: packages with equal demands have one shape. Unused shapes are removed now and then.
 
-    Every site counts what it has of each shape, and jobs come for months, each with demands of its own.
+    Every site counts the room for each shape, and jobs arrive for months, each with its own demands.
     """
 
     __slots__ = (
@@ -71,11 +71,11 @@ class ShapeTable:
     )
 
     def __init__(self, *, jobs: JobTable, sites: SiteTable, pilots: PilotTable, queues: ReadyQueues) -> None:
-        """Begin without a shape; the tables tell which are in use."""
+        """Start without a shape; the tables tell which are in use."""
         self.by_demand: dict[Demand, int] = {}
         self.by_number: dict[int, Demand] = {}
-        self.on_new: Callable[[int, Demand], None] | None = None  # is told of every new shape
-        # Mostly the demand is the one of the call before, and to look it up takes all its fields.
+        self.on_new: Callable[[int, Demand], None] | None = None  # called for every new shape
+        # Usually the demand is that of the last call, and a look-up hashes all its fields.
         self.last_found: tuple[Demand | None, int] = (None, 0)
         self._next, self._limit = 0, SHAPES_MIN
         self._jobs, self._sites, self._pilots, self._queues = jobs, sites, pilots, queues
@@ -103,7 +103,7 @@ class ShapeTable:
         return shape
 
     def _forget_unused(self) -> None:
-        """Forget the shapes that neither a class of a job nor an attempt has."""
+        """Remove the shapes that no class and no attempt uses."""
         jobs = self._jobs.by_id.values()
         used = {queue.shape for job in jobs for queue in job.classes.values()}
         used.update(attempt.shape for job in jobs for _, attempt in job.attempts())
@@ -111,7 +111,7 @@ class ShapeTable:
         for shape in gone:
             del self.by_demand[self.by_number.pop(shape)]
         for site in self._sites.by_name.values():
-            for counted in (site.slots, site.used, site.place.rooms):
+            for counted in (site.slots, site.used, site.profile.rooms):
                 for shape in gone:
                     counted.pop(shape, None)
         for pilot in self._pilots.by_name.values():

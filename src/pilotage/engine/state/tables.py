@@ -1,4 +1,4 @@
-"""The tables of the engine: jobs, pilots, sites, and attempts that were given up but may still run."""
+"""The tables of the engine: jobs, pilots, sites, and abandoned attempts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pilotage.model.jobs.plan import JobPlan
 
 
 class JobTable:
-    """The jobs that are not retired, and what was brought for those that are about to be registered."""
+    """The active jobs, and plans of jobs that are about to be registered."""
 
     __slots__ = ("_last_order", "busy_by_owner", "by_id", "plans", "retirable", "retired")
 
     def __init__(self) -> None:
-        """Begin without a job."""
+        """Start empty."""
         self.by_id: dict[str, JobState] = {}
-        self.plans: dict[str, deque[JobPlan]] = {}  # brought before the event that uses them
+        self.plans: dict[str, deque[JobPlan]] = {}  # stored before the event that uses them
         self.busy_by_owner: dict[str, int] = {}  # packages that are reserved or running
-        self.retirable: dict[JobState, None] = {}  # something was cleared: check whether the job can go
-        self.retired: dict[str, None] = {}  # ids that are no longer held
+        self.retirable: dict[JobState, None] = {}  # something was cleared: check whether the job can be retired
+        self.retired: dict[str, None] = {}  # ids of retired jobs
         self._last_order = 0
 
     def next_order(self) -> int:
@@ -32,19 +32,19 @@ class JobTable:
 
 
 class PilotTable:
-    """The pilots that may speak, the requests they come from, and what is due to them."""
+    """The pilots that may make contact, their requests, and pending replies."""
 
     __slots__ = ("by_name", "ended", "loss_excused", "requests", "to_notify", "unreported", "with_free_slots")
 
     def __init__(self) -> None:
-        """Begin without a pilot."""
+        """Start empty."""
         self.by_name: dict[str, PilotState] = {}
         self.requests: dict[str, PilotRequest] = {}  # submitted batch jobs
-        self.unreported: dict[str, dict[AttemptRef, int]] = {}  # attempts whose end a lost pilot has not told
-        self.to_notify: dict[str, None] = {}  # a reply is due
-        self.with_free_slots: dict[PilotState, None] = {}  # wait for work
-        self.ended: list[str] = []  # names since last asked
-        self.loss_excused = False  # attempts that are lost now do not count against their site
+        self.unreported: dict[str, dict[AttemptRef, int]] = {}  # attempts whose end a lost pilot has not reported
+        self.to_notify: dict[str, None] = {}  # pilots that must get a reply
+        self.with_free_slots: dict[PilotState, None] = {}  # pilots that wait for work
+        self.ended: list[str] = []  # names since the last query
+        self.loss_excused = False  # attempts lost now do not count against their site
 
 
 class AbandonedAttempts:
@@ -53,19 +53,19 @@ class AbandonedAttempts:
     __slots__ = ("by_pilot", "pilots_by_request", "to_cancel")
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start empty."""
         self.by_pilot: dict[str, dict[AttemptRef, int]] = {}  # → the number of the package
         self.pilots_by_request: dict[str, dict[str, str]] = {}  # → pilot → site
         self.to_cancel: dict[str, None] = {}  # pilots whose batch job is cancelled until it is gone
 
 
 class SiteTable:
-    """The sites by name, in the order in which they came."""
+    """The sites by name, in order of arrival."""
 
     __slots__ = ("by_name", "unmanaged")
 
     def __init__(self) -> None:
-        """Begin without a site."""
+        """Start empty."""
         self.by_name: dict[str, SiteState] = {}
         self.unmanaged: dict[SiteState, None] = {}  # in the book, but not in the configuration
 
@@ -76,7 +76,7 @@ class ProvisioningState:
     __slots__ = ("idle_since", "last_run", "stopping", "timer_set")
 
     def __init__(self) -> None:
-        """Begin with no request."""
+        """Start without a request."""
         self.last_run = -math.inf
         self.timer_set = False
         self.idle_since = math.inf  # since when the requested pilots have no work

@@ -1,3 +1,3 @@
-"""Changes the state in the ways that folds and decisions share: readiness, queues, slots, observations of sites."""
+"""Changes of the state that folds and decisions share: readiness, queues, slots, observations of sites."""
 
 __all__ = ["occupancy", "queue_classes", "readiness", "site_observations"]

@@ -1,4 +1,4 @@
-"""The bond between an attempt and what it takes at its site."""
+"""Takes and frees the slot of an attempt."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import template_of
 from pilotage.engine.state.sites import AttemptState
 from pilotage.engine.transitions.readiness import reconsider
-from pilotage.engine.transitions.site_observations import leave_phase, not_submitting, schedule_site_record
+from pilotage.engine.transitions.site_observations import leave_phase, schedule_site_record, submission_forgotten
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import CancelSubmitted
 
 _SURELY_STOPPED = frozenset({"platform-failure", "pilot-killed", "preempted", "wall-time"})
-"""Why an attempt is lost whose pilot is known to be gone."""
+"""Why attempts of an ended pilot are lost."""
 OWING_MAX = 10_000
-"""Pilots that were given up and may still say how what they held has ended; what one before them says is noted."""
+"""How many lost pilots may still report the end of their attempts; reports of older ones are only stored."""
 
 
 def release_attempt(state: EngineState, attempt: AttemptState) -> None:
-    """Nobody waits for an attempt any more: what it took is free, and a queued one is taken out of its batch system."""
+    """Give up an attempt: free its room, and cancel it if it is queued in a batch system."""
     fault = attempt.lost_reason if attempt.lost else _silence(state, attempt)
     if state.pilots.loss_excused:
         fault = ""
-    given_up = not attempt.counted  # before: what has stopped since does not act again
-    free_slot(state, attempt, cause_of(fault) if fault else "nobody")
+    given_up = not attempt.counted  # before the next step: an attempt that stopped does not act again
+    free_slot(state, attempt, cause_of(fault) if fault else "neutral")
     if attempt.pilot and not given_up:
         state.pilots.to_notify[attempt.pilot] = None
         site, why = attempt.site.name, attempt.lost_reason
@@ -37,7 +37,7 @@ def release_attempt(state: EngineState, attempt: AttemptState) -> None:
 
 
 def _silence(state: EngineState, attempt: AttemptState) -> str:
-    """Why an attempt that was outrun is the fault of its place: its pilot was silent. A silence is one fault, not one for each."""
+    """Why an attempt that was outrun is its site's fault: its pilot was silent. A silence counts once, not per attempt."""
     pilot = state.pilots.by_name.get(attempt.pilot) if attempt.suspect else None
     if pilot is None or pilot.blamed_at == pilot.heard_at:
         return ""
@@ -46,7 +46,7 @@ def _silence(state: EngineState, attempt: AttemptState) -> str:
 
 
 def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str = "") -> None:
-    """Free what an attempt takes, at its site and in its pilot, and tell how it ended; again does no harm."""
+    """Free the room of an attempt at its site and pilot, and record its end; repeating it does no harm."""
     site = attempt.site
     if not attempt.counted:
         if cause == "success":
@@ -56,14 +56,16 @@ def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str
     if attempt.key:
         del site.bound[attempt.key]
     state.queues.may_bind = True
-    if state.selection.sites.free(site.place, attempt.shape) and state.queues.at[site].waiting:
+    if state.selection.sites.free(site.profile, attempt.shape) and state.queues.at[site].waiting:
         state.placement.retry_waiting(site, attempt.shape)
     pilot = state.pilots.by_name.get(attempt.pilot)
     plain = cause == "success" and attempt.leased and not attempt.key
-    told = plain and state.selection.went_well(site.place, attempt.began_at, state.clock.wall_time, attempt.activity)
+    told = plain and state.selection.record_success(
+        site.profile, attempt.began_at, state.clock.wall_time, attempt.activity
+    )
     if not told and not site.removed:
         state.pending.site_changes += state.selection.ended_at(
-            site.place,
+            site.profile,
             cause,
             state.clock.wall_time,
             attempt.created_at,
@@ -76,7 +78,7 @@ def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str
     if not site.record_scheduled:
         schedule_site_record(state, site)
     if attempt.submitting:
-        not_submitting(state, site, attempt)
+        submission_forgotten(state, site, attempt)
     if attempt.operation is not None:
         leave_phase(state, attempt, succeeded=cause == "success")
     if pilot is not None and pilot.give_back(attempt.ref) is not None and pilot.waiting:
@@ -85,24 +87,24 @@ def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str
 
 
 def take_slot(state: EngineState, attempt: AttemptState) -> None:
-    """Take what an attempt takes."""
-    state.selection.sites.use(attempt.site.place, attempt.shape)
+    """Take room for an attempt."""
+    state.selection.sites.use(attempt.site.profile, attempt.shape)
     hold(state, attempt)
 
 
 def hold(state: EngineState, attempt: AttemptState) -> None:
-    """Take what an attempt takes of its pilot; the room at its site is taken already."""
+    """Take the slot of an attempt in its pilot; its room at the site is taken already."""
     attempt.counted = True
     if attempt.key:
         attempt.site.bound[attempt.key] = attempt
-    selection, place = state.selection, attempt.site.place
+    selection, profile = state.selection, attempt.site.profile
     activity = attempt.activity
     if attempt.leased and attempt.began_at == attempt.created_at:
-        selection.started_at(place, attempt.began_at, activity)
+        selection.started_at(profile, attempt.began_at, activity)
     else:
-        selection.created_at(place, attempt.created_at, activity)
+        selection.created_at(profile, attempt.created_at, activity)
         if attempt.leased:
-            selection.began_at(place, attempt.began_at)
+            selection.began_at(profile, attempt.began_at)
     pilot = state.pilots.by_name.get(attempt.pilot)
     if pilot is not None:
         pilot.take(attempt)
@@ -110,7 +112,7 @@ def hold(state: EngineState, attempt: AttemptState) -> None:
 
 
 def expect_report(state: EngineState, pilot: str, owed: Mapping[AttemptRef, int]) -> None:
-    """Remember what a pilot may still tell the end of: as long as it lives, and of those given up since, of the latest."""
+    """Remember attempts whose end a pilot may still report: while it lives, and for the latest lost pilots."""
     if (known := state.pilots.by_name.get(pilot)) is not None:
         known.owed.update((ref, epoch) for ref, epoch in owed.items() if ref not in known.assigned)
         return
@@ -120,16 +122,16 @@ def expect_report(state: EngineState, pilot: str, owed: Mapping[AttemptRef, int]
         del state.pilots.unreported[next(iter(state.pilots.unreported))]
 
 
-# --- side effects: what nobody waits for may still act on the outside, and no other attempt may start beside it -----
+# --- side effects: an abandoned attempt may still act, and no other attempt may start beside it ----------------------
 
 
 def request_of(pilot: str) -> str:
-    """What a pilot was asked for by, after which it is named; the key of a bound attempt likewise."""
+    """The request of a pilot, which its name begins with; likewise the key of a bound attempt."""
     return pilot.rpartition(".")[0]
 
 
 def add_abandoned(state: EngineState, ref: AttemptRef, number: int, *, pilot: str, site: str, lost_reason: str) -> None:
-    """Nobody waits for an attempt any more, and perhaps nobody knows that it has stopped."""
+    """Record an attempt that was given up and may still be running."""
     job = state.jobs.by_id[ref.job]
     if not template_of(job, number).side_effects or lost_reason in _SURELY_STOPPED:
         return
@@ -145,14 +147,14 @@ def add_abandoned(state: EngineState, ref: AttemptRef, number: int, *, pilot: st
 
 
 def watch_abandoned(state: EngineState, pilot: str) -> None:
-    """A pilot that was given up may still act: from now on its batch system is asked to end it, until it says that it has."""
+    """A lost pilot may still act: cancel its batch job repeatedly, until it is reported as ended."""
     if pilot not in state.abandoned.to_cancel:
         state.abandoned.to_cancel[pilot] = None
         state.clock.timers.at(state.clock.now, Due.ACTING, pilot)
 
 
 def cancel_abandoned(state: EngineState, pilot: str) -> None:
-    """Have a pilot ended that nobody listens to and that may still act, unless another of its request is well."""
+    """Cancel the batch job of an abandoned pilot, unless another pilot of the same request is alive."""
     key = request_of(pilot)
     name = state.abandoned.pilots_by_request.get(key, {}).get(pilot)
     if name is None or pilot in state.pilots.by_name:
@@ -165,7 +167,7 @@ def cancel_abandoned(state: EngineState, pilot: str) -> None:
 
 
 def remove_abandoned(state: EngineState, pilot: str, ref: AttemptRef) -> None:
-    """An attempt has stopped: its agent said so, holds it no longer, or is gone."""
+    """An attempt has stopped: its agent reported so, no longer holds it, or is gone."""
     acting = state.abandoned.by_pilot.get(pilot, {})
     number = acting.pop(ref, None)
     if number is None:
@@ -184,6 +186,6 @@ def remove_abandoned(state: EngineState, pilot: str, ref: AttemptRef) -> None:
 
 
 def stop_all_but(state: EngineState, pilot: str, held: Collection[AttemptRef] = ()) -> None:
-    """Whatever a pilot does not hold has stopped there."""
+    """Attempts that a pilot does not hold have stopped there."""
     for ref in [ref for ref in state.abandoned.by_pilot.get(pilot, ()) if ref not in held]:
         remove_abandoned(state, pilot, ref)

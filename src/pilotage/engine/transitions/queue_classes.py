@@ -1,4 +1,4 @@
-"""Classes of packages: what waits for the same place in the same way waits in one queue."""
+"""Queue classes: packages that are interchangeable for scheduling wait in one queue."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import msgspec
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection.candidates import How, SelectionSnapshot
-from pilotage.engine.selection.filters import asked_of
+from pilotage.engine.selection.filters import requirements_of
 from pilotage.engine.state.jobs import ActivePackage, JobState, QueueClass
 from pilotage.model.resources import Demand
 
 
 def queue_of(state: EngineState, job: JobState, number: int) -> QueueClass:
-    """The class a ready or reserved package is in."""
+    """The class of a ready or reserved package."""
     work = job.work.get(number)
     if work is not None and work.queue is not None:
         return work.queue
@@ -21,7 +21,7 @@ def queue_of(state: EngineState, job: JobState, number: int) -> QueueClass:
 
 
 def plain_queue_of(state: EngineState, job: JobState, number: int) -> QueueClass:
-    """The same of one with nothing in its history that would put it into a class of its own."""
+    """The class of a package without a history of its own."""
     template = job.kinds[number]
     restarts = job.last_attempt[number] > 0
     known = job.template_classes[restarts]
@@ -33,7 +33,7 @@ def plain_queue_of(state: EngineState, job: JobState, number: int) -> QueueClass
 
 
 def class_for(state: EngineState, job: JobState, work: ActivePackage) -> QueueClass | None:
-    """The class of a package with a history: what its failures ask for, and the sites it had better avoid."""
+    """The class of a package with a history: resources after its failures, and sites to avoid."""
     template = job.kinds[work.number]
     verdict = work.verdict
     avoid = tuple(
@@ -46,8 +46,8 @@ def class_for(state: EngineState, job: JobState, work: ActivePackage) -> QueueCl
     prefer = ""
     if verdict is not None:
         if verdict.more_wall_than:
-            asked = asked_of(job.owner, job.plan.templates[template], demand=demand)
-            more_wall_than = state.placement.rounded_wall(verdict.more_wall_than, asked)
+            requirements = requirements_of(job.owner, job.plan.templates[template], demand=demand)
+            more_wall_than = state.placement.rounded_wall(verdict.more_wall_than, requirements)
         if verdict.prefer == "here":
             prefer = _latest_site(work)
             avoid = tuple(name for name in avoid if name != prefer)
@@ -63,7 +63,7 @@ def class_for(state: EngineState, job: JobState, work: ActivePackage) -> QueueCl
 
 
 def _latest_site(work: ActivePackage) -> str:
-    """Where the latest attempt was that failed or was lost."""
+    """The site of the latest failed or lost attempt."""
     sites = {number: failure.site for number, failure in work.failures.items()}
     sites |= {number: attempt.site.name for number, attempt in work.attempts.items() if attempt.lost}
     return sites[max(sites)] if sites else ""
@@ -114,7 +114,9 @@ def _class(
             priority=about.priority,
             run_seconds=about.run_seconds,
             kind=template,
-            asked=asked_of(job.owner, about, demand=demand, more_wall_than=more_wall_than, run_seconds=estimate),
+            requirements=requirements_of(
+                job.owner, about, demand=demand, more_wall_than=more_wall_than, run_seconds=estimate
+            ),
             activity=activity,
             category=about.category,
             avoid=avoid,
@@ -122,32 +124,32 @@ def _class(
             restarts=restarts,
         )
         queue.reservations = state.queues.reserved_counts.setdefault((shape, queue.level[0]), queue.reservations)
-        queue.kin = job.reservations.setdefault((shape, queue.level), queue.kin)
+        queue.shared_reservations = job.reservations.setdefault((shape, queue.level), queue.shared_reservations)
     return queue
 
 
 NOTE_SECONDS = 10.0
-"""So old a note may be: what is bound within this time of each other found the sites much as they were."""
+"""How old a snapshot may be: packages bound within this time found the sites in much the same state."""
 
 
 def snapshot(state: EngineState, queue: QueueClass, how: How) -> SelectionSnapshot:
-    """How the sites stand for a class now."""
+    """The current state of the sites for a class."""
     return SelectionSnapshot(
         state.placement.pool(queue),
-        state.selection.sites.places,
-        asked=queue.asked,
+        state.selection.sites.profiles,
+        requirements=queue.requirements,
         at=state.clock.wall_time,
         until=state.clock.now + NOTE_SECONDS,
         how=how,
     )
 
 
-def noted(state: EngineState, queue: QueueClass, how: How) -> SelectionSnapshot | None:
-    """How the sites stand for a class, or stood a moment ago; None where there is but one, and nothing to choose."""
-    note = queue.notes.get(how)
+def recent_snapshot(state: EngineState, queue: QueueClass, how: How) -> SelectionSnapshot | None:
+    """A recent snapshot of the sites for a class; None if there is only one site."""
+    note = queue.snapshots.get(how)
     if note is not None and state.clock.now < note.until:
         return note
     if len(state.selection.sites.by_name) < 2:
         return None
-    note = queue.notes[how] = snapshot(state, queue, how)
+    note = queue.snapshots[how] = snapshot(state, queue, how)
     return note

@@ -1,6 +1,6 @@
-"""Where each package stands and why it moves: what it waits for, and the queues it goes through.
+"""The status of each package: what it waits for, and the queues it goes through.
 
-Every fold changes facts and then asks `reconsider`, the one place that says which standing follows from them.
+Every fold changes facts and then calls `reconsider`, the one place that derives the status from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from pilotage.engine.placement import could_take, is_bound
 from pilotage.engine.retry.policy import lacked_input
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import ends, is_under_way, may_act
-from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, LateState, PackageStatus, QueueClass, template_of
+from pilotage.engine.state.jobs import (
+    FINAL,
+    ActivePackage,
+    JobState,
+    LateStageState,
+    PackageStatus,
+    QueueClass,
+    template_of,
+)
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.queue_classes import class_for, plain_queue_of, queue_of
 from pilotage.model.jobs.graph import EdgeKind
@@ -27,8 +35,8 @@ from pilotage.model.jobs.plan import LatePlan
 if TYPE_CHECKING:
     from pilotage.engine.selection.candidates import SelectionSnapshot
 
-_STALE_MAX = 64  # so many entries of a queue that no longer count are nobody's business
-# As names of this module: an attribute of a class is slow to look up, and this is where the engine spends its time.
+_STALE_MAX = 64  # invalid entries that a queue may have without being cleaned
+# Module-level names: attributes of a class are slow to look up, and the engine spends most of its time here.
 _BLOCKED, _READY, _RESERVED, _LIVE, _DONE = (
     PackageStatus.BLOCKED,
     PackageStatus.READY,
@@ -40,7 +48,7 @@ _BUSY = (_RESERVED, _LIVE)
 
 
 def reconsider(state: EngineState, job: JobState, number: int) -> None:
-    """Put a package where its facts say it stands."""
+    """Set the status of a package that follows from its facts."""
     before = job.status[number]
     if before >= FINAL:
         return
@@ -53,8 +61,8 @@ def reconsider(state: EngineState, job: JobState, number: int) -> None:
 
 
 def _unblock(state: EngineState, job: JobState, number: int) -> None:
-    """Nothing is waited for any more by a package without work: what `reconsider` finds then, mostly without asking."""
-    if job.status[number] != _BLOCKED or job.finals or job.dead_feeders or job.acting or job.busy[number]:
+    """A package without attempts has all its inputs: as `reconsider`, with a shortcut for the usual case."""
+    if job.status[number] != _BLOCKED or job.finals or job.failed_producers or job.acting or job.busy[number]:
         reconsider(state, job, number)
         return
     job.status[number] = _READY
@@ -81,7 +89,7 @@ def _computed_status(job: JobState, number: int, work: ActivePackage | None) -> 
 
 
 def move(state: EngineState, job: JobState, number: int, after: int) -> None:
-    """Change the status of a package, with the queues and counters that follow it."""
+    """Change the status of a package, and its queues and counters."""
     status, counts = job.status, job.counts
     before = status[number]
     if before == _READY:
@@ -93,9 +101,9 @@ def move(state: EngineState, job: JobState, number: int, after: int) -> None:
     counts[after] += 1
     if job.finals and template_of(job, number).final:
         job.count_final(before, after)
-    if after > FINAL or job.dead_feeders:
+    if after > FINAL or job.failed_producers:
         _note_feeder(state, job, number, after)
-    if after in _BUSY:  # of these there is something to remember
+    if after in _BUSY:  # these need an active record
         if not job.busy[number]:
             count_busy(state, job, number)
         return
@@ -113,29 +121,29 @@ def move(state: EngineState, job: JobState, number: int, after: int) -> None:
 
 
 def _note_feeder(state: EngineState, job: JobState, number: int, after: int) -> None:
-    """Whom a late stage waits for may have died, or live again; where nobody is left, its end is to be looked at."""
+    """A producer of a late stage may have failed, or be back; without any left, check the end of its job."""
     if after < FINAL:
-        job.dead_feeders.discard(number)
+        job.failed_producers.discard(number)
     elif after > FINAL and job.feeds_late[number] and not job.satisfied[number]:
-        job.dead_feeders.add(number)
+        job.failed_producers.add(number)
         state.pending.to_expand[job] = None
-    elif job.dead_feeders and not job.unfinished:
+    elif job.failed_producers and not job.unfinished:
         state.pending.to_expand[job] = None
 
 
 def _dequeue(state: EngineState, queue: QueueClass, number: int) -> None:
-    """A package is ready no longer; its number stays in the queue until somebody comes across it."""
+    """A package is no longer ready; its number stays in the queue until it is met."""
     queue.ready -= 1
     if queue.job.ready_since:
         queue.job.ready_since.pop(number, None)
     if not queue.ready:
         state.queues.ready.pop(queue, None)
         state.queues.waiting.pop(queue, None)
-        queue.queue.clear()  # nothing in it counts any more
+        queue.queue.clear()  # all its entries are invalid
 
 
 def count_busy(state: EngineState, job: JobState, number: int) -> None:
-    """Count a package against the limits of its category and its owner: reserved, under way, or silent and not yet lost."""
+    """Count a package against the limits of its category and owner: reserved, active, or silent but not yet lost."""
     status = job.status[number]
     busy = status in _BUSY
     if not busy and status < FINAL and (work := job.work.get(number)) is not None and work.attempts:
@@ -169,20 +177,20 @@ def _put_into(state: EngineState, queue: QueueClass, number: int) -> None:
 
 
 def _keep_ready(state: EngineState, queue: QueueClass) -> None:
-    """Let go of what no longer counts in the queue of a class."""
+    """Remove invalid entries from the queue of a class."""
     job, status = queue.job, queue.job.status
     queue.queue.keep(lambda other: status[other] == PackageStatus.READY and queue_of(state, job, other) is queue)
 
 
 def look_at(state: EngineState, queue: QueueClass) -> None:
-    """Have a class with ready packages looked at, unless nothing of its job may start, or it waits for a site to say so."""
+    """Try to place a class with ready packages, unless its job is closed or it waits for room."""
     if queue.ready and queue.job.open and queue not in state.queues.waiting:
         state.queues.ready[queue] = None
         state.queues.may_bind = True
 
 
 def reopen(state: EngineState, job: JobState) -> None:
-    """A job was opened or closed: its classes are looked at, or no longer."""
+    """A job was opened or closed: place its classes, or stop doing so."""
     for queue in job.classes.values():
         if job.open:
             look_at(state, queue)
@@ -192,12 +200,12 @@ def reopen(state: EngineState, job: JobState) -> None:
 
 
 def release(state: EngineState, job: JobState, number: int) -> None:
-    """Give a reservation back."""
+    """Release a reservation."""
     state.placement.free(*unreserve(state, job.work[number]))
 
 
 def unreserve(state: EngineState, work: ActivePackage) -> tuple[SiteState, int]:
-    """End a reservation; the site and the shape that it still takes room of."""
+    """End a reservation; returns the site and the shape whose room is still taken."""
     site, queue, number = work.bound, work.bound_as, work.number
     assert site is not None
     assert queue is not None
@@ -211,14 +219,14 @@ def unreserve(state: EngineState, work: ActivePackage) -> tuple[SiteState, int]:
         del reserved[queue]
     work.bound = work.bound_as = None
     queue.reservations.count -= 1
-    queue.kin.count -= 1
+    queue.shared_reservations.count -= 1
     return site, queue.shape
 
 
 def reserve(
     state: EngineState, queue: QueueClass, number: int, site: SiteState, choice: SelectionSnapshot | None
 ) -> None:
-    """Bind a ready package of a class to a site; `choice` tells how the sites stood."""
+    """Bind a ready package of a class to a site; `choice` is the snapshot of the sites."""
     job = queue.job
     work = job.work.get(number)
     if work is None:
@@ -228,9 +236,9 @@ def reserve(
         work.bound_as = queue
         work.bound_at = state.clock.now
         work.choice = choice
-    state.selection.sites.use(site.place, queue.shape)
+    state.selection.sites.use(site.profile, queue.shape)
     queue.reservations.count += 1
-    queue.kin.count += 1
+    queue.shared_reservations.count += 1
     reserved = state.queues.at[site].reserved
     numbers = reserved.get(queue)
     if numbers is None:
@@ -249,8 +257,8 @@ def reserve(
 
 
 def begin(state: EngineState, job: JobState, number: int, work: ActivePackage) -> None:
-    """An attempt of a package that was reserved has begun: what `reconsider` finds then, mostly without asking."""
-    unclear = work.dropped or work.refused or work.replicas or job.finals or job.dead_feeders
+    """A reserved package has an attempt: as `reconsider`, with a shortcut for the usual case."""
+    unclear = work.dropped or work.refused or work.replicas or job.finals or job.failed_producers
     if unclear or job.status[number] != _RESERVED:
         reconsider(state, job, number)
         return
@@ -260,8 +268,8 @@ def begin(state: EngineState, job: JobState, number: int, work: ActivePackage) -
 
 
 def finish(state: EngineState, job: JobState, number: int) -> None:
-    """Move a package to where it is done."""
-    if job.status[number] != _LIVE or job.finals or job.dead_feeders:
+    """Set a package to done."""
+    if job.status[number] != _LIVE or job.finals or job.failed_producers:
         move(state, job, number, _DONE)
         return
     job.status[number] = _DONE
@@ -271,16 +279,16 @@ def finish(state: EngineState, job: JobState, number: int) -> None:
         _set_busy(state, job, number, 0)
 
 
-# --- what is waited for ---------------------------------------------------------------------------------------------
+# --- dependencies ---------------------------------------------------------------------------------------------------
 
 
 def satisfy(state: EngineState, job: JobState, number: int) -> None:
-    """A package was granted or dropped: nobody waits for it any more."""
+    """A package was granted or dropped: its consumers no longer wait for it."""
     if job.satisfied[number]:
         return
     job.satisfied[number] = 1
-    if job.dead_feeders:
-        job.dead_feeders.discard(number)
+    if job.failed_producers:
+        job.failed_producers.discard(number)
     waits = job.waits
     for other in job.awaiting(number):
         left = waits[other] = waits[other] - 1
@@ -290,14 +298,14 @@ def satisfy(state: EngineState, job: JobState, number: int) -> None:
                 _unblock(state, job, other)
                 continue
             if work.delayed_until and lacked_input(work.failures):
-                work.delayed_until = 0.0  # what it lacked was made again
+                work.delayed_until = 0.0  # its missing input was made again
             reconsider(state, job, other)
     if job.feeds_late[number]:
         _count_late(state, job, number, -1)
 
 
 def unsatisfy(state: EngineState, job: JobState, number: int) -> None:
-    """A package is waited for again: it was restored, or begins anew."""
+    """Consumers wait for a package again: it was restored or restarted."""
     if not job.satisfied[number]:
         return
     job.satisfied[number] = 0
@@ -321,7 +329,7 @@ def _count_late(state: EngineState, job: JobState, number: int, sign: int) -> No
 
 
 def lay_out(state: EngineState, job: JobState) -> None:
-    """Count what every package waits for, after a job or one more of its stages became known, and queue what is ready."""
+    """Count what every package waits for, after a job or late stage became known, and queue the ready ones."""
     plan = job.plan
     satisfied = np.frombuffer(bytes(job.satisfied), np.uint8)
     waits = np.zeros(plan.count, np.int32)
@@ -343,7 +351,7 @@ def lay_out(state: EngineState, job: JobState) -> None:
             each.revision, each.asked_at = known.revision, known.asked_at
     status = np.frombuffer(bytes(job.status), np.uint8)
     ready = np.flatnonzero((waits == 0) & (status == PackageStatus.BLOCKED))
-    if job.acting:  # what may still act keeps its package where it is
+    if job.acting:  # an abandoned attempt that may act blocks its package
         ready = ready[~np.isin(ready, np.fromiter(job.acting, np.int64, len(job.acting)))]
     _queue_all(state, job, ready)
     for number in (*job.work, *job.finals):
@@ -351,8 +359,8 @@ def lay_out(state: EngineState, job: JobState) -> None:
     state.pending.to_expand[job] = None
 
 
-def _late(job: JobState, about: LatePlan) -> LateState:
-    late = LateState(about.stage, members=np.unique(np.array(about.packages, np.int32)), stages=about.stages)
+def _late(job: JobState, about: LatePlan) -> LateStageState:
+    late = LateStageState(about.stage, members=np.unique(np.array(about.packages, np.int32)), stages=about.stages)
     for number in about.packages:
         job.feeds_late[number] = 1
         late.pending += not job.satisfied[number]
@@ -360,7 +368,7 @@ def _late(job: JobState, about: LatePlan) -> LateState:
 
 
 def _queue_all(state: EngineState, job: JobState, numbers: NDArray[np.int64]) -> None:
-    """Many packages at once become ready; those with a history are looked at one by one by the caller."""
+    """Queue many ready packages at once; the caller handles those with a history one by one."""
     plain = numbers if not job.work else numbers[~np.isin(numbers, np.fromiter(job.work, np.int64, len(job.work)))]
     if not len(plain):
         return
@@ -379,11 +387,11 @@ def _queue_all(state: EngineState, job: JobState, numbers: NDArray[np.int64]) ->
     job.counts[PackageStatus.READY] += len(plain)
 
 
-# Reservations are given back: where no pilot could run them for long enough, and where a site cannot be reached.
+# Releases reservations that no pilot could run for long, and those at unreachable sites.
 
 
 def release_unfit(state: EngineState, site: SiteState) -> None:
-    """Give back what was reserved at a site for long enough and no pilot there could run; nothing more until one comes."""
+    """Release reservations that no pilot of the site could run for long; no new ones until another pilot starts."""
     again = math.inf
     for queue, numbers in list(state.queues.at[site].reserved.items()):
         if could_take(site, queue, state.clock.now):
@@ -397,14 +405,14 @@ def release_unfit(state: EngineState, site: SiteState) -> None:
         for number in list(numbers):
             move(state, queue.job, number, PackageStatus.READY)
     if again < math.inf:
-        # One for all of them: each would otherwise bring the others along.
+        # One call for all of them: each call would otherwise handle the others too.
         state.clock.timers.at(again, Due.UNFIT, site.name)
 
 
 def release_estimated(state: EngineState, site: SiteState) -> None:
-    """A site came, or is another than it was: what waits where no pilot lasts so long goes elsewhere, if this one does."""
+    """A site was added or changed: release packages reserved where no pilot lasts long enough, if this site does."""
     for job in state.jobs.by_id.values():
-        for queue in list(job.classes.values()):  # what is given back may be of another class since, and a new one
+        for queue in list(job.classes.values()):  # a released package may be in another class since, and a new one
             if not state.placement.recall_estimate(queue, site):
                 continue
             for other in state.sites.by_name.values():
@@ -414,7 +422,7 @@ def release_estimated(state: EngineState, site: SiteState) -> None:
 
 
 def release_site(state: EngineState, site: SiteState) -> None:
-    """Give back everything that is reserved at a site that cannot be reached."""
+    """Release all reservations at a site that is unreachable."""
     for queue, numbers in list(state.queues.at[site].reserved.items()):
         for number in list(numbers):
             move(state, queue.job, number, PackageStatus.READY)

@@ -1,4 +1,4 @@
-"""How sites behave: the choice of sites is told what happens there, and what it learned is written down now and then."""
+"""Reports events at sites to the selection, and records from time to time what it has learned."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from pilotage.model.exchange.reports import Trouble
 from pilotage.model.texts import clipped
 
 SITE_GONE = "its site was removed"
-"""Why a pilot is to leave, or nobody waits for an attempt."""
+"""Why a pilot leaves, or an attempt is given up."""
 
 SITE_CHANGED = "its site has changed"
-"""Why a pilot is to leave that has other slots than its site is to have."""
+"""Why a pilot leaves whose slots differ from the site's configuration."""
 
-_DOUBLINGS_MAX = 60  # of a pause that is capped long before
+_DOUBLINGS_MAX = 60  # of a pause that reaches its cap long before
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(LearnedState).decode
 
 
-# --- how it stands ---------------------------------------------------------------------------------------------------
+# --- status ----------------------------------------------------------------------------------------------------------
 
 
 def drain(state: EngineState, pilot: PilotState, message: str) -> None:
-    """Give a pilot nothing more, and tell it to leave when it holds nothing."""
+    """Give a pilot no more work, and tell it to leave when idle."""
     pilot.draining = message
     pilot.site.waiting.pop(pilot.name, None)
     state.pilots.to_notify[pilot.name] = None
 
 
 def encode_learned(site: SiteState) -> str:
-    """What the choice knows of a site, as it is written down."""
-    return _encode(site.place.learned_state()).decode()
+    """What the selection knows of a site, encoded for the book."""
+    return _encode(site.profile.learned_state()).decode()
 
 
 def decode_learned(text: str) -> LearnedState | None:
-    """The same as it was written down; None where it cannot be read."""
+    """Decode what was recorded of a site; None if it cannot be read."""
     try:
         return _decode(text)
     except (msgspec.DecodeError, ValueError):
@@ -51,7 +51,7 @@ def decode_learned(text: str) -> LearnedState | None:
 
 
 def schedule_site_record(state: EngineState, site: SiteState) -> None:
-    """Something was learned of a site: it is written down in its time."""
+    """Set a timer to record what was learned of a site."""
     if not site.record_scheduled:
         site.record_scheduled = True
         soon = state.clock.now + state.settings.standing_seconds
@@ -59,14 +59,14 @@ def schedule_site_record(state: EngineState, site: SiteState) -> None:
 
 
 def _next_record_at(state: EngineState, site: SiteState) -> float:
-    """From when on it may be written down again how a site stands: all of it stays in the book for ever."""
+    """The earliest time for the next record of a site: every record stays in the book for ever."""
     settings = state.settings
     pause = settings.standing_seconds * 2.0 ** min(site.unchanged_records, _DOUBLINGS_MAX)
     return site.recorded_at + min(pause, settings.standing_seconds_max)
 
 
 def write_site_record(state: EngineState, name: str) -> None:
-    """Write down how a site stands, unless that was done meanwhile."""
+    """Record the state of a site, unless that was done meanwhile."""
     site = state.sites.by_name.get(name)
     if site is None or not site.record_scheduled or site.removed:
         return
@@ -74,12 +74,12 @@ def write_site_record(state: EngineState, name: str) -> None:
         site.record_scheduled = False
         schedule_site_record(state, site)
         return
-    write_down(state, site)
+    record_site(state, site)
 
 
-def write_down(state: EngineState, site: SiteState) -> None:
-    """Write down how a site stands, at once."""
-    score = site.place.score.value
+def record_site(state: EngineState, site: SiteState) -> None:
+    """Record the state of a site now."""
+    score = site.profile.score.value
     state.log.write(
         payloads.SiteStanding(status=site.status, score=score, learned=encode_learned(site)), site=site.name
     )
@@ -89,7 +89,7 @@ def write_down(state: EngineState, site: SiteState) -> None:
 
 
 def submitting(state: EngineState, site: SiteState, what: PilotRequest | AttemptState) -> None:
-    """Something is being submitted; asked for again, it is the same submission."""
+    """A submission starts; a repeated one is the same submission."""
     if not what.submitting:
         what.submitting = True
         state.selection.submission_began(site.name)
@@ -103,7 +103,7 @@ def submitted(
     seconds: float | None,
     trouble: Trouble | None = None,
 ) -> None:
-    """It was, or was not, for a reason that a report gives."""
+    """A submission succeeded, or failed with the trouble of a report."""
     if not what.submitting:
         return
     what.submitting = False
@@ -112,15 +112,15 @@ def submitted(
     schedule_site_record(state, site)
 
 
-def not_reached(state: EngineState, site: SiteState, trouble: Trouble) -> None:
-    """There was no way to a site: that counts as a submission that failed so. What is to be submitted there waits."""
+def note_unreachable(state: EngineState, site: SiteState, trouble: Trouble) -> None:
+    """A site is unreachable: that counts as a failed submission. Its submissions wait."""
     state.selection.submission_began(site.name)
     state.selection.submission_ended(site.name, seconds=None, trouble=trouble)
     schedule_site_record(state, site)
 
 
-def not_submitting(state: EngineState, site: SiteState, what: PilotRequest | AttemptState) -> None:
-    """Nobody will hear how a submission went."""
+def submission_forgotten(state: EngineState, site: SiteState, what: PilotRequest | AttemptState) -> None:
+    """The result of a submission will not be known."""
     if what.submitting:
         what.submitting = False
         state.selection.operation_dropped(site.name, "submission")
@@ -129,14 +129,14 @@ def not_submitting(state: EngineState, site: SiteState, what: PilotRequest | Att
 # --- phases -----------------------------------------------------------------------------------------------------------
 
 _OPERATIONS: dict[str, Operation] = {"setup": "file-operation", "inputs": "transfer", "outputs": "transfer"}
-"""The phases that are scored operations. An agent enters those in which it has something to do."""
+"""The phases that are scored operations. An agent enters a phase only if it has something to do there."""
 
 
-_SCORED_BEFORE = {"inputs": 1, "application": 2, "outputs": 2}  # operations at most, before each phase
+_SCORED_BEFORE = {"inputs": 1, "application": 2, "outputs": 2}  # maximum number of operations before each phase
 
 
 def enter_phase(state: EngineState, attempt: AttemptState, phase: str) -> None:
-    """An attempt is in a phase for long by now, and whatever was before it went well."""
+    """An attempt has been in a phase for long; the earlier phases succeeded."""
     leave_phase(state, attempt, succeeded=True)
     operation = _OPERATIONS.get(phase)
     if operation is not None:
@@ -145,13 +145,13 @@ def enter_phase(state: EngineState, attempt: AttemptState, phase: str) -> None:
 
 
 def resume_phase(state: EngineState, attempt: AttemptState, phase: str) -> None:
-    """An attempt that the engine finds in the book is in a phase for long; what came before it is taken for scored."""
+    """An attempt restored from the book is in a long phase; the earlier phases count as scored."""
     enter_phase(state, attempt, phase)
     attempt.operations_scored = _SCORED_BEFORE.get(phase, 0)
 
 
 def leave_phase(state: EngineState, attempt: AttemptState, *, succeeded: bool) -> None:
-    """A long phase is over; where that is not known to be well, its load is returned and no more."""
+    """A long phase ended; if its success is not known, only its load is returned."""
     operation = attempt.operation
     if operation is None:
         return
@@ -164,9 +164,9 @@ def leave_phase(state: EngineState, attempt: AttemptState, *, succeeded: bool) -
 
 
 def score_phases(state: EngineState, attempt: AttemptState, phases: Sequence[PhaseTimes], *, succeeded: bool) -> None:
-    """An attempt is over: score what it brought there and back, but for what was scored as a long phase of it.
+    """An attempt ended: score its transfers, except those scored as a long phase.
 
-    Of one that failed, the phase that it failed in has not been completed.
+    The phase in which an attempt failed was not completed.
     """
     if not attempt.counted:
         return
@@ -182,20 +182,20 @@ def score_phases(state: EngineState, attempt: AttemptState, phases: Sequence[Pha
 
 
 def watch_queue(state: EngineState, key: str, since: float) -> None:
-    """Look at what is in the queue of a site when it is there for too long."""
+    """Set a timer for a queued batch job, for when it is there for too long."""
     left = since + state.selection.queue_throttle_seconds - state.clock.wall_time
     state.clock.timers.at(state.clock.now + max(1.0, left + 0.01), Due.QUEUED, key)
 
 
 def check_queue(state: EngineState, site: SiteState, key: str, since: float) -> None:
-    """Something is in the queue of a site for long; one whose pilots speak is not left because more of them are queued."""
+    """A batch job is queued for long; a site with active pilots is not hibernated because further ones are queued."""
     waited = state.clock.wall_time - since
     if not site.pilots and not site.removed:
         state.pending.site_changes += state.selection.still_queued(
             site.name, queued_seconds=waited, at=state.clock.wall_time
         )
     if waited > state.selection.queue_throttle_seconds:
-        since = state.clock.wall_time  # it is looked at again after as long
+        since = state.clock.wall_time  # checked again after the same time
     watch_queue(state, key, since)
 
 
@@ -203,39 +203,39 @@ def check_queue(state: EngineState, site: SiteState, key: str, since: float) -> 
 
 
 def probe_key(site: str, number: int) -> str:
-    """The key of a pilot that is asked for only to see whether it comes."""
+    """The key of a pilot that is started only as a test of the site."""
     return f"{site}-probe-{number}"
 
 
 def is_probe(key: str, *, site: str) -> bool:
-    """Whether a pilot of a site is a probe, by which the site is judged. The end of a key does not tell: it may be a site's name."""
+    """Whether a pilot is a probe of its site, which is judged by it. The end of a key does not tell: it may be a site's name."""
     return key.startswith(f"{site}-probe-")
 
 
 def trial_key(site: str, number: int) -> str:
-    """The same of one that somebody watches: what comes of it is told to them alone."""
+    """The key of a test pilot for a person who watches it: the site is not judged by it."""
     return f"{site}-trial-{number}"
 
 
-def is_to_show(key: str, *, site: str) -> bool:
-    """Whether a pilot of a site is only to show that it comes, as a probe or for somebody who watches: it is given nothing."""
+def is_test_pilot(key: str, *, site: str) -> bool:
+    """Whether a pilot of a site is a test, as a probe or for a person who watches: it gets no work."""
     return is_probe(key, site=site) or key.startswith(f"{site}-trial-")
 
 
 def probed(state: EngineState, site: SiteState, *, passed: bool, seconds: float, message: str = "") -> None:
-    """What came of a probe."""
+    """Record the result of a probe."""
     decode_learned = payloads.SiteProbed(passed=passed, seconds=max(0.0, seconds), message=clipped(message))
     state.log.write(decode_learned, site=site.name)
     score = _first_score(state, site, seconds) if passed else None
-    state.pending.site_changes += state.selection.probe_told(
+    state.pending.site_changes += state.selection.probe_finished(
         site.name, passed=passed, at=state.clock.wall_time, score=score, message=message
     )
     schedule_site_record(state, site)
 
 
 def _first_score(state: EngineState, site: SiteState, seconds: float) -> float | None:
-    """What a probe thinks of a new site of which nobody said what it is worth: the sooner it came, the more."""
-    if site.site.initial_score is not None or site.place.live or site.place.ends.latest:
+    """The score for a new site without a configured one: the sooner the probe started, the better."""
+    if site.site.initial_score is not None or site.profile.live or site.profile.ends.latest:
         return None
     selection = state.selection
     return selection.settings.recovered_score * max(0.0, 1.0 - seconds / selection.queue_throttle_seconds)

@@ -1,7 +1,7 @@
-"""What can happen: the event, its identity and clock, and the table of event types.
+"""The event, its identity and clock, and the table of event types.
 
-An event is known by `(source, stream, n)`. Its clock is (epoch, service position last seen, own counter), its total key
-that clock with the source in between: a register keeps the value with the greatest key, whatever came first.
+An event is identified by `(source, stream, n)`. Its clock is (epoch, service position last seen, own counter), and its total
+key that clock with the source in between: a register keeps the value with the greatest key, in any order of arrival.
 The payloads are in `pilotage.model.events.payloads`.
 """
 
@@ -21,13 +21,14 @@ from pilotage.model.jobs.layout import PackageId
 Source = Literal["client", "service", "site", "agent", "application"]
 SubjectKind = Literal["job", "package", "attempt", "pilot", "site", "service"]
 
-# Of two sources that saw the same position, the one that decides outranks those that report.
+# If two sources saw the same position, the one that decides outranks those that report.
 SOURCE_RANKS: dict[str, int] = {"application": 0, "client": 1, "site": 2, "agent": 3, "service": 4}
 
 COUNTER_MAX = 2**53 - 1
 JUMP_MAX = 2**32
-"""How far beyond the last that was heard of a stream the number of an event may be; whatever is further was miscounted, or made
-up so that whoever counts on gets no room."""
+"""How far the number of an event may be beyond the last one of its stream; a larger one was miscounted, or forged to exhaust
+the counter.
+"""
 ATTEMPT_MAX = 999_999_999
 PLACE_MAX = 999_999_999  # of a stage, a line or a number: nine digits
 TIME_MAX = 253_402_300_800.0  # the year 10000
@@ -38,9 +39,9 @@ DOTTED = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """One thing that happened, as it travels: flat, with its payload still as JSON text.
+    """One event as it travels: flat, with its payload still as JSON text.
 
-    Its parts are given by name but where most events are made: by place takes two thirds of the time.
+    Fields are given by name, except where most events are made: positional arguments take two thirds of the time.
     """
 
     source: Source
@@ -60,7 +61,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 def subject_kind(event: Event) -> SubjectKind | None:
-    """What an event is about, or None where the parts of its subject do not fit together."""
+    """What an event is about, or None if the parts of its subject do not fit together."""
     if event.pilot is not None or event.site is not None:
         if event.job is not None or event.package is not None or event.attempt is not None:
             return None
@@ -76,9 +77,9 @@ def subject_kind(event: Event) -> SubjectKind | None:
     return "service" if event.job is None else "job"
 
 
-@lru_cache(maxsize=8192)  # the few packages that are under way are asked for again and again
+@lru_cache(maxsize=8192)  # the few active packages are parsed again and again
 def parse_dotted(text: str) -> PackageId | None:
-    """The package that `stage.line.n` names, or None."""
+    """The package named by `stage.line.n`, or None."""
     found = DOTTED.fullmatch(text)
     return PackageId(int(found[1]), int(found[2]), int(found[3])) if found else None
 
@@ -88,7 +89,7 @@ ENGINE: frozenset[str] = frozenset({"service"})  # epochs, attempt numbers and c
 
 
 class EventType(msgspec.Struct, frozen=True, kw_only=True):
-    """One type of event: its payload and that payload's version, what it may be about, and who may say it."""
+    """One type of event: its payload and version, its possible subjects, and its possible sources."""
 
     payload: type[Payload]
     subjects: frozenset[SubjectKind]
@@ -154,24 +155,24 @@ EVENT_TYPES: dict[str, EventType] = {
 """Every type of event by its name on the wire."""
 
 
-# Whether the clock of a sender is wrong, proven by what it says beside its events: they may be of any age.
+# Whether the clock of a sender is wrong, proven by the time it states beside its events, which may be of any age.
 #
-# A sender says what its clock shows as it sends. It sends before we receive: a clock that shows more runs ahead.
-# And it sends after our last answer to it, which said what our clock showed: a clock that shows less runs behind.
-# How long the events lay somewhere, or were on their way, does not matter.
+# A sender states its clock when it sends. It sends before we receive: a clock that shows more is ahead. And it sends after
+# our last reply, which stated our clock: a clock that shows less is behind. How long the events waited or travelled does
+# not matter.
 
 
 def is_wrong(time: float, *, service_time: float, received: float, tolerance_seconds: float) -> bool:
-    """Whether a clock that showed `time` at sending is wrong; ours showed at least `service_time` then (0: nobody knows)."""
+    """Whether a clock that showed `time` at sending is wrong; ours showed at least `service_time` then (0: unknown)."""
     if time > received + tolerance_seconds:
         return True
-    # Two clocks never run at quite the same rate, so who has counted for long may have counted somewhat more than passed
-    # here. By much more, our own clock was set back since it was told, and nothing is proven.
+    # Two clocks never run at quite the same rate, so over a long time a sender may count a little more than passed here. If it
+    # is much more, our own clock was set back since, and nothing is proven.
     if not 0.0 < service_time <= received + tolerance_seconds:
         return False
     return time < min(service_time, received) - tolerance_seconds
 
 
 def is_doubtful(time: float, *, service_time: float, received: float, tolerance_seconds: float) -> bool:
-    """Whether such a clock runs behind, or what it is about was long on its way: who has heard our clock can tell."""
+    """Whether such a clock is behind, or its message was long on the way: a sender that knows our clock can tell."""
     return not service_time and time < received - tolerance_seconds

@@ -1,6 +1,6 @@
-"""What each type of event carries. A change of a payload raises its version in `model/events/events.py` and brings an upcaster.
+"""The payloads of events. A change of a payload raises its version in `model/events/events.py` and adds an upcaster.
 
-The class docstring is the line of the reference page; fields are refused when unknown, so that a misspelt one is told.
+The class docstring is the line of the reference page; unknown fields are refused, so that a misspelt one is reported.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SiteName = Annotated[str, Meta(min_length=1, max_length=128)]
 ReasonName = Annotated[str, Meta(min_length=1, max_length=REASON_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
-Learned = Annotated[str, Meta(max_length=1_000_000)]  # the value of the choice of sites as JSON
-Sha256 = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]  # who has one calls `check_sha256`
+Learned = Annotated[str, Meta(max_length=1_000_000)]  # what the site selection has learned, as JSON
+Sha256 = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]  # its users call `check_sha256`
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """What an event says beyond its type, subject and time."""
+    """The content of an event beyond its type, subject and time."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -35,14 +35,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 class TemplateShape(Part, frozen=True, kw_only=True):
-    """A line template of a stage: lines for each item of the stage, and the activity of each package of such a line."""
+    """A line template of a stage: lines per item of the stage, and the activity of each package of such a line."""
 
     lines: Annotated[int, Meta(ge=0, le=20_000_000)]
     activities: Annotated[tuple[Name, ...], Meta(max_length=100_000)]
 
 
 class StageShape(Part, frozen=True, kw_only=True):
-    """How many packages a stage has and where; a late one is not known before its producers are committed."""
+    """How many packages a stage has and where; those of a late stage are known when its producers are committed."""
 
     items: Annotated[int, Meta(ge=0, le=20_000_000)] = 1
     templates: Annotated[tuple[TemplateShape, ...], Meta(max_length=100_000)] = ()
@@ -67,7 +67,7 @@ class OutputFile(Part, frozen=True, kw_only=True):
     sha256: Sha256
 
     def __post_init__(self) -> None:
-        """Check what its type only says."""
+        """Check what the types cannot express."""
         check_sha256(self.sha256)
 
 
@@ -86,11 +86,11 @@ class PhaseTimes(Part, frozen=True, kw_only=True):
 
 
 BINARIES_MAX = 1000
-"""So many binaries of one package have a record."""
+"""How many binaries of one package have a record."""
 
 
 class BinaryEnd(Part, frozen=True, kw_only=True):
-    """When a binary of a package began, how long it ran, and how it ended; without a reason it did what it should."""
+    """When a binary of a package began, how long it ran, and how it ended; without a reason it succeeded."""
 
     number: Annotated[int, Meta(ge=1, le=2**53 - 1)]
     name: Name | None = None  # where the document gives it one
@@ -115,24 +115,24 @@ class JobRegistered(Payload, frozen=True, kw_only=True):
     tags: dict[TagName, str] = {}
 
     def __post_init__(self) -> None:
-        """Check what its types only say."""
+        """Check what the types cannot express."""
         for named in (*self.lists.values(), *([] if self.definition is None else [self.definition])):
             check_sha256(named)
 
 
 class JobAccepted(Payload, frozen=True, kw_only=True):
-    """The job was checked and is waited on: its packages are WAITING."""
+    """The job was checked and accepted: its packages are WAITING."""
 
 
 class StageExpanded(Payload, frozen=True, kw_only=True):
-    """A late stage is known now."""
+    """A late stage was expanded."""
 
     stage: Position
     shape: StageShape
     lists: dict[str, Sha256] = {}
 
     def __post_init__(self) -> None:
-        """Check what its types only say."""
+        """Check what the types cannot express."""
         for named in self.lists.values():
             check_sha256(named)
 
@@ -157,14 +157,14 @@ class AccessSet(Payload, frozen=True, kw_only=True):
 
 
 class Held(Payload, frozen=True, kw_only=True):
-    """Nothing more of this is started until it is released; `operation` was stamped on acceptance."""
+    """Nothing more of it starts until it is released; `operation` was assigned on acceptance."""
 
     operation: Count
     message: Text = ""
 
 
 class Released(Payload, frozen=True, kw_only=True):
-    """It may go on."""
+    """It continues."""
 
     operation: Count
 
@@ -184,33 +184,33 @@ class Aborted(Payload, frozen=True, kw_only=True):
 
 
 class Cleared(Payload, frozen=True, kw_only=True):
-    """Outputs were handed over to the user, or removed after their time."""
+    """Outputs were handed over to the user, or removed when their time was up."""
 
     by: ClearedBy
 
 
 class Restarted(Payload, frozen=True, kw_only=True):
-    """A new epoch begins: the event's own."""
+    """A new epoch begins: that of the event."""
 
     cause: RestartCause
     message: Text = ""
 
 
 class Tagged(Payload, frozen=True, kw_only=True):
-    """The user's own name and value, before, during or after the run."""
+    """A name and value of the user, before, during or after the run."""
 
     name: TagName
     value: str
 
 
 class Noted(Payload, frozen=True, kw_only=True):
-    """Something worth a line in the book that changes no state."""
+    """A remark that changes no state."""
 
     text: Text
 
 
 class PackageRegistered(Payload, frozen=True, kw_only=True):
-    """A package exists that the shape of its job does not tell of."""
+    """A package exists that is not in the shape of its job."""
 
     activity: Annotated[str, Meta(max_length=256)] = ""
 
@@ -226,7 +226,7 @@ class Unbound(Payload, frozen=True, kw_only=True):
 
 
 class Dropped(Payload, frozen=True, kw_only=True):
-    """Left out of the totals. Who drops a line drops each of its packages."""
+    """Left out of the totals. To drop a line, each of its packages is dropped."""
 
     operation: Count
 
@@ -238,13 +238,13 @@ class Restored(Payload, frozen=True, kw_only=True):
 
 
 class RemovalOrdered(Payload, frozen=True, kw_only=True):
-    """What a granted attempt made is to be removed, since its line was dropped so; it counts no longer."""
+    """The outputs of a granted attempt are to be removed, because its line was dropped with its files; they no longer count."""
 
     by: Annotated[str, Meta(max_length=256)] = ""
 
 
 class KeptFile(Part, frozen=True, kw_only=True):
-    """A file that stays though its removal was asked for, and why."""
+    """A file that stays although its removal was ordered, and why."""
 
     name: Annotated[str, Meta(min_length=1, max_length=4096)]
     reason: KeptReason
@@ -252,34 +252,34 @@ class KeptFile(Part, frozen=True, kw_only=True):
 
 
 class FilesRemoved(Payload, frozen=True, kw_only=True):
-    """What became of the files whose removal was ordered; those that are `gone` were not there any more."""
+    """The result of an ordered removal; files in `gone` were missing already."""
 
     by: Annotated[str, Meta(max_length=256)] = ""
     removed: FileNames = ()
     gone: FileNames = ()
     kept: Annotated[tuple[KeptFile, ...], Meta(max_length=100_000)] = ()
-    more: bool = False  # the rest is told by the next of these
+    more: bool = False  # the next such event continues
 
 
 class ReplicaWanted(Payload, frozen=True, kw_only=True):
-    """So many further attempts were asked for in this epoch, each to be made once beside one that runs."""
+    """Total of further attempts requested in this epoch, each to run once beside a running one."""
 
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
     cause: Literal["by-hand", "queue"] = "by-hand"
 
 
 class AttemptCreated(Payload, frozen=True, kw_only=True):
-    """A try at a site; with a lease it is running from now on. `replaces` names an attempt that is over."""
+    """An attempt at a site; with a lease it is running from now on. `replaces` names an attempt that is over."""
 
     site: SiteName
     pilot: SiteName | None = None
     lease_seconds: Amount | None = None
     replaces: Position | None = None
-    replica: bool = False  # beside one that runs, because it was asked for
-    memory_bytes: Count | None = None  # what it may take, where a failure before it made that more than was asked for
+    replica: bool = False  # beside a running one, because it was requested
+    memory_bytes: Count | None = None  # what it may use, if earlier failures raised that above the declared amount
     wall_seconds: Amount | None = None  # likewise
-    remaining_seconds: Amount | None = None  # of the wall time of its pilot, or of its batch job, as far as known
-    drop_revision: Count = 0  # no operation that dropped or restored anything of its job before it was later than this
+    remaining_seconds: Amount | None = None  # of the wall time of its pilot, or of its batch job, if known
+    drop_revision: Count = 0  # no operation that dropped or restored packages of its job before it was later than this
 
 
 class AttemptQueued(Payload, frozen=True, kw_only=True):
@@ -289,24 +289,24 @@ class AttemptQueued(Payload, frozen=True, kw_only=True):
 
 
 class AttemptStarted(Payload, frozen=True, kw_only=True):
-    """It holds a lease: it runs."""
+    """It got a lease: it is running."""
 
     node: Name | None = None
     pilot: SiteName | None = None
 
 
 class AttemptSuspected(Payload, frozen=True, kw_only=True):
-    """Its lease was lost; it may still win."""
+    """Its lease expired; its result may still count."""
 
     message: Text = ""
 
 
 class AttemptRecovered(Payload, frozen=True, kw_only=True):
-    """Its pilot spoke again: it holds its lease as before."""
+    """Its pilot made contact again: it holds its lease as before."""
 
 
 class AttemptLost(Payload, frozen=True, kw_only=True):
-    """Nobody waits for it any more and it counts as failed, for a reason; should it come back, it may still win."""
+    """It was given up and counts as failed, for a reason; if it comes back, its result may still count."""
 
     reason: LossReason = "platform-failure"
     message: Text = ""
@@ -325,7 +325,7 @@ class OutputsStaged(Payload, frozen=True, kw_only=True):
 
 
 class AttemptFinished(Payload, frozen=True, kw_only=True):
-    """It is over: GASW's exit code, a message, our reason, and what was measured."""
+    """It is over: GASW's exit code, a message, our reason, and measurements."""
 
     exit_code: ExitCodeGasw
     exit_message: Text = ""
@@ -337,7 +337,7 @@ class AttemptFinished(Payload, frozen=True, kw_only=True):
     binaries: Annotated[tuple[BinaryEnd, ...], Meta(max_length=BINARIES_MAX)] = ()  # that ran, of several
     manifest: Manifest | None = None
     peak_memory_bytes: Count | None = None
-    peak_memory_below_bytes: Count | None = None  # where no more is known than that it was less
+    peak_memory_below_bytes: Count | None = None  # an upper bound, if no more is known
     cpu_seconds: Amount | None = None
     cpu_user_seconds: Amount | None = None
     cpu_system_seconds: Amount | None = None
@@ -350,7 +350,7 @@ class CommitGranted(Payload, frozen=True, kw_only=True):
 
 
 class PilotRequested(Payload, frozen=True, kw_only=True):
-    """A pilot was asked for at a site."""
+    """A pilot was requested at a site."""
 
     site: SiteName
     slots: Count = 1
@@ -358,7 +358,7 @@ class PilotRequested(Payload, frozen=True, kw_only=True):
 
 
 class PilotStarted(Payload, frozen=True, kw_only=True):
-    """A pilot speaks. Where a request was started more than once, each of the pilots names it."""
+    """A pilot made contact. If a request was started more than once, each of its pilots names it."""
 
     site: SiteName
     node: Name | None = None
@@ -367,14 +367,14 @@ class PilotStarted(Payload, frozen=True, kw_only=True):
 
 
 class PilotEnded(Payload, frozen=True, kw_only=True):
-    """A pilot is gone, with the last lines it wrote."""
+    """A pilot ended, with the last lines of its standard error."""
 
     reason: ReasonName
     stderr: Text = ""
 
 
 class NodeDescribed(Payload, frozen=True, kw_only=True):
-    """A computer at a site, said once and referred to by name."""
+    """A computer at a site, described once and then referred to by name."""
 
     node: Name
     site: SiteName | None = None
@@ -386,7 +386,7 @@ class NodeDescribed(Payload, frozen=True, kw_only=True):
 
 
 class SiteDescribed(Payload, frozen=True, kw_only=True):
-    """A place that runs attempts, and how it stands; `removed` when nothing more goes there."""
+    """A site that runs attempts, and its status; `removed` if it gets no more work."""
 
     kind: Name
     status: Name = "candidate"
@@ -400,7 +400,7 @@ class SiteDescribed(Payload, frozen=True, kw_only=True):
 
 
 class SiteHibernated(Payload, frozen=True, kw_only=True):
-    """A site was put to sleep: nothing more goes there until it is woken. `learned` is what is known of how it behaves."""
+    """A site was hibernated: it gets no more work until it is woken. `learned` is what the site selection knows of it."""
 
     reason: Name
     message: Text = ""
@@ -418,7 +418,7 @@ class SiteWoken(Payload, frozen=True, kw_only=True):
 
 
 class SiteStanding(Payload, frozen=True, kw_only=True):
-    """How a site stands, as it is written down now and then: an engine that starts goes on from there."""
+    """The state of a site, recorded from time to time: a new engine continues from it."""
 
     status: Name
     score: float = 0.0
@@ -426,7 +426,7 @@ class SiteStanding(Payload, frozen=True, kw_only=True):
 
 
 class SiteDrained(Payload, frozen=True, kw_only=True):
-    """A pilot or a node of a site gets nothing more: too much failed there in a row."""
+    """A pilot or a node of a site gets no more work: too many attempts failed there in a row."""
 
     kind: Literal["pilot", "node"]
     name: Name
@@ -434,7 +434,7 @@ class SiteDrained(Payload, frozen=True, kw_only=True):
 
 
 class SiteProbed(Payload, frozen=True, kw_only=True):
-    """A pilot was started at a site to see whether it comes: it did after so long, or it did not, and why."""
+    """A pilot was started at a site as a test: it started after this time, or did not, and why."""
 
     passed: bool
     seconds: Amount = 0.0

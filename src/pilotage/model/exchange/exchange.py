@@ -1,9 +1,8 @@
-"""What an agent and the service say to each other: one exchange, which carries everything in both directions.
+"""The exchange between an agent and the service: one message and its reply, which carry everything in both directions.
 
-An exchange is complete in itself: the agent tells everything it holds, the service answers with what is missing there
-and what should not be. So a lost, repeated or late message does no harm: the next one mends it. A reply counts only
-as the answer to the exchange that is open, which `sequence` tells; an exchange older than one that was seen brings its
-events, and nothing else.
+An exchange is complete in itself: the agent lists everything it holds, and the service replies with what is missing there
+and what should not be. So a lost, repeated or late message does no harm: the next one corrects it. A reply counts only for
+the exchange that is open, identified by `sequence`; of an exchange older than the last one only the events count.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Counter = Annotated[int, Meta(ge=0, le=COUNTER_MAX)]
 
 
 class AttemptRef(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
-    """Which attempt: the id of the job, the dotted place of the package, and the number of the attempt."""
+    """An attempt: the id of its job, the address of its package, and its number."""
 
     job: str
     package: str
@@ -30,65 +29,66 @@ class AttemptRef(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=T
 
 
 class InputSource(msgspec.Struct, frozen=True, gc=False):
-    """Where inputs come from: the granted attempt of a package of the same job."""
+    """The source of inputs: the granted attempt of a package of the same job."""
 
     package: str
     attempt: AttemptNumber
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """An attempt that an agent shall run: it holds a lease from the moment the service wrote it down."""
+    """An attempt for an agent to run: it holds a lease from the moment the service recorded it."""
 
     ref: AttemptRef
     epoch: int = 1
     demand: Demand = Demand()
     inputs: tuple[InputSource, ...] = ()
-    drop_revision: int = 0  # what was dropped when it was created: it sees its inputs so, whatever happens later
+    drop_revision: int = 0  # drops known at its creation: they determine its inputs, whatever happens later
 
 
 SETTLING = 2**40
-"""From here on whoever settles what a dead pilot left counts its exchanges: behind all of the pilot's own."""
+"""Exchange numbers from here on are for processes that clean up after a dead pilot: above all of the pilot's own."""
 SEQUENCE_JUMP_MAX = 2**20
-"""How far beyond the last that was heard the number of a pilot's exchange may be: months of asking in vain. Whatever is
-further was made up, and would make all that the pilot says later old."""
+"""How far the number of an exchange may be beyond the last one: months of polling. A larger one was forged, and would make
+all later exchanges of the pilot look old.
+"""
 
 
 class Exchange(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What an agent says. Its name is its own: a batch system that starts one request twice makes two agents.
+    """The message of an agent. Its name is unique: a batch system that starts one request twice makes two agents.
 
-    `held` names every attempt it was given of which it has not told the end; `events` are those of its stream, whose
-    name is its own too, that were not acknowledged yet, in order.
+    `held` lists every attempt it was given and whose end it has not reported; `events` are the unacknowledged events of its
+    stream, which has the agent's name, in order.
     """
 
     pilot: str
     site: str
     sequence: Counter
-    seen: Counter = 0  # the position of the book that it was told last
-    time: float = 0.0  # what its clock shows as it says this; 0: it does not say
-    service_time: float | None = None  # what the service's clock shows at least, by the last reply; 0: it has had none
-    serves: AttemptRef | None = None  # bound mode: the one attempt it was started for
+    seen: Counter = 0  # the last position of the book that it knows
+    time: float = 0.0  # its clock at sending; 0: not stated
+    service_time: float | None = None  # a lower bound of the service's clock, from the last reply; 0: no reply yet
+    serves: AttemptRef | None = None  # bound mode: the one attempt that it runs
     node: str = ""
     capacity: Capacity = Capacity()
-    backlog: Counter = 0  # how many attempts beyond its capacity it keeps waiting, so that no slot idles
+    backlog: Counter = 0  # how many attempts it queues beyond its capacity, so that no slot idles
     remaining_seconds: float | None = None  # of its wall time
-    leaving: str = ""  # a reason: it takes nothing more, and ends when it holds nothing
+    leaving: str = ""  # a reason: it takes no more work, and ends when idle
     held: tuple[AttemptRef, ...] = ()
     events: tuple[Event, ...] = ()
 
     def is_beyond(self, last: int) -> bool:
-        """Whether its number is out of all reach of the last one that was heard; 0: none was. Who settles begins anew."""
+        """Whether its number is too far beyond the last one; 0: none so far. A clean-up process starts its own range."""
         if self.sequence >= SETTLING and last < SETTLING:
             return self.leaving != "gone"
         return last > 0 and self.sequence - last > SEQUENCE_JUMP_MAX
 
     def is_skewed(self, *, received: float, tolerance_seconds: float) -> bool:
-        """Whether the clock of the agent is wrong, by its own word."""
+        """Whether the clock of the agent is wrong, by its own statement."""
         return bool(self.time) and is_wrong(
             self.time, service_time=self.service_time or 0.0, received=received, tolerance_seconds=tolerance_seconds
         )
 
     def is_doubtful(self, *, received: float, tolerance_seconds: float) -> bool:
-        """Whether that cannot be told before the agent has heard what the clock of the service shows, and it will say so."""
+        """Whether that is unknown until the agent has learned the service's clock, and it will say so."""
         if not self.time or self.service_time is None:
             return False
         return is_doubtful(
@@ -97,52 +97,52 @@ class Exchange(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ExchangeReply(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What the service answers, once everything it says is durable."""
+    """The reply of the service, sent when everything in it is durable."""
 
     pilot: str
     sequence: int
-    position: int = 0  # of the book, for the clock of the events that follow
-    time: float = 0.0  # what the clock of the service showed; an agent finds out from it whether its own is wrong
-    acknowledged: int = 0  # events of the agent's stream up to this one need not be sent again
+    position: int = 0  # of the book, for the clock of later events
+    time: float = 0.0  # the service's clock; an agent checks its own by it
+    acknowledged: int = 0  # events of the agent's stream up to this number need not be sent again
     assignments: tuple[Assignment, ...] = ()
-    cancelled: tuple[AttemptRef, ...] = ()  # to be stopped and forgotten: nobody waits for them
+    cancelled: tuple[AttemptRef, ...] = ()  # to be stopped and forgotten
     interval_seconds: float = 10.0
-    leave: str = ""  # a reason: end, whatever you hold
+    leave: str = ""  # a reason: end at once, with all attempts
 
 
-# What an agent must know to run an attempt, and what it says beside its events: the texts that its programs wrote.
+# What an agent needs to run an attempt, and its logs, which it sends beside its events.
 #
-# An assignment says that an attempt is to be run and with what; the work that comes with it says how. Names of
-# files are names in the job's tree: relative, with `/`, and never outside it. The agent runs a package in a folder
-# of its own, in which its inputs lie under their names, and takes its outputs from there.
+# An assignment says that an attempt is to be run and with which resources; the work that comes with it says how. Names
+# of files are names in the job's tree: relative, with `/`, and never outside it. The agent runs a package in a folder of
+# its own, with its inputs under their names, and collects its outputs there.
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The base of what goes over the wire: what has its default is left out."""
+    """The base of messages: fields with their default value are left out."""
 
 
 class WorkInput(Wire, frozen=True, kw_only=True):
-    """A file that must lie in the folder of the package before it starts."""
+    """A file that must be in the folder of the package before it starts."""
 
     name: str
-    sha256: str = ""  # as it must be; empty: any content will do
+    sha256: str = ""  # the required content; empty: any
     size_bytes: int | None = None
-    made: bool = False  # by a package of this job: what is linked is ours, and no user's file
-    content: bool = False  # kept by its sha256 in the book's content, and not in the job's tree
+    made: bool = False  # by a package of this job: a link to it is ours, and not a user's file
+    content: bool = False  # stored by its sha256 in the book's content, and not in the job's tree
     executable: bool = False
 
 
 class WorkOutput(Wire, frozen=True, kw_only=True):
-    """What is taken out of the folder afterwards: a name, a pattern, or a regular expression with its folder."""
+    """Outputs to collect from the folder: a name, a pattern, or a regular expression with its folder."""
 
     name: str = ""
-    expression: str = ""  # matched against whole names; what lies outside `folder` is put into it
+    expression: str = ""  # matched against whole names; a match outside `folder` is put into it
     folder: str = ""
     pattern: bool = False  # `name` is one; it must match at least one file
 
 
 class WorkBinary(Wire, frozen=True, kw_only=True):
-    """One command: its words are given to the system as they are, and never to a shell."""
+    """One command; its arguments go to the system as they are, never to a shell."""
 
     argv: tuple[str, ...]
     name: str = ""  # of several, what the document calls it
@@ -151,7 +151,7 @@ class WorkBinary(Wire, frozen=True, kw_only=True):
     stdout: str = ""  # a file of the package; empty: the log
     stderr: str = ""
     outputs: tuple[WorkOutput, ...] = ()
-    error_codes: dict[str, str] = {}  # what its description says that exit codes mean, by the code
+    error_codes: dict[str, str] = {}  # the meaning of its exit codes, from its description
 
 
 class WorkPattern(Wire, frozen=True, kw_only=True):
@@ -175,59 +175,61 @@ class WorkScript(Wire, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     defer_exit_code: int | None = None
     defer_seconds: float = 0.0
-    files: tuple[WorkInput, ...] = ()  # the file that it is, as it was at submission; it is not brought anywhere
+    files: tuple[WorkInput, ...] = ()  # the script file as submitted; it is not transferred
 
 
 class Work(Wire, frozen=True, kw_only=True):
-    """How an attempt is run. It comes with the assignment of the same place in the list."""
+    """How to run an attempt. It comes with the assignment at the same index."""
 
     path: str  # of the package: reco001/001/002/001
     name: str
     index: int  # the number of the package in its job
     folder: str  # the document's folder, which is the root of the job's tree
-    staged: str  # the folder that outputs are put into: DOTTED-ATTEMPT-K for the K-th of the manifest, from 0
-    mark: str = ""  # a line of the file `mark` in `staged`: who reads it there sees the very folder; empty: nobody does
-    folder_mark: str = ""  # a file below `folder` that says the same, where `staged` is not below it
+    staged: str  # the folder for outputs: DOTTED-ATTEMPT-K for the K-th of the manifest, from 0
+    mark: str = (
+        ""  # a line of the file `mark` in `staged`: an agent that reads it sees the same folder; empty: not checked
+    )
+    folder_mark: str = ""  # a file below `folder` with the same line, if `staged` is not below it
     inputs: tuple[WorkInput, ...] = ()
     binaries: tuple[WorkBinary, ...] = ()
     startup: tuple[str, ...] = ()  # the startup script with its parameters, instead of the binaries one by one
     container: WorkContainer | None = None
     failure_patterns: tuple[WorkPattern, ...] = ()
-    watched: tuple[str, ...] = ()  # files that must grow; none: the log and CPU time
-    stalled_after_seconds: float = 0.0  # 0: nobody looks
+    watched: tuple[str, ...] = ()  # files that must grow; empty: the log and CPU time
+    stalled_after_seconds: float = 0.0  # 0: not checked
     pre: WorkScript | None = None
     post: WorkScript | None = None
     pre_skip_exit_code: int | None = None
-    kept: str = ""  # a folder of the agent's site for what finished binaries made; a later attempt begins behind them
+    kept: str = ""  # a folder of the agent's site for results of finished binaries; a later attempt resumes after them
     keep_failed: bool = False
     software: str = ""  # id@version of each description that it uses
-    adopted: tuple[OutputFile, ...] | None = None  # it was made before, and lies in its place: nothing is run
-    message: str = ""  # of what was adopted: where it comes from
-    refused: str = ""  # the service cannot say how to run it, and why: it fails at once with this message
+    adopted: tuple[OutputFile, ...] | None = None  # it was made before and is in place: nothing is run
+    message: str = ""  # for adopted work: where it comes from
+    refused: str = ""  # why the service cannot say how to run it: it fails at once with this message
 
 
 class LogText(Wire, frozen=True, kw_only=True):
-    """What the programs of an attempt wrote to one stream: its beginning and its end where it is long."""
+    """What an attempt wrote to one stream: only beginning and end if it is long."""
 
     ref: AttemptRef
     stream: str  # stdout or stderr
     head: str
     tail: str = ""
     dropped_bytes: Counter = 0  # between the two
-    final: bool = True  # False: the attempt goes on, and so does its log
+    final: bool = True  # False: the attempt is running, and its log goes on
 
 
 class AgentSays(Wire, frozen=True, kw_only=True):
-    """One exchange on the wire: what the agent says, and its logs. It keeps both until the reply acknowledges the events."""
+    """One exchange on the wire: the agent's message and its logs. It keeps both until the reply acknowledges the events."""
 
     exchange: Exchange
     logs: tuple[LogText, ...] = ()
-    ended_token: str = ""  # the pilot's own, which is taken no longer, beside that of its site: it asks for another one
+    ended_token: str = ""  # the pilot's own token, now expired, beside that of its site: it asks for a new one
 
 
 class AgentHears(Wire, frozen=True, kw_only=True):
-    """The answer on the wire: the reply, and for each assignment the work."""
+    """The reply on the wire, with the work of each assignment."""
 
     reply: ExchangeReply
     work: tuple[Work, ...] = ()
-    tokens: tuple[str, ...] = ()  # for what each of them runs: it may speak of its own package
+    tokens: tuple[str, ...] = ()  # for the programs of each assignment: each may report on its own package

@@ -1,4 +1,4 @@
-"""What people ask of a running service, as values: the core accepts each with an operation number, or refuses it."""
+"""Operations that people request of a service, as values: the core accepts each with an operation number, or refuses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage.model.states import ClearedBy
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, tag_field="operation", omit_defaults=True):
-    """The base: which job. Who asks was checked before; the event that follows names them in its message."""
+    """The base: the job. The caller was authorised before; the event that follows names the caller in its message."""
 
     job: str
 
@@ -22,7 +22,7 @@ class Kill(Operation, frozen=True, kw_only=True, tag="kill"):
     """Cancel a job, or one package or one line of it."""
 
     package: str = ""
-    stage: int = 0  # of a line; 0: no line is meant
+    stage: int = 0  # of a line; 0: not a line
     line: int = 0
     message: str = ""
 
@@ -35,47 +35,49 @@ class Hold(Operation, frozen=True, kw_only=True, tag="hold"):
 
 
 class HoldResults(Hold, frozen=True, kw_only=True, tag="hold-results"):
-    """Hold a job whose results cannot get their names, also where nothing is left to start; the service alone asks for it."""
+    """Hold a job whose results cannot be published, even if nothing is left to start; only the service requests it."""
 
 
 class Release(Operation, frozen=True, kw_only=True, tag="release"):
-    """Go on with what was held."""
+    """Continue what was held."""
 
     package: str = ""
 
 
 class Drop(Operation, frozen=True, kw_only=True, tag="drop"):
-    """Leave a line out of the job, and what it would have made out of every list of inputs."""
+    """Leave a line out of the job, and its outputs out of every list of inputs."""
 
     stage: int
     line: int
-    force: bool = False  # also where others have read what it made
-    remove_files: bool = False  # what it made goes, where nobody else has or reads it; of a dropped line too
+    force: bool = False  # even if other packages have read its outputs
+    remove_files: bool = (
+        False  # remove its outputs unless they are used elsewhere; also for a line that is dropped already
+    )
 
 
 class DropFiles(Drop, frozen=True, kw_only=True, tag="drop-files"):
-    """The same with files to be removed, as the service asks for it."""
+    """As `Drop`, with files to remove, as the service requests it."""
 
-    by: str = ""  # who wants it
-    fileless: tuple[str, ...] = ()  # packages of the line that make no files: what they did stays done
+    by: str = ""  # who asked for it
+    fileless: tuple[str, ...] = ()  # packages of the line without files: their work stays done
 
 
 class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
-    """Take a dropped line back in, as long as no consumer has started without it."""
+    """Take a dropped line back, unless a consumer has started without it."""
 
     stage: int
     line: int
 
 
 class Restart(Operation, frozen=True, kw_only=True, tag="restart"):
-    """Begin a package anew in a new epoch; without one, everything of the job that failed or was cancelled."""
+    """Restart a package in a new epoch; without one, every failed or cancelled package of the job."""
 
     package: str = ""
     message: str = ""
 
 
 class Reschedule(Operation, frozen=True, kw_only=True, tag="reschedule"):
-    """Give up the live attempts of a package and try it again, elsewhere if there is an elsewhere."""
+    """Give up the live attempts of a package and retry it, at another site if there is one."""
 
     package: str
     message: str = ""
@@ -88,50 +90,50 @@ class Replicate(Operation, frozen=True, kw_only=True, tag="replicate"):
 
 
 class Clear(Operation, frozen=True, kw_only=True, tag="clear"):
-    """Let go of a job that is over: its outputs were taken, or their time is over."""
+    """Release a finished job: its outputs were taken, or their time is up."""
 
     by: ClearedBy = "user"
 
 
 class SiteOperation(msgspec.Struct, frozen=True, kw_only=True, tag_field="operation", omit_defaults=True):
-    """The base of what is asked of a site."""
+    """The base of operations on a site."""
 
     site: str
 
 
 class HibernateSite(SiteOperation, frozen=True, kw_only=True, tag="hibernate-site"):
-    """Let nothing more go to a site until somebody wakes it; what runs there goes on."""
+    """Give a site no more work until it is woken; running attempts go on."""
 
     message: str = ""
 
 
 class WakeSite(SiteOperation, frozen=True, kw_only=True, tag="wake-site"):
-    """Make a site that hibernates a candidate again."""
+    """Make a hibernated site a candidate again."""
 
     message: str = ""
 
 
 class ProbeSite(SiteOperation, frozen=True, kw_only=True, tag="probe-site"):
-    """Have one pilot started at a site, to see whether it comes."""
+    """Start one pilot at a site, as a test."""
 
 
 class TrySite(SiteOperation, frozen=True, kw_only=True, tag="try-site"):
-    """The same for somebody who watches it: nothing follows from it for the site."""
+    """As `ProbeSite`, for a person who watches: the site is not judged by it."""
 
 
 class LineFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the files of a line that was dropped: how many, and the first of them by name."""
+    """The result for the files of a dropped line: counts, and the first names."""
 
     removed: int = 0
     removed_bytes: int = 0
-    gone: int = 0  # were not there any more
+    gone: int = 0  # were missing already
     kept: int = 0
     removed_names: tuple[str, ...] = ()
-    kept_files: tuple[KeptFile, ...] = ()  # with why; none where nobody asked for their removal
+    kept_files: tuple[KeptFile, ...] = ()  # with the reason; empty if no removal was requested
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The operation was accepted; its events are durable when this is told."""
+    """The operation was accepted; its events are durable by now."""
 
     operation: int
     events: int
@@ -171,11 +173,11 @@ RefusedCode = Literal[
     "unknown-site",
     "unsatisfiable",
 ]
-"""Why something that was asked for is not done, for programs."""
+"""Why an operation is refused, for programs."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """The operation was not done, and why; `subject` is the job or package that stands in its way."""
+    """The operation was refused, and why; `subject` is the job or package that prevents it."""
 
     code: RefusedCode
     message: str
@@ -189,7 +191,7 @@ SiteDeed = Literal["hibernate", "wake", "probe", "try"]
 
 
 class OperationOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One operation on everything that a query finds: jobs, packages, or the lines of packages."""
+    """One operation on all results of a query: jobs, packages, or the lines of packages."""
 
     operation: str  # kill, hold, release, drop, restore, restart, reschedule or replicate
     where: str
@@ -199,7 +201,7 @@ class OperationOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class NotDone(msgspec.Struct, frozen=True, kw_only=True):
-    """One of many that an operation was refused for."""
+    """One subject for which an operation was refused."""
 
     subject: str
     code: str
@@ -207,7 +209,7 @@ class NotDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatedOn(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an operation on many: what was not done is told one by one as far as it is not too much."""
+    """The result of an operation on many subjects; refusals are listed one by one, up to a limit."""
 
     found: int
     done: int
@@ -215,21 +217,21 @@ class OperatedOn(msgspec.Struct, frozen=True, kw_only=True):
     told: tuple[NotDone, ...]
 
 
-# What the core wants done in the world, as values. Each follows from a durable decision and may be done again.
+# Effects: actions that the core requests, as values. Each follows from a durable decision and may be repeated.
 #
-# An effect is known by its key: whoever carries it out looks first whether it was done already. What came of it
-# comes back as a site report, an exchange, or a grown plan; until then the core may ask for it again.
+# An effect is identified by its key: its executor first checks whether it was done already. The result comes back as a
+# site report, an exchange, or a grown plan; until then the core may request it again.
 
 
 class SubmitPilot(msgspec.Struct, frozen=True, kw_only=True, tag="submit-pilot"):
-    """Submit a pilot to the batch system of a site under our key."""
+    """Submit a pilot to the batch system of a site with our key."""
 
     site: str
     key: str
 
 
 class SubmitAttempt(msgspec.Struct, frozen=True, kw_only=True, tag="submit-attempt"):
-    """Submit one bound attempt to the batch system of a site under our key; its agent will ask for it."""
+    """Submit one bound attempt to the batch system of a site with our key; its agent will ask for it."""
 
     site: str
     key: str
@@ -238,18 +240,18 @@ class SubmitAttempt(msgspec.Struct, frozen=True, kw_only=True, tag="submit-attem
 
 
 class CancelSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="cancel-submitted"):
-    """Take what was submitted under our key out of the batch system of a site; what is not there is reported as gone."""
+    """Cancel the batch job with our key at a site; a missing one is reported as gone."""
 
     site: str
     key: str
 
 
 class ExpandStage(msgspec.Struct, frozen=True, kw_only=True, tag="expand-stage"):
-    """Lay out a late stage over the granted outputs of its producers; the answer is a grown plan."""
+    """Expand a late stage from the granted outputs of its producers; the answer is a grown plan."""
 
     job: str
     stage: int
-    revision: int = 0  # of what its producers made: an answer to an earlier one is out of date
+    revision: int = 0  # of the outputs of its producers: an answer to an earlier one is outdated
 
 
 Effect = SubmitPilot | SubmitAttempt | CancelSubmitted | ExpandStage

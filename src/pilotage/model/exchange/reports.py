@@ -1,4 +1,4 @@
-"""What is heard of sites: from their batch systems, not from agents. A report is a word, and may be late or come twice."""
+"""Reports on sites, from their batch systems and not from agents. A report may be late or repeated."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pilotage.model.exchange.operations import CancelSubmitted, SubmitAttempt, S
 from pilotage.model.sites.entry import SiteEntry
 
 Trouble = Literal["failed", "connection-refused", "connection-timed-out"]
-"""How something that was asked of a site can go wrong."""
+"""How a request to a site can go wrong."""
 
 
 class SiteReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit_defaults=True):
-    """The base of what is heard of a site: from its batch system, not from agents."""
+    """The base of reports on a site: from its batch system, not from agents."""
 
     site: str
 
 
 class Submitted(SiteReport, frozen=True, kw_only=True, tag="submitted"):
-    """The batch system took what was submitted under our key, and calls it so."""
+    """The batch system accepted a submission with our key; `native_id` is its own id."""
 
     key: str
     native_id: str
@@ -38,7 +38,7 @@ class SubmissionFailed(SiteReport, frozen=True, kw_only=True, tag="submission-fa
 
 
 class Gone(SiteReport, frozen=True, kw_only=True, tag="gone"):
-    """A listing that succeeded does not have our key any more, or says how it ended; never said of an unknown answer."""
+    """A successful listing no longer has our key, or says how the job ended; never reported after a failed listing."""
 
     key: str
     reason: str
@@ -46,23 +46,23 @@ class Gone(SiteReport, frozen=True, kw_only=True, tag="gone"):
 
 
 class SiteSeen(SiteReport, frozen=True, kw_only=True, tag="seen"):
-    """Whether the batch system answers; it may do so and say why things wait."""
+    """Whether the batch system answers; if it does, `message` may say why jobs wait."""
 
     answers: bool
     message: str = ""
-    trouble: Trouble | None = None  # why it does not answer, where that is known
+    trouble: Trouble | None = None  # why it does not answer, if known
 
 
 class Noticed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something of ours that is at a site, and of which nothing was heard as it should be."""
+    """A batch job of ours that does not start, or runs without contacting the service."""
 
     key: str
-    state: Literal["running", "held"]  # it runs and does not speak, or will not begin by itself
-    words: str = ""  # the last that it printed, or what the batch system says
+    state: Literal["running", "held"]  # it runs silently, or is held by the batch system
+    words: str = ""  # its last output, or the explanation of the batch system
 
 
 class SiteNoticed(SiteReport, frozen=True, kw_only=True, tag="noticed"):
-    """Everything of that kind at a site, instead of what was noticed there before."""
+    """All such batch jobs at a site; replaces the previous report."""
 
     things: tuple[Noticed, ...] = ()
 
@@ -70,45 +70,44 @@ class SiteNoticed(SiteReport, frozen=True, kw_only=True, tag="noticed"):
 AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen | SiteNoticed
 
 
-# The exchange between a service and the agent of a site, which submits pilots there: what is wanted down, what is
-# seen up.
+# The exchange between a service and a site agent, which submits pilots there: requests go down, reports go up.
 #
-# Either side says everything that matters each time, and both know things by their keys, so that a message that is
-# lost or comes twice does no harm.
+# Each side states everything that matters each time, and both identify things by their keys, so that a lost or repeated
+# message does no harm.
 
 SiteEffect = SubmitPilot | SubmitAttempt | CancelSubmitted
-"""What can be wanted at a site."""
+"""Effects that a site can be asked for."""
 
 
 class SiteSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent of a site says."""
+    """The message of a site agent."""
 
     site: str
-    agent: str  # which process of it
+    agent: str  # its process
     sequence: int  # of this message
-    service: str = ""  # which service it last heard
-    heard: int = 0  # the number of the last effect that it has from that service
+    service: str = ""  # the last service that it heard from
+    heard: int = 0  # number of the last effect from that service
     version: str = ""
-    scheduler: str = ""  # what it drives
-    started_as: str = ""  # what the service that started it called this start; none: somebody else started it
-    token_until: float = 0.0  # when the token of its pilots ends; 0: they have none
+    scheduler: str = ""  # the batch system that it uses
+    started_as: str = ""  # the service's name for this start; empty: it was started by other means
+    token_until: float = 0.0  # when its pilots' token expires; 0: they have none
     reports: tuple[AnyReport, ...] = ()
-    there: tuple[str, ...] = ()  # the keys of what is there, and of which the service has not spoken
+    there: tuple[str, ...] = ()  # keys of batch jobs there that the service has not mentioned
 
 
 class SiteHears(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What it is answered."""
+    """The reply to a site agent."""
 
     site: str
     agent: str
     sequence: int
-    service: str  # another one after each start
+    service: str  # changes with each start
     number: int = 0  # of the last effect
-    effects: tuple[SiteEffect, ...] = ()  # everything of which nothing was heard yet, in order
-    expected: tuple[str, ...] = ()  # the keys of what should be there
-    unheard: tuple[str, ...] = ()  # those of them that have not spoken
+    effects: tuple[SiteEffect, ...] = ()  # all effects without a report so far, in order
+    expected: tuple[str, ...] = ()  # keys of the batch jobs that should be there
+    unheard: tuple[str, ...] = ()  # those of them that have not made contact
     entry: SiteEntry | None = None
-    prefix: str = ""  # which tells what is ours at the site from others'
+    prefix: str = ""  # marks our batch jobs at the site
     token: str = ""  # for its pilots
     interval_seconds: float = 10.0
-    leave: str = ""  # why it is to end, where it is: another is started as the entry says now
+    leave: str = ""  # why it must end, if so: another one is started with the current entry

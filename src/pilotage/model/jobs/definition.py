@@ -1,4 +1,4 @@
-"""What a researcher asks for: the definition of a job, in its one canonical form.
+"""The definition of a job, in its one canonical form.
 
 job → stages → lines → packages → binaries, as in the DØ job definition, with the fields that GASW's input adds. These
 classes are the table of the language: the reader, the JSON Schema and the reference page are all derived from their
@@ -40,11 +40,11 @@ Seconds = Annotated[float, Meta(ge=0)]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The base of every part of a definition: frozen, and written without what has its default."""
+    """The base of every part of a definition: frozen, and written without default values."""
 
 
 class Environment(Value, frozen=True, kw_only=True):
-    """Variables of two types: those the application sees, and those that set pilotage itself for one package."""
+    """Variables of two types: those the application sees, and settings of pilotage for one package."""
 
     exported: Annotated[dict[str, Annotated[str, TEMPLATE]], _doc("Set for the application; an inner level wins.")] = {}
     setting: Annotated[dict[str, str], _doc("Override a documented setting of pilotage for this package.")] = {}
@@ -60,9 +60,7 @@ class InputFile(Value, frozen=True, kw_only=True):
         Acquisition,
         _doc("`none`: it is there; `self`: the binary fetches it; `prefetch`: fetched to the site before the start."),
     ] = "none"
-    disposition: Annotated[
-        Retention, _doc("What becomes of it afterwards; so far everything is kept, and the others are refused.")
-    ] = ""
+    disposition: Annotated[Retention, _doc("What happens to it afterwards; so far only keeping it is supported.")] = ""
 
 
 class OutputFile(Value, frozen=True, kw_only=True):
@@ -76,9 +74,7 @@ class OutputFile(Value, frozen=True, kw_only=True):
     size_bytes: Annotated[Count | None, _doc("Its estimated size.")] = None
     dispositions: Annotated[
         tuple[Disposition, ...],
-        _doc(
-            "What is done with it; only one of retain and deletable. So far all is kept here, and what says otherwise refused."
-        ),
+        _doc("What is done with it; only one of retain and deletable. So far only keeping it here is supported."),
     ] = (
         "forward",
         "retain-indefinitely",
@@ -106,7 +102,7 @@ class Binary(Value, frozen=True, kw_only=True):
     data_handling: Annotated[bool, _doc("Needs a data-handling service at its site.")] = False
     cpu_percent: Annotated[
         Annotated[float, Meta(ge=0, le=100)] | None,
-        _doc("How much of its cores it uses, in percent: packages share a core by it."),
+        _doc("CPU usage of its cores in percent; packages may share a core."),
     ] = None
     work_bytes: Annotated[Count | None, _doc("Estimated size of its work files.")] = None
     run_time_seconds: Annotated[Seconds | None, _doc("Estimated run time on the standard platform.")] = None
@@ -114,13 +110,13 @@ class Binary(Value, frozen=True, kw_only=True):
 
 
 class Resources(Value, frozen=True, kw_only=True):
-    """What a package takes of a node."""
+    """The resources of a node that a package uses."""
 
     cores: Annotated[Annotated[float, Meta(gt=0)], _doc("Cores; hundredths are possible.")] = 1
     memory_bytes: Annotated[Count | None, _doc("Memory.")] = None
     gpus: Annotated[Count, _doc("Graphics processors.")] = 0
     nodes: Annotated[Positive, _doc("Nodes; more than one is an MPI job.")] = 1
-    wall_time_seconds: Annotated[Seconds | None, _doc("The time after which it is ended.")] = None
+    wall_time_seconds: Annotated[Seconds | None, _doc("The time after which it is stopped.")] = None
     scratch_bytes: Annotated[Count | None, _doc("Scratch space.")] = None
 
 
@@ -128,30 +124,34 @@ class Container(Value, frozen=True, kw_only=True):
     """The image a package runs in."""
 
     image: Annotated[str, TEMPLATE, _doc("The image's name or file.")]
-    engine: Annotated[ContainerEngine, _doc("What starts it; `any`: whichever the site has.")] = "any"
+    engine: Annotated[ContainerEngine, _doc("The container engine; `any`: the one that the site has.")] = "any"
 
 
 class RetryRule(Value, frozen=True, kw_only=True):
-    """What to do after one kind of failure. One of `reason`, `exit_code` and `pattern` says which."""
+    """The action after one kind of failure, which one of `reason`, `exit_code` and `pattern` selects."""
 
     reason: Annotated[str, _doc("A failure reason, or one that a failure pattern of the package names.")] = ""
     exit_code: Annotated[int | None, _doc("An exit code of the application.")] = None
     pattern: Annotated[str, EXPRESSION, _doc("A regular expression found in the log.")] = ""
-    action: Annotated[Action, _doc("What is done.")]
-    times: Annotated[Positive | None, _doc("At most so many times; none: the common cap.")] = None
-    memory_factor: Annotated[Annotated[float, Meta(gt=1)] | None, _doc("With `more-memory`: times what it had.")] = None
-    time_factor: Annotated[Annotated[float, Meta(gt=1)] | None, _doc("With `more-time`: times what it had.")] = None
+    action: Annotated[Action, _doc("The action.")]
+    times: Annotated[Positive | None, _doc("How often at most; none: the common cap.")] = None
+    memory_factor: Annotated[
+        Annotated[float, Meta(gt=1)] | None, _doc("With `more-memory`: factor on the memory it had.")
+    ] = None
+    time_factor: Annotated[
+        Annotated[float, Meta(gt=1)] | None, _doc("With `more-time`: factor on the time it had.")
+    ] = None
 
 
 class Retry(Value, frozen=True, kw_only=True):
-    """How failures of a package are answered; rules are tried in order, then the defaults."""
+    """How failures of a package are handled; rules are tried in order, then the defaults."""
 
     attempts_max: Annotated[Positive | None, _doc("The cap on counted attempts; none: the setting.")] = None
     rules: Annotated[tuple[RetryRule, ...], _doc("The rules.")] = ()
 
 
 class FailurePattern(Value, frozen=True, kw_only=True):
-    """A text in a log that means failure, whatever the exit code."""
+    """A text in a log that means failure, even if the exit code is 0."""
 
     pattern: Annotated[str, EXPRESSION, _doc("A regular expression, matched line by line.")]
     file: Annotated[str, TEMPLATE, _doc("`stdout`, `stderr`, or a file of the package.")] = "stderr"
@@ -159,12 +159,12 @@ class FailurePattern(Value, frozen=True, kw_only=True):
 
 
 class Progress(Value, frozen=True, kw_only=True):
-    """How to see that a package still gets somewhere."""
+    """How to check that a package makes progress."""
 
     files: Annotated[
         tuple[Annotated[str, TEMPLATE], ...], _doc("Files that must grow; none: its log and CPU time.")
     ] = ()
-    stalled_after_seconds: Annotated[Seconds, _doc("Without growth for so long it counts as looping.")]
+    stalled_after_seconds: Annotated[Seconds, _doc("After this time without growth it counts as looping.")]
 
 
 class Script(Value, frozen=True, kw_only=True):
@@ -202,18 +202,20 @@ class Package(Value, frozen=True, kw_only=True):
     platform: Annotated[str, _doc("Only on this platform.")] = ""
     executor: Annotated[
         str,
-        _doc("The only site, or kind of site, to run on; none, or one that nobody knows: anywhere, with a warning."),
+        _doc("The only site, or kind of site, to run on; none: anywhere; an unknown one: anywhere, with a warning."),
     ] = ""
     job_type: Annotated[str, _doc("Which execution of the software, such as `normal` or `mpi`.")] = "normal"
-    resources: Annotated[Resources, _doc("What it takes of a node.")] = Resources()
+    resources: Annotated[Resources, _doc("The resources of a node that it uses.")] = Resources()
     container: Annotated[Container | None, _doc("The image it runs in.")] = None
-    retry: Annotated[Retry, _doc("How failures are answered.")] = Retry()
+    retry: Annotated[Retry, _doc("How failures are handled.")] = Retry()
     failure_patterns: Annotated[tuple[FailurePattern, ...], _doc("Texts in logs that mean failure.")] = ()
-    progress: Annotated[Progress | None, _doc("How to see that it gets somewhere.")] = None
-    side_effects: Annotated[bool, _doc("Acts on the outside: never run twice at once.")] = False
-    priority: Annotated[int | None, _doc("Before others of the job; none: the job's.")] = None
+    progress: Annotated[Progress | None, _doc("How to check that it makes progress.")] = None
+    side_effects: Annotated[bool, _doc("It has side effects outside its folder: never run twice at once.")] = False
+    priority: Annotated[int | None, _doc("Higher runs first within the job; none: the job's.")] = None
     category: Annotated[str, _doc("A group with a limit in the job's `limits`.")] = ""
-    role: Annotated[Role, _doc("`final` runs last whatever happened, `provisioner` first, `service` beside.")] = "work"
+    role: Annotated[Role, _doc("`final` runs last in any case, `provisioner` first, `service` beside the others.")] = (
+        "work"
+    )
     scripts: Annotated[Scripts, _doc("Commands around it.")] = Scripts()
     abort_on: Annotated[AbortOn | None, _doc("An exit code that ends the whole job.")] = None
     noop: Annotated[bool, _doc("Counts as done without being run.")] = False
@@ -227,9 +229,9 @@ class Package(Value, frozen=True, kw_only=True):
 
 
 class Source(Value, frozen=True, kw_only=True):
-    """A list to iterate over. Exactly one of `values`, `range`, `files`, `csv`, `lines` says where it comes from."""
+    """A list to iterate over. Exactly one of `values`, `range`, `files`, `csv`, `lines` defines it."""
 
-    variable: Annotated[str, _doc("The name its values go by; none with `csv`: every column by its own name.")] = ""
+    variable: Annotated[str, _doc("The variable for its values; none with `csv`: each column under its own name.")] = ""
     values: Annotated[tuple[str, ...] | None, _doc("The values themselves.")] = None
     range: Annotated[str, _doc("Integers, `1..1000` or `1..1000..10`; `001..100` keeps the zeros.")] = ""
     files: Annotated[str, _doc("A pattern: outputs of earlier stages where any match, else files on disk.")] = ""
@@ -240,7 +242,7 @@ class Source(Value, frozen=True, kw_only=True):
     job: Annotated[
         str, _doc("With `files`: outputs of this earlier job, by its id, or the newest finished one of this name.")
     ] = ""
-    group: Annotated[Positive | None, _doc("Take so many values at a time; the variable is then a list.")] = None
+    group: Annotated[Positive | None, _doc("How many values to take at a time; the variable is then a list.")] = None
 
 
 class Combination(Value, frozen=True, kw_only=True):
@@ -259,7 +261,7 @@ class Line(Value, frozen=True, kw_only=True):
     name: Annotated[str, _doc("What to call it.")] = ""
     each: Annotated[Iteration | None, _doc("What it is repeated over.")] = None
     early_start: Annotated[
-        bool, _doc("Its first package may start before its input is completely there; refused so far.")
+        bool, _doc("Its first package may start before its input is complete; not supported yet.")
     ] = False
     packages: Annotated[tuple[Package, ...], _doc("What it runs, in sequence.")] = ()
 
@@ -289,7 +291,9 @@ class Infrastructure(Value, frozen=True, kw_only=True):
 
     name: Annotated[
         str,
-        _doc("The name of a site, or a kind of sites; `any` fits all. The nearest is taken, once the site is known."),
+        _doc(
+            "The name of a site, or a kind of sites; `any` fits all. The most specific one is used, once the site is known."
+        ),
     ] = "any"
     platform: Annotated[str, _doc("Only for this platform.")] = ""
     environment: Annotated[Environment, _doc("Variables shared by its executions.")] = Environment()
@@ -308,16 +312,16 @@ class Software(Value, frozen=True, kw_only=True):
 
 
 class Parameter(Value, frozen=True, kw_only=True):
-    """A value that is chosen for each run, by `--set NAME=VALUE` or `--parameters FILE`. It may be written as its `default` alone."""
+    """A value chosen for each run, by `--set NAME=VALUE` or `--parameters FILE`."""
 
     type: Annotated[ParameterType, _doc("What it may be.")] = "text"
-    default: Annotated[str | None, _doc("What it is where nothing is chosen; none: something must be.")] = None
+    default: Annotated[str | None, _doc("The value if none is chosen; without a default, one must be.")] = None
     description: Annotated[str, _doc("What it is for.")] = ""
-    value: Annotated[str | None, _doc("What was chosen; it is kept with the job.")] = None
+    value: Annotated[str | None, _doc("The chosen value; it is stored with the job.")] = None
 
     @property
     def chosen(self) -> str | None:
-        """What it is: what was chosen, else its default; None where there is neither."""
+        """The chosen value, else the default; None without either."""
         return self.default if self.value is None else self.value
 
 
@@ -327,12 +331,12 @@ class Definition(Value, frozen=True, kw_only=True):
     pilotage: Annotated[int, _doc("The version of the language.")] = LANGUAGE_VERSION
     job: Annotated[str, _doc("Its short name.")]
     id: Annotated[str, _doc("Its unique id; none: given at submission.")] = ""
-    owner: Annotated[str, _doc("Whose it is; none: the one who submits it.")] = ""
+    owner: Annotated[str, _doc("The owner; none: the user who submits it.")] = ""
     created: Annotated[str, _doc("When it was made: an ISO 8601 time with its zone.")] = ""
     description: Annotated[str, _doc("What it is for.")] = ""
     priority: Annotated[int, _doc("Higher goes first.")] = 0
-    hold: Annotated[bool, _doc("Defined, and not to be started yet.")] = False
-    parameters: Annotated[dict[str, Parameter], _doc("Values that are chosen for each run, used as placeholders.")] = {}
+    hold: Annotated[bool, _doc("Submit it without starting it.")] = False
+    parameters: Annotated[dict[str, Parameter], _doc("Values to choose for each run, used as placeholders.")] = {}
     variables: Annotated[dict[str, str], _doc("Constants, used as placeholders everywhere.")] = {}
     limits: Annotated[dict[str, Positive], _doc("Category → how many of its packages may run at once.")] = {}
     environment: Annotated[Environment, _doc("Variables of every package.")] = Environment()
@@ -341,14 +345,14 @@ class Definition(Value, frozen=True, kw_only=True):
 
     @property
     def constants(self) -> dict[str, str]:
-        """What every package knows by name: variables, parameters, and the name of the job."""
+        """The names that every package can use: variables, parameters, and the name of the job."""
         chosen = {name: each.chosen for name, each in self.parameters.items()}
         return {**self.variables, **{name: text for name, text in chosen.items() if text is not None}, "job": self.job}
 
 
 @cache
 def _defaults(kind: type[Value]) -> tuple[tuple[str, object], ...]:
-    """The fields of a record with their defaults; a required one has a default that nothing equals."""
+    """The fields of a record with their defaults; a required field has a default that equals nothing."""
     return tuple(
         (f.name, f.default_factory() if f.default_factory is not msgspec.NODEFAULT else f.default)
         for f in msgspec.structs.fields(kind)
@@ -356,7 +360,7 @@ def _defaults(kind: type[Value]) -> tuple[tuple[str, object], ...]:
 
 
 def plain(value: object) -> Any:
-    """The canonical form as plain data, ready for YAML or JSON; what has its default is left out."""
+    """The canonical form as plain data for YAML or JSON, without default values."""
     if isinstance(value, Combination):
         return {value.operator: [plain(item) for item in value.of]}
     if isinstance(value, Value):
@@ -367,7 +371,7 @@ def plain(value: object) -> Any:
                 found[name] = plain(item)
         return found
     if isinstance(value, float) and value.is_integer():
-        return int(value)  # written the same whichever way it came
+        return int(value)  # written the same in either case
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, dict):
@@ -375,6 +379,6 @@ def plain(value: object) -> Any:
     return value
 
 
-# What a document is called in its folder; apart from the language, since a run looks for one before it reads any.
+# The name of a document in its folder; separate from the language, since a run looks for one before it reads any.
 
 DOCUMENT_NAMES = ("pilotage.yaml", "pilotage.yml", "pilotage.json")

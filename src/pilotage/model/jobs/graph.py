@@ -1,8 +1,8 @@
-"""The graph of a job: who waits for whom, as compressed rows over package numbers.
+"""The dependency graph of a job, as compressed rows over package numbers.
 
-Packages are numbered from 0 in document order. A graph grows by segments: the first holds what is known at submission,
-each later one the packages of a stage that was expanded late, with the edges they bring, also to packages that stood
-before. A million packages cost some tens of bytes each.
+Packages are numbered from 0 in document order. A graph grows by segments: the first has the packages known at submission,
+each later one those of an expanded late stage, with their edges, also to earlier packages. A million packages cost some
+tens of bytes each.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class EdgeKind(IntFlag):
     """Why one package waits for another; an edge may have several reasons."""
 
     FILE = 1  # it needs a named file
-    PATTERN = 2  # it takes whatever files will match
+    PATTERN = 2  # it reads all files that match
     SEQUENCE = 4  # it comes later in the same line
     AFTER = 8  # an imported control edge without a file
-    AWAITED = 16  # the consumer must not start before; missing only where it may start early
+    AWAITED = 16  # the consumer must not start before; absent only where it may start early
 
 
 class Rows:
-    """Compressed rows: for each package of a stretch, the packages on the other end of its edges."""
+    """Compressed rows: for each package of a range, the packages at the other end of its edges."""
 
     __slots__ = ("_count", "_starts", "first", "indptr", "numbers", "others")
 
     def __init__(self, keys: Indices, others: Indices) -> None:
-        """Build from edges sorted by key; only the stretch between the least and the greatest key takes room."""
+        """Build from edges sorted by key; only the range between the least and the greatest key takes memory."""
         self.first = int(keys[0]) if len(keys) else 0
         count = int(keys[-1]) - self.first + 1 if len(keys) else 0
         counts = np.bincount(keys - self.first, minlength=count) if len(keys) else np.zeros(0, np.int64)
@@ -43,7 +43,7 @@ class Rows:
         np.cumsum(counts, out=self.indptr[1:])
         self._count = count
         self.others = others
-        # The same memory once more: one number out of a view is a plain one, and comes faster than out of an array.
+        # A view of the same memory: it returns plain numbers, and faster than an array.
         self._starts = self.indptr.data
         self.numbers = others.data
 
@@ -56,7 +56,7 @@ class Rows:
         return 0, 0
 
     def few(self, package: int) -> Sequence[int]:
-        """The packages at the other end of a package's edges as plain numbers; quick where they are few."""
+        """The packages at the other end of a package's edges as plain numbers; fast for few."""
         row = package - self.first
         if not 0 <= row < self._count:
             return ()
@@ -71,12 +71,12 @@ class Rows:
 
 
 class Segment:
-    """The packages that came at one time, and the edges they brought, as rows in both directions."""
+    """Packages added together, with their edges as rows in both directions."""
 
     __slots__ = ("common", "count", "first", "kind_numbers", "kinds", "predecessors", "successors")
 
     def __init__(self, first: int, count: int, *, sources: Indices, targets: Indices, kinds: Kinds) -> None:
-        """Take edges in any order; those between the same two packages become one with all their kinds."""
+        """Take edges in any order; edges between the same two packages are merged with all their kinds."""
         self.first = first
         self.count = count
         if len(sources):
@@ -91,14 +91,14 @@ class Segment:
             del keys
         self.kinds: Kinds = kinds
         self.kind_numbers = kinds.data
-        self.common = int(np.bitwise_and.reduce(kinds)) if len(kinds) else 0  # what every edge is
+        self.common = int(np.bitwise_and.reduce(kinds)) if len(kinds) else 0  # the kinds that all edges have
         self.predecessors = Rows(targets, sources)
         by_source = np.argsort(sources, kind="stable")
         self.successors = Rows(sources[by_source], targets[by_source])
 
     @property
     def edges(self) -> int:
-        """How many edges it brought."""
+        """How many edges it has."""
         return len(self.kinds)
 
 
@@ -108,23 +108,23 @@ class Graph:
     __slots__ = ("count", "segments")
 
     def __init__(self, segments: Sequence[Segment] = ()) -> None:
-        """Join segments that continue each other."""
+        """Join consecutive segments."""
         self.segments = tuple(segments)
         self.count = sum(segment.count for segment in self.segments)
 
     def grown(self, segment: Segment) -> Graph:
-        """The graph with one more segment; this one stays as it is."""
+        """A new graph with one more segment."""
         if segment.first != self.count:
             raise ValueError(f"the segment starts at package {segment.first}, expected {self.count}")
         return Graph((*self.segments, segment))
 
     @property
     def edge_count(self) -> int:
-        """How many pairs of packages are joined."""
+        """How many pairs of packages have an edge."""
         return sum(segment.edges for segment in self.segments)
 
     def predecessors(self, package: int) -> Indices:
-        """The packages one waits for."""
+        """The packages that one waits for."""
         return _joined([segment.predecessors.of(package) for segment in self.segments])
 
     def successors(self, package: int) -> Indices:
@@ -140,7 +140,7 @@ class Graph:
                     yield int(rows.others[position]), rows.first + row, EdgeKind(int(segment.kinds[position]))
 
     def order(self) -> Indices | None:
-        """The packages so that each follows all it waits for (Kahn's algorithm); None if there is a cycle."""
+        """A topological order of the packages (Kahn's algorithm); None if there is a cycle."""
         if all(_runs_forward(segment) for segment in self.segments):
             return np.arange(self.count, dtype=np.int32)
         waits = self._predecessor_counts()
@@ -163,7 +163,7 @@ class Graph:
         return np.array(order, dtype=np.int32) if len(order) == self.count else None
 
     def waits(self) -> Indices:
-        """For each package, how many it must wait for; edges along which it may start early do not count."""
+        """How many packages each one must wait for; edges that allow an early start do not count."""
         counts = np.zeros(self.count, np.int32)
         for segment in self.segments:
             rows = segment.predecessors
@@ -179,11 +179,11 @@ class Graph:
         return counts
 
     def cycle(self) -> list[int]:
-        """The packages of one cycle, each waiting for the one before it, starting with the smallest; empty if none."""
+        """The packages of one cycle, each waiting for the one before it, from the smallest; empty if there is none."""
         return next(self.cycles(), [])
 
     def cycles(self) -> Iterator[list[int]]:
-        """Cycles that share no package, as many as there are; each as `cycle` gives it."""
+        """All cycles that share no package, in the form of `cycle`."""
         if self.order() is not None:
             return
         removed: set[int] = set()
@@ -193,7 +193,7 @@ class Graph:
             removed.update(loop)
 
     def _loop(self, left: list[bool]) -> list[int]:
-        # Every package left over waits for another one left over: going back must come around.
+        # Each remaining package waits for another remaining one: walking backwards must return.
         current = left.index(True)
         seen: dict[int, int] = {}
         path: list[int] = []
@@ -223,11 +223,11 @@ class Graph:
         return over
 
     def depths(self) -> Indices:
-        """For each package, the length of the longest way to it; the graph must have no cycle."""
+        """The length of the longest path to each package; the graph must have no cycle."""
         return self._longest(np.ones(self.count)).astype(np.int32) - 1
 
     def critical_path_seconds(self, seconds: NDArray[np.float64]) -> float:
-        """The longest way through the graph, when each package takes the given time."""
+        """The longest path through the graph with these run times."""
         return float(self._longest(seconds).max()) if self.count else 0.0
 
     def _longest(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -267,15 +267,15 @@ def _runs_forward(segment: Segment) -> bool:
     return bool(np.all(rows.others[rows.indptr[filled + 1] - 1] < filled + rows.first))
 
 
-# The order of a small graph held as lists: how deep each of its nodes lies, and a loop where there is no order.
+# The order of a small graph held as lists: the depth of each node, and a loop if there is no order.
 #
-# For graphs that are being read or drawn. The graph of a job, which may have a million packages, is above.
+# For graphs that are read or drawn. The graph of a job, with up to a million packages, is above.
 
 Followers = Sequence[Sequence[int]]  # for each node, those that follow it
 
 
 def followers(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """For each of `count` nodes those that follow it, from pairs (before, after)."""
+    """The followers of each of `count` nodes, from pairs (before, after)."""
     found: list[list[int]] = [[] for _ in range(count)]
     for before, after in edges:
         found[before].append(after)
@@ -283,17 +283,17 @@ def followers(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def depths(graph: Followers) -> list[int]:
-    """The length of the longest way to each node; one in or behind a loop keeps what is known of it."""
+    """The length of the longest path to each node; a node in or behind a loop keeps its value so far."""
     return _gone_through(graph)[0]
 
 
 def find_loop(graph: Followers) -> list[int]:
-    """The nodes of one loop, each followed by the next; empty where there is none."""
+    """The nodes of one loop, each followed by the next; empty if there is none."""
     waiting = _gone_through(graph)[1]
     left = [node for node, count in enumerate(waiting) if count]
     if not left:
         return []
-    # Every node that is left follows another one that is left: going backwards must meet one for the second time.
+    # Each remaining node follows another remaining one: walking backwards must meet one twice.
     before = {after: node for node in left for after in graph[node]}
     at = left[0]
     seen: dict[int, int] = {}
@@ -306,7 +306,7 @@ def find_loop(graph: Followers) -> list[int]:
 
 
 def _gone_through(graph: Followers) -> tuple[list[int], list[int]]:
-    """Kahn's algorithm: the depth of each node, and how many before it were never reached."""
+    """Kahn's algorithm: the depth of each node, and how many predecessors were never reached."""
     waiting = [0] * len(graph)
     for following in graph:
         for node in following:

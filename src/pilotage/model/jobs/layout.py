@@ -1,7 +1,7 @@
-"""Where each package stands: its number in the job, and its path `job/stage/line/package`, computed from each other.
+"""Addresses of packages: the number in the job and the path `job/stage/line/package`, computed from each other.
 
-The lines of a stage repeat with a period: for each item of the stage, each line template gives as many lines as its
-own iteration has items, each with the template's packages. Nothing is stored per package.
+The lines of a stage repeat: for each item of the stage, each line template gives as many lines as its own iteration has
+items, each with the template's packages. Nothing is stored per package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PATH = re.compile(r"(?:(.+)/)?([0-9]{3,9})/([0-9]{3,9})/([0-9]{3,9})")
 
 
 class PackageId(msgspec.Struct, frozen=True, order=True):
-    """The place of a package within its job; each part counts from 1."""
+    """The address of a package within its job; each part counts from 1."""
 
     stage: int
     line: int
@@ -28,29 +28,29 @@ class PackageId(msgspec.Struct, frozen=True, order=True):
 
     @property
     def dotted(self) -> str:
-        """As it stands in URLs and in file names: `1.2.1`."""
+        """As in URLs and file names: `1.2.1`."""
         return f"{self.stage}.{self.line}.{self.number}"
 
 
 def parse_path(path: str) -> PackageId | None:
-    """The place that a path names, or None."""
+    """The address in a path, or None."""
     found = _PATH.fullmatch(path)
     if found is None:
         return None
     place = PackageId(int(found[2]), int(found[3]), int(found[4]))
-    # One path for each package: `0001` is not another way to write `001`.
+    # Each package has one path: `0001` is not another way to write `001`.
     return place if place.path("") == f"/{found[2]}/{found[3]}/{found[4]}" else None
 
 
 class TemplateLayout(msgspec.Struct, frozen=True):
-    """One line template of a stage: how many lines for each item of the stage, and how many packages in each."""
+    """One line template of a stage: lines per item of the stage, and packages per line."""
 
     lines: int
     packages: int
 
 
 class StageLayout:
-    """The packages of one stage, which are numbered on from `first`."""
+    """The packages of one stage, numbered from `first` on."""
 
     __slots__ = (
         "_alike",
@@ -69,7 +69,7 @@ class StageLayout:
     def __init__(self, *, stage: int, first: int, items: int, templates: Sequence[TemplateLayout]) -> None:
         """Lay out `items` repetitions of the line templates; `stage` counts from 1."""
         self.stage = stage
-        self._prefix = f"{stage}."  # of the place of each as text
+        self._prefix = f"{stage}."  # of each address as text
         self.first = first
         self.items = items
         self.templates = tuple(templates)
@@ -78,7 +78,9 @@ class StageLayout:
         self.line_period = self._line_starts.pop()
         self.package_period = self._package_starts.pop()
         self.count = items * self.package_period
-        self._alike = self.templates[0].packages if len(self.templates) == 1 else 0  # in each line, where all are alike
+        self._alike = (
+            self.templates[0].packages if len(self.templates) == 1 else 0
+        )  # packages per line, if all lines are equal
 
     @property
     def lines(self) -> int:
@@ -86,7 +88,7 @@ class StageLayout:
         return self.items * self.line_period
 
     def package(self, *, template: int, item: int, line: int, number: int) -> int:
-        """The number in the job of a package, from its template, the stage's item, the line's item and its position."""
+        """The number of a package in the job, from its template, the stage's item, the line's item and its position."""
         offset = line * self.templates[template].packages + number
         return self.first + item * self.package_period + self._package_starts[template] + offset
 
@@ -98,11 +100,11 @@ class StageLayout:
         return template, item, line, number
 
     def id(self, package: int) -> PackageId:
-        """The place of a package."""
+        """The address of a package."""
         return PackageId(*self.place(package))
 
     def place(self, package: int) -> tuple[int, int, int]:
-        """The place of a package as plain numbers: the stage, the line and the number, each from 1."""
+        """The address of a package as plain numbers: stage, line and number, each from 1."""
         alike = self._alike
         if alike == 1:
             return self.stage, package - self.first + 1, 1
@@ -115,7 +117,7 @@ class StageLayout:
         return self.stage, item * self.line_period + self._line_starts[template] + line + 1, number + 1
 
     def named(self, package: int) -> tuple[str, tuple[int, int, int]]:
-        """The place of a package as text, and as plain numbers."""
+        """The address of a package as text, and as plain numbers."""
         if self._alike == 1:
             line = package - self.first + 1
             return f"{self._prefix}{line}.1", (self.stage, line, 1)
@@ -123,11 +125,11 @@ class StageLayout:
         return f"{self._prefix}{place[1]}.{place[2]}", place
 
     def number(self, place: PackageId) -> int | None:
-        """The number in the job of a place, or None where the stage has no such package."""
+        """The number in the job of the package at an address, or None if the stage has no such package."""
         return self.number_at(line=place.line, number=place.number)
 
     def number_at(self, *, line: int, number: int) -> int | None:
-        """As `number`, for a place of this stage as plain numbers."""
+        """As `number`, for an address in this stage as plain numbers."""
         item, rest = divmod(line - 1, self.line_period) if self.line_period else (self.items, 0)
         if line < 1 or item >= self.items:
             return None

@@ -1,7 +1,7 @@
-"""A job as the engine sees it: packages as numbers, what they wait for, and what each kind of them takes.
+"""A job as the engine sees it: packages as numbers, their dependencies, and the resources of each kind.
 
-A plan follows from the definition and its lists, so it is never stored: whoever starts an engine expands the job again.
-Late stages make it grow: a plan after a growth has the packages of the one before, with the same numbers.
+A plan follows from the definition and its lists, so it is never stored: to start an engine, the job is expanded again.
+Late stages make it grow: a grown plan has the earlier packages with the same numbers.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from pilotage.model.site import Start
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of package of a job: what all packages of one template have in common."""
+    """One kind of package of a job: what all packages of a template share."""
 
     activity: str
     demand: Demand = Demand()
     priority: int = 0  # within the job; higher goes first
-    run_seconds: float = 0.0  # estimated; 0: not known
+    run_seconds: float = 0.0  # estimated; 0: unknown
     executor: str = ""  # the one site, or kind of site, it may run on
     category: str = ""
     side_effects: bool = False  # never run twice at once
     retry: Retry = Retry()
-    replicas_max: int | None = None  # live attempts of one package; none: as the settings say
-    final: bool = False  # runs last, whatever came of the others
+    replicas_max: int | None = None  # live attempts of one package; none: the setting
+    final: bool = False  # a final package: runs last in any case
     abort_on: AbortOn | None = None  # an exit status that ends the job
     platform: str = ""
     job_type: str = "normal"
     data_handling: bool = False  # needs a data-handling service at its site
     software: tuple[str, ...] = ()  # `ID` or `ID/VERSION`
-    starts: tuple[tuple[Start, ...], ...] = ()  # of each binary that is not started in the same way everywhere
+    starts: tuple[tuple[Start, ...], ...] = ()  # of each binary whose start depends on the site
     work_bytes: int = 0  # of its work files, estimated
-    input_bytes: int = 0  # of the files it needs, as far as the document says
-    output_bytes: int = 0  # … and of those it makes
-    locators: tuple[str, ...] = ()  # where its inputs lie and its outputs go; `…*`: only the beginning is known
+    input_bytes: int = 0  # of its inputs, as far as the document says
+    output_bytes: int = 0  # of its outputs, likewise
+    locators: tuple[str, ...] = ()  # of its inputs and outputs; `…*`: only the prefix is known
 
 
 class LatePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage whose list is not known yet: which packages and which other late stages have to be there first."""
+    """A late stage: the packages and other late stages that must be complete before it can be expanded."""
 
     stage: int
     packages: tuple[int, ...] = ()
@@ -53,19 +53,19 @@ class LatePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the engine must know of a job that its events do not say."""
+    """Everything that the engine must know of a job beyond its events."""
 
     graph: Graph
     templates: tuple[Template, ...]
     template_of: NDArray[np.uint32]  # by package
     layouts: Mapping[int, StageLayout]  # by stage, which counts from 1
     late: tuple[LatePlan, ...] = ()
-    laid_out: tuple[LatePlan, ...] = ()  # stages that were late once
+    laid_out: tuple[LatePlan, ...] = ()  # former late stages, now expanded
     late_waits: Mapping[int, tuple[int, ...]] = {}  # template → the late stages that its packages wait for
     limits: Mapping[str, int] = {}  # category → how many of its packages may run at once
     priority: int = 0
     hold: bool = False
-    failures_max: int = 0  # so many packages that failed for good end the job; 0: none does
+    failures_max: int = 0  # permanent failures that end the job; 0: none does
 
     @property
     def count(self) -> int:
@@ -73,12 +73,12 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.graph.count
 
     def number(self, stage: int, line: int, number: int) -> int | None:
-        """The number of the package at a place, or None."""
+        """The number of the package at an address, or None."""
         layout = self.layouts.get(stage)
         return layout.number_at(line=line, number=number) if layout is not None else None
 
     def place(self, package: int) -> PackageId:
-        """The place of a package."""
+        """The address of a package."""
         for layout in self.layouts.values():
             if layout.first <= package < layout.first + layout.count:
                 return layout.id(package)

@@ -1,7 +1,7 @@
-"""The options of a run: what a user can say of a job beside its document. Each is declared here, and nowhere else.
+"""The options of a run: what a user can set for a job besides its document. Each is declared only here.
 
-The command line, the keywords of `pilotage.run` and its kin, the body of `POST /v1/jobs`, what is kept with the job, and
-the reference page all follow from these two classes.
+The command line, the keywords of `pilotage.run` and similar functions, the body of `POST /v1/jobs`, the record of the job,
+and the reference page all follow from these two classes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _told = msgspec.Meta
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The options of a run, each with what help says of it; sent with a job, and kept with it."""
+    """The options of a run with their help texts; sent and stored with a job."""
 
-    fresh: Annotated[bool, _told(description="Run everything, also what an earlier run has made.")] = False
+    fresh: Annotated[bool, _told(description="Run everything again, including results of earlier runs.")] = False
     keep_failed: Annotated[bool, _told(description="Keep the scratch folders of failed attempts.")] = False
     max_failures: Annotated[
         int,
         _told(
             ge=0,
-            description="End the job when N packages have failed for good: running packages are stopped, the rest is"
+            description="End the job when N packages have failed permanently: running packages are stopped, the rest is"
             " cancelled, and the exit code is 1.",
         ),
-    ] = 0  # none ends it
+    ] = 0  # no limit
     replace: Annotated[
         bool,
         _told(
@@ -35,7 +35,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunKeywords(TypedDict, total=False):
-    """The same options as keywords of Python functions, for programs that check types and complete names."""
+    """The same options as keywords of Python functions, for type checkers and completion."""
 
     fresh: bool
     keep_failed: bool
@@ -44,7 +44,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 class RunOption(NamedTuple):
-    """One of them, as a function or a command declares it."""
+    """One option, as a function or a command declares it."""
 
     name: str
     kind: type[bool] | type[int]
@@ -63,5 +63,5 @@ def declared_options() -> tuple[RunOption, ...]:
 
 
 def options_said(said: RunOptions) -> dict[str, Any]:
-    """The options of whatever has them, by their names, to be given on."""
+    """The options of an object by name, to pass on."""
     return {name: getattr(said, name) for name in RunOptions.__struct_fields__}

@@ -1,4 +1,4 @@
-"""What is sent to have a job run, and what comes back: the answer, or the plan of a job that nobody has run yet."""
+"""The submission of a job and its answer, and the plan of a job that is not run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 from pilotage.model.jobs.definition import Definition, plain
 from pilotage.model.jobs.run_options import RunOptions
 
-# What was read for a job when it was submitted, and what appeared while it ran: enough to expand it again for ever.
+# The lists read for a job at submission, and those that appeared while it ran: enough to expand it again at any time.
 
-EXPANDER_VERSION = 1  # raised when the same definition and lists would give other packages
+EXPANDER_VERSION = 1  # raised if the same definition and lists give other packages
 
 
 class ResolvedLists(msgspec.Struct, frozen=True, kw_only=True):
-    """Every list of a job by a key that says what was asked, and the order in which late stages were laid out.
+    """Every list of a job by a key that identifies its source, and the order in which late stages were expanded.
 
-    The order matters: packages are numbered as their stages appear.
+    The order matters: packages are numbered in the order in which their stages appear.
     """
 
     lists: Mapping[str, tuple[str, ...]] = {}
@@ -26,34 +26,35 @@ class ResolvedLists(msgspec.Struct, frozen=True, kw_only=True):
     expander_version: int = EXPANDER_VERSION
 
     def with_growth(self, stage: int, lists: Mapping[str, tuple[str, ...]]) -> ResolvedLists:
-        """The lists after one more late stage was laid out over those given."""
+        """The lists after one more late stage was expanded from those given."""
         return ResolvedLists(
             lists={**self.lists, **lists}, growth=(*self.growth, stage), expander_version=self.expander_version
         )
 
 
 SUPERSEDED = "superseded by"
-"""How the message begins with which a job is killed because its document was run again."""
+"""How the message begins when a job is killed because its document was run again."""
 CHANGED = "with another content"
-"""How a document is run again that has changed."""
+"""How a changed document is run again."""
 DEFINITION, RESOLVED, CAPTURED, ORIGIN = "definition", "resolved", "captured", "origin"
 TARGETS = "targets"
 FILE = "file-"
-"""What the contents of a registered job are called among its lists; `targets` are there where it is run for some files, `stage-N` is what a late stage was laid out over, and
-`file-N` a file that it brought along."""
+"""Names of the contents of a registered job among its lists; `targets` exists if the job is run for some files, `stage-N` is
+the list of an expanded late stage, and `file-N` a file that came with the job.
+"""
 PLANNED_MAX = 1000
-"""So many packages of a plan are told one by one; all are counted."""
+"""How many packages of a plan are listed; all are counted."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The base: what has its default is left out."""
+    """The base: fields with their default value are left out."""
 
 
 class Captured(Sent, frozen=True, kw_only=True):
-    """A file that a job brings along, as it was at submission.
+    """A file that comes with a job, as it was at submission.
 
-    Its bytes are kept with the book's content by their sha256, unless it is too large: then it stays in its folder, and
-    must not have changed when it is used.
+    Its bytes are stored by their sha256 with the book's content, unless it is too large: then it stays in its folder, and must
+    be unchanged when it is used.
     """
 
     sha256: str
@@ -63,7 +64,7 @@ class Captured(Sent, frozen=True, kw_only=True):
 
 
 class Submission(RunOptions, frozen=True, kw_only=True):
-    """A job to be run: the body of `POST /v1/jobs` and of `POST /v1/plan`. `submission_of` makes one."""
+    """A job to run: the body of `POST /v1/jobs` and of `POST /v1/plan`. `submission_of` makes one."""
 
     definition: dict[str, Any]  # canonical, as plain data
     lists: ResolvedLists
@@ -71,7 +72,7 @@ class Submission(RunOptions, frozen=True, kw_only=True):
     document: str = ""  # the name of the file it was read from, for messages
     owner: str = ""
     id: str = ""  # empty: one is given
-    only_if_needed: bool = False  # register nothing where everything is there already: the answer then names no job
+    only_if_needed: bool = False  # register nothing if all results exist already: the answer then names no job
     format: str = "yaml"
     captured: dict[str, Captured] = msgspec.field(
         default_factory=dict
@@ -79,42 +80,44 @@ class Submission(RunOptions, frozen=True, kw_only=True):
 
 
 class SubmissionAnswer(Sent, frozen=True, kw_only=True):
-    """What became of a submission."""
+    """The result of a submission."""
 
-    job: str  # empty: nothing was to be done, and none was registered
+    job: str  # empty: all results existed, and no job was registered
     packages: int
     adopted: int = 0
-    resumed: bool = False  # the job was there already, and goes on
-    superseded: tuple[str, ...] = ()  # unfinished jobs of the same document, whose place it takes: they were killed
+    resumed: bool = False  # the job existed already, and continues
+    superseded: tuple[str, ...] = ()  # unfinished jobs of the same document that it replaces: they were killed
     run_again: dict[str, str] = {}  # how the document of each of these is run again, in words: "with another content" …
-    in_the_way: tuple[str, ...] = ()  # names of outputs under which something lies that is kept beside them
-    remade: int = 0  # packages of a job that goes on which are run again: what they made is gone, and needed
+    in_the_way: tuple[str, ...] = ()  # output names occupied by files that are kept under other names
+    remade: int = 0  # packages of a continued job that run again, because needed outputs are missing
 
 
 class Origin(RunOptions, frozen=True, kw_only=True):
-    """Where a job comes from, and what it brought along; kept with the book for as long as the job is."""
+    """The origin of a job and its captured files; stored with the book as long as the job."""
 
     folder: str
     document: str = ""
     format: str = "yaml"
-    unknown_executors: tuple[str, ...] = ()  # that named nothing when the job came: what asks for them runs by default
+    unknown_executors: tuple[
+        str, ...
+    ] = ()  # unknown when the job was submitted: packages that name them run by default
     captured: dict[str, Captured] = msgspec.field(default_factory=dict)
 
 
 class StagePlan(Sent, frozen=True, kw_only=True):
-    """What a run would do in one stage."""
+    """The plan for one stage."""
 
     stage: int
     name: str
-    late: bool = False  # how many packages it has is known when the stages before it are done
+    late: bool = False  # its number of packages is known when the stages before it are done
     packages: int = 0
     would_run: int = 0
     there: int = 0  # made by an earlier run, and still in place
-    core_hours: float | None = None  # of those that would run, as far as known
+    core_hours: float | None = None  # of those that would run, if known
 
 
 class PlannedPackage(Sent, frozen=True, kw_only=True):
-    """A package that would run, and why: what changed since it was last made."""
+    """A package that would run, and what changed since it was last made."""
 
     package: str  # dotted: 1.2.1
     name: str
@@ -122,36 +125,36 @@ class PlannedPackage(Sent, frozen=True, kw_only=True):
 
 
 class PlannedParameter(Sent, frozen=True, kw_only=True):
-    """A parameter of the document, and what it would be."""
+    """A parameter of the document, and its value."""
 
     name: str
     value: str
-    chosen: bool = False  # or its default
+    chosen: bool = False  # else its default
     type: str = "text"
     default: str | None = None
     description: str = ""
 
 
 class RunPlan(Sent, frozen=True, kw_only=True):
-    """What a run would do; nothing of it is done."""
+    """The plan of a run; nothing is run."""
 
     job: str  # the short name
-    description: str = ""  # as the document has it, and so has when it was made
+    description: str = ""  # from the document; likewise `created`
     created: str = ""
-    software: dict[str, str] = {}  # what each software that it uses is, as far as that is described
+    software: dict[str, str] = {}  # descriptions of the software that it uses, where known
     parameters: tuple[PlannedParameter, ...] = ()
     packages: int
     would_run: int
     there: int
-    left_out: int = 0  # packages that the files do not need for which it is run; they are not among the others
+    left_out: int = 0  # packages that its targets do not need; not included in the other counts
     stages: tuple[StagePlan, ...] = ()
     listed: tuple[PlannedPackage, ...] = ()  # the first PLANNED_MAX that would run
-    changed: dict[str, int] = {}  # how many would run for which kind of change
+    changed: dict[str, int] = {}  # kind of change → packages that would run for it
     slots: int = 1
-    core_hours: float | None = None  # None: nothing is known about any of them
-    seconds: float | None = None  # until the end, with so many slots
-    unknown: int = 0  # packages of which no run time is known; they count as nothing in both
-    notes: tuple[str, ...] = ()  # what is worth knowing of where it would run: sites that are passed over, and why
+    core_hours: float | None = None  # None: unknown for all of them
+    seconds: float | None = None  # until the end, with this number of slots
+    unknown: int = 0  # packages without a known run time; they count as 0 in both
+    notes: tuple[str, ...] = ()  # remarks on where it would run: sites that are not used, and why
 
 
 def submission_of(
@@ -163,7 +166,7 @@ def submission_of(
     captured: dict[str, Captured] | None = None,
     **more: Any,
 ) -> Submission:
-    """A submission of a checked definition with its lists; `more` are the other fields of a submission."""
+    """A submission of a checked definition with its lists; `more` are further fields of the submission."""
     return Submission(
         definition=plain(definition),
         lists=lists,

@@ -1,7 +1,7 @@
-"""What can be set about the choice of sites: one table, with every default, which the section `[selection]` of the settings is.
+"""Settings of the engine: restarts, patience, and the site selection (section `[selection]`), with every default.
 
 Names and defaults of the scores and of TScore are Swift's (swift-site-selection, "Scoring mechanism" and "Some Controlling
-and Tuning Parameters"); the rest the source leaves open, and each line says what it is for.
+and Tuning Parameters"); the source leaves the rest open, and each line says what it is for.
 """
 
 from typing import Annotated, Literal
@@ -25,45 +25,43 @@ def _doc(text: str) -> Meta:
 
 
 class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How sites are scored, put to sleep, woken, filled and chosen: see [site selection](../explanation/site-selection.md)."""
+    """How sites are scored, hibernated, woken, filled and chosen: see [site selection](../explanation/site-selection.md)."""
 
-    policy: Annotated[Policy, _doc("How one of the candidates is picked.")] = "thompson"
+    policy: Annotated[Policy, _doc("How one of the candidates is chosen.")] = "thompson"
 
-    # --- score: what is added to it ---------------------------------------------------------------------------------
+    # --- score: amounts added to it -----------------------------------------------------------------------------------
     job_submission_load: Annotated[
-        Number, _doc("jobSubmissionTaskLoadFactor: on the score as long as a submission is under way.")
+        Number, _doc("jobSubmissionTaskLoadFactor: added to the score during a submission.")
     ] = -0.2
-    transfer_load: Annotated[Number, _doc("transferTaskLoadFactor: as long as files are brought there or back.")] = -0.2
+    transfer_load: Annotated[Number, _doc("transferTaskLoadFactor: during a transfer of files.")] = -0.2
     file_operation_load: Annotated[
-        Number, _doc("fileOperationTaskLoadFactor: as long as a scratch folder is made ready.")
+        Number, _doc("fileOperationTaskLoadFactor: during the preparation of a scratch folder.")
     ] = -0.01
-    success: Annotated[NotNegative, _doc("successFactor: for each attempt and each operation that ended well.")] = 0.1
-    failure: Annotated[
-        Number, _doc("failureFactor: for each that did not, where its site is not hibernated for it.")
-    ] = -0.5
+    success: Annotated[NotNegative, _doc("successFactor: for each successful attempt and operation.")] = 0.1
+    failure: Annotated[Number, _doc("failureFactor: for each failed one, unless its site is hibernated for it.")] = -0.5
     freeze_on: Annotated[
         FreezeOn,
-        _doc("After which failures of an attempt its site sleeps: the platform's, or any, as in Swift's paper."),
+        _doc("Which failures of an attempt hibernate its site: those of the platform, or any, as in Swift's paper."),
     ] = "platform-failure"
-    connection_refused: Annotated[Number, _doc("Besides, where a connection was refused.")] = -10.0
-    connection_timed_out: Annotated[Number, _doc("Besides, where one timed out.")] = -20.0
+    connection_refused: Annotated[Number, _doc("Added if a connection was refused.")] = -10.0
+    connection_timed_out: Annotated[Number, _doc("Added if a connection timed out.")] = -20.0
     submission_seconds_max: Annotated[
-        Above, _doc("maxSubmissionTime: a submission that takes as long is worth one success less.")
+        Above, _doc("maxSubmissionTime: a submission of this duration costs as much as one success earns.")
     ] = 20.0
     submission_seconds_base: Annotated[
-        NotNegative, _doc("BASE_SUBMISSION_TIME: one that takes as long changes nothing.")
+        NotNegative, _doc("BASE_SUBMISSION_TIME: a submission of this duration changes nothing.")
     ] = 0.1
     queue_time_factor: Annotated[
         Number,
-        _doc("queueTimeFactor: for a site where a replica lost because it queued longer; as much as a submission."),
+        _doc("queueTimeFactor: for a site whose replica lost because it queued longer; as much as a submission."),
     ] = -0.2
-    initial_score: Annotated[Number, _doc("Of a site that does not say its own.")] = 0.0
-    woken_score: Annotated[Number, _doc("Of a site that gets a new chance (2a).")] = 0.0
-    recovered_score: Annotated[Number, _doc("Of one that finished another of its attempts while it slept (2b).")] = 1.0
-    score_floor: Annotated[Number, _doc("No score is less.")] = -10.0
+    initial_score: Annotated[Number, _doc("Score of a new site without one of its own.")] = 0.0
+    woken_score: Annotated[Number, _doc("Score of a woken site (2a).")] = 0.0
+    recovered_score: Annotated[Number, _doc("Score of a hibernated site that finished another attempt (2b).")] = 1.0
+    score_floor: Annotated[Number, _doc("The lowest score.")] = -10.0
     score_ceiling: Annotated[
         Number,
-        _doc("No score is more: TScore 75 of at most 100, and a hundred failures make up for the best of pasts."),
+        _doc("The highest score: TScore 75 of at most 100; a hundred failures outweigh the best past."),
     ] = 50.0
 
     # --- TScore: exp(B · ln(scoreHighCap) / π · arctan(C · score)) -------------------------------------------------------
@@ -72,72 +70,77 @@ class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     score_high_cap: Annotated[Above, _doc("scoreHighCap: TScore lies between this and its inverse.")] = 100.0
 
     # --- room: the jobThrottle is a site's own, `job_throttle` of sites.yaml ---------------------------------------------
-    slots_factor: Annotated[NotNegative, _doc("Packages that are reserved for each live slot.")] = 1.25
-    # A hole with many slots would otherwise swallow one package for each of them before anybody could know.
+    slots_factor: Annotated[NotNegative, _doc("Packages reserved for each live slot.")] = 1.25
+    # Otherwise a black hole with many slots would swallow one package for each of them before it is recognised.
     trial_room: Annotated[
         Count,
-        _doc("Packages of one shape at a new site beside others, until one succeeded or ran for a while; 0: no trial."),
+        _doc(
+            "Packages of one shape at a new site beside others, until one has succeeded or run for a while; 0: no trial."
+        ),
     ] = 8
-    trial_seconds: Annotated[NotNegative, _doc("That while, without any failing.")] = 5.0
+    trial_seconds: Annotated[NotNegative, _doc("Duration of that trial, without a failure.")] = 5.0
 
     # --- queue times --------------------------------------------------------------------------------------------------
     queue_time_margin_seconds: Annotated[
-        NotNegative, _doc("c of queueTimeThrottle = average queue time + c: for less, no site is worth leaving.")
+        NotNegative,
+        _doc("c of queueTimeThrottle = average queue time + c: a smaller excess does not hibernate a site."),
     ] = 300.0
     queue_time_quantile: Annotated[
-        Share, _doc("Of the queue times of earlier runs in the book: the first value of the throttle.")
+        Share, _doc("Quantile of the queue times of earlier runs in the book: the initial throttle.")
     ] = 0.95
-    queue_time_first_seconds: Annotated[NotNegative, _doc("The first value where none were observed.")] = 3600.0
-    queue_time_samples_min: Annotated[Count, _doc("So many of this time, and the average takes over.")] = 10
+    queue_time_first_seconds: Annotated[NotNegative, _doc("The initial throttle without earlier runs.")] = 3600.0
+    queue_time_samples_min: Annotated[
+        Count, _doc("Number of queue times of this run after which their average is used.")
+    ] = 10
 
-    # --- hibernation: without a time, a site that fails at once would be woken each time the good ones are full -----------
-    hibernation_seconds: Annotated[NotNegative, _doc("A site sleeps at least so long while another is awake.")] = 10.0
+    # --- hibernation: without a pause, a site that fails at once would be woken whenever the good ones are full -----------
+    hibernation_seconds: Annotated[NotNegative, _doc("Shortest hibernation of a site while another one is awake.")] = (
+        10.0
+    )
     hibernation_growth: Annotated[
-        Annotated[float, Meta(ge=1, le=1e6)], _doc("So many times longer each time that it was woken in vain.")
+        Annotated[float, Meta(ge=1, le=1e6)], _doc("Factor by which the pause grows after each failed wake-up.")
     ] = 2.0
-    hibernation_seconds_max: Annotated[NotNegative, _doc("And at most so long.")] = 3600.0
+    hibernation_seconds_max: Annotated[NotNegative, _doc("Longest pause.")] = 3600.0
     hibernation_seconds_max_alone: Annotated[
-        NotNegative, _doc("Where every other site sleeps too: nothing is lost by trying.")
+        NotNegative, _doc("Longest pause if every other site is hibernated, too.")
     ] = 60.0
 
     # --- black holes --------------------------------------------------------------------------------------------------
     black_hole_streak: Annotated[
-        Positive, _doc("Platform failures in a row after which a pilot, or a node, is given nothing more.")
+        Positive, _doc("Platform failures in a row after which a pilot, or a node, gets no more work.")
     ] = 3
-    black_hole_failures: Annotated[Positive, _doc("Fewer of a site's latest ends say nothing about a rate.")] = 5
-    black_hole_share: Annotated[
-        Share, _doc("At least so much of its latest ends failed: a site that also finishes work is no hole.")
-    ] = 0.5
+    black_hole_failures: Annotated[Positive, _doc("Minimum number of recent failures for a black hole.")] = 5
+    black_hole_share: Annotated[Share, _doc("Minimum share of failures among the recent attempts of a black hole.")] = (
+        0.5
+    )
     black_hole_factor: Annotated[
-        NotNegative, _doc("And it has so many times the failures that others would have had in the same slot time.")
+        NotNegative, _doc("How many times the failures of other sites in the same slot time make a black hole.")
     ] = 3.0
 
     # --- replicas -----------------------------------------------------------------------------------------------------
     replication_min_queue_seconds: Annotated[
-        NotNegative, _doc("replication.min.queue.time: what is queued longer may be queued elsewhere as well.")
+        NotNegative, _doc("replication.min.queue.time: an attempt that is queued longer may get a replica elsewhere.")
     ] = 60.0
-    replication_limit: Annotated[Count, _doc("replication.limit: so many times for one package; 0: never.")] = 3
+    replication_limit: Annotated[Count, _doc("replication.limit: replicas of one package; 0: none.")] = 3
     replication_medians: Annotated[
-        NotNegative, _doc("And not before so many medians of the queue times of the site.")
+        NotNegative, _doc("A replica also waits for this many median queue times of the site.")
     ] = 3.0
-    max_replicas: Annotated[Positive, _doc("Live attempts of one package, for whatever reason.")] = 3
+    max_replicas: Annotated[Positive, _doc("Live attempts of one package, for any reason.")] = 3
 
     # --- Thompson sampling ----------------------------------------------------------------------------------------------
-    thompson_half_life_seconds: Annotated[Above, _doc("Evidence so old counts half, so that drift is followed.")] = (
-        3600.0
-    )
-    thompson_prior_seconds: Annotated[
-        Above, _doc("A site that nothing is known of is thought to take so long, once.")
-    ] = 60.0
+    thompson_half_life_seconds: Annotated[
+        Above, _doc("Evidence of this age counts half, so that the choice follows drift.")
+    ] = 3600.0
+    thompson_prior_seconds: Annotated[Above, _doc("Assumed time of one success at an unknown site.")] = 60.0
     thompson_looked_at: Annotated[
-        Positive, _doc("So many candidates are compared; of more, only two that are drawn by weight.")
+        Positive, _doc("How many candidates are compared; if there are more, two are drawn by weight.")
     ] = 6
     thompson_activities_max: Annotated[
-        Positive, _doc("Activities of which something is remembered at each site: the ones used latest.")
+        Positive, _doc("Activities with evidence at each site: the most recently used.")
     ] = 32
 
     def __post_init__(self) -> None:
-        """Refuse what would make the formulas senseless."""
+        """Refuse values that make the formulas meaningless."""
         if self.submission_seconds_max <= self.submission_seconds_base:
             raise ValueError("submission_seconds_max must be more than submission_seconds_base")
         if not self.score_floor < self.score_ceiling:
@@ -147,7 +150,7 @@ class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         if not 0 <= self.queue_time_quantile <= 1:
             raise ValueError("queue_time_quantile must be from 0 to 1")
         if min(self.hibernation_seconds, self.hibernation_seconds_max, self.hibernation_seconds_max_alone) < 0:
-            raise ValueError("hibernation lasts no negative time")
+            raise ValueError("the hibernation times must not be negative")
         if self.hibernation_growth < 1:
             raise ValueError("hibernation_growth must be at least 1")
         if self.trial_room < 0 or self.trial_seconds < 0:
@@ -163,16 +166,16 @@ class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         return -self.success / (self.submission_seconds_max - self.submission_seconds_base)
 
 
-# What can be set about the choice of sites; the table is with the other settings of the program, in the model.
+# The settings of the site selection; the table is with the other settings of the program, in the model.
 
 __all__ = ["Policy", "SelectionSettings"]
 
 SKEW_SECONDS = 300.0
-"""Further than this off the clock that received it, an event or its sender is flagged, unless a setting says otherwise."""
+"""Default limit for the difference between the clock of a sender, or the time of an event, and ours; beyond it they are flagged."""
 
 
 class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of restarting. A number of failures includes the last one, which is not answered by a restart."""
+    """The limits of restarts. A number of failures includes the last one, which causes no restart."""
 
     attempts_max: int = 5  # counted attempts
     application_errors_max: int = 3
@@ -181,45 +184,45 @@ class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
     missing_inputs_max: int = 20
     preemptions_max: int = 100
     memory_doublings_max: int = 2
-    limit_doublings_max: int = 2  # of the time limit of what loops
+    limit_doublings_max: int = 2  # of the time limit of looping attempts
     pilot_kills_max: int = 2
-    delay_seconds: float = 10.0  # the first time that something is tried later
+    delay_seconds: float = 10.0  # before the first delayed retry
     delay_growth: float = 2.0
     delay_seconds_max: float = 3600.0
 
 
-# What can be set about the decisions of the engine, as one frozen value.
+# The settings of the engine's decisions, as one frozen value.
 
 Order = Literal["slowdown", "first-come"]
-"""Who goes first among jobs of equal priority: whoever is expected to be slowed down most, or whoever came first."""
+"""The order of jobs of equal priority: the largest expected slowdown first, or the earliest first."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient the engine is, and where it draws lines."""
+    """The time limits and thresholds of the engine."""
 
-    interval_seconds: float = 10.0  # between the exchanges of an agent that has nothing to say
-    lease_intervals: int = 6  # a lease is so many intervals long
-    lost_after_leases: float = 3.0  # a suspect that stays silent for so many leases counts as lost
-    unfit_seconds: float = 60.0  # a reservation at a site without a fitting slot is released after this
-    submit_again_seconds: float = 120.0  # a submission that nothing was heard of is asked for again
-    dead_start_seconds: float = 60.0  # after a pilot that never spoke, doubled for each that follows it
+    interval_seconds: float = 10.0  # between exchanges of an idle agent
+    lease_intervals: int = 6  # intervals of a lease
+    lost_after_leases: float = 3.0  # leases after which a silent suspect counts as lost
+    unfit_seconds: float = 60.0  # release of a reservation at a site without a suitable slot
+    submit_again_seconds: float = 120.0  # repetition of a submission without a report
+    dead_start_seconds: float = 60.0  # pause after a pilot that never made contact, doubled for each further one
     dead_start_seconds_max: float = 3600.0
-    dead_starts_max: int = 5  # so many pilots in a row that never spoke put their site to sleep; 0: none does
-    standing_seconds: float = 60.0  # how a site stands is written down at most so often, besides when that changes
-    standing_seconds_max: float = 900.0  # half as often each time that it has not changed, but no more seldom
-    probe_timeout_seconds: float = 900.0  # a probe that did not come by then has failed
-    waiting_seconds_max: float = 0.0  # a ready package that no site takes for so long is given up; 0: never
-    owner_running_max: int = 0  # packages of one owner that are reserved or run at once; 0: no quota
-    owner_packages_max: int = 0  # packages of all unfinished jobs of one owner; 0: no quota
-    skew_seconds: float = SKEW_SECONDS  # further than this off, the clock of an agent is wrong, and its events say so
+    dead_starts_max: int = 5  # such pilots in a row that hibernate their site; 0: never
+    standing_seconds: float = 60.0  # shortest time between two records of a site without a status change
+    standing_seconds_max: float = 900.0  # this time doubles with each unchanged record, up to here
+    probe_timeout_seconds: float = 900.0  # a probe without a pilot by then has failed
+    waiting_seconds_max: float = 0.0  # a ready package without a site is given up after this; 0: never
+    owner_running_max: int = 0  # reserved and running packages of one owner; 0: no limit
+    owner_packages_max: int = 0  # packages of all unfinished jobs of one owner; 0: no limit
+    skew_seconds: float = SKEW_SECONDS  # an agent's clock that is off by more is wrong, and its events are flagged
     fairness: Order = "slowdown"
-    fairness_patience_seconds: float = 3600.0  # a job that nothing was bound of for so long goes before its equals
+    fairness_patience_seconds: float = 3600.0  # a job without a binding for this time goes before its equals
     flood_packages: int = 10  # permanent failures of one activity that hold the job; then twice as many, and so on
     restart: RestartSettings = RestartSettings()
     selection: SelectionSettings = SelectionSettings()
-    seed: int = 0  # of the choice of sites: the same seed and the same events give the same choices
+    seed: int = 0  # of the site selection: equal seeds and events give equal choices
 
     @property
     def lease_seconds(self) -> float:
-        """How long an attempt is believed to run after its pilot was last heard."""
+        """How long an attempt counts as running after the last contact of its pilot."""
         return self.interval_seconds * self.lease_intervals

@@ -1,6 +1,6 @@
-"""From what files, variables and flags say to one `Settings`: later layers win, and every fault is told at once.
+"""Merges settings from files, variables and flags into one `Settings`: later layers win, and all faults are reported at once.
 
-Nothing is read here; `pilotage.adapters.settings.settings_files` brings the layers.
+Nothing is read here; `pilotage.adapters.settings.settings_files` reads the layers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENVIRONMENT = "environment"
 FLAGS = "command line"
 
 SHORT_VARIABLES = {"PILOTAGE_JOURNAL": "journal.url"}
-"""Variables that stand for one setting without naming its section."""
+"""Variables for one setting without the name of its section."""
 
 OTHER_VARIABLES = frozenset({
     "PILOTAGE_ATTEMPT", "PILOTAGE_CA_FILE", "PILOTAGE_CI", "PILOTAGE_CORES", "PILOTAGE_EPOCH", "PILOTAGE_EXIT_STATUS", "PILOTAGE_FOLDER",
@@ -38,14 +38,14 @@ OTHER_VARIABLES = frozenset({
     "PILOTAGE_SEEN",
     "PILOTAGE_SERVER", "PILOTAGE_SITE", "PILOTAGE_SPOOL", "PILOTAGE_TOKEN", "PILOTAGE_TOKEN_FILE",
 })  # fmt: skip
-"""Variables with our prefix that are no settings: who a running package is, whom a client speaks to, and the tests'."""
+"""Variables with our prefix that are no settings: the identity of a running package, the server of a client, and the tests'."""
 
 _ATTRIBUTE = re.compile(r"[a-z][a-z_]*|tag\.[^\s.][^\s]*")
 _ADDRESS = re.compile(r"[^\s@<>,]+@[^\s@<>,]+")
 
 
 class SettingFault(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing wrong with the settings: where it was said, under which name, and what is wrong with it."""
+    """One fault in the settings: its origin, the name that was used, and what is wrong."""
 
     origin: str
     name: str
@@ -59,10 +59,10 @@ class SettingFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsError(PilotageError):
-    """The settings were refused: `faults` has everything that is wrong with them. Mend them and start again."""
+    """The settings were refused: `faults` lists everything that is wrong. Fix it and start again."""
 
     def __init__(self, faults: Iterable[SettingFault]) -> None:
-        """Carry the faults in the order they were found: from the system's file to the flags."""
+        """Store the faults in the order they were found: from the system's file to the flags."""
         self.faults = tuple(faults)
         count = len(self.faults)
         super().__init__(f"{count} fault{'' if count == 1 else 's'} in the settings")
@@ -73,7 +73,7 @@ class SettingsError(PilotageError):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting as somebody gave it; `spelling` is the name they used, `value` may still be wrong."""
+    """One setting as given; `spelling` is the name that was used, `value` is not checked yet."""
 
     origin: str
     name: str
@@ -82,7 +82,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def said_in_file(tree: Mapping[str, Any], *, origin: str) -> list[Said]:
-    """What a file says: a table for each section."""
+    """The settings of a file: a table for each section."""
     said = []
     for section, content in tree.items():
         if isinstance(content, Mapping) and section in SECTIONS:
@@ -94,28 +94,28 @@ def said_in_file(tree: Mapping[str, Any], *, origin: str) -> list[Said]:
 
 
 def said_in_environment(environment: Mapping[str, str]) -> list[Said]:
-    """What `PILOTAGE_*` variables say; numbers and lists are read from their text, lists at their commas."""
+    """The settings of `PILOTAGE_*` variables; numbers and lists are parsed, lists at their commas."""
     said = []
     for variable, text in sorted(environment.items()):
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
         section, _, key = variable.removeprefix(PREFIX).lower().partition("_")
         name = SHORT_VARIABLES.get(variable, f"{section}.{key}")
-        # An unknown name keeps its text: settle refuses it.
+        # An unknown name keeps its text: `settle` refuses it.
         value = _READERS[SETTINGS[name].kind](text) if name in SETTINGS else text
         said.append(Said(origin=ENVIRONMENT, name=name, spelling=variable, value=value))
     return said
 
 
 def said_in_flags(flags: Mapping[str, object]) -> list[Said]:
-    """What flags say, by the names of settings (`service.port`); None is a flag that was not given."""
+    """The settings of flags, by name (`service.port`); None is a flag that was not given."""
     return [
         Said(origin=FLAGS, name=name, spelling=name, value=value) for name, value in flags.items() if value is not None
     ]
 
 
 def settle(said: Iterable[Said], *, faults: Iterable[SettingFault] = ()) -> Settings:
-    """The settings that all layers give together, the last one winning; `faults` are those found while reading them."""
+    """Merge all layers, the last one winning; `faults` are those found while reading them."""
     found = list(faults)
     chosen: dict[str, Said] = {}
     for one in said:
@@ -128,7 +128,7 @@ def settle(said: Iterable[Said], *, faults: Iterable[SettingFault] = ()) -> Sett
             found.append(SettingFault(origin=one.origin, name=one.spelling, message=wrong))
         rival = chosen.get(one.name)
         if rival and rival.origin == one.origin and rival.value != value:
-            message = f"says something else than {rival.spelling}: give one of them"
+            message = f"contradicts {rival.spelling}: give only one of them"
             found.append(SettingFault(origin=one.origin, name=one.spelling, message=message))
         chosen[one.name] = msgspec.structs.replace(one, value=value)
     if found:
@@ -138,7 +138,7 @@ def settle(said: Iterable[Said], *, faults: Iterable[SettingFault] = ()) -> Sett
         values = {one.name.partition(".")[2]: one for one in chosen.values() if _of(one) == section}
         try:
             sections[section] = struct(**{key: one.value for key, one in values.items()})
-        except ValueError as fault:  # what is right by itself and senseless together
+        except ValueError as fault:  # values that are valid alone but not together
             last = list(values.values())[-1]
             found.append(SettingFault(origin=last.origin, name=last.spelling, message=str(fault)))
     if found:
@@ -168,7 +168,7 @@ def _unknown(one: Said) -> SettingFault:
 
 
 def _blamed(chosen: Mapping[str, Said], name: str, message: str) -> SettingFault:
-    """A fault of several settings together, at the place that said the one it is told of."""
+    """A fault of several settings together, at the origin of the one it names."""
     one = chosen.get(name)
     origin, spelling = (one.origin, one.spelling) if one else ("defaults", name)
     return SettingFault(origin=origin, name=spelling, message=message)
@@ -206,7 +206,7 @@ def _checked(row: Setting, value: Any) -> tuple[Any, str]:
 
 
 def _disagreements(settings: Settings) -> Iterable[tuple[str, str]]:
-    """What is right by itself and wrong together, or has a form of its own: the setting's name and what is wrong."""
+    """Values that are valid alone but not together, or need a special form: the setting's name and what is wrong."""
     for smaller, larger in (
         ("service.event_bytes_max", "service.batch_bytes_max"),
         ("service.tag_bytes_max", "service.event_bytes_max"),
@@ -229,7 +229,7 @@ def _disagreements(settings: Settings) -> Iterable[tuple[str, str]]:
 
 
 def _can_be_a_host(text: str) -> bool:
-    """Whether the system can be asked for it at all: a name with other than ASCII letters has a form that must exist."""
+    """Whether a text can be a host name at all: one with other than ASCII letters must have an encoded form."""
     try:
         return bool(text) and (text.isascii() or bool(text.encode("idna")))
     except UnicodeError:

@@ -1,7 +1,7 @@
-"""The settings of the program, as one frozen value: `Settings`, with a section for each part that is set.
+"""The settings of the program, as one frozen value: `Settings`, with a section for each part.
 
-These classes are the table: what a file, a variable or a flag may set, the checks, and the reference page are derived
-from their fields. What a document may set for one package is another matter, in `pilotage.model.settings.settings`.
+These classes are the table: the names in files, variables and flags, the checks, and the reference page are derived from
+their fields. The settings that a document may override for one package are at the end of this module.
 """
 
 import re
@@ -14,7 +14,7 @@ from msgspec import Meta
 from pilotage.model.errors import PilotageError, did_you_mean, near_name
 from pilotage.model.settings.engine import SKEW_SECONDS, EngineSettings, Order, SelectionSettings
 
-# Where a book is kept: `sqlite:DIR`, `postgresql://…` or the URL of another adapter, and how to show that without its password.
+# The address of a journal: `sqlite:DIR`, `postgresql://…` or the URL of another adapter; shown without its password.
 
 HIDDEN = "***"
 _POSTGRESQL = re.compile(r"postgres(?:ql)?://(.*)", re.DOTALL)
@@ -27,7 +27,7 @@ class BadJournalAddress(PilotageError):
 
 
 class JournalAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A journal's kind, and what its adapter needs: a folder for SQLite, the whole URL for others.
+    """The kind of a journal, and what its adapter needs: a folder for SQLite, the whole URL for others.
 
     `str` and `repr` show it without its password; only `url` has it.
     """
@@ -38,7 +38,7 @@ class JournalAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """As a message may print it."""
+        """As shown in messages."""
         return f"sqlite:{self.folder}" if self.kind == "sqlite" else without_password(self.url)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class JournalAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_journal_address(text: str) -> JournalAddress:
-    """Read `sqlite:DIR`, `postgresql://…` or a URL of another scheme; anything else is refused with what was meant."""
+    """Read `sqlite:DIR`, `postgresql://…` or a URL of another scheme; anything else is refused with a suggestion."""
     scheme, colon, rest = text.partition(":")
     if any(not character.isprintable() for character in text):
         raise _bad(text, "a journal's address is one line of printable characters")
@@ -61,7 +61,7 @@ def parse_journal_address(text: str) -> JournalAddress:
         return JournalAddress(kind="postgresql", url=f"postgresql://{found[1]}")
     if scheme == "sqlite" and colon:
         if rest.startswith("//"):
-            # Others count slashes here (`sqlite:///x` is relative for some, absolute for others): ours has none to count.
+            # Others count slashes here (`sqlite:///x` is relative for some, absolute for others); ours has none to count.
             raise _bad(text, f"write sqlite:DIR, such as sqlite:/{rest.lstrip('/')} or sqlite:{rest.lstrip('/')}")
         if rest:
             return JournalAddress(kind="sqlite", folder=rest)
@@ -76,9 +76,9 @@ def parse_journal_address(text: str) -> JournalAddress:
 
 
 def without_password(text: str) -> str:
-    """A URL with its password hidden, however badly it is written: rather too much is hidden than too little."""
+    """A URL with its password hidden, even if it is badly written: rather too much is hidden than too little."""
     scheme, separator, rest = text.partition("://")
-    # The last @ ends the password even where one was not escaped, and so does nothing before it.
+    # The last @ ends the password, even if an earlier one was not escaped.
     account, at, host = rest.rpartition("@")
     if separator and at and ":" in account:
         user = account.partition(":")[0]
@@ -117,20 +117,20 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalSettings(Section, frozen=True, kw_only=True):
-    """Where the book is kept."""
+    """Where the book is stored."""
 
     url: Annotated[str, _doc("`sqlite:DIR`, or `postgresql://USER@HOST:PORT/DATABASE`.")] = "sqlite:.pilotage"
 
     @property
     def address(self) -> JournalAddress:
-        """The address, read."""
+        """The parsed address."""
         return parse_journal_address(self.url)
 
     def __repr__(self) -> str:
         return f"JournalSettings(url={without_password(self.url)!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        # Settings are printed in faults and in tests: never with a password.
+        # Settings are printed in error messages and tests: never with a password.
         return [("url", without_password(self.url))]
 
 
@@ -138,17 +138,15 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class ServiceSettings(Section, frozen=True, kw_only=True):
-    """The HTTP side: where it listens, and how much it takes at once."""
+    """The HTTP server: where it listens, and its limits."""
 
-    host: Annotated[str, _doc("The address it listens on.")] = "127.0.0.1"
-    port: Annotated[Port, _doc("The port it listens on; 0 takes any free one.")] = 8642
+    host: Annotated[str, _doc("The address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, _doc("The port to listen on; 0: any free one.")] = 8642
     plain_http: Annotated[
         Literal["loopback", "anywhere"],
-        _doc("Where it may be listened without TLS; `anywhere` is for who terminates TLS before it."),
+        _doc("Where it may listen without TLS; `anywhere` is for a proxy in front that terminates TLS."),
     ] = "loopback"
-    address: Annotated[
-        str, _doc("The URL by which agents at other sites reach it; none: the one that it says when it starts.")
-    ] = ""
+    address: Annotated[str, _doc("The URL for agents at other sites; none: the one that it prints at its start.")] = ""
     sites: Annotated[
         str, _doc("The file of sites; none: `sites.yaml` beside these settings, or in the user's own settings.")
     ] = ""
@@ -157,18 +155,20 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     event_bytes_max: Annotated[Limit, _doc("Bytes of one event; the rest of its batch is kept.")] = 4 * MEBIBYTE
     tag_bytes_max: Annotated[Limit, _doc("Bytes of the value of one tag.")] = 64 * KIBIBYTE
     token_days: Annotated[
-        Days, _doc("How long a token of a site's agents lasts; it is renewed while they speak, in its last third.")
+        Days, _doc("Lifetime of the token of a site's agents; active agents renew it in its last third.")
     ] = 7.0
     log_level: Annotated[
         LogLevel,
-        _doc("What its log tells, at least: `debug`, `info`, `warning` or `error`; `info` has recovery and purges."),
+        _doc(
+            "The lowest level in its log: `debug`, `info`, `warning` or `error`; `info` includes recovery and purges."
+        ),
     ] = "info"
     tls_certificate: Annotated[
-        str, _doc("The certificate that it shows over TCP, with its chain; none: that of `pilotage tls init`, if any.")
+        str, _doc("The certificate of the TCP server, with its chain; none: that of `pilotage tls init`, if any.")
     ] = ""
     tls_key: Annotated[str, _doc("The key of that certificate.")] = ""
     tls_ca: Annotated[
-        str, _doc("The authority that clients believe instead of those of their computers; none: theirs will do.")
+        str, _doc("The authority that clients trust instead of those of their system; none: those of their system.")
     ] = ""
 
 
@@ -177,64 +177,70 @@ _RESTART = _ENGINE.restart
 
 
 class EngineSection(Section, frozen=True, kw_only=True):
-    """How patient a service that runs jobs is: with its agents, with failures, and with sites."""
+    """Time limits and thresholds of a service that runs jobs, for agents, failures and sites."""
 
-    # The engine has most of these under the same name, and says their defaults.
-    interval_seconds: Annotated[Interval, _doc("How often an agent is heard that has nothing to say.")] = (
+    # Most of these have the same name in the engine, which defines their defaults.
+    interval_seconds: Annotated[Interval, _doc("Time between two exchanges of an idle agent.")] = (
         _ENGINE.interval_seconds
     )
-    lease_intervals: Annotated[Limit, _doc("An agent that is not heard for so many intervals is suspect.")] = (
+    lease_intervals: Annotated[Limit, _doc("Silent intervals after which an agent is suspect.")] = (
         _ENGINE.lease_intervals
     )
-    attempts_max: Annotated[Limit, _doc("Attempts of a package that count, where its document does not say.")] = (
+    attempts_max: Annotated[Limit, _doc("Counted attempts of a package, unless its document sets them.")] = (
         _RESTART.attempts_max
     )
     pilot_kills_max: Annotated[
-        Limit, _doc("A package under which so many pilots died waits until somebody releases it.")
+        Limit, _doc("Pilots that died while running a package, after which it is held until released.")
     ] = _RESTART.pilot_kills_max
-    delay_seconds: Annotated[
-        Duration, _doc("The pause before something is tried at the same place again; it doubles each time.")
-    ] = _RESTART.delay_seconds
+    delay_seconds: Annotated[Duration, _doc("The pause before a retry at the same site; it doubles each time.")] = (
+        _RESTART.delay_seconds
+    )
     dead_start_seconds: Annotated[
         Duration,
-        _doc("How long a site is left alone after a pilot that never spoke; it doubles with each that follows."),
+        _doc("The pause of a site after a pilot that never made contact; it doubles with each further one."),
     ] = _ENGINE.dead_start_seconds
     dead_starts_max: Annotated[
-        Few, _doc("After so many in a row nothing more is submitted there for an hour, or until it is woken; 0: never.")
+        Few,
+        _doc(
+            "Such pilots in a row after which nothing is submitted there for an hour, or until it is woken; 0: no limit."
+        ),
     ] = _ENGINE.dead_starts_max
-    agent_idle_seconds: Annotated[Interval, _doc("An agent on this computer ends after so long without work.")] = 300.0
-    probes: Annotated[
-        Few, _doc("Probes of sites that are under way at once, by themselves; 0: only those asked for.")
-    ] = 0
+    agent_idle_seconds: Annotated[Interval, _doc("Time without work after which an agent on this computer ends.")] = (
+        300.0
+    )
+    probes: Annotated[Few, _doc("Automatic probes of sites at once; 0: only probes by hand.")] = 0
     fairness: Annotated[
         Order,
-        _doc("Who goes first among jobs of equal priority: who is expected to be slowed down most, or who came first."),
+        _doc("The order of jobs of equal priority: by the largest expected slowdown, or first come first served."),
     ] = _ENGINE.fairness
     waiting_seconds_max: Annotated[
-        Duration, _doc("A package that is ready and that no site takes for so long is given up; 0: it waits.")
+        Duration, _doc("Time after which a ready package without a site is given up; 0: never.")
     ] = _ENGINE.waiting_seconds_max
-    owner_running_max: Annotated[
-        Quota, _doc("Packages of one owner that run or are reserved at once; 0: as many as there is room for.")
-    ] = _ENGINE.owner_running_max
+    owner_running_max: Annotated[Quota, _doc("Reserved and running packages of one owner; 0: no limit.")] = (
+        _ENGINE.owner_running_max
+    )
     owner_packages_max: Annotated[
-        Quota, _doc("Packages of all unfinished jobs of one owner: a job beyond that is refused; 0: no limit.")
+        Quota, _doc("Packages of all unfinished jobs of one owner; a job beyond that is refused; 0: no limit.")
     ] = _ENGINE.owner_packages_max
     flood_packages: Annotated[
-        Quota, _doc("So many packages of one activity that failed for good, or alike, hold their job; 0: none does.")
+        Quota,
+        _doc(
+            "Packages of one activity that failed permanently, or in the same way, after which their job is held; 0: never."
+        ),
     ] = _ENGINE.flood_packages
-    probe_seconds: Annotated[Interval, _doc("No site is probed more often by itself than once in so long.")] = 3600.0
-    probe_timeout_seconds: Annotated[
-        Interval, _doc("A probe, whoever asked for it, has failed when no pilot came within so long.")
-    ] = _ENGINE.probe_timeout_seconds
+    probe_seconds: Annotated[Interval, _doc("Shortest time between two automatic probes of a site.")] = 3600.0
+    probe_timeout_seconds: Annotated[Interval, _doc("Time after which a probe without a pilot has failed.")] = (
+        _ENGINE.probe_timeout_seconds
+    )
 
 
 class BookSettings(Section, frozen=True, kw_only=True):
-    """What the book makes of events that come early, or from a wrong clock."""
+    """How the book treats events that are early, or come from a wrong clock."""
 
     skew_seconds: Annotated[
         Duration,
         _doc(
-            "An event is flagged whose time is further than this in the future, or whose sender's clock is further off."
+            "Events are flagged if their time is further in the future than this, or the sender's clock is off by more."
         ),
     ] = SKEW_SECONDS
 
@@ -244,48 +250,49 @@ class RetentionSettings(Section, frozen=True, kw_only=True):
 
     sealed_after_seconds: Annotated[
         Duration,
-        _doc("Seconds after its last event until a finished job is sealed: its packages are found by naming it."),
+        _doc("Seconds from its last event until a finished job is sealed; then queries for its packages must name it."),
     ] = 86_400.0
     cleared_after_days: Annotated[Duration, _doc("Days after its end until a job is CLEARED.")] = 30.0
     purged_after_days: Annotated[Duration, _doc("Days from then until it is purged.")] = 7.0
     parked_days: Annotated[
-        Duration, _doc("Days that events wait for their job to be registered; at least one. Then they are dropped.")
+        Duration, _doc("Days that events wait for the registration of their job, at least one; then they are dropped.")
     ] = 30.0
-    every_seconds: Annotated[Duration, _doc("How often a service sees to it; 0 never.")] = 600.0
+    every_seconds: Annotated[Duration, _doc("How often a service does this; 0: never.")] = 600.0
 
 
 class QuerySettings(Section, frozen=True, kw_only=True):
-    """What is quick to ask for, and how much an answer holds."""
+    """Indexes, and the size of an answer."""
 
     indexed: Annotated[
-        tuple[str, ...], _doc("Attributes with an index, such as `owner` or `tag.study`, instead of the usual ones.")
+        tuple[str, ...], _doc("Attributes with an index, such as `owner` or `tag.study`, instead of the default ones.")
     ] = ()
-    page_rows: Annotated[Limit, _doc("Rows of a page when the question does not say.")] = 100
+    page_rows: Annotated[Limit, _doc("Rows of a page, unless the query sets them.")] = 100
     page_rows_max: Annotated[Limit, _doc("Rows of a page at most.")] = 1000
 
 
 class NotificationSettings(Section, frozen=True, kw_only=True):
     """Subscriptions, and mail to owners and operators."""
 
-    validity_seconds: Annotated[Duration, _doc("How long a subscription lives when it does not say.")] = 7200.0
-    validity_seconds_max: Annotated[Duration, _doc("How long it may live until it is renewed.")] = 86_400.0
+    validity_seconds: Annotated[Duration, _doc("Lifetime of a subscription, unless it sets one.")] = 7200.0
+    validity_seconds_max: Annotated[Duration, _doc("Longest lifetime without renewal.")] = 86_400.0
     digest_seconds: Annotated[Duration, _doc("At most one mail to an owner in this time.")] = 60.0
     smtp_host: Annotated[str, _doc("The mail server; without one no mail is sent.")] = ""
     smtp_port: Annotated[Port, _doc("Its port.")] = 25
     smtp_from: Annotated[str, _doc("The sender of every mail.")] = ""
-    cluster_management: Annotated[tuple[str, ...], _doc("Who is told of failures of the platform.")] = ()
-    grid_control: Annotated[tuple[str, ...], _doc("Who is told of crashes and missing outputs.")] = ()
+    cluster_management: Annotated[tuple[str, ...], _doc("Recipients of platform failures.")] = ()
+    grid_control: Annotated[tuple[str, ...], _doc("Recipients of crashes and missing outputs.")] = ()
     owner_addresses: Annotated[
-        tuple[str, ...], _doc("Mail addresses of owners, as `OWNER=ADDRESS`; an owner that is an address needs none.")
+        tuple[str, ...],
+        _doc("Mail addresses of owners, as `OWNER=ADDRESS`; an owner whose name is an address needs none."),
     ] = ()
     webhook_networks: Annotated[
         tuple[str, ...],
-        _doc("Networks beside the public ones that webhooks may reach, such as `127.0.0.0/8` for this machine."),
+        _doc("Networks besides the public ones that webhooks may reach, such as `127.0.0.0/8` for this machine."),
     ] = ()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Every setting of the program. Made once, by `pilotage.model.settings.layers.settle`, and handed down."""
+    """Every setting of the program. Made once, by `pilotage.model.settings.layers.settle`, and passed on."""
 
     journal: JournalSettings = JournalSettings()
     service: ServiceSettings = ServiceSettings()
@@ -298,7 +305,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table: a setting's name, what it takes, and what it means."""
+    """One row of the table: the name of a setting, its values, and its meaning."""
 
     section: str
     key: str
@@ -311,7 +318,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """As faults and flags name it: `service.port`."""
+        """As in error messages and flags: `service.port`."""
         return f"{self.section}.{self.key}"
 
     @property
@@ -391,16 +398,15 @@ def _shown(default: Any) -> str:
             return f"{default:.15g}"
 
 
-# The settings of pilotage that a document may override for one package, by `environment: {setting: {…}}`.
+# Settings that a document may override for one package, by `environment: {setting: {…}}`.
 #
-# The release, its infrastructure, its execution, the job, the package and the binary are levels; the inner one
-# wins.
+# The levels are release, infrastructure, execution, job, package and binary; the innermost wins.
 
 SettingKind = Literal["text", "count", "bytes", "seconds", "yes-no"]
 
 
 class PackageSetting(msgspec.Struct, frozen=True):
-    """One setting: what kind of value it takes, and what it does."""
+    """One setting: the kind of its value, and its effect."""
 
     kind: SettingKind
     description: str
@@ -408,18 +414,18 @@ class PackageSetting(msgspec.Struct, frozen=True):
 
 PACKAGE_SETTINGS: dict[str, PackageSetting] = {
     "account": PackageSetting(
-        "text", "The account a batch system charges; refused so far: the entry of a site says it."
+        "text", "The account a batch system charges; not supported yet: set it in the entry of the site."
     ),
     "attempts_max": PackageSetting("count", "The cap on counted attempts."),
     "cores": PackageSetting("count", "Cores, instead of the document's."),
-    "interval_seconds": PackageSetting("seconds", "How often a running attempt reports; refused so far."),
+    "interval_seconds": PackageSetting("seconds", "How often a running attempt reports; not supported yet."),
     "keep_failed": PackageSetting("yes-no", "Keep the scratch folder of a failed attempt."),
     "memory_bytes": PackageSetting("bytes", "Memory, instead of the document's."),
     "queue": PackageSetting(
-        "text", "The queue or partition of a batch system; refused so far: the entry of a site says it."
+        "text", "The queue or partition of a batch system; not supported yet: set it in the entry of the site."
     ),
     "replicas_max": PackageSetting(
-        "count", "Live attempts of the package, for whatever reason, instead of `selection.max_replicas`."
+        "count", "Live attempts of the package, for any reason, instead of `selection.max_replicas`."
     ),
     "wall_time_seconds": PackageSetting("seconds", "Wall time, instead of the document's."),
 }

@@ -150,7 +150,7 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
             return "", f"{told}; next: pilotage site test {site.name}"
         if (died := _dead_starts(site)) and (waiting or site.name in needed):
             return site.name, f"no pilot could start at {site.name}: {died}{_tried_again(engine, [site])}"
-        if waiting and (sleep := site.place.sleep) is not None and sleep.reason == "probe-failed":
+        if waiting and (sleep := site.profile.sleep) is not None and sleep.reason == "probe-failed":
             told = f"no pilot started at {site.name} when it was probed: {sleep.message}"
             return "", f"{told}; next: pilotage site test {site.name}"
         if site.name in needed and site.asleep and _waits_for(engine, job, site):
@@ -160,7 +160,7 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
 
 def _dead_starts(site: SiteState) -> str:
     """How many pilots died there before contacting the service; empty if none, or if an operator hibernated the site."""
-    count, sleep = site.dead_starts, site.place.sleep
+    count, sleep = site.dead_starts, site.profile.sleep
     if sleep is not None and sleep.reason == "by-hand":
         return ""
     if not count:  # the count does not survive a restart
@@ -181,7 +181,7 @@ def _all_asleep(engine: Engine, waiting: list[QueueClass]) -> str:
         told = [
             f"{site.name} ({sleep.reason.replace('-', ' ')}: {sleep.message})"
             for site in able
-            if (sleep := site.place.sleep) is not None
+            if (sleep := site.profile.sleep) is not None
         ]
         if told and len(told) == len(able):
             names = " ".join(site.name for site in able[:_NAMED_MAX])
@@ -202,4 +202,4 @@ def _waits_for(engine: Engine, job: JobState, site: SiteState) -> bool:
     """Whether a job has a reservation at a site, or packages that can run only there."""
     if any(queue.job is job for queue in engine.state.queues.at[site].reserved):
         return True
-    return any(queue.ready and queue.asked.executor == site.name for queue in job.classes.values())
+    return any(queue.ready and queue.requirements.executor == site.name for queue in job.classes.values())

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pilotage.engine.engine import Engine
-from pilotage.engine.state.sites import has_spoken
+from pilotage.engine.state.sites import made_contact
 from pilotage.engine.transitions.site_observations import is_probe
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange.operations import CancelSubmitted
@@ -283,7 +283,7 @@ def expected_at(site: str, engine: Engine) -> list[str]:
 def unheard_at(site: str, engine: Engine) -> list[str]:
     """Those of them that have not contacted the service."""
     state = engine.state.sites.by_name.get(site)
-    return [key for key in expected_at(site, engine) if not has_spoken(state, key)] if state is not None else []
+    return [key for key in expected_at(site, engine) if not made_contact(state, key)] if state is not None else []
 
 
 # Automatic probes: so many at once, and not too often at one site.
@@ -295,7 +295,7 @@ def unheard_at(site: str, engine: Engine) -> list[str]:
 def sites_to_probe(engine: Engine) -> list[str]:
     """The sites worth probing: not those hibernated by an operator, nor this computer."""
     sites = [each for each in engine.state.sites.by_name.values() if not each.removed and each.site.kind != "local"]
-    return [each.name for each in sites if each.place.sleep is None or each.place.sleep.reason != "by-hand"]
+    return [each.name for each in sites if each.profile.sleep is None or each.profile.sleep.reason != "by-hand"]
 
 
 def probes_under_way(engine: Engine) -> list[str]:

@@ -8,7 +8,7 @@ import msgspec
 
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import silence_summary
-from pilotage.engine.selection.filters import Asked
+from pilotage.engine.selection.filters import Requirements
 from pilotage.engine.selection.status import wakes_at
 from pilotage.engine.state.sites import SiteState, silent_batch_jobs
 from pilotage.reading.views import SiteReason, SiteStatus
@@ -52,20 +52,22 @@ def next_try_at(engine: Engine, site: SiteState) -> float | None:
         if engine.state.clock.now < site.quiet_until
         else []
     )
-    sleep = site.place.sleep
+    sleep = site.profile.sleep
     if sleep is not None:
         if sleep.reason != "dead-starts":  # what else wakes it depends on the other sites
             return None
-        times.append(wakes_at(sleep, site.place.times, site.place.settings, alone=False))
+        times.append(wakes_at(sleep, site.profile.times, site.profile.settings, alone=False))
     return max(times, default=None)
 
 
 def _learned(engine: Engine, name: str) -> dict[str, Any]:
     """What the site selection has learned about a site; empty if it does not know it."""
     try:
-        users = engine.state.selection.place(name).description.users
-        asked = Asked(owner=users[0]) if users else Asked()  # its score for the users it is reserved for
-        why = engine.state.selection.explain(name, now=engine.state.clock.wall_time, asked=asked)
+        users = engine.state.selection.profile(name).description.users
+        requirements = (
+            Requirements(owner=users[0]) if users else Requirements()
+        )  # its score for the users it is reserved for
+        why = engine.state.selection.explain(name, now=engine.state.clock.wall_time, requirements=requirements)
         learned_state = engine.state.selection.learned_state(name)
     except KeyError:
         return {}
@@ -86,7 +88,7 @@ def _closed(engine: Engine, site: SiteState) -> str:
     """Why nothing is submitted there, in short; the stages of the site selection give details."""
     if not site.answers:
         return "it does not answer"
-    sleep = site.place.sleep
+    sleep = site.profile.sleep
     if sleep is not None and sleep.reason == "dead-starts":
         count = site.dead_starts  # the count does not survive a restart
         starts = "a dead start" if count == 1 else f"{count or 'some'} dead starts"

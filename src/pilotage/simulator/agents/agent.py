@@ -1,7 +1,7 @@
-"""Agents in virtual time: they speak the real exchange, and run attempts as nature and the faults will have it.
+"""Simulated agents: they use the real exchange, and run attempts with simulated outcomes and faults.
 
-An agent says everything it knows in each exchange, and believes a reply only as the answer to the one that is open.
-A poll without news is overtaken by news; an exchange with news is answered at once, so the next waits for its reply.
+An agent states everything it knows in each exchange, and accepts a reply only for the open one. A poll without events is
+replaced when there are events; an exchange with events is answered at once, so the next one waits for its reply.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from pilotage.simulator.agents.attempt import CANCELLED, WITH_PILOT, Run
 from pilotage.simulator.agents.misbehaviour import Rogue
 from pilotage.simulator.agents.slots import SlotTable
 from pilotage.simulator.agents.spool import Spool
-from pilotage.simulator.world.nature import DEADLY
-from pilotage.simulator.world.surroundings import AgentContext, Host
+from pilotage.simulator.world.agent_context import AgentContext, Host
+from pilotage.simulator.world.behaviour import DEADLY
 
-BY_NATURE = {"looping": "package_loops", DEADLY: "package_kills"}  # what a package does, as a kind of fault
-SKEW_SECONDS = 3 * 3600.0  # how far a wrong clock is off at most
+BY_NATURE = {
+    "looping": "package_loops",
+    DEADLY: "package_kills",
+}  # behaviour of a package that counts as a kind of fault
+SKEW_SECONDS = 3 * 3600.0  # largest error of a wrong clock
 PAUSE_SECONDS = (1.0, 600.0)
 
 
 class Agent:
-    """One process at a site: a pilot, or what was started for one bound attempt, which it `serves`."""
+    """One process at a site: a pilot, or the agent of one bound attempt, which it `serves`."""
 
     __slots__ = (
         "_armed_at",
@@ -70,9 +73,9 @@ class Agent:
         capacity: Capacity | None = None,
         node: str = "",
     ) -> None:
-        """Make an agent that has not started yet; it has a whole node of the site unless a capacity is given.
+        """Create an agent that has not started; it has a whole node of the site unless a capacity is given.
 
-        The node is called like the agent where nobody says otherwise.
+        Its node has its own name unless one is given.
         """
         settings, now = world.settings, world.schedule.now
         self._world = world
@@ -88,16 +91,16 @@ class Agent:
         self.alive = True
         self.leaving = ""
         margin_seconds = min(settings.wall_margin_seconds, 0.5 * site.wall_seconds)
-        # The end of its wall time; once it is leaving, when it gives up telling its last events.
+        # The end of its wall time; once it is leaving, when it stops sending its last events.
         self._limit_at = now + site.wall_seconds - margin_seconds if site.wall_seconds else math.inf
         self._interval_seconds = settings.interval_seconds
         self._patience_seconds = settings.patience_intervals * settings.interval_seconds
         self._heard_at = self._idle_since = now
         self._sequence = 0
-        self._service_time = 0.0  # what the clock of the service showed, by the last reply
-        self._opened_at = -1.0  # of the open exchange; less than 0: none is open
+        self._service_time = 0.0  # the service's clock in the last reply
+        self._opened_at = -1.0  # of the open exchange; negative: none is open
         self._news = False  # the open exchange has events, so it is answered at once
-        self._unsaid = False  # there are events that the open exchange does not have
+        self._unsaid = False  # there are events beyond those of the open exchange
         self._flushing = False
         self._given = False  # it has had work
         self._due_at = self._armed_at = math.inf
@@ -107,36 +110,36 @@ class Agent:
     # --- the process -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Say that it is there, and ask for work."""
+        """Report its start, and ask for work."""
         world, capacity = self._world, self.bench.capacity
         world.agents[self.name] = self
-        if world.box.strikes("clock_skewed"):
-            self._spool.skew_seconds = world.box.between("clock_skewed", low=-SKEW_SECONDS, high=SKEW_SECONDS)
+        if world.injector.strikes("clock_skewed"):
+            self._spool.skew_seconds = world.injector.between("clock_skewed", low=-SKEW_SECONDS, high=SKEW_SECONDS)
         if world.witness is not None:
             world.witness.on_pilot(self.name, self._site, capacity, self.backlog, node=self.node)
         slots = max(1, capacity.cores_hundredths // 100)
-        self._spool.tell(PilotStarted(site=self._site, node=self.node, slots=slots, request=self.request or None))
+        self._spool.add_event(PilotStarted(site=self._site, node=self.node, slots=slots, request=self.request or None))
         self._exchange()
 
     def kill(self, reason: str = "ended") -> None:
-        """End at once, without a word; the batch system sees why."""
+        """End at once without a message; the batch system sees the reason."""
         if not self.alive:
             return
         self.alive = False
         self.bench.remove_all()
-        self._spool = Spool(self._world, self.name, node=self.node)  # what was not told is lost
+        self._spool = Spool(self._world, self.name, node=self.node)  # unsent events are lost
         self._world.agents.pop(self.name, None)
         self._host.ended(self.name, reason)
 
     def pause(self, seconds: float) -> None:
-        """Stand still for a time, with everything that runs here, and then go on as if no time had passed."""
+        """Stand still for a time, with all attempts here, and then go on as if no time had passed."""
         now = self._world.schedule.now
         if self.alive and now >= self._paused_until:
             self._paused_until = now + seconds
             self.bench.postpone(seconds)
 
     def _check(self) -> None:
-        """Look what is due: a repetition, a heartbeat, the end of its wall time or of its patience."""
+        """Check what is due: a repetition, a heartbeat, the end of its wall time or of its patience."""
         schedule, settings = self._world.schedule, self._world.settings
         now = schedule.now
         if not self.alive:
@@ -160,7 +163,7 @@ class Agent:
             self._exchange()
 
     def _wake_at(self, time: float) -> None:
-        """Look again at a time, or earlier where its end comes earlier."""
+        """Check again at a time, or at its end if that is earlier."""
         self._due_at = due_at = time if time < self._limit_at else self._limit_at  # noqa: FURB136 # a call costs more
         if due_at < self._armed_at:
             self._arm(due_at)
@@ -170,15 +173,15 @@ class Agent:
         self._world.schedule.post(time, self._check)
 
     def _depart(self, reason: str, *, stopping: str) -> None:
-        """Stop what runs, for a reason, and end as soon as the service knows."""
+        """Stop all attempts for a reason, and end as soon as the service knows."""
         now = self._world.schedule.now
         self.leaving = reason
         self._limit_at = now + self._world.settings.farewell_seconds
         for run in list(self.bench.held.values()):
             run.cut(stopping if run.running else "preempted", at=now)
             self.bench.remove(run)
-            self._spool.tell_end(run, now=now)
-        self._spool.tell(PilotEnded(reason=reason))
+            self._spool.add_end(run, now=now)
+        self._spool.add_event(PilotEnded(reason=reason))
         self._exchange()
 
     # --- the exchange ------------------------------------------------------------------------------------------------
@@ -205,41 +208,41 @@ class Agent:
         )  # fmt: skip
         world.network.send(message, world.uplink)
         if self._armed_at > (beat_at := now + self._interval_seconds):
-            # Most replies come, and then the next thing due is the heartbeat: one alarm does for both.
+            # Most replies arrive, and then the next thing due is the heartbeat: one alarm serves both.
             self._arm(min(beat_at, limit_at))
         self._due_at = due_at = now + self._patience_seconds
         if due_at > limit_at or due_at < self._armed_at:
             self._wake_at(due_at)
-        if not world.box.quiet:
+        if not world.injector.quiet:
             self._draw_faults()
 
     def _draw_faults(self) -> None:
-        box, schedule = self._world.box, self._world.schedule
+        injector, schedule = self._world.injector, self._world.schedule
         reach_seconds = 2.0 * self._interval_seconds
-        if box.strikes("agent_killed"):
+        if injector.strikes("agent_killed"):
             schedule.after(
-                box.between("agent_killed", low=0.0, high=reach_seconds), self._apply_fault, "agent_killed", 0.0
+                injector.between("agent_killed", low=0.0, high=reach_seconds), self._apply_fault, "agent_killed", 0.0
             )
-        if box.strikes("agent_paused"):
-            seconds = box.between("agent_paused", low=PAUSE_SECONDS[0], high=PAUSE_SECONDS[1])
-            after_seconds = box.between("agent_paused", low=0.0, high=reach_seconds)
+        if injector.strikes("agent_paused"):
+            seconds = injector.between("agent_paused", low=PAUSE_SECONDS[0], high=PAUSE_SECONDS[1])
+            after_seconds = injector.between("agent_paused", low=0.0, high=reach_seconds)
             schedule.after(after_seconds, self._apply_fault, "agent_paused", seconds)
-        if box.strikes("agent_rogue"):
-            box.missed("agent_rogue")  # until it is heard
+        if injector.strikes("agent_rogue"):
+            injector.had_no_effect("agent_rogue")  # until its message arrives
             held = {name: each.bench.held for name, each in self._world.agents.items() if isinstance(each, Agent)}
-            Rogue(self.name, self._spool, held, box.dice.stream("rogues")).lie()
+            Rogue(self.name, self._spool, held, injector.dice.stream("rogues")).lie()
 
     def _apply_fault(self, kind: str, seconds: float) -> None:
-        """Die or stand still as was decided, unless it has died, or stands still, already."""
+        """Die or stand still as drawn, unless it is dead or stands still already."""
         if not self.alive or (kind == "agent_paused" and self._world.schedule.now < self._paused_until):
-            self._world.box.missed(kind)
+            self._world.injector.had_no_effect(kind)
         elif kind == "agent_killed":
             self.kill()
         else:
             self.pause(seconds)
 
     def _speak_soon(self) -> None:
-        """There is news: say it together with what comes in the next moment."""
+        """There are events: send them together with those of the next moment."""
         self._unsaid = True
         if not self._flushing:
             self._flushing = True
@@ -265,7 +268,7 @@ class Agent:
         self._exchange()
 
     def receive(self, reply: ExchangeReply) -> None:
-        """Take a reply, if it answers the open exchange."""
+        """Handle a reply if it answers the open exchange."""
         world, spool = self._world, self._spool
         now = world.schedule.now
         if not self.alive:
@@ -303,7 +306,7 @@ class Agent:
             self._listen(reply, opened_at)
 
     def _listen(self, reply: ExchangeReply, opened_at: float) -> None:
-        """Open the next exchange: at once when there is something to say or to get, else as a heartbeat."""
+        """Open the next exchange: at once if there is something to send or to fetch, else as a heartbeat."""
         now, bench = self._heard_at, self.bench
         waiting = len(bench.waiting)
         if self._unsaid:
@@ -313,11 +316,11 @@ class Agent:
             self._wake_at(due_at if due_at > now else now)  # noqa: FURB136 # a call costs more
         elif self._news or reply.assignments or reply.cancelled or now >= opened_at + 0.5 * reply.interval_seconds:
             self._exchange()
-        else:  # an early answer that brought nothing: the service does not keep polls open
+        else:  # an early answer without content: the service does not keep polls open
             self._wake_at(opened_at + reply.interval_seconds)
 
     def _end_if_idle(self, now: float) -> bool:
-        # Only while no exchange is open: nothing is on its way here then that the service would wait for in vain.
+        # Only while no exchange is open: then no assignment is on its way that the service would wait for.
         if self.serves is not None and self._given:
             self._depart("finished", stopping=CANCELLED)
         elif now - self._idle_since >= self._world.settings.idle_seconds:
@@ -330,7 +333,7 @@ class Agent:
         world, bench, ref = self._world, self.bench, assignment.ref
         if ref in bench.held:
             return
-        if ref in self._spool.ends and self._spool.tell_again(ref):
+        if ref in self._spool.ends and self._spool.repeat_end(ref):
             self._speak_soon()
             return
         if world.witness is not None:
@@ -342,7 +345,7 @@ class Agent:
             self._idle_since = now = world.schedule.now
             run.cut("platform-failure", at=now)
             bench.remove(run)
-            self._spool.tell_end(run, now=now)
+            self._spool.add_end(run, now=now)
             self._speak_soon()
 
     def _cancel(self, ref: AttemptRef) -> None:
@@ -353,11 +356,11 @@ class Agent:
         self._idle_since = now = self._world.schedule.now
         if run.running:
             run.cut(CANCELLED, at=now)
-            self._spool.tell_end(run, now=now)
+            self._spool.add_end(run, now=now)
             self._speak_soon()
 
     def _on_time(self, run: Run) -> None:
-        """The time of an attempt has come, unless it was stopped or stood still in between."""
+        """An attempt reaches its next time, unless it was stopped or postponed meanwhile."""
         if run.stopped:
             return
         world, bench = self._world, self.bench
@@ -368,13 +371,13 @@ class Agent:
         if reason is None:
             world.store.stage(run.assignment.ref)
         elif reason in BY_NATURE:
-            world.box.count(BY_NATURE[reason])
+            world.injector.count(BY_NATURE[reason])
         bench.remove(run)
         if reason == DEADLY:
             self.kill("killed")
             return
         self._idle_since = now
-        self._spool.tell_end(run, now=now)
+        self._spool.add_end(run, now=now)
         if bench.waiting:
             bench.start_waiting()
         if self.serves is not None and not bench.held:
@@ -392,23 +395,23 @@ class Agent:
         found = run.long_phase(now=now, interval_seconds=self._interval_seconds)
         if found is not None:
             phase, begins_at = found
-            self._spool.tell_of(run.assignment, PhaseEntered(phase=phase), time=begins_at)
+            self._spool.add_attempt_event(run.assignment, PhaseEntered(phase=phase), time=begins_at)
 
 
-# All agents of a simulation: where they are started, and where replies to them go.
+# All agents of a simulation: starts them and delivers replies.
 
 
 class Fleet:
-    """Starts agents and brings replies to those that live."""
+    """Starts agents and delivers replies to the live ones."""
 
     def __init__(self, world: AgentContext) -> None:
         """Take what the agents share."""
         self._world = world
-        self._bring, self._bring_all = self._hand_over, self._hand_over_all  # one and the same for all replies
+        self._bring, self._bring_all = self._hand_over, self._hand_over_all  # one bound method for all replies
 
     @property
     def live(self) -> int:
-        """How many agents there are."""
+        """How many agents are alive."""
         return len(self._world.agents)
 
     def start(
@@ -422,7 +425,7 @@ class Fleet:
         capacity: Capacity | None = None,
         node: str = "",
     ) -> Agent:
-        """Start an agent under a name that no other has had; it has a whole node unless a capacity is given."""
+        """Start an agent under a new name; it has a whole node unless a capacity is given."""
         agent = Agent(
             self._world, host, name=name, request=request, site=site, serves=serves, capacity=capacity, node=node
         )
@@ -430,7 +433,7 @@ class Fleet:
         return agent
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
-        """Send replies on their way; whoever is gone when its own arrives does not get it."""
+        """Send replies; an agent that is gone when its reply arrives does not get it."""
         self._world.network.send_all(replies, self._bring, self._bring_all)
 
     def _hand_over(self, reply: ExchangeReply) -> None:

@@ -1,7 +1,7 @@
-"""One attempt inside an agent: its phases, when each ends, and what is told of it when it is over.
+"""One attempt inside an agent: its phases, their times, and the report of its end.
 
-Everything that will happen to it is known when it starts, so that it costs one entry of the schedule. Whatever
-disturbs it later (a cancel, the end of its pilot, a pause) moves or cuts its times.
+Its whole course is known when it starts, so that it costs one entry of the schedule. A later disturbance (a cancel, the end
+of its pilot, a pause) shifts or cuts its times.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from pilotage.model.events.payloads import AttemptFinished, OutputFile, PhaseTim
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
 from pilotage.model.states import PILOT_WALL_OVER, ExitCodeGasw, Phase, exit_code_for
 from pilotage.model.texts import changes_often
-from pilotage.simulator.world.nature import Fate
+from pilotage.simulator.world.behaviour import AttemptOutcome
 
 OUTPUT_NAME = "out"
-BLACK_HOLE_SECONDS = 0.5  # how soon an attempt fails on a node that fails everything
+BLACK_HOLE_SECONDS = 0.5  # how soon an attempt fails in a black hole
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt that failed for a reason looks from outside."""
+    """How an attempt that failed for a reason is reported."""
 
     exit_status: int | None = None
     signal: int | None = None
     message: str = ""
-    reason: str = ""  # that is told; none: its own
+    reason: str = ""  # the reported reason; empty: its own
 
 
-CANCELLED = ""  # the reason of what was stopped because the service wanted it so
-WITH_PILOT = "wall-time of its pilot"  # of what ran until the time of its pilot was over
+CANCELLED = ""  # the reason of an attempt stopped by the service
+WITH_PILOT = "wall-time of its pilot"  # of an attempt that ran until the end of its pilot
 
 ENDINGS: dict[str, Ending] = {
     CANCELLED: Ending(signal=15, message="cancelled"),
@@ -57,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _around_gaps() -> list[bytes]:
-    """What is told of a success that was in one phase, around what is not the same for all of them."""
+    """The report of a success with one phase, as fixed parts around the variable ones."""
     one = AttemptFinished(
         exit_code=ExitCodeGasw.SUCCESS,
         exit_status=0,
@@ -78,7 +78,7 @@ _NODE, _BEGAN, _SECONDS, _SIZE, _SHA256, _MEMORY, _LAST = _around_gaps()
 
 @changes_often
 class Run(msgspec.Struct, eq=False, gc=False):
-    """An attempt that an agent holds: waiting for room until `started_at` is set, then under way."""
+    """An attempt held by an agent: waiting for room until `started_at` is set, then running."""
 
     assignment: Assignment
     started_at: float = -1.0
@@ -88,7 +88,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
     reason: str | None = None  # why it will fail; None: it will succeed
     exit_status: int = 0
     memory_bytes: int = 0
-    quiet_until: float = math.inf  # before that, no phase is long enough to be told by itself
+    quiet_until: float = math.inf  # no phase is long enough to be reported before this
     stopped: bool = False  # nothing more will come of it
 
     @property
@@ -96,46 +96,46 @@ class Run(msgspec.Struct, eq=False, gc=False):
         """Whether it has started."""
         return self.started_at >= 0.0
 
-    def start(self, fate: Fate, *, now: float, speed: float, memory_limit_bytes: int) -> None:
-        """Lay out what happens: the fate, unless it takes more memory or time than it may."""
+    def start(self, outcome: AttemptOutcome, *, now: float, speed: float, memory_limit_bytes: int) -> None:
+        """Plan its course: the drawn outcome, unless it exceeds its memory or time limit."""
         demand = self.assignment.demand
-        work_seconds = fate.application_seconds / speed
+        work_seconds = outcome.application_seconds / speed
         self.started_at = self.quiet_until = now
-        self.memory_bytes = fate.memory_bytes
-        if fate.reason:
-            self.reason, self.exit_status = fate.reason, fate.exit_status
-            work_seconds *= fate.fails_after
-        if 0 < memory_limit_bytes < fate.memory_bytes:
+        self.memory_bytes = outcome.memory_bytes
+        if outcome.reason:
+            self.reason, self.exit_status = outcome.reason, outcome.exit_status
+            work_seconds *= outcome.fails_after
+        if 0 < memory_limit_bytes < outcome.memory_bytes:
             self.reason, self.memory_bytes = "out-of-memory", memory_limit_bytes
             work_seconds *= 0.5
-        self.application_at = now + fate.inputs_seconds
+        self.application_at = now + outcome.inputs_seconds
         self.outputs_at = self.application_at + work_seconds
-        self.ends_at = self.outputs_at + (fate.outputs_seconds if self.reason is None else 0.0)
+        self.ends_at = self.outputs_at + (outcome.outputs_seconds if self.reason is None else 0.0)
         if demand.wall_seconds and self.ends_at > now + demand.wall_seconds:
             self.cut("wall-time", at=now + demand.wall_seconds)
 
     def miss_input(self) -> None:
-        """One of its inputs is not there: it ends as soon as that is known."""
+        """One of its inputs is missing: it ends as soon as that is known."""
         self.cut("missing-input", at=self.application_at)
 
     def find_no_space(self) -> bool:
-        """Its disk is full when it stages; False where it never comes to that."""
+        """Its disk is full when it stages; False if it never stages."""
         if self.reason is not None:
             return False
         self.reason = "disk-full"
         return True
 
-    def fall_into_hole(self, reason: str) -> None:
-        """It fails at once, as everything does on this node."""
+    def fail_in_black_hole(self, reason: str) -> None:
+        """It fails at once, like every attempt on this node."""
         self.cut(reason, at=min(self.ends_at, self.started_at + BLACK_HOLE_SECONDS))
 
     def cut(self, reason: str, *, at: float) -> None:
-        """Let it fail at a time for a reason, whatever it would have done."""
+        """Let it fail at a time for a reason, whatever its outcome would have been."""
         self.reason, self.ends_at = reason, at
         self.exit_status = 0
 
     def postpone(self, *, now: float, seconds: float) -> None:
-        """Nothing of it moves for a time: what is still to come, comes so much later."""
+        """Delay everything that is still to come."""
         if self.application_at > now:
             self.application_at += seconds
         if self.outputs_at > now:
@@ -144,7 +144,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
         self.quiet_until += seconds
 
     def long_phase(self, *, now: float, interval_seconds: float) -> tuple[Phase, float] | None:
-        """The phase it is in and when that began, once for each that lasts longer than an interval."""
+        """Its phase and when that began, once for each phase longer than an interval."""
         phase: Phase
         if now < self.application_at:
             phase, begins_at, ends_at = "inputs", self.started_at, self.application_at
@@ -159,10 +159,10 @@ class Run(msgspec.Struct, eq=False, gc=False):
         return phase, begins_at
 
     def told(self, *, now: float, skew_seconds: float, node: str, node_text: bytes) -> bytes:
-        """What is told of it when it is over, by the clock of the agent; `node_text` is the name of the node in JSON."""
+        """The encoded report of its end, in the agent's clock; `node_text` is the name of the node in JSON."""
         began_at = self.started_at
         if self.reason is None and began_at == self.application_at < self.outputs_at == now and not skew_seconds:
-            # As mostly where nothing strikes. To fill the gaps takes a fourth of the time.
+            # The usual case without faults. Filling in the gaps takes a quarter of the time.
             content, digest = _content_of(self.assignment.ref)
             return b"".join((
                 _NODE, node_text, _BEGAN, _encode(began_at), _SECONDS, _encode(now - began_at), _SIZE,
@@ -171,7 +171,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
         return _encode(self.finish(now=now, skew_seconds=skew_seconds, node=node))
 
     def finish(self, *, now: float, skew_seconds: float, node: str) -> AttemptFinished:
-        """The same as a value."""
+        """The report of its end, as a value."""
         phases = self._phases(now, skew_seconds) if self.started_at >= 0.0 else ()
         if self.reason is None:
             return AttemptFinished(
@@ -197,7 +197,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
         )
 
     def _phases(self, now: float, skew_seconds: float) -> tuple[PhaseTimes, ...]:
-        """The phases that took any time."""
+        """The phases with a duration."""
         begins_at = self.started_at
         phases: tuple[PhaseTimes, ...] = ()
         phase: Phase
@@ -210,13 +210,13 @@ class Run(msgspec.Struct, eq=False, gc=False):
 
 
 def manifest_of(ref: AttemptRef) -> tuple[OutputFile, ...]:
-    """What an attempt stages: files whose content no other attempt of its job has."""
+    """The staged files of an attempt, with a content that no other attempt of its job has."""
     content, digest = _content_of(ref)
     return (OutputFile(name=OUTPUT_NAME, size_bytes=len(content), sha256=digest.decode()),)
 
 
 def _content_of(ref: AttemptRef) -> tuple[bytes, bytes]:
-    """What the one file of an attempt has in it, and a checksum: of the right form, and as telling as a real one."""
+    """The content of the one file of an attempt, and a checksum of the right form, as unique as a real one."""
     content = f"{ref.package}.{ref.attempt}".encode()
     digest = hexlify(content).rjust(64, b"0")
     return content, digest if len(digest) == 64 else digest[-64:]

@@ -1,7 +1,7 @@
-"""What an agent says that it should not: of attempts that others have, of ends that it has told, and plain nonsense.
+"""Forged events of an agent: about attempts of others, about ends it has reported already, and plain nonsense.
 
-Whoever an exchange comes from is known before the core hears of it, so nobody speaks under another's name here; but what
-an agent puts into its own exchange is up to the agent.
+The sender of an exchange is authenticated before the core sees it, so no agent can use another's name here; but an agent
+can put anything into its own exchange.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NONSENSE: tuple[tuple[str, bytes], ...] = (
 
 
 def _event_of(assignment: Assignment, said: Payload) -> Event:
-    """An event about an attempt; whose and which it is, is up to the spool."""
+    """An event about an attempt; the spool fills in stream and number."""
     ref = assignment.ref
     return Event(
         source="agent",
@@ -57,35 +57,35 @@ def _event_of(assignment: Assignment, said: Payload) -> Event:
 
 
 class Rogue:
-    """Makes up what one agent should not say."""
+    """Forges events of one agent."""
 
     __slots__ = ("_chance", "_name", "_others", "_spool")
 
     def __init__(
         self, name: str, spool: Spool, others: Mapping[str, Mapping[AttemptRef, Run]], chance: random.Random
     ) -> None:
-        """Take the agent's name and spool, and what every agent holds, by name."""
+        """Take the agent's name and spool, and the attempts of every agent, by name."""
         self._name = name
         self._spool = spool
         self._others = others
         self._chance = chance
 
     def lie(self) -> None:
-        """Put one lie into the spool, of a kind that is possible here and now; nonsense always is."""
+        """Put one forged event into the spool, of a kind that is possible now; nonsense always is."""
         lies: list[Callable[[], bool]] = [self._end_anothers, self._end_again, self._decide, self._use_anothers_stream]
         self._chance.shuffle(lies)
         if self._chance.random() < 0.2 or not any(lie() for lie in lies):
             self._talk_nonsense()
 
     def _end_anothers(self) -> bool:
-        """Say that an attempt is over which another agent has."""
+        """Report the end of another agent's attempt."""
         assignment = self._anothers()
         if assignment is not None:
             self._spool.forge(_event_of(assignment, self._some_end(assignment)))
         return assignment is not None
 
     def _end_again(self) -> bool:
-        """Say of an attempt that it ended otherwise than was said before."""
+        """Report another end of an attempt than before."""
         ref = self._some(list(self._spool.ends))
         event = self._spool.end_of(ref) if ref is not None else None
         if ref is None or event is None:
@@ -98,7 +98,7 @@ class Rogue:
         return True
 
     def _decide(self) -> bool:
-        """Say what only the service decides, or that another agent has ended."""
+        """Report a decision of the service, or the end of another agent."""
         assignment = self._anothers()
         if assignment is None:
             return False
@@ -115,7 +115,7 @@ class Rogue:
         return True
 
     def _use_anothers_stream(self) -> bool:
-        """Say something in the name of another, as its next event; this goes out once, and leaves no trace."""
+        """Send an event in another agent's stream, as its next one; it is sent once."""
         assignment = self._anothers()
         if assignment is None:
             return False
@@ -133,7 +133,7 @@ class Rogue:
         self._spool.forge(event)
 
     def _anothers(self) -> Assignment | None:
-        """An attempt that another agent holds."""
+        """An attempt of another agent."""
         held = [run for name, runs in self._others.items() if name != self._name for run in runs.values()]
         found = self._some(held)
         return found.assignment if found is not None else None

@@ -1,4 +1,4 @@
-"""The attempts that an agent holds and the room it has for them: as many run as fit, the rest wait in order."""
+"""The attempts of an agent and its room: as many run as fit, the rest wait in order."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
 from pilotage.model.resources import Capacity, Demand, Free, lacking
 from pilotage.simulator.agents.attempt import Run
-from pilotage.simulator.world.surroundings import AgentContext, Host
+from pilotage.simulator.world.agent_context import AgentContext, Host
 
-VANISHED_SECONDS = (10.0, 900.0)  # how long an input is out of reach
+VANISHED_SECONDS = (10.0, 900.0)  # how long an input is unreachable
 
 
 class SlotTable:
-    """What runs in one agent; `on_time` is called when the time of an attempt has come that was not moved since it started."""
+    """The attempts of one agent; `on_time` is called when an attempt reaches its next time, unless it was moved since."""
 
     __slots__ = (
         "_agent",
@@ -39,23 +39,23 @@ class SlotTable:
         capacity: Capacity,
         on_time: Callable[[Run], None],
     ) -> None:
-        """Begin with an empty node."""
+        """Start with an empty node."""
         self._world = world
         self._host = host
         self._agent = agent
         self._site = site
-        self._speed = world.nature.speed(agent, site)
+        self._speed = world.behaviour.speed(agent, site)
         self._on_time = on_time
         self.capacity = capacity
-        self.fitting: Demand | None = None  # what was last found to fit into the whole node
+        self.fitting: Demand | None = None  # the last demand found to fit into the whole node
         self.free = Free(capacity)
-        self.held: dict[AttemptRef, Run] = {}  # in the order in which they came
+        self.held: dict[AttemptRef, Run] = {}  # in order of arrival
         self.waiting: list[Run] = []
 
     def start_waiting(self) -> None:
-        """Start what has room now, in order: a large one is not overtaken, or it would wait for ever."""
+        """Start what has room now, in order: a large attempt is not overtaken, or it would wait for ever."""
         waiting, free, world = self.waiting, self.free, self._world
-        now, box, witness = world.schedule.now, world.box, world.witness
+        now, injector, witness = world.schedule.now, world.injector, world.witness
         while waiting:
             run = waiting[0]
             assignment = run.assignment
@@ -64,29 +64,29 @@ class SlotTable:
                 break
             free.take(demand)
             del waiting[0]
-            fate = world.nature.fate(assignment.ref, self._site)
+            outcome = world.behaviour.outcome(assignment.ref, self._site)
             limit_bytes = demand.memory_bytes or self.capacity.memory_bytes
-            run.start(fate, now=now, speed=self._speed, memory_limit_bytes=limit_bytes)
+            run.start(outcome, now=now, speed=self._speed, memory_limit_bytes=limit_bytes)
             if witness is not None:
                 witness.on_started(self._agent, assignment.ref, now)
             hole = self._host.black_hole()
             if hole:
-                run.fall_into_hole(hole)
+                run.fail_in_black_hole(hole)
             elif assignment.inputs and not self._read_inputs(assignment):
                 run.miss_input()
-            elif not box.quiet and box.strikes("disk_full") and not run.find_no_space():
-                box.missed("disk_full")
+            elif not injector.quiet and injector.strikes("disk_full") and not run.find_no_space():
+                injector.had_no_effect("disk_full")
             world.schedule.post(run.ends_at, self._on_time, run)
 
     def never_fits(self, demand: Demand) -> bool:
-        """Whether an attempt asks for more than the whole node has."""
+        """Whether an attempt needs more than the whole node."""
         if lacking(demand, self.capacity):
             return True
         self.fitting = demand
         return False
 
     def remove(self, run: Run) -> None:
-        """Let go of an attempt, wherever it stands, and give back what it took."""
+        """Remove an attempt in any state, and free its resources."""
         run.stopped = True
         del self.held[run.assignment.ref]
         if self._world.witness is not None:
@@ -97,12 +97,12 @@ class SlotTable:
         self.free.give_back(run.assignment.demand)
 
     def remove_all(self) -> None:
-        """Let go of everything."""
+        """Remove all attempts."""
         for run in list(self.held.values()):
             self.remove(run)
 
     def postpone(self, seconds: float) -> None:
-        """Let everything that runs stand still for a time."""
+        """Pause everything that runs."""
         now = self._world.schedule.now
         for run in self.held.values():
             if run.running:
@@ -110,12 +110,12 @@ class SlotTable:
 
     def _read_inputs(self, assignment: Assignment) -> bool:
         world, ref = self._world, assignment.ref
-        box, store = world.box, world.store
+        injector, store = world.injector, world.store
         there = True
         for source in assignment.inputs:
             read = AttemptRef(ref.job, source.package, source.attempt)
-            if not box.quiet and box.strikes("input_vanishes"):
-                seconds = box.between("input_vanishes", low=VANISHED_SECONDS[0], high=VANISHED_SECONDS[1])
+            if not injector.quiet and injector.strikes("input_vanishes"):
+                seconds = injector.between("input_vanishes", low=VANISHED_SECONDS[0], high=VANISHED_SECONDS[1])
                 store.vanish(read, world.schedule.now + seconds)
             there = store.read(read, ref) and there
         return there

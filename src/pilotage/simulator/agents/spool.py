@@ -1,4 +1,4 @@
-"""What an agent has to tell: its events in order, by its own clock, until they are acknowledged."""
+"""The unacknowledged events of an agent, in order and in its own clock."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import Payload
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
 from pilotage.simulator.agents.attempt import ENDINGS, Run
-from pilotage.simulator.world.surroundings import AgentContext
+from pilotage.simulator.world.agent_context import AgentContext
 
 _encode = msgspec.json.Encoder().encode
-# What an end follows from: the number, epoch and position seen of the event that tells it; when the attempt began, its phases
-# and itself ended; its memory, status and reason.
+# The data of an end: number, epoch and seen position of its event; when the attempt began and its phases and it ended; its
+# memory, status and reason.
 _end = struct.Struct("<QQQddddqqB")
 _number = struct.Struct("<Q")
-_REASONS = (None, *ENDINGS)  # as a number, in what is packed
+_REASONS = (None, *ENDINGS)  # packed as a number
 _REASON_NUMBERS = {reason: number for number, reason in enumerate(_REASONS)}
 
 
 class Spool:
-    """The events of one agent's stream, and the ends of attempts that it can still answer for."""
+    """The events of one agent's stream, and the ends of attempts that it can still repeat."""
 
     __slots__ = (
         "_acknowledged",
@@ -40,23 +40,23 @@ class Spool:
     )
 
     def __init__(self, world: AgentContext, stream: str, *, node: str) -> None:
-        """Begin a stream, on a node."""
+        """Start a stream, on a node."""
         self._world = world
         self._stream = stream
         self._node = node
         self._node_text = _encode(node)
         self._n = 0
         self._acknowledged = 0
-        self._forged: tuple[int, ...] = ()  # the numbers of events that should not have been said, until they are heard
-        self.seen = 0  # the position of the book that the last reply told
-        self.skew_seconds = 0.0  # how far the clock here is off
+        self._forged: tuple[int, ...] = ()  # numbers of forged events, until they are acknowledged
+        self.seen = 0  # the position of the book in the last reply
+        self.skew_seconds = 0.0  # error of the agent's clock
         self.events: list[Event] = []  # not acknowledged yet
-        # What the end of each follows from, as short as it goes: an agent remembers many, and hardly ever tells one again.
+        # Data of each end, packed: an agent remembers many, and hardly ever repeats one.
         self.ends: dict[AttemptRef, bytes] = {}
-        self.smuggled: tuple[Event, ...] = ()  # of other streams, which go out once
+        self.smuggled: tuple[Event, ...] = ()  # of other streams, sent once
 
-    def tell(self, payload: Payload) -> None:
-        """Put an event about the agent itself into the spool."""
+    def add_event(self, payload: Payload) -> None:
+        """Add an event about the agent itself."""
         self._n += 1
         self._add(
             Event(
@@ -71,8 +71,8 @@ class Spool:
             )
         )
 
-    def tell_of(self, assignment: Assignment, payload: Payload, *, time: float) -> None:
-        """Put an event about an attempt into the spool, which happened at a time of the true clock."""
+    def add_attempt_event(self, assignment: Assignment, payload: Payload, *, time: float) -> None:
+        """Add an event about an attempt at a true time."""
         self._n += 1
         ref = assignment.ref
         self._add(
@@ -91,8 +91,8 @@ class Spool:
             )
         )
 
-    def tell_end(self, run: Run, *, now: float) -> None:
-        """Put the end of an attempt into the spool, which it can be asked for again."""
+    def add_end(self, run: Run, *, now: float) -> None:
+        """Add the end of an attempt, which can be requested again."""
         self._n = n = self._n + 1
         seen = self.seen
         event = self._event(run, n, seen=seen, at=now)
@@ -124,7 +124,7 @@ class Spool:
         )  # fmt: skip
 
     def end_of(self, ref: AttemptRef) -> Event | None:
-        """The event that told the end of an attempt, as it was; None where nothing is known of it."""
+        """The event of an attempt's end, as it was; None if unknown."""
         end = self.ends.get(ref)
         if end is None:
             return None
@@ -134,17 +134,17 @@ class Spool:
         run.memory_bytes, run.exit_status, run.reason = memory_bytes, exit_status, _REASONS[reason]
         return self._event(run, n, seen=seen, at=ended_at)
 
-    def tell_again(self, ref: AttemptRef) -> bool:
-        """Tell the end of an attempt once more; False where nothing is known of it."""
+    def repeat_end(self, ref: AttemptRef) -> bool:
+        """Report the end of an attempt once more; False if unknown."""
         end = self.end_of(ref)
         if end is None:
             return False
         if all(event.n != end.n for event in self.events):
-            self.events.insert(0, end)  # it was acknowledged, so it is older than all that were not
+            self.events.insert(0, end)  # it was acknowledged, so it is older than all pending ones
         return True
 
     def acknowledge(self, n: int) -> None:
-        """Forget what need not be sent again, and all but the last of the ends among it."""
+        """Remove acknowledged events, and all but the last of the ends among them."""
         world = self._world
         if n > self._acknowledged:
             self._acknowledged = n
@@ -152,7 +152,7 @@ class Spool:
                 world.witness.on_acknowledged(self._stream, n, world.schedule.now)
             while self._forged and self._forged[0] <= n:
                 self._forged = self._forged[1:]
-                world.box.took("agent_rogue")
+                world.injector.had_effect("agent_rogue")
         events, ends = self.events, self.ends
         if events and events[0].n <= n:
             self.events = [] if events[-1].n <= n else [event for event in events if event.n > n]
@@ -163,7 +163,7 @@ class Spool:
             del ends[oldest]
 
     def forge(self, event: Event) -> None:
-        """Put an event that is not this agent's to say into the spool, as if it were."""
+        """Add a forged event as if it were the agent's own."""
         self._n += 1
         now = self.local(self._world.schedule.now)
         forged = msgspec.structs.replace(event, stream=self._stream, n=self._n, time=now, seen=self.seen)
@@ -173,14 +173,14 @@ class Spool:
             self._world.witness.on_forged(forged)
 
     def take_all(self) -> tuple[Event, ...]:
-        """What the next exchange says."""
+        """The events of the next exchange."""
         smuggled, self.smuggled = self.smuggled, ()
         for _ in smuggled:
-            self._world.box.took("agent_rogue")
+            self._world.injector.had_effect("agent_rogue")
         return (*self.events, *smuggled)
 
     def local(self, time: float) -> float:
-        """A time by the clock of the agent."""
+        """A time in the agent's clock."""
         return max(0.0, time + self.skew_seconds) if self.skew_seconds else time
 
     def _add(self, event: Event) -> None:

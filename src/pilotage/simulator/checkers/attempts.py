@@ -1,7 +1,7 @@
-"""Doubts the attempts: each is created only for what is still to be done, fits where it goes, and runs alone.
+"""Checks attempts: each is created only for unfinished work, fits where it goes, and runs alone.
 
-Two attempts of one package may be live at once only where somebody asked for a replica, or where the earlier one was
-suspected, lost or given up before; a package with side effects never has two that could both run.
+Two attempts of one package may be live at once only if a replica was requested, or if the earlier one was suspect, lost or
+given up before; a package with side effects never has two that could both run.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pilotage.model.states import ExitCodeGasw
 from pilotage.simulator.checkers.inputs import Inputs
 from pilotage.simulator.checkers.records import AttemptTrace, PackageTrace, Record, Rules
 
-# Doubts the restarts: nothing is tried beyond its cap, nor again under what made it fail, nor over dead pilots.
+# Checks restarts: no attempt beyond the cap, none under the same limit that failed before, none after too many dead pilots.
 #
-# A package with rules of its own may count and be restarted in its own way.
+# A package with its own rules may count and restart in its own way.
 
 RETRIES = "retries"
 _KILLED = "pilot-killed"
 
 
 class Restarts:
-    """Each attempt after a failure."""
+    """Checks each attempt after a failure."""
 
     def __init__(self, record: Record, rules: Rules) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
         self._rules = rules
 
@@ -40,7 +40,7 @@ class Restarts:
         return self._rules.attempts_max if own is None else own
 
     def on_created(self, package: PackageTrace, attempt: AttemptTrace) -> None:
-        """One more attempt: what failed before it must allow for it."""
+        """Check that the earlier failures allow one more attempt."""
         if not package.attempts:
             return
         self._check_harmless(package, attempt)
@@ -58,9 +58,9 @@ class Restarts:
                 self._check_limit(package, attempt, earlier)
 
     def said_by_rules(self, package: PackageTrace) -> str:
-        """What the package's own rules say of its failures so far: the first that is for one and not used up acts.
+        """The action of the package's own rules after its failures so far: the first matching one with budget left.
 
-        Empty where they say nothing, where that is not known for sure, and where a cap may say something else.
+        Empty if no rule matches, if that is not certain, or if a cap may decide otherwise.
         """
         rules = package.template.retry.rules if package.template is not None else ()
         own = [each for each in package.attempts.values() if each.epoch == package.epoch]
@@ -92,7 +92,7 @@ class Restarts:
             known = (had or math.inf, math.inf if earlier.remaining_seconds is None else earlier.remaining_seconds)
             left = math.inf if attempt.remaining_seconds is None else attempt.remaining_seconds
             least = min(known)
-            # Who says how often to try is tried again where its own limit just fits.
+            # A package with an explicit number of attempts may be retried where its own limit just fits.
             fits = left == least == had and package.template is not None and package.template.retry.attempts_max
             if left <= least < math.inf and not fits:
                 message = (
@@ -102,7 +102,7 @@ class Restarts:
                 raise self._record.broken(RETRIES, message, package)
 
     def _check_harmless(self, package: PackageTrace, attempt: AttemptTrace) -> None:
-        """A package under which so many pilots died is held before it is tried again."""
+        """A package that killed too many pilots is held before another attempt."""
         own = [each for each in package.attempts.values() if each.epoch == package.epoch]
         killers = [each for each in own if each.lost and not each.finished and each.reason == _KILLED]
         if len(killers) < self._rules.pilot_kills_max:
@@ -110,7 +110,7 @@ class Restarts:
         last = max(own, key=_number)
         if last is not killers[-1] or last.lost_while_held or package.held_position > last.lost_position:
             return
-        message = f"attempt {attempt.number} was created after {len(killers)} pilots died under it, and nobody held it"
+        message = f"attempt {attempt.number} was created after {len(killers)} pilots died while running it, and it was not held"
         raise self._record.broken(RETRIES, message, package)
 
 
@@ -127,20 +127,20 @@ def _limit(package: PackageTrace, attempt: AttemptTrace) -> float:
     return package.template.demand.wall_seconds if package.template is not None else 0.0
 
 
-# Doubts the choice of sites: each is in one set, nothing goes where nothing may, and nobody gets more than a score
+# Checks the site selection: each site has one status, a hibernated site gets nothing, and none gets more than its score
 # allows.
 #
-# What a site may have follows from its score, which only the engine knows; here is the most that it can be by what
-# was written down: every attempt is worth five successes at most, its submission, its end, and three phases that
-# are scored.
+# The room of a site follows from its score, which only the engine knows; this checker uses the largest score that is
+# possible by the recorded events: every attempt is worth five successes at most, its submission, its end, and three scored
+# phases.
 
 SITES = "sites"
 _FLOOR, _CEILING = -10.0, 50.0
-_WORTH = 0.5  # of an attempt that went well, with its submission and every long phase
-_STEP = 1 / 64  # TScore is taken in steps
+_WORTH = 0.5  # of a successful attempt, with its submission and every long phase
+_STEP = 1 / 64  # TScore is rounded in steps
 
 
-class _Standing:
+class _SiteStatus:
     __slots__ = ("asleep", "removed", "score_max")
 
     def __init__(self, site: Site) -> None:
@@ -150,28 +150,28 @@ class _Standing:
 
 
 class Sites:
-    """What is written down of sites."""
+    """Checks the recorded events of sites."""
 
     def __init__(self, record: Record, rules: Rules) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
         self._sites = {site.name: site for site in rules.sites}
-        self._standings = {site.name: _Standing(site) for site in rules.sites}
+        self._standings = {site.name: _SiteStatus(site) for site in rules.sites}
 
     def on_event(self, name: str, data: payloads.Payload) -> None:
-        """Something was written down of a site."""
+        """Check a recorded event of a site."""
         standing = self._standings.get(name)
         if standing is None:
             return
         match data:
             case payloads.SiteHibernated():
                 if standing.asleep:
-                    raise self._record.broken_stream(SITES, "was put to sleep, and slept already", name)
+                    raise self._record.broken_stream(SITES, "was hibernated twice", name)
                 standing.asleep = True
                 self._check_score(name, data.score)
             case payloads.SiteWoken():
                 if not standing.asleep:
-                    raise self._record.broken_stream(SITES, "was woken, and did not sleep", name)
+                    raise self._record.broken_stream(SITES, "was woken, and was not hibernated", name)
                 standing.asleep = False
                 standing.score_max = max(standing.score_max, data.score)
                 self._check_score(name, data.score)
@@ -183,7 +183,7 @@ class Sites:
                 pass
 
     def on_created(self, name: str) -> str:
-        """One more attempt is at a site; what speaks against it."""
+        """Check one more attempt at a site; returns the objection, if any."""
         standing = self._standings.get(name)
         if standing is None:
             return ""
@@ -191,7 +191,7 @@ class Sites:
         return "which hibernates" if standing.asleep else ""
 
     def bound_room(self, name: str) -> int:
-        """The most attempts of one demand that may be in the queue of a site, or run there without pilots."""
+        """The most attempts of one demand that may be queued or running at a bound site."""
         score = self._standings[name].score_max
         tscore = math.exp(2.0 * math.log(100.0) / math.pi * math.atan(0.2 * score) + _STEP)
         return 1 + math.floor(self._sites[name].job_throttle * tscore)
@@ -207,7 +207,7 @@ LEASES = "leases"
 
 
 def demand_of(template: Template, attempt: AttemptTrace) -> Demand:
-    """What an attempt takes: what its package asked for, or more where a failure before it made it so."""
+    """The demand of an attempt: that of its package, or more after a failure."""
     asked = template.demand
     if attempt.memory_bytes is None and attempt.wall_seconds is None:
         return asked
@@ -219,21 +219,21 @@ def demand_of(template: Template, attempt: AttemptTrace) -> Demand:
 
 
 class Attempts:
-    """What is written down of attempts."""
+    """Checks the recorded events of attempts."""
 
     def __init__(self, record: Record, *, inputs: Inputs, rules: Rules) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
         self._inputs = inputs
         self.restarts = Restarts(record, rules)
         self._uncounted = frozenset(rules.uncounted)
         self._sites = {site.name: site for site in rules.sites}
         self.sites = Sites(record, rules)
-        # By bound site and demand: the attempts there that were not over when it was last looked.
+        # By bound site and demand: the attempts there that were not over at the last check.
         self._bound: dict[tuple[str, Demand], list[tuple[PackageTrace, AttemptTrace]]] = {}
 
     def on_created(self, package: PackageTrace, number: int, data: payloads.AttemptCreated) -> None:
-        """A new attempt of the epoch that its package is in."""
+        """Check a new attempt of the current epoch."""
         attempt = AttemptTrace(number, epoch=package.epoch, created=self._record.position)
         attempt.site, attempt.pilot, attempt.leased = data.site, data.pilot, data.lease_seconds is not None
         attempt.revision = data.drop_revision
@@ -311,13 +311,13 @@ class Attempts:
             raise self._record.broken(LEASES, f"attempt {attempt.number} was created beside {names}, unasked", package)
 
     def _could_run(self, package: PackageTrace, attempt: AttemptTrace) -> bool:
-        """Whether an attempt with side effects may still have some; of earlier epochs, only what is really known counts."""
+        """Whether an attempt with side effects may still act; for earlier epochs only the physical state counts."""
         if attempt.finished or attempt.over or attempt.pilot in self._record.ended_pilots:
             return False
         if attempt.lost:
             return (
                 attempt.running and attempt.reason == "rescheduled"
-            )  # its pilot may be there, and must be heard first
+            )  # its pilot may exist, and must make contact first
         if attempt.epoch == package.epoch and attempt.created >= package.job.cancelled_position:
             return True
         return attempt.running and not attempt.doubted
@@ -330,7 +330,7 @@ class Attempts:
         live = job.live_of_category.setdefault(template.category, {})
         live[package.place] = None
         if len(live) > limit:
-            # Ends are not noted one by one; they are looked for only here.
+            # Ends are not recorded one by one; they are looked up only here.
             for place in [place for place in live if not self._lives(job.packages[place])]:
                 del live[place]
             if len(live) > limit:
@@ -341,7 +341,7 @@ class Attempts:
                 )
 
     def _check_bound_room(self, package: PackageTrace, attempt: AttemptTrace) -> None:
-        """In the queue of a bound site, or running there, are at most 1 + jobThrottle · TScore attempts with one demand."""
+        """A bound site has at most 1 + jobThrottle · TScore queued or running attempts with one demand."""
         site, template = self._sites.get(attempt.site), package.template
         if site is None or template is None or site.mode != "bound":
             return
@@ -359,7 +359,7 @@ class Attempts:
         return any(package.is_live(each, ended) for each in package.attempts.values())
 
     def on_event(self, package: PackageTrace, attempt: AttemptTrace, data: payloads.Payload) -> bool:
-        """Something was written down of an attempt; whether it is a success of which nothing was known."""
+        """Check a recorded event of an attempt; returns whether it is a new success."""
         match data:
             case payloads.AttemptFinished():
                 return self._on_finished(package, attempt, data)
@@ -373,7 +373,7 @@ class Attempts:
                 attempt.suspected = attempt.doubted = True
             case payloads.AttemptLost():
                 if data.reason == "rescheduled" and not package.reschedules:
-                    message = f"attempt {attempt.number} was given up as rescheduled, and nobody asked for it"
+                    message = f"attempt {attempt.number} was given up as rescheduled without a request"
                     raise self._record.broken(LEASES, message, package)
                 attempt.lost = attempt.doubted = True
                 attempt.lost_position, attempt.lost_while_held = self._record.position, package.held
@@ -392,7 +392,7 @@ class Attempts:
 
     def _on_finished(self, package: PackageTrace, attempt: AttemptTrace, data: payloads.AttemptFinished) -> bool:
         if attempt.finished:
-            return False  # an agent that is told again answers again
+            return False  # a repeated question gets a repeated answer
         attempt.finished = data.exit_code.value
         if data.exit_code == ExitCodeGasw.SUCCESS:
             attempt.reason = ""
@@ -403,7 +403,7 @@ class Attempts:
         attempt.failed_for = data.reason or "application-error"
         if not attempt.lost:
             attempt.reason = attempt.failed_for
-            # A loss is never counted here: fewer than the engine counts do no harm, more would accuse it falsely.
+            # Losses are not counted here: counting fewer failures than the engine does no harm, more would accuse it falsely.
             package.counted += attempt.epoch == package.epoch and attempt.reason not in self._uncounted
         return False
 

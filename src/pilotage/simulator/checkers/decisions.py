@@ -1,7 +1,7 @@
-"""Doubts the decisions: walks the durable events with a small state machine of its own for each package.
+"""Checks decisions: replays the durable events with an independent small state machine for each package.
 
-An epoch ends once, by a grant, a cancel or an abortion. Attempts are created only for what is still to be done, and a
-success that nobody disputed is granted. One function for each type of event, as in the house everywhere.
+An epoch ends once, by a grant, a cancel or an abort. Attempts are created only for unfinished work, and an undisputed
+success is granted. One function for each type of event, as everywhere in this program.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from pilotage.simulator.checkers.records import (
 )
 from pilotage.simulator.checkers.times import Times
 
-# Doubts the ends of jobs: what runs last waits for all the others, and a status that ends a job ends it.
+# Checks the ends of jobs: final packages wait for all others, and an exit status in `abort_on` ends the job.
 #
-# A final package begins when every other package of its job has ended or was dropped. After an exit status that its
-# template says to end the job on, nothing of the job begins but final packages and what somebody has opened or
-# restored since.
+# A final package begins when every other package of its job has ended or was dropped. After an exit status that ends the
+# job, nothing of it begins but final packages and packages that were restarted or restored since.
 
 FINALS = "finals"
 
 
 class Finals:
-    """Which jobs were ended by a package, and when packages were opened again."""
+    """Knows which jobs were ended by a package, and when packages were reopened."""
 
     def __init__(self, record: Record) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
-        self._ended: dict[str, tuple[int, PackageTrace]] = {}  # by job: since which position, and by whom
-        self._opened: dict[tuple[str, str], int] = {}  # by job and place: the position
+        self._ended: dict[str, tuple[int, PackageTrace]] = {}  # by job: since which position, and by which package
+        self._opened: dict[tuple[str, str], int] = {}  # by job and address: the position
 
     def on_created(self, package: PackageTrace, attempt: int) -> None:
-        """An attempt begins."""
+        """Check a new attempt."""
         template, job = package.template, package.job
         if template is not None and template.final:
             self._check_last(job, package, attempt)
@@ -67,11 +66,11 @@ class Finals:
             if plan is None or plan.templates[int(plan.template_of[number])].final:
                 continue
             if other is None or not (other.state or other.dropped):
-                message = f"attempt {attempt} of what runs last was created before {job.name_of(number)} was over"
+                message = f"attempt {attempt} of a final package was created before {job.name_of(number)} was over"
                 raise self._record.broken(FINALS, message, package)
 
     def on_finished(self, package: PackageTrace, attempt: AttemptTrace, data: payloads.AttemptFinished) -> None:
-        """An attempt failed; told before the trace knows of it."""
+        """An attempt failed; called before the trace is updated."""
         status = self._status(package)
         if not status or data.exit_status != status or attempt.finished or attempt.staged:
             return
@@ -80,12 +79,12 @@ class Finals:
             self._ended.setdefault(package.job.name, (self._record.position, package))
 
     def on_granted(self, package: PackageTrace) -> None:
-        """An attempt succeeded."""
+        """An attempt was granted."""
         if self._status(package) == 0:
             self._ended[package.job.name] = (self._record.position, package)
 
     def on_opened(self, package: PackageTrace) -> None:
-        """A new epoch of a package; where that is the one that had ended the job, it goes on."""
+        """A new epoch of a package begins; if that package had ended the job, the job continues."""
         self._opened[package.job.name, package.place] = self._record.position
         ended = self._ended.get(package.job.name)
         if ended is not None and ended[1] is package:
@@ -101,7 +100,7 @@ class Finals:
 GRANTS = "grants"
 EPOCHS = "epochs"
 ABORTS = "aborts"
-UNHEARD = "unheard"  # why a pilot is over that was silent for its whole term
+UNHEARD = "unheard"  # the reason of a pilot that was silent for its whole term
 SUCCESSES = "successes"
 
 
@@ -109,8 +108,8 @@ class Decisions:
     """The state machine over all packages."""
 
     def __init__(self, record: Record, *, inputs: Inputs, times: Times, rules: Rules) -> None:
-        """Share what the other checkers know."""
-        self.successes: dict[tuple[str, str], PackageTrace] = {}  # that wait for a grant
+        """Share the record of the other checkers."""
+        self.successes: dict[tuple[str, str], PackageTrace] = {}  # that await a grant
         self._record = record
         self._inputs = inputs
         self._times = times
@@ -145,7 +144,7 @@ class Decisions:
         }
 
     def on_written(self, checked: Checked) -> None:
-        """An event is durable, after all that came before."""
+        """Check a durable event, after all earlier ones."""
         handler = self._handlers.get(checked.event.type)
         if handler is not None:
             handler(checked)
@@ -259,7 +258,7 @@ class Decisions:
             package.ended = CLEARED
 
     def _clear_job(self, job: JobTrace, event: Event) -> None:
-        """What a job made is gone: nothing of it may be under way, nor still to come."""
+        """A job was cleared: none of its packages may be active or pending."""
         if event.epoch != job.epoch:
             raise self._broken_job(EPOCHS, f"cleared in epoch {event.epoch}, and the job is in {job.epoch}", job)
         job.cleared = job.was_cleared = True
@@ -299,7 +298,7 @@ class Decisions:
 
     def _end(self, package: PackageTrace, event: Event, state: str) -> None:
         before = package.state
-        # A job that is cancelled as a whole may still say so of each of its packages.
+        # A job that is cancelled as a whole may still cancel each of its packages.
         if before and (package.ended or not before == state == CANCELLED):
             raise self._broken(EPOCHS, f"{event.type} in epoch {package.epoch}, which had ended as {before}", package)
         package.ended = state
@@ -332,7 +331,7 @@ class Decisions:
         self._open(package, event.epoch)
 
     def _check_unread(self, package: PackageTrace) -> None:
-        """What a package made stays as it is as long as somebody reads it."""
+        """The outputs of a package stay unchanged while an attempt reads them."""
         job = package.job
         if not package.granted or package.number is None or job.plan is None:
             return
@@ -345,7 +344,7 @@ class Decisions:
                     raise self._broken(EPOCHS, what, package)
 
     def _check_idle(self, package: PackageTrace) -> None:
-        """Only what reads for nobody begins anew because its input does."""
+        """A package is restarted because of its input only if no wanted attempt reads that input."""
         for each in package.attempts.values():
             if each.leased and package.is_live(each, self._record.ended_pilots):
                 what = f"restarted for an input that is made anew while its attempt {each.number} reads it"
@@ -360,7 +359,7 @@ class Decisions:
         self._finals.on_opened(package)
 
     def _at_epoch(self, package: PackageTrace, event: Event) -> None:
-        """A decision is of the epoch its package is in, or of one that its job has opened."""
+        """A decision belongs to the current epoch of its package, or to one that its job has opened."""
         if package.epoch < event.epoch <= package.job.epoch:
             self._open(package, event.epoch)
         elif event.epoch != package.epoch:
@@ -386,7 +385,7 @@ class Decisions:
         self._check_replicas(package, queue=data.cause == "queue")
 
     def _check_replicas(self, package: PackageTrace, *, queue: bool) -> None:
-        """No more attempts of a package are under way or wanted than may be, and no more because others queued."""
+        """Check the number of active and wanted attempts of a package, and of replicas for queued ones."""
         under_way = [
             each
             for each in package.attempts.values()

@@ -1,6 +1,6 @@
-"""Doubts the ends: everything ends or says what it waits for, no success is forgotten, and the book agrees.
+"""Checks that every package ends or states what it waits for, that no success is lost, and that the book agrees.
 
-These look at every package, so they are asked at the end of a run or now and then.
+These checks visit every package, so they run at the end of a run or now and then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATES = "states"
 FINISHING = "finishing"
 
 States = Mapping[tuple[str, str], str]
-"""The state of each package, by the id of its job and its dotted place."""
+"""The state of each package, by job id and package address."""
 Explain = Callable[[str, str], Sequence[str]]
 """Why a package of a job waits: the codes of the reasons."""
 
@@ -34,15 +34,15 @@ _AWAITED = int(EdgeKind.AWAITED)
 
 
 class Ends:
-    """How everything ended, or why it has not."""
+    """Checks how everything ended, or why it has not."""
 
     def __init__(self, record: Record, decisions: Decisions) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
         self._decisions = decisions
 
     def check_upstream(self) -> None:
-        """Whoever is given up because of a producer still has one that will make nothing."""
+        """A package aborted because of a producer still has a failed producer."""
         for job, number, place in self._places():
             package = job.by_number.get(number)
             if package is None or not package.upstream or package.ended != ABORTED or package.dropped:
@@ -60,7 +60,7 @@ class Ends:
                 )
 
     def check_waiting(self, states: States, explain: Explain) -> None:
-        """Every package is final, left out, or has a live reason to wait."""
+        """Every package is final, dropped, or has a valid reason to wait."""
         for job, number, place in self._places():
             if states.get((job.name, place)) in FINAL_NAMES:
                 continue
@@ -77,7 +77,7 @@ class Ends:
                     raise self._broken(WAITING, f"waits for {producer.place}, which was given up", job, place)
 
     def check_successes(self) -> None:
-        """Every success that nobody disputed was granted."""
+        """Every undisputed success was granted."""
         for package in self._decisions.successes.values():
             if not package.state and not package.dropped:
                 raise self._record.broken(
@@ -85,7 +85,7 @@ class Ends:
                 )
 
     def check_states(self, states: States, *, whose: str = "the book") -> None:
-        """The final states of all packages are those that the events say."""
+        """The final states of all packages are those of the events."""
         for (name, place), state in states.items():
             job = self._record.jobs.get(name)
             package = job.packages.get(place) if job is not None else None
@@ -94,7 +94,7 @@ class Ends:
             else:
                 own = package.state
                 if not package.ended and own and any(not a.finished or a.staged for a in package.attempts.values()):
-                    continue  # its job has ended, and what runs of it has not yet
+                    continue  # its job has ended, but its running packages have not yet
             if own != (state if state in (DONE, CANCELLED, ABORTED, CLEARED) else ""):
                 raise self._broken(
                     STATES,
@@ -117,9 +117,9 @@ class Ends:
         self.check_states(again, whose="the book in another order")
 
     def check_finished(self, states: States, *, stopped_at: float, horizon_seconds: float, now: float) -> bool:
-        """Whether everything is final; once faults have stopped for as long as the horizon, it must be.
+        """Whether everything is final; it must be once the horizon after the last fault has passed.
 
-        What is held may wait, since only a person releases it, and so may whatever awaits it.
+        A held package may wait, since only a person releases it, and so may every package that waits for it.
         """
         for job, number, place in self._places():
             if states.get((job.name, place)) in FINAL_NAMES or self._may_wait(job, number, states):
@@ -134,7 +134,7 @@ class Ends:
                     for number in late.packages
                 ) or any(other not in job.expanded for other in late.stages)
                 if stage not in job.expanded and not waits:
-                    return self._late("is not laid out", job, f"stage {stage}", stopped_at, horizon_seconds, now)
+                    return self._late("is not expanded", job, f"stage {stage}", stopped_at, horizon_seconds, now)
         return True
 
     def _may_wait(self, job: JobTrace, number: int, states: States) -> bool:
@@ -151,7 +151,7 @@ class Ends:
         return any(kinds & _AWAITED and not self._is_over(job, other, states) for other, kinds in job.producers(number))
 
     def _runs_later(self, job: JobTrace, number: int, states: States) -> bool:
-        """Whether a package runs last, and something else is not over or is still to come."""
+        """Whether a package is final and others are not over or not expanded yet."""
         plan = job.plan
         if plan is None or not plan.templates[int(plan.template_of[number])].final:
             return False
@@ -161,7 +161,7 @@ class Ends:
         return any(stage not in job.expanded and not self._is_hopeless(job, stage, states) for stage in job.late)
 
     def _is_hopeless(self, job: JobTrace, stage: int, states: States) -> bool:
-        """Whether a late stage will never be laid out, as things stand."""
+        """Whether a late stage cannot be expanded any more."""
         late = job.late.get(stage)
         if late is None or stage in job.expanded:
             return False
@@ -170,7 +170,7 @@ class Ends:
         )
 
     def _may_grow(self, job: JobTrace, stage: int, states: States) -> bool:
-        """Whether a late stage still waits for something that is not over."""
+        """Whether a late stage still waits for unfinished packages."""
         late = job.late.get(stage)
         if stage in job.expanded or late is None:
             return False

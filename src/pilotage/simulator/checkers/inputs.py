@@ -1,6 +1,6 @@
-"""Doubts the inputs: nobody starts before what it awaits was granted, and nobody reads anything but what was granted.
+"""Checks inputs: no attempt starts before its producers are granted, and none reads anything but granted outputs.
 
-What an attempt sees is fixed when it is created: producers that were dropped then are not there for it, whatever is
+The inputs of an attempt are fixed at its creation: producers that were dropped by then do not exist for it, even if they are
 restored later. A grant that a later epoch replaced before the reader was created is stale.
 """
 
@@ -22,14 +22,14 @@ _AWAITED = int(EdgeKind.AWAITED)
 
 
 class Inputs:
-    """The ways from producers to consumers."""
+    """Checks what consumers read from producers."""
 
     def __init__(self, record: Record) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
 
     def on_created(self, package: PackageTrace, attempt: AttemptTrace) -> None:
-        """An attempt was written down: everything it awaits must stand before it."""
+        """An attempt was recorded: all its producers must be granted or dropped."""
         job = package.job
         fail = self._failing(READS, package)
         if job.plan is None or package.number is None:
@@ -47,10 +47,10 @@ class Inputs:
         template = int(job.plan.template_of[package.number])
         for stage in job.plan.late_waits.get(template, ()):
             if stage not in job.expanded:
-                fail(f"attempt {attempt.number} was created before stage {stage}, which it waits for, was laid out")
+                fail(f"attempt {attempt.number} was created before stage {stage}, which it waits for, was expanded")
 
     def on_assigned(self, package: PackageTrace, attempt: AttemptTrace, assignment: Assignment) -> None:
-        """An agent was told which inputs to take: all of them, and no others."""
+        """An agent got its list of inputs: it must be complete and contain nothing else."""
         fail = self._failing(READS, package)
         if assignment.drop_revision != attempt.revision:
             fail(f"assigned with drop revision {assignment.drop_revision}, created with {attempt.revision}")
@@ -70,7 +70,7 @@ class Inputs:
             self._check_source(package, attempt, place=place, number=number, verb="assigned")
 
     def on_read(self, reader: AttemptRef, source: AttemptRef) -> None:
-        """An attempt took the files that another one staged."""
+        """An attempt read the files that another one staged."""
         job = self._record.job(reader.job)
         package = job.package(reader.package)
         attempt = package.attempts.get(reader.attempt)
@@ -104,26 +104,26 @@ class Inputs:
             fail(f"{what} files of attempt {number} of {place}; a later epoch was granted before it was created")
 
     def on_expanded(self, job: JobTrace, data: payloads.StageExpanded, *, epoch: int) -> None:
-        """A late stage was laid out: over everything that it lists, once an epoch."""
+        """A late stage was expanded: from everything that it lists, once per epoch."""
         late = job.late.get(data.stage)
         if late is None:
-            raise self._record.broken_job(READS, f"stage {data.stage} was laid out late, and is not late", job)
+            raise self._record.broken_job(READS, f"stage {data.stage} was expanded late, and is not late", job)
         if job.expanded.get(data.stage, 0) >= epoch:
-            raise self._record.broken_job(READS, f"stage {data.stage} was laid out twice in epoch {epoch}", job)
+            raise self._record.broken_job(READS, f"stage {data.stage} was expanded twice in epoch {epoch}", job)
         for number in late.packages:
             producer = job.by_number.get(number)
             if producer is None or not (producer.granted or producer.dropped):
                 name = job.name_of(number)
                 raise self._record.broken_job(
-                    READS, f"stage {data.stage} was laid out before its producer {name} was granted or dropped", job
+                    READS, f"stage {data.stage} was expanded before its producer {name} was granted or dropped", job
                 )
         for stage in late.stages:
             if stage not in job.expanded:
-                raise self._record.broken_job(READS, f"stage {data.stage} was laid out before stage {stage}", job)
+                raise self._record.broken_job(READS, f"stage {data.stage} was expanded before stage {stage}", job)
         job.expanded[data.stage] = epoch
 
     def on_restored(self, package: PackageTrace, *, dropped_position: int) -> None:
-        """A dropped package is back: none of its consumers may have started without it."""
+        """A dropped package is restored: none of its consumers may have started without it."""
         job = package.job
         if job.plan is None or package.number is None:
             return
@@ -134,14 +134,14 @@ class Inputs:
             for attempt in consumer.attempts.values():
                 if attempt.created < dropped_position or attempt.epoch != consumer.epoch:
                     continue
-                # Nothing can come any more of what failed, or of a package that was given up in this epoch.
+                # A failed attempt, or one of a package that was aborted in this epoch, no longer matters.
                 if attempt.finished not in ("", "SUCCESS") or consumer.ended in ("ABORTED", "CANCELLED"):
                     continue
                 if attempt.leased:
                     self._failing(RESTORES, package)(
                         f"restored after attempt {attempt.number} of its consumer {consumer.place} held a lease without it"
                     )
-                attempt.stale = True  # whether its success still counts is the engine's to say
+                attempt.stale = True  # the engine decides whether its success still counts
 
     def _feeds(self, producer: PackageTrace, consumer: PackageTrace) -> bool:
         plan = consumer.job.plan

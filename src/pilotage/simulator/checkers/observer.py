@@ -1,38 +1,38 @@
-"""A second opinion: watches the durable events, the messages that arrive and what really runs, and doubts them all.
+"""An independent observer: sees the durable events, the delivered messages and what really runs, and checks all promises.
 
-Written apart from the engine on purpose: nothing here knows how a decision is made, only which ones may never stand.
-The simulator tells an `Observer` everything while it runs; whatever breaks a promise raises a `Violation` at once or in
-one of the checks. The promises, by the name that a violation carries:
+Deliberately independent of the engine: nothing here knows how a decision is made, only which results are forbidden.
+The simulator reports everything to an `Observer`; a broken promise raises a `Violation` at once or in one of the checks. The
+promises, by the name in a violation:
 
 | checker | promise |
 |---|---|
-| `waiting` | every package ends final or has a live reason to wait; nothing stays reserved where no pilot could run it |
+| `waiting` | every package ends final or has a valid reason to wait; no reservation stays where no pilot could run it |
 | `grants` | at most one grant in an epoch, of an attempt of that epoch that staged its outputs, and never beside a cancel |
-| `reads` | nobody starts before what it awaits was granted; nobody reads anything but that, or anything that was dropped |
-| `acknowledged` | what was acknowledged or accepted is durable, once, as it was said |
+| `reads` | no attempt starts before its producers are granted; none reads anything but their outputs, or anything dropped |
+| `acknowledged` | everything acknowledged or accepted is durable, once, and unchanged |
 | `epochs` | an epoch ends once; epochs and attempt numbers only grow; nothing is cleared before it is over |
-| `rooms` | what runs in a pilot fits, also into its time; it is given what fits and its backlog; sites and categories hold what they may |
-| `nodes` | what names its nodes runs on one of them |
-| `leases` | an attempt is durable and leased before one pilot gets it; no two live attempts of a package unasked, nor more than may be at once; nobody is suspected or given up within a lease, whatever the clock says; who is silent is given up after its term, neither sooner nor later |
-| `priorities` | of two packages that ask for the same, a pilot is given that of higher priority first |
-| `creations` | no attempt for what has ended, is held, dropped, cleared or not accepted |
-| `finals` | what runs last begins after all the others are over; after a status that ends a job nothing else of it begins |
-| `restores` | nothing is restored after a consumer held a lease without it |
-| `retries` | no attempt after as many counted failures as the cap, nor under the limit that one looped with, nor of what killed two pilots unless it was held; a package's own rules act in their order |
-| `aborts` | nothing is given up for a cause that its events do not show |
-| `successes` | a success that nobody disputed is granted |
-| `rogues` | what is not an agent's to say is noted, and never believed |
-| `states` | the book's final states are those of the events, in whatever order |
+| `rooms` | attempts in a pilot fit, also into its time; it gets no more than that and its backlog; sites and categories keep their limits |
+| `nodes` | packages that name their nodes run on one of them |
+| `leases` | an attempt is durable and leased before one pilot gets it; no two live attempts of a package unless requested, nor more than the limit; no pilot is suspected or given up within its lease, whatever the clock shows; a silent one is given up after its term, neither sooner nor later |
+| `priorities` | of two packages with equal demands, a pilot gets the one of higher priority first |
+| `creations` | no attempt for a package that has ended, is held, dropped, cleared or not accepted |
+| `finals` | final packages begin after all others are over; after a status that ends a job, nothing else of it begins |
+| `restores` | no package is restored after a consumer held a lease without it |
+| `retries` | no attempt after as many counted failures as the cap, nor under the limit that one looped with, nor of a package that killed two pilots unless it was held; a package's own rules act in their order |
+| `aborts` | no package is given up for a cause that its events do not show |
+| `successes` | an undisputed success is granted |
+| `rogues` | forged events of agents are stored, and never believed |
+| `states` | the book's final states are those of the events, in any order |
 | `finishing` | once faults stop, everything finishes |
 
-Others are looked after by whoever runs the world, who sees more of the service than its events:
+The simulation itself checks others, since it sees more of the service than its events:
 
 | checker | promise |
 |---|---|
-| `restoring` | an engine that starts from the book is the one that saw every event |
-| `explaining` | whatever package is asked about, there is something to say |
-| `sites` | a site is in one set, nothing goes to one that hibernates, and scores stay within their bounds |
-| `admission` | a job that some site can run is let in |
+| `restoring` | an engine that starts from the book equals one that saw every event |
+| `explaining` | every package has an explanation at any time |
+| `sites` | a site has one status, a hibernated one gets nothing, and scores stay within their bounds |
+| `admission` | a job that some site can run is accepted |
 | `sleeping` | the core does not wake again and again for nothing |
 | `raised ...` | nothing raises, and the engine never contradicts itself |
 """
@@ -75,10 +75,10 @@ _DEFAULT = Rules()
 
 
 class Observer:
-    """Everything that is told while a world runs, and every doubt about it."""
+    """Everything that is reported while a world runs, and all checkers."""
 
     def __init__(self, rules: Rules = _DEFAULT) -> None:
-        """Begin with an empty book and an empty world."""
+        """Start with an empty book and an empty world."""
         self.crashes = 0
         self._record = Record()
         self._streams = Streams(self._record)
@@ -89,14 +89,14 @@ class Observer:
         self._pilots = Pilots(self._record, inputs)
         self._ends = Ends(self._record, self._decisions)
 
-    # --- what the service does --------------------------------------------------------------------------------------
+    # --- the service ----------------------------------------------------------------------------------------------------
 
     def on_plan(self, job: str, plan: JobPlan) -> None:
-        """The structure of a job, before the first event that needs it; a plan that grew replaces the one before."""
+        """The structure of a job, before the first event that needs it; a grown plan replaces the earlier one."""
         self._record.job(job).take_plan(plan)
 
     def on_written(self, events: Sequence[Checked], now: float) -> None:
-        """Events are durable, in this order, after all that were told before; a crash takes none of them back."""
+        """Events are durable, in this order, after all earlier ones; a crash takes none of them back."""
         record, decisions, streams = self._record, self._decisions, self._streams
         record.now = now
         for checked in events:
@@ -112,9 +112,9 @@ class Observer:
     def on_decided(
         self, events: Sequence[Checked], now: float, *, reserved: Mapping[tuple[str, str], str] | None = None
     ) -> None:
-        """The service has decided something in one step, which is not durable yet and may be forgotten in a crash.
+        """The service made decisions in one step; they are not durable yet, and a crash may lose them.
 
-        `reserved` says which packages, by job and place, were reserved for which sites before the step; none: all for one.
+        `reserved` maps packages, by job and address, to the sites they were reserved for before the step; none: all for one.
         """
         self._order.on_decided(events, reserved)
         decided = self._record.decided
@@ -123,7 +123,7 @@ class Observer:
                 decided[checked.event.n] = now
 
     def on_clock_set(self, *, since: float, due: float, now: float) -> None:
-        """The clock of the service was set between its last step and the one that it takes now; `due`: when it asked for it."""
+        """The clock of the service was set between its last step and the current one; `due`: when it wanted to wake."""
         self._times.on_clock_set(since=since, due=due, now=now)
 
     def on_exchange(self, exchange: Exchange, now: float) -> None:
@@ -135,30 +135,30 @@ class Observer:
         self._times.on_service_began(now)
 
     def on_reserved(self, job: str, package: str, *, site: str, since: float, now: float) -> None:
-        """The service says that a package is reserved for a site."""
+        """The service reports that a package is reserved for a site."""
         found = self._times.check_reserved(self._record.job(job).package(package), site=site, since=since, now=now)
         if found is not None:
             raise found
 
     def on_crash(self, now: float) -> None:
-        """The service lost everything that was not durable. Nothing that was told here is taken back."""
+        """The service lost everything that was not durable. Nothing reported here is taken back."""
         self.crashes += 1
 
     def on_submitted(self, job: str, outcome: Accepted | Refused, now: float) -> None:
-        """An answer to a submission reached whoever submitted: a job that was accepted is durable by now."""
+        """The answer to a submission reached its user: an accepted job is durable by now."""
         trace = self._record.job(job)
         if isinstance(outcome, Accepted) and not trace.registered:
             raise self._record.broken_job(ACKNOWLEDGED, "the job was accepted, and is not durable", trace)
 
     def on_asked(self, operation: AnyOperation, now: float) -> None:
-        """Somebody asks for something, whether it will be heard or not: told when it is sent, before any event of it."""
+        """A user requests an operation; reported when it is sent, before any of its events."""
         if isinstance(operation, Replicate):
             self._record.job(operation.job).package(operation.package).replicas += 1
         elif isinstance(operation, Reschedule):
             self._record.job(operation.job).package(operation.package).reschedules += 1
 
     def on_answered(self, operation: AnyOperation, outcome: Accepted | Refused, now: float) -> None:
-        """An answer reached whoever asked: what was accepted is durable by now."""
+        """The answer reached the user: an accepted operation is durable by now."""
         job = self._record.job(operation.job)
         if isinstance(operation, Replicate | Reschedule):
             if isinstance(outcome, Refused):
@@ -189,48 +189,48 @@ class Observer:
             case _:
                 return True
 
-    # --- what agents do ---------------------------------------------------------------------------------------------
+    # --- the agents -----------------------------------------------------------------------------------------------------
 
     def on_spooled(self, event: Event) -> None:
-        """An agent noted an event in its spool, to be sent until it is acknowledged."""
+        """An agent put an event into its spool, to be sent until it is acknowledged."""
         self._streams.on_spooled(event)
 
     def on_forged(self, event: Event) -> None:
-        """An agent noted an event in its spool that it has no right to say."""
+        """An agent put a forged event into its spool."""
         self._streams.on_forged(event)
 
     def on_acknowledged(self, pilot: str, n: int, now: float) -> None:
-        """A reply reached an agent, and says that events up to `n` need not be sent again."""
+        """A reply reached an agent, and acknowledges its events up to `n`."""
         self._streams.on_acknowledged(pilot, n)
 
     def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int, *, node: str = "") -> None:
-        """An agent really began at a site, on a node, or what it can take has changed."""
+        """An agent really started at a site, on a node, or its capacity has changed."""
         self._pilots.on_pilot(pilot, site, capacity, backlog, node=node)
 
     def on_gone(self, pilot: str, now: float) -> None:
-        """An agent really is no more: it left, was killed, or died; nothing of it runs."""
+        """An agent really ended: it left, was killed, or died; none of its attempts runs."""
         self._pilots.on_gone(pilot)
 
     def on_assigned(self, pilot: str, assignment: Assignment, now: float) -> None:
-        """An assignment reached an agent; what the same reply cancels was told as ended before."""
+        """An assignment reached an agent; attempts cancelled by the same reply were reported as ended before."""
         self._pilots.on_assigned(pilot, assignment)
 
     def on_started(self, pilot: str, ref: AttemptRef, now: float) -> None:
-        """An attempt really takes its room in an agent."""
+        """An attempt really occupies its room in an agent."""
         self._pilots.on_started(pilot, ref)
 
     def on_ended(self, pilot: str, ref: AttemptRef, now: float) -> None:
-        """An attempt really is over, or was forgotten by its agent before it began."""
+        """An attempt really ended, or was dropped by its agent before it began."""
         self._pilots.on_ended(pilot, ref)
 
     def on_read(self, reader: AttemptRef, source: AttemptRef, now: float) -> None:
-        """An attempt took the files that another one had staged."""
+        """An attempt read the files that another one had staged."""
         self._inputs.on_read(reader, source)
 
-    # --- asked now and then, and at the end -------------------------------------------------------------------------
+    # --- checks now and then, and at the end ----------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Look again at what is live; what is told is looked at as it is told."""
+        """Check the live state again; reports are checked as they arrive."""
         self._pilots.check()
 
     def check_states(self, states: States, refold: Callable[[], States] | None = None) -> None:
@@ -240,11 +240,11 @@ class Observer:
             self._ends.check_refold(states, refold)
 
     def check_finished(self, states: States, *, stopped_at: float, horizon_seconds: float, now: float) -> bool:
-        """Whether everything is final; when the horizon after the last fault is over, it must be."""
+        """Whether everything is final; it must be once the horizon after the last fault has passed."""
         return self._ends.check_finished(states, stopped_at=stopped_at, horizon_seconds=horizon_seconds, now=now)
 
     def finished(self, states: States, explain: Explain, refold: Callable[[], States] | None = None) -> None:
-        """The run is over: everything is final or waits for a reason, no success was forgotten, and the book agrees."""
+        """The run is over: every package is final or waits for a reason, no success was lost, and the book agrees."""
         self._pilots.check()
         self._ends.check_successes()
         self._ends.check_upstream()

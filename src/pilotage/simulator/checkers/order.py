@@ -1,8 +1,8 @@
-"""Doubts the order: whoever has the higher priority goes first, among jobs and among the packages of one.
+"""Checks the order: packages of higher priority go first, among jobs and within a job.
 
-What is looked at is what one pilot is given in one step of the service. Two packages that ask for the same, that both
-could have begun before that step and were reserved for its site by then, are alike to the pilot: then the one of higher
-priority is given first. Packages that could not be had earlier, or that a limit or a quota kept back, are believed.
+It checks what one pilot gets in one step of the service. Two packages with equal demands that both could have begun before
+that step and were reserved for its site by then are equal to the pilot: the one of higher priority must come first. Packages
+that were not available earlier, or that a limit or a quota held back, are not checked.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ PRIORITIES = "priorities"
 
 
 class Order:
-    """What is given out in one step."""
+    """Checks the assignments of one step."""
 
     def __init__(self, record: Record, rules: Rules) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
-        self._quota = bool(rules.owner_running_max)  # it keeps somebody back whose owner has enough under way
+        self._quota = bool(rules.owner_running_max)  # it holds back jobs whose owner has enough running
 
     def on_decided(self, events: Sequence[Checked], reserved: Mapping[tuple[str, str], str] | None) -> None:
-        """Look at all that a step has decided, before any of it is durable."""
+        """Check all decisions of a step, before any of them is durable."""
         if self._quota:
             return
         given: dict[str, list[PackageTrace]] = {}
@@ -74,7 +74,7 @@ def _goes_before(one: PackageTrace, other: PackageTrace) -> bool:
 
 
 def _could_begin(package: PackageTrace) -> bool:
-    """Whether a package waited for nothing but a slot, by what was durable before the step, and was never tried."""
+    """Whether a package waited for nothing but a slot, by the events before the step, and was never tried."""
     job, template = package.job, package.template
     if template is None or package.number is None or package.attempts or package.drops or package.epoch > 1:
         return False

@@ -1,4 +1,4 @@
-"""Doubts the pilots: what really runs in one fits into it, and no more is given to it than it can run and keep waiting.
+"""Checks pilots: their attempts really fit, and they get no more than they can run and queue.
 
 An assignment reaches an agent only after the attempt and its lease are durable, and only one agent ever gets it.
 """
@@ -27,29 +27,29 @@ class _Pilot:
         self.site = self.node = ""
         self.capacity = Capacity()
         self.backlog = 0
-        self.held: dict[AttemptRef, Demand] = {}  # given to it, and not over
+        self.held: dict[AttemptRef, Demand] = {}  # assigned and not over
         self.running: dict[AttemptRef, Demand] = {}
         self.used = list(_NOTHING)
 
 
 class Pilots:
-    """Every agent that is really there, and what it holds."""
+    """Every live agent, and its attempts."""
 
     def __init__(self, record: Record, inputs: Inputs) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
         self._inputs = inputs
         self._pilots: dict[str, _Pilot] = {}
 
     def on_pilot(self, name: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:
-        """An agent began, or says anew what it can take."""
+        """An agent started, or reports a new capacity."""
         pilot = self._pilots.get(name)
         if pilot is None:
             pilot = self._pilots[name] = _Pilot(name)
         pilot.site, pilot.capacity, pilot.backlog, pilot.node = site, capacity, backlog, node
 
     def on_gone(self, name: str) -> None:
-        """An agent is no more, and nothing that it ran."""
+        """An agent ended, with all its attempts."""
         pilot = self._pilots.pop(name, None)
         for ref in pilot.held if pilot is not None else ():
             attempt = self._record.attempt(ref.job, ref.package, ref.attempt)
@@ -57,7 +57,7 @@ class Pilots:
                 attempt.running, attempt.over = False, True
 
     def on_assigned(self, name: str, assignment: Assignment) -> None:
-        """An assignment reached an agent; said again, it changes nothing."""
+        """An assignment reached an agent; a repetition changes nothing."""
         ref = assignment.ref
         fail = self._failing(LEASES, name, ref)
         pilot = self._pilots.get(name)
@@ -100,7 +100,7 @@ class Pilots:
         self._check_used(pilot)
 
     def on_ended(self, name: str, ref: AttemptRef) -> None:
-        """An agent holds an attempt no longer: it is over, or was forgotten before it began."""
+        """An agent no longer holds an attempt: it is over, or was dropped before it began."""
         pilot = self._pilots.get(name)
         if pilot is None or pilot.held.pop(ref, None) is None:
             return
@@ -112,7 +112,7 @@ class Pilots:
         attempt.running, attempt.over = False, True
 
     def check(self) -> None:
-        """What runs fits, counted anew."""
+        """Count the running attempts again, and check that they fit."""
         for pilot in self._pilots.values():
             running = [amounts(demand) for demand in pilot.running.values() if demand.nodes == 1]
             pilot.used = [sum(column) for column in zip(*running, strict=True)] if running else list(_NOTHING)
@@ -125,10 +125,10 @@ class Pilots:
                 raise self._record.broken_stream(ROOMS, message, pilot.name)
 
     def _check_node(self, pilot: _Pilot, package: PackageTrace, ref: AttemptRef) -> None:
-        """By the plan of its job, and not by what its assignment says."""
+        """Check by the plan of its job, not by its assignment."""
         names = package.template.demand.node_restriction if package.template is not None else ()
         if names and not any(fnmatchcase(pilot.node, name) for name in names):
-            where = pilot.node or "a node that nobody knows"
+            where = pilot.node or "an unknown node"
             self._failing(NODES, pilot.name, ref)(f"it was started on {where}, and may run on {', '.join(names)} only")
 
     def _check_room(self, pilot: _Pilot, package: PackageTrace, attempt: AttemptTrace, assignment: Assignment) -> None:
@@ -145,7 +145,7 @@ class Pilots:
         at_once = len(pilot.held) - pilot.backlog
         if at_once <= 0:
             return
-        # Of each resource by itself, the smallest demands that must fit at once: never more than any choice of them.
+        # For each resource alone, the smallest demands that must fit at once: never more than any choice of them.
         columns = zip(*(amounts(each) for each in pilot.held.values() if each.nodes == 1), strict=True)
         for name, column, given in zip(NAMES, columns, amounts(pilot.capacity), strict=True):
             if sum(sorted(column)[:at_once]) > given:

@@ -1,6 +1,6 @@
-"""What the checkers remember: jobs, packages and attempts as the durable events and the physical world tell of them.
+"""The memory of the checkers: jobs, packages and attempts according to the durable events and the physical world.
 
-Nothing here is shared with what it doubts: neither the engine's view of a package nor the book's.
+Nothing here is shared with the code under test: neither the engine's view of a package nor the book's.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from pilotage.model.jobs.plan import JobPlan, LatePlan, Template
 from pilotage.model.site import Site
 
 DONE, ABORTED, CANCELLED, CLEARED = "DONE", "ABORTED", "CANCELLED", "CLEARED"
-_REMEMBERED = 5000  # events of the whole book, of which a violation shows those that matter
+_REMEMBERED = 5000  # events of the whole book; a violation shows the relevant ones
 _SHOWN = 20
 
 
 class Violation(PilotageError):
-    """A promise was broken: which checker says so, of what, and the last events about it."""
+    """A broken promise: the checker, the subject, and the last events about it."""
 
     def __init__(self, checker: str, message: str, *, subject: str, events: tuple[Checked, ...] = ()) -> None:
-        """Keep the parts, so that a smaller world can be told to break the same promise."""
+        """Keep the parts, so that a smaller world can be checked for the same violation."""
         super().__init__(message, subject=subject, next_step="replay the seed and look at the last events")
         self.checker = checker
         self.message = message
         self.events = events
 
     def __str__(self) -> str:
-        """The promise, the object, and what became of it."""
+        """The promise, the subject, and the message."""
         return f"[{self.checker}] {super().__str__()}"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checkers are told of the engine's settings and of the sites."""
+    """The settings of the engine and the sites that the checkers need."""
 
-    attempts_max: int = 5  # counted failures of an epoch, unless a template says otherwise
+    attempts_max: int = 5  # counted failures of an epoch, unless a template sets another number
     uncounted: tuple[str, ...] = (
         "credential-expired", "disk-full", "dropped", "input-checksum", "missing-input", "pilot-killed", "platform-failure", "preempted",
         "outrun", "rescheduled", "unheard",
     )  # fmt: skip
-    # Fewer failures than this, of one reason alone, exhaust nothing.
+    # Fewer failures than this of one reason alone exhaust no budget.
     failures_min: Mapping[str, int] = msgspec.field(default_factory=lambda: {"application-error": 3})
     sites: tuple[Site, ...] = ()
     pilot_kills_max: int = 2
-    lease_seconds: float = 0.0  # 0: not known, so nobody is suspected too early
-    lost_after_leases: float = 0.0  # so many of them a pilot is silent before it is given up; 0: not known
-    late_seconds: float = 0.0  # by so much at most the engine's time leaps where its clock was set
-    replicas_max: int = 0  # attempts of a package that are under way or wanted at once; 0: not known
-    queue_replicas_max: int = 0  # of them, so many because others were queued for long; 0: not known
-    owner_running_max: int = 0  # packages of one owner that are reserved or run at once; 0: no quota
-    unfit_seconds: float = 0.0  # how long something may be reserved where nothing can run it; 0: likewise
-    collect_seconds: float = 0.0  # so long after it arrived, a message is heard at the latest
+    lease_seconds: float = 0.0  # 0: unknown, so early suspicion is not checked
+    lost_after_leases: float = 0.0  # leases of silence before a pilot is given up; 0: unknown
+    late_seconds: float = 0.0  # largest leap of the engine's time when its clock is set
+    replicas_max: int = 0  # active and wanted attempts of a package at once; 0: unknown
+    queue_replicas_max: int = 0  # of them, because others were queued for long; 0: unknown
+    owner_running_max: int = 0  # reserved and running packages of one owner; 0: no limit
+    unfit_seconds: float = 0.0  # longest reservation where no pilot can run it; 0: likewise
+    collect_seconds: float = 0.0  # a message is handled within this time after its arrival
 
 
-class Tape:
+class EventTail:
     """The last events, to be shown with a violation."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Tape:
         self.add = self._events.append
 
     def about(self, job: str | None, package: str | None) -> tuple[Checked, ...]:
-        """The last events about a package and its job as a whole, or about a job; of nothing in particular, the last ones."""
+        """The last events about a package and its job, or about a job; without either, the last events of all."""
         events = self._events
         found = (
             each
@@ -78,13 +78,13 @@ class Tape:
         return tuple(islice(found, _SHOWN))[::-1]
 
     def of_stream(self, stream: str) -> tuple[Checked, ...]:
-        """The last events that one agent told, or that were told of it."""
+        """The last events of or about one agent."""
         found = (each for each in reversed(self._events) if stream in (each.event.stream, each.event.pilot))
         return tuple(islice(found, _SHOWN))[::-1]
 
 
 class AttemptTrace:
-    """One attempt: what was written down of it, and where it really is."""
+    """One attempt: its recorded events, and its physical state."""
 
     __slots__ = (
         "created",
@@ -120,24 +120,24 @@ class AttemptTrace:
         self.site = ""
         self.pilot: str | None = None
         self.leased = self.suspected = self.lost = False
-        self.doubted = False  # it was suspected or lost at some time
-        self.stale = False  # an input was restored that it was created without
+        self.doubted = False  # it was suspect or lost at some time
+        self.stale = False  # a producer was restored that was dropped at its creation
         self.staged = False
         self.finished = ""  # its exit code, once it is over
         self.reason = ""
-        self.failed_for = ""  # what its agent said when it was over, whoever waited for it
+        self.failed_for = ""  # the reason that its agent reported, even if it was lost
         self.lost_position = 0
         self.lost_while_held = False
         self.remaining_seconds: float | None = None
         self.revision = 0
         self.memory_bytes: int | None = None
         self.wall_seconds: float | None = None
-        self.holder = ""  # the pilot it really reached
-        self.running = self.over = False  # really
+        self.holder = ""  # the pilot that really got it
+        self.running = self.over = False  # physically
 
 
 class PackageTrace:
-    """One package: the end of its epoch, its attempts, and what was asked of it."""
+    """One package: the end of its epoch, its attempts, and the operations on it."""
 
     __slots__ = (
         "attempts",
@@ -164,15 +164,15 @@ class PackageTrace:
     )
 
     def __init__(self, job: JobTrace, place: str, *, number: int | None, template: Template | None) -> None:
-        """A package of which something was heard."""
+        """A package that was mentioned in an event."""
         self.job = job
         self.place = place
         self.number = number
         self.template = template
         self.epoch = 1
-        self.upstream = False  # it was given up because of a producer
+        self.upstream = False  # it was aborted because of a producer
         self.ended = ""  # its own end in this epoch: DONE, ABORTED, CANCELLED or CLEARED
-        self.granted = 0  # the attempt that was granted in this epoch
+        self.granted = 0  # the granted attempt of this epoch
         self.grants: list[tuple[int, int]] = []  # position and attempt, over all epochs
         self.attempts: dict[int, AttemptTrace] = {}
         self.last_attempt = 0
@@ -180,15 +180,15 @@ class PackageTrace:
         self.held_operation = -1
         self.held_position = 0
         self.drops: list[tuple[int, int, bool]] = []  # operation, position, whether it dropped or restored
-        self.success = 0  # an attempt whose success waits for a grant
+        self.success = 0  # a successful attempt that awaits a grant
         self.counted = 0
-        self.replicas = self.reschedules = 0  # how often somebody asked for one
+        self.replicas = self.reschedules = 0  # operations requested by users
         self.wanted = 0  # how many attempts may run beside the first in this epoch
-        self.replicated = 0  # how many of them there were
+        self.replicated = 0  # how many of them were created
 
     @property
     def state(self) -> str:
-        """How it ended in this epoch, by itself or with its job; an empty text while it has not."""
+        """How it ended in this epoch, by itself or with its job; empty if it has not."""
         if self.ended:
             return self.ended
         if self.job.cancelled:
@@ -197,7 +197,7 @@ class PackageTrace:
 
     @property
     def dropped(self) -> bool:
-        """Whether it is left out now."""
+        """Whether it is dropped now."""
         return max(self.drops)[2] if self.drops else False
 
     @property
@@ -207,15 +207,15 @@ class PackageTrace:
 
     @property
     def subject(self) -> str:
-        """What to call it."""
+        """Its name in messages."""
         return f"{self.job.name}/{self.place}"
 
     def dropped_at(self, revision: int) -> bool:
-        """Whether it was left out after an operation."""
+        """Whether it was dropped after an operation."""
         return max((each for each in self.drops if each[0] <= revision), default=(0, 0, False))[2]
 
     def is_live(self, attempt: AttemptTrace, ended_pilots: dict[str, None]) -> bool:
-        """Whether an attempt still counts as running, by what was written down."""
+        """Whether an attempt still counts as running, by the recorded events."""
         return not (
             attempt.finished
             or attempt.suspected
@@ -228,7 +228,7 @@ class PackageTrace:
 
 
 class JobTrace:
-    """One job: its plan, what was asked of it as a whole, and the packages of which something was heard."""
+    """One job: its plan, the operations on it, and its packages mentioned so far."""
 
     __slots__ = (
         "aborted",
@@ -254,7 +254,7 @@ class JobTrace:
     )
 
     def __init__(self, name: str) -> None:
-        """A job of which something was heard."""
+        """A job that was mentioned in an event."""
         self.name = name
         self.plan: JobPlan | None = None
         self.epoch = 1
@@ -269,10 +269,10 @@ class JobTrace:
         self.late: dict[int, LatePlan] = {}
         self.expanded: dict[int, int] = {}  # stage → the epoch of its last expansion
         self.live_of_category: dict[str, dict[str, None]] = {}
-        self.operations: set[int] = set()  # only asked, never walked
+        self.operations: set[int] = set()  # for look-ups only
 
     def take_plan(self, plan: JobPlan) -> None:
-        """Know the job's structure; a plan that grew replaces the one before."""
+        """Set the job's structure; a grown plan replaces the earlier one."""
         self.plan = plan
         for late in plan.late:
             self.late[late.stage] = late
@@ -280,7 +280,7 @@ class JobTrace:
             self.held, self.held_operation = True, 0
 
     def package(self, place: str) -> PackageTrace:
-        """The package at a place, which is remembered from now on."""
+        """The package at an address, kept from now on."""
         found = self.packages.get(place)
         if found is None:
             number = self._number(place)
@@ -298,7 +298,7 @@ class JobTrace:
         return found
 
     def producers(self, number: int) -> Iterator[tuple[int, int]]:
-        """What a package takes from or waits for: the number of each, and the kinds of the edge."""
+        """The packages that a package reads from or waits for: numbers, and the kinds of the edges."""
         if self.plan is None:
             return
         for segment in self.plan.graph.segments:
@@ -309,7 +309,7 @@ class JobTrace:
                 )
 
     def name_of(self, number: int) -> str:
-        """The place of a package, by its number."""
+        """The address of a package, by its number."""
         return self.plan.place(number).dotted if self.plan is not None else f"#{number}"
 
     def _number(self, place: str) -> int | None:
@@ -320,18 +320,18 @@ class JobTrace:
 
 
 class Record:
-    """Everything that is remembered, in one place for all checkers."""
+    """Everything that the checkers remember."""
 
     __slots__ = ("decided", "ended_pilots", "jobs", "now", "position", "tape")
 
     def __init__(self) -> None:
-        """Begin with an empty book."""
+        """Start with an empty book."""
         self.position = 0
-        self.decided: dict[int, float] = {}  # when each decision was made, by no clock that could be set
-        self.now = 0.0  # when the latest events became durable, by no agent's clock
+        self.decided: dict[int, float] = {}  # when each decision was made, in true time
+        self.now = 0.0  # when the latest events became durable, in true time
         self.jobs: dict[str, JobTrace] = {}
         self.ended_pilots: dict[str, None] = {}
-        self.tape = Tape()
+        self.tape = EventTail()
 
     def job(self, name: str) -> JobTrace:
         """A job by its id."""
@@ -341,7 +341,7 @@ class Record:
         return found
 
     def time_of(self, event: Event) -> float:
-        """When a decision was made; by its own word where nobody watched."""
+        """When a decision was made; its own time stamp if it was not observed."""
         return self.decided.get(event.n, event.time)
 
     def attempt(self, job: str, place: str, number: int) -> AttemptTrace | None:

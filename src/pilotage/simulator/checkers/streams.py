@@ -1,6 +1,6 @@
-"""Doubts the journal: what was acknowledged is durable, once, and as it was said.
+"""Checks the journal: everything acknowledged is durable, once, and unchanged.
 
-A stream's events are remembered as a watermark and what came ahead of it, so a long stream costs no more than a short one.
+The events of a stream are remembered as a watermark plus those ahead of it, so a long stream costs no more than a short one.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ class _Stream:
 
     def __init__(self) -> None:
         self.complete = 0  # every event up to this one is durable
-        self.ahead: set[int] = set()  # only asked, never walked
-        self.spooled: dict[int, Event] = {}  # said, and not yet durable
-        self.forged: dict[int, Event] = {}  # the same of what should not have been said
-        self.unheard: set[tuple[object, ...]] = set()  # ends of attempts that were noted, and not more; only asked
+        self.ahead: set[int] = set()  # for look-ups only
+        self.spooled: dict[int, Event] = {}  # sent, and not yet durable
+        self.forged: dict[int, Event] = {}  # forged, and not yet durable
+        self.unheard: set[tuple[object, ...]] = set()  # ends of attempts that were only stored; for look-ups only
 
 
 class Streams:
-    """Every stream of events: what its agent said, what is durable, and what was acknowledged."""
+    """Every stream of events: what its agent sent, what is durable, and what was acknowledged."""
 
     def __init__(self, record: Record) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
         self._streams: dict[tuple[str, str], _Stream] = {}
 
     def on_spooled(self, event: Event) -> None:
-        """An agent noted an event, which it will send until it is acknowledged."""
+        """An agent will send an event until it is acknowledged."""
         self._stream(event.source, event.stream).spooled[event.n] = event
 
     def on_forged(self, event: Event) -> None:
-        """An agent will say something that it has no right to."""
+        """An agent will send a forged event."""
         self._stream(event.source, event.stream).forged[event.n] = event
 
     def on_written(self, event: Event) -> None:
@@ -72,7 +72,7 @@ class Streams:
             stream.unheard.add(_attempt_of(said))
 
     def on_acknowledged(self, pilot: str, n: int) -> None:
-        """An agent was told that it need not send events up to `n` again."""
+        """Events of an agent up to `n` were acknowledged."""
         stream = self._stream("agent", pilot)
         if n > stream.complete:
             raise self._record.broken_stream(
@@ -80,9 +80,9 @@ class Streams:
             )
 
     def _is_first_end(self, stream: _Stream, lie: Event) -> bool:
-        """Whether the book hears with this how an attempt ended: what was said before came while its job was away.
+        """Whether this is the first end of an attempt in the book: earlier reports came while its job was cleared.
 
-        A job that was cleared may begin anew, and its pilots may then tell what the book does not know. Once.
+        A cleared job may be restarted, and its pilots may then report an end that the book does not have. Once.
         """
         attempt = _attempt_of(lie)
         if lie.type != FINISHED or attempt not in stream.unheard:
@@ -91,7 +91,7 @@ class Streams:
         return True
 
     def _is_late(self, said: Event, event: Event) -> bool:
-        """Whether a word about an attempt was noted, and not more, because nobody waited for it any more."""
+        """Whether an event about an attempt was only stored, because the attempt was given up."""
         job = self._record.jobs.get(said.job or "")
         package = job.packages.get(said.package or "") if job is not None else None
         attempt = package.attempts.get(said.attempt or 0) if package is not None else None

@@ -1,7 +1,7 @@
-"""Doubts the times: who was given up too early, was given what it has no time for, or is waited for in vain.
+"""Checks times: pilots given up too early, attempts without enough time, reservations without a pilot.
 
-What is known of a pilot is what it told in the exchanges that reached the service, and when they did. Where the service
-may know better or later than is known here, it is believed.
+What is known of a pilot is what its exchanges stated when they reached the service. If the service may know more, or
+learn it later, it is believed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pilotage.simulator.checkers.attempts import LEASES, ROOMS, demand_of
 from pilotage.simulator.checkers.records import AttemptTrace, PackageTrace, Record, Rules, Violation
 
 WAITING = "waiting"
-_REMEMBERED = 200  # exchanges of a pilot: more than can come while a decision waits to be written
+_REMEMBERED = 200  # exchanges of a pilot: more than can arrive while a decision waits to be written
 _ROUNDING_SECONDS = 0.01
-_KNOWN_BY_THEMSELVES = ("rescheduled", "dropped", "outrun")  # losses that no pilot has part in
+_KNOWN_BY_THEMSELVES = ("rescheduled", "dropped", "outrun")  # losses without a part of the pilot
 
 
-class _Told:
-    """What one pilot said of itself."""
+class _PilotHistory:
+    """What one pilot stated."""
 
     __slots__ = ("began_at", "capacity", "ended_at", "ends_at", "heard", "sequence", "site")
 
@@ -30,53 +30,53 @@ class _Told:
         self.began_at = now
         self.ended_at = math.inf  # by the book
         self.capacity = Capacity()
-        self.ends_at = -math.inf  # the latest that any of its exchanges allows for
+        self.ends_at = -math.inf  # the latest time that any of its exchanges allows
         self.sequence = 0
         self.heard: deque[float] = deque(maxlen=_REMEMBERED)
 
     def heard_before(self, time: float) -> float:
-        """When it was last heard before a time; the beginning of time where that is not known."""
+        """The last exchange before a time; minus infinity if unknown."""
         return next((each for each in reversed(self.heard) if each < time), -math.inf)
 
 
 class Times:
-    """Every pilot that was ever heard, and when."""
+    """Every pilot that made contact, and when."""
 
     def __init__(self, record: Record, rules: Rules) -> None:
-        """Share what the other checkers know."""
+        """Share the record of the other checkers."""
         self._record = record
         self._rules = rules
-        self._told: dict[str, _Told] = {}
-        self._at_site: dict[str, list[_Told]] = {}
+        self._told: dict[str, _PilotHistory] = {}
+        self._at_site: dict[str, list[_PilotHistory]] = {}
         self._began_at = -math.inf
-        # The step before which it was, by how much the engine's time leapt at most, and for how long it stood still.
+        # The step after a change of the clock, the largest leap of the engine's time, and how long it stood still.
         self._clock_set: list[tuple[float, float, float]] = []
 
     def on_clock_set(self, *, since: float, due: float, now: float) -> None:
-        """The clock was set between two steps: the engine's time leaps beyond the moment that it asked for, or stands still."""
+        """The clock was set between two steps: the engine's time leaps beyond its wake-up time, or stands still."""
         leapt = max(due, since) + self._rules.late_seconds - now
         self._clock_set.append((now, max(0.0, leapt), now - since))
 
     def _leapt(self, since: float, until: float) -> float:
-        """By how much the engine may believe that more time has passed."""
+        """How much more time the engine may believe to have passed."""
         return sum(leapt for time, leapt, _ in self._clock_set if since <= time <= until)
 
     def _stood_still(self, since: float, until: float) -> float:
-        """By how much the engine may believe that less time has passed."""
+        """How much less time the engine may believe to have passed."""
         return sum(still for time, _, still in self._clock_set if since <= time <= until)
 
     def on_service_began(self, now: float) -> None:
-        """The service has started: whatever reached the one before it may not have been heard."""
+        """The service started: messages to the previous one may have been lost."""
         self._began_at = now
         for told in self._told.values():
             told.sequence = 0
             told.heard.clear()
 
     def on_exchange(self, exchange: Exchange, now: float) -> None:
-        """An exchange reached the service. An older one than was seen brings its events, and nothing else."""
+        """An exchange reached the service. Of an outdated one only the events count."""
         told = self._told.get(exchange.pilot)
         if told is None:
-            told = self._told[exchange.pilot] = _Told(exchange, now)
+            told = self._told[exchange.pilot] = _PilotHistory(exchange, now)
             self._at_site.setdefault(exchange.site, []).append(told)
         if exchange.sequence <= told.sequence:
             return
@@ -89,7 +89,7 @@ class Times:
     def on_created(
         self, package: PackageTrace, attempt: AttemptTrace, *, remaining_seconds: float | None, at: float
     ) -> None:
-        """An attempt was given to a pilot: it must have the time that the attempt asks for, by its own word."""
+        """An attempt was assigned: its pilot must have enough time, by its own statement."""
         told = self._told.get(attempt.pilot or "")
         if told is None or package.template is None:
             return
@@ -103,7 +103,7 @@ class Times:
             raise self._record.broken(ROOMS, message, package)
 
     def on_suspected(self, package: PackageTrace, attempt: AttemptTrace, at: float) -> None:
-        """A pilot is believed to be silent: its lease must be over."""
+        """An attempt became suspect: the lease of its pilot must have expired."""
         told = self._told.get(attempt.pilot or "")
         if told is None:
             return
@@ -114,7 +114,7 @@ class Times:
             raise self._record.broken(LEASES, message, package)
 
     def on_lost(self, package: PackageTrace, attempt: AttemptTrace, *, reason: str) -> None:
-        """An attempt is waited for no more: its pilot must have ended, unless somebody asked for it."""
+        """An attempt was lost: its pilot must have ended, unless a user asked for it."""
         pilot = attempt.pilot or ""
         if not attempt.leased or pilot not in self._told or pilot in self._record.ended_pilots:
             return
@@ -124,9 +124,9 @@ class Times:
         raise self._record.broken(LEASES, message, package)
 
     def on_pilot_ended(self, pilot: str, *, by_itself: bool, unheard: bool, at: float) -> None:
-        """A pilot is over by the book: it said so, or was silent for a lease, whatever its batch system says.
+        """A pilot ended by the book: it reported so, or was silent for a lease, whatever its batch system reports.
 
-        Where nothing is known of it but its silence, that must have lasted for its whole term, and no longer.
+        If only its silence is known, that must have lasted for its whole term, and no longer.
         """
         told = self._told.get(pilot)
         if told is None:
@@ -141,19 +141,19 @@ class Times:
         told.ended_at = min(told.ended_at, at)
 
     def _check_term(self, pilot: str, *, since: float, at: float) -> None:
-        """A pilot is lost after so many leases, counted from when the service last heard it, or began."""
+        """A pilot is lost after its term, counted from its last contact, or from the start of the service."""
         term = self._rules.lease_seconds * self._rules.lost_after_leases
         if not term or since == -math.inf:
             return
         silent = at - since
-        # What it said was heard a moment after it came, and the step in which it was to be given up may have waited for others.
+        # A message is handled a moment after its arrival, and the step that gives it up may have waited for others.
         late = _ROUNDING_SECONDS + 2 * self._rules.collect_seconds + self._stood_still(since, at)
         if silent + self._leapt(since, at) + _ROUNDING_SECONDS < term or silent > term + late:
             message = f"it was given up as lost after {silent:.2f} s of silence, and is to be after {term:.2f} s"
             raise self._record.broken_stream(LEASES, message, pilot)
 
     def check_reserved(self, package: PackageTrace, *, site: str, since: float, now: float) -> Violation | None:
-        """What is wrong with a reservation that stands: it is given back where no pilot could run it for a while."""
+        """What is wrong with a standing reservation: it must be released if no pilot could run it for a while."""
         patience = 2.0 * self._rules.unfit_seconds
         if not patience or package.template is None or now - since <= patience:
             return None
@@ -162,5 +162,5 @@ class Times:
         message = f"is reserved for {site} since {now - since:.0f} s, where no pilot could run it for {patience:.0f} s"
         return self._record.broken(WAITING, message, package)
 
-    def _could_run(self, told: _Told, demand: Demand, since: float) -> bool:
+    def _could_run(self, told: _PilotHistory, demand: Demand, since: float) -> bool:
         return told.ended_at >= since and not lacking(demand, told.capacity)

@@ -1,8 +1,8 @@
-"""What becomes of the attempts of a real job in a world that a person wrote down or that was fitted.
+"""Outcomes of the attempts of a real job in a world that was written by hand or fitted.
 
-Everything follows from the seed and the names of the package, the attempt, the site and the host, and where a site
-drifts from the time: never from the order in which anything is asked. So two policies under one seed meet the same
-packages and, at the same try at the same site, the same luck.
+Everything follows from the seed and the names of the package, the attempt, the site and the host, and for a drifting site
+from the time: never from the order of the queries. So two policies with one seed get the same packages and, for the same
+attempt at the same site, the same outcome.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.sites.world import Change, PackagesWorld, SiteWorld
-from pilotage.simulator.world.nature import Fate
+from pilotage.simulator.world.behaviour import AttemptOutcome
 from pilotage.simulator.world.randomness import Distribution, Fixed, Keyed, Numbers, distribution_of, mean_of
 
 _HOUR = 3600.0
@@ -21,7 +21,7 @@ _DOOM_STATUS = 3
 
 
 class _Kind:
-    """What packages of one template draw from."""
+    """The distributions of the packages of one template."""
 
     __slots__ = ("doomed", "factor", "run_seconds")
 
@@ -31,11 +31,11 @@ class _Kind:
         self.doomed = doomed
 
 
-class SiteNature:
-    """What a site does to attempts and pilots, with what drifts."""
+class SiteBehaviour:
+    """The behaviour of a site towards attempts and pilots, with its drift."""
 
     def __init__(self, world: SiteWorld, *, speed: float) -> None:
-        """Take how the site behaves, and how fast its hosts are where the world does not say."""
+        """Take the world's entry of the site, and the speed of its hosts if the world does not set it."""
         self.world = world
         self.queue = distribution_of(world.queue)
         self.host_speed = Fixed(speed) if world.speed is None else distribution_of(world.speed)
@@ -44,7 +44,7 @@ class SiteNature:
         self._drift: Sequence[Change] = world.drift
 
     def change_at(self, elapsed_seconds: float) -> Change | None:
-        """The latest change by some time."""
+        """The latest change by a time."""
         found = None
         for each in self._drift:
             if each.after_seconds > elapsed_seconds:
@@ -53,8 +53,8 @@ class SiteNature:
         return found
 
 
-class JobNature:
-    """The fate of every attempt of one job."""
+class JobBehaviour:
+    """The outcome of every attempt of one job."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class JobNature:
         plan: JobPlan,
         *,
         packages: PackagesWorld,
-        sites: Mapping[str, SiteNature],
+        sites: Mapping[str, SiteBehaviour],
         elapsed_seconds: Callable[[], float],
     ) -> None:
-        """Take the seed, the job and the world; `elapsed_seconds` says how long it has run."""
+        """Take the seed, the job and the world; `elapsed_seconds` returns how long it has run."""
         self._seed = seed
         self._plan = plan
         self._sites = sites
@@ -74,8 +74,8 @@ class JobNature:
         self._outputs = distribution_of(packages.outputs)
         self._kinds = _kinds(plan, packages)
 
-    def fate(self, ref: AttemptRef, site: str) -> Fate:
-        """What comes of an attempt at a site, if it begins now."""
+    def outcome(self, ref: AttemptRef, site: str) -> AttemptOutcome:
+        """The outcome of an attempt that starts now at a site."""
         kind = self._kinds[self._template(ref.package)]
         numbers = Keyed(f"{self._seed}/{ref.package}")
         work_seconds = kind.run_seconds.draw(numbers) * kind.factor.draw(numbers)
@@ -88,37 +88,39 @@ class JobNature:
             work_seconds /= change.speed
             if change.failure_probability is not None:
                 failure_probability = change.failure_probability
-        # Each question has its number, asked or not, so that a change of one answer leaves the others as they are.
+        # Each draw has its number, used or not, so that a change of one leaves the others as they are.
         late, fails, at, hazard = numbers.random(), numbers.random(), numbers.random(), numbers.random()
         inputs_seconds, outputs_seconds = self._inputs.draw(numbers), self._outputs.draw(numbers)
         if late < world.straggler_probability:
             work_seconds *= max(1.0, here.straggler_factor.draw(numbers))
         if doomed:
-            return Fate(inputs_seconds, work_seconds, outputs_seconds, 0, "application-error", 0.5, _DOOM_STATUS)
+            return AttemptOutcome(
+                inputs_seconds, work_seconds, outputs_seconds, 0, "application-error", 0.5, _DOOM_STATUS
+            )
         share = at if fails < failure_probability else 1.0
         if world.failures_per_hour > 0.0 and work_seconds > 0.0:
             lasts_seconds = -math.log(1.0 - hazard) * _HOUR / world.failures_per_hour
             share = min(share, lasts_seconds * here.typical_speed / work_seconds)
         if share < 1.0:
-            return Fate(inputs_seconds, work_seconds, outputs_seconds, 0, world.failure_reason, share)
-        return Fate(inputs_seconds, work_seconds, outputs_seconds, 0)
+            return AttemptOutcome(inputs_seconds, work_seconds, outputs_seconds, 0, world.failure_reason, share)
+        return AttemptOutcome(inputs_seconds, work_seconds, outputs_seconds, 0)
 
     def _template(self, package: str) -> int:
         stage, line, number = map(int, package.split("."))
         found = self._plan.number(stage, line, number)
         if found is None:
-            raise ValueError(f"no package of the job stands at {package}")
+            raise ValueError(f"the job has no package {package}")
         return int(self._plan.template_of[found])
 
     def speed(self, node: str, site: str) -> float:
-        """How fast a host of a site is."""
+        """The speed of a host of a site."""
         return max(1e-6, self._sites[site].host_speed.draw(Keyed(f"{self._seed}/node/{node}")))
 
 
 class DriftingQueue(Distribution, frozen=True, tag="drifting"):
-    """The queue of a site, as long as it is by now."""
+    """The current queue time of a drifting site."""
 
-    site: SiteNature
+    site: SiteBehaviour
     elapsed_seconds: Callable[[], float]
 
     def draw(self, numbers: Numbers) -> float:
@@ -129,7 +131,7 @@ class DriftingQueue(Distribution, frozen=True, tag="drifting"):
 
 
 def _kinds(plan: JobPlan, packages: PackagesWorld) -> list[_Kind]:
-    """Of each template: a world that names its activity knows best, then the document, then the world in general."""
+    """For each template: the world's entry of its activity comes first, then the document, then the world in general."""
     named = {each.name: each for each in packages.activities}
     factor, usual = distribution_of(packages.run_time_factor), distribution_of(packages.run_time)
     found = []
@@ -146,7 +148,7 @@ def _kinds(plan: JobPlan, packages: PackagesWorld) -> list[_Kind]:
 
 
 def unestimated(plan: JobPlan, packages: PackagesWorld) -> tuple[str, ...]:
-    """The activities of which neither the document nor the world says how long they run."""
+    """The activities without a run time in the document and in the world."""
     named = {each.name for each in packages.activities if each.run_time is not None}
     return tuple(
         dict.fromkeys(
@@ -156,5 +158,5 @@ def unestimated(plan: JobPlan, packages: PackagesWorld) -> tuple[str, ...]:
 
 
 def typical_seconds(plan: JobPlan, packages: PackagesWorld) -> list[float]:
-    """About how long a package of each template runs on the standard platform."""
+    """Approximate run time of a package of each template on the standard platform."""
     return [mean_of(each.run_seconds) * mean_of(each.factor) for each in _kinds(plan, packages)]

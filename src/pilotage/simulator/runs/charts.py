@@ -15,7 +15,7 @@ _ROW = 62.0
 _AXIS = 48.0
 _CHARACTER = 7.25
 _SMALL_CHARACTER = 6.1
-_RIGHT = 220.0  # for the figures in words
+_RIGHT = 220.0  # for the figures as text
 _LABEL_MAX = 34
 _DOTS_MAX = 400
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -36,7 +36,7 @@ _STYLE = (
 
 
 def chart_of(job: str, summaries: Sequence[Summary], differences: Sequence[Difference]) -> str:
-    """The whole drawing: the first variant on top, the others beside it."""
+    """The whole drawing: the first variant on top, the others below it."""
     labels = [_shortened(each.variant) for each in summaries]
     left = _MARGIN + max(len(label) for label in labels) * _CHARACTER + 18
     width = left + _WIDTH
@@ -56,7 +56,7 @@ def chart_of(job: str, summaries: Sequence[Summary], differences: Sequence[Diffe
 
 
 class _Scale:
-    """Where a time stands on the sheet."""
+    """Maps a time to a position on the sheet."""
 
     def __init__(self, summaries: Sequence[Summary], *, left: float, right: float) -> None:
         seen = [each for summary in summaries for each in summary.makespans if each is not None] or [0.0, 1.0]
@@ -143,10 +143,10 @@ def _words(summary: Summary, difference: Difference | None) -> list[str]:
     makespan = summary.makespan
     found = [
         f"median {_time(makespan.median_seconds)}, mean {_time(makespan.mean_seconds)}",
-        f"{100 * summary.wasted_share:.1f} % of core time in vain",
+        f"{100 * summary.wasted_share:.1f} % of core time wasted",
     ]
     if difference is not None and difference.mean_seconds is not None:
-        found.append(f"{_signed(difference.mean_seconds)} beside the first")
+        found.append(f"{_signed(difference.mean_seconds)} compared with the first")
         if difference.low_seconds is not None and difference.high_seconds is not None:
             found.append(f"({_signed(difference.low_seconds)} to {_signed(difference.high_seconds)})")
     if summary.finished < summary.runs:

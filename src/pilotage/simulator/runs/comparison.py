@@ -1,7 +1,7 @@
-"""Many runs of one job: how long it takes and how sure that is, and which of several ways of choosing does better.
+"""Many runs of one job: how long it takes, how certain that is, and which of several settings does better.
 
-Every variant is run with the same seeds, so that what is compared is the variant and not the luck. A run that does not
-finish counts as longer than all others in medians and intervals; means are over those that finish, and it is said how many do.
+Every variant runs with the same seeds, so that the variants are compared and not their luck. A run that does not finish
+counts as longer than all others in medians and intervals; means are over finished runs, whose number is stated.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _NORMAL_95 = 1.959964
 
 
 class Makespan(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a job takes, over all runs; None where too few of them finish to tell."""
+    """The makespan over all runs; None if too few of them finish."""
 
     mean_seconds: float | None
     mean_low_seconds: float | None  # of its confidence interval
     mean_high_seconds: float | None
     median_seconds: float | None
-    low_seconds: float | None  # nine runs of ten lie between these two
+    low_seconds: float | None  # nine runs of ten are between these two
     high_seconds: float | None
     lower_quartile_seconds: float | None
     upper_quartile_seconds: float | None
 
 
 class SiteShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site does in a run, on average."""
+    """The activity of a site in a run, on average."""
 
     attempts: float
     granted: float
@@ -55,16 +55,16 @@ class SiteShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What many runs of one variant came to."""
+    """The results of many runs of one variant."""
 
     variant: str
     runs: int
     finished: int
     unfinished: int
-    held: int  # runs in which the job or a package was held for its failures; it is taken to be released at once
+    held: int  # runs in which failures held the job or a package; it counts as released at once
     makespan: Makespan
     mean_method: str
-    attempts: float  # from here on, on average over all runs
+    attempts: float  # from here on, averages over all runs
     packages_done: float
     packages_failed: float
     wasted_share: float
@@ -75,20 +75,20 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant beside the first: by how much it takes longer under the same seeds."""
+    """One variant compared with the first: how much longer it takes with the same seeds."""
 
     variant: str
     beside: str
-    pairs: int  # seeds with which both finish
+    pairs: int  # seeds for which both finish
     mean_seconds: float | None
     low_seconds: float | None
     high_seconds: float | None
-    shorter_share: float | None  # of the pairs: this one was over earlier
+    shorter_share: float | None  # of the pairs: this one was shorter
     method: str
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves no doubt about which of the two is shorter."""
+        """Whether the interval excludes zero."""
         return (
             self.low_seconds is not None and self.high_seconds is not None and self.low_seconds * self.high_seconds > 0
         )
@@ -97,7 +97,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 def run_many(
     subject: Subject, settings: EngineSettings, *, runs: int, each: Callable[[], object] | None = None
 ) -> list[RunFigures]:
-    """A run with each seed from 0 on; `each` is called after every one."""
+    """Run once with each seed from 0 on; `each` is called after every run."""
     found = []
     for seed in range(runs):
         found.append(JobSimulation(subject, seed=seed, settings=settings).run())
@@ -107,7 +107,7 @@ def run_many(
 
 
 def summary_of(variant: str, runs: Sequence[RunFigures]) -> Summary:
-    """What many runs came to."""
+    """Summarise many runs."""
     outcomes = Counter(run.outcome for run in runs)
     sites = {name: _share([run.sites[name] for run in runs]) for name in runs[0].sites}
     reasons = sorted({reason for run in runs for reason in run.failures})
@@ -131,7 +131,7 @@ def summary_of(variant: str, runs: Sequence[RunFigures]) -> Summary:
 
 
 def makespan_of(makespans: Sequence[float | None]) -> Makespan:
-    """The statistics of some makespans, None for each run that did not finish."""
+    """Statistics of makespans; None for a run that did not finish."""
     finished = np.array([each for each in makespans if each is not None], dtype=np.float64)
     mean = half = None
     if len(finished):
@@ -152,7 +152,7 @@ def makespan_of(makespans: Sequence[float | None]) -> Makespan:
 
 
 def difference_of(first: Summary, other: Summary) -> Difference:
-    """One variant beside the first, seed by seed."""
+    """Compare one variant with the first, seed by seed."""
     pairs = [
         (mine, theirs)
         for mine, theirs in zip(other.makespans, first.makespans, strict=True)
@@ -163,7 +163,7 @@ def difference_of(first: Summary, other: Summary) -> Difference:
     if pairs:
         mean, shorter = float(differences.mean()), float((differences < 0).mean())
     if len(pairs) > 1:
-        chance = np.random.default_rng(0)  # the same runs give the same interval
+        chance = np.random.default_rng(0)  # equal runs give equal intervals
         drawn = differences[chance.integers(0, len(pairs), size=(RESAMPLES, len(pairs)))].mean(axis=1)
         low, high = (float(each) for each in np.quantile(drawn, (0.025, 0.975)))
     return Difference(
@@ -179,7 +179,7 @@ def difference_of(first: Summary, other: Summary) -> Difference:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    """By interpolation between neighbours; None where that reaches a run that did not finish."""
+    """Interpolated between neighbours; None if that includes an unfinished run."""
     if not ordered:
         return None
     at = share * (len(ordered) - 1)
@@ -207,7 +207,7 @@ def _mean(values: Iterable[float]) -> float:
     return math.fsum(found) / len(found) if found else 0.0
 
 
-# What can be compared: ways to set the engine, each with a name.
+# The variants to compare: named settings of the engine.
 
 SELECTION = "selection"
 FAIRNESS = "fairness"
@@ -217,19 +217,19 @@ VARIANTS_MAX = 24
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to set the engine."""
+    """One named set of settings."""
 
     name: str
     settings: EngineSettings
 
 
 def with_policy(settings: EngineSettings, policy: str) -> EngineSettings:
-    """The settings with another way of picking a site."""
+    """The settings with another policy of site selection."""
     return msgspec.structs.replace(settings, selection=msgspec.structs.replace(settings.selection, policy=policy))
 
 
 def variants_of(comparisons: Sequence[str], settings: EngineSettings) -> list[Variant]:
-    """Every combination of `NAME=VALUE,VALUE…`; without any, the settings as they are."""
+    """Every combination of `NAME=VALUE,VALUE…`; without any, only the given settings."""
     axes = []
     for text in comparisons:
         name, _, listed = text.partition("=")
@@ -239,7 +239,7 @@ def variants_of(comparisons: Sequence[str], settings: EngineSettings) -> list[Va
                 "nothing to compare", subject=text, expected="NAME=VALUE,VALUE such as selection=best,thompson"
             )
         if len(set(values)) < len(values):
-            raise PilotageError("a value stands there twice", subject=text)
+            raise PilotageError("a value appears twice", subject=text)
         axes.append([(name.strip(), value) for value in values])
     if len({axis[0][0] for axis in axes}) < len(axes):
         raise PilotageError("compare each name once", subject=" ".join(comparisons))
@@ -263,26 +263,28 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
     if name == SELECTION:
         if value not in POLICIES:
             raise PilotageError(
-                "is no way of choosing a site", subject=f"{name}={value}", next_step=did_you_mean(value, POLICIES)
+                "is not a policy of site selection", subject=f"{name}={value}", next_step=did_you_mean(value, POLICIES)
             )
         return with_policy(settings, value)
     if name == FAIRNESS:
         if value not in ORDERS:
-            raise PilotageError("is no order of jobs", subject=f"{name}={value}", next_step=did_you_mean(value, ORDERS))
+            raise PilotageError(
+                "is not an order of jobs", subject=f"{name}={value}", next_step=did_you_mean(value, ORDERS)
+            )
         order: Any = {FAIRNESS: value}
         return msgspec.structs.replace(settings, **order)
     of_engine, of_selection = _numbers_of(settings), _numbers_of(settings.selection)
     numbers = {**of_selection, **of_engine}
     if name not in numbers:
         raise PilotageError(
-            "is nothing that can be compared",
+            "cannot be compared",
             subject=name,
             next_step=did_you_mean(name, [SELECTION, FAIRNESS, *numbers]),
         )
     try:
         number = numbers[name](value)
     except ValueError:
-        raise PilotageError("is no number", subject=f"{name}={value}") from None
+        raise PilotageError("is not a number", subject=f"{name}={value}") from None
     least, most = _bounds(name)
     if not least <= number <= most:
         expected = f"a number from {least:g} to {most:g}"
@@ -297,13 +299,13 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
 
 
 def _bounds(name: str) -> tuple[float, float]:
-    """What the settings of the program allow for a number of the choice of sites; any other is not negative."""
+    """The range of a number among the settings of site selection; any other is not negative."""
     row = SETTINGS.get(f"{SELECTION}.{name}")
     least, most = (None, None) if row is None else (row.least, row.most)
     return 0.0 if least is None else least, 1e12 if most is None else most
 
 
 def _numbers_of(settings: msgspec.Struct) -> dict[str, type]:
-    """The settings that are numbers, by name, with their kind."""
+    """The numeric settings by name, with their type."""
     found = {field: getattr(settings, field) for field in settings.__struct_fields__}
     return {field: type(value) for field, value in found.items() if isinstance(value, int | float)}

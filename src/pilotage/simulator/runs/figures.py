@@ -1,4 +1,4 @@
-"""What one simulated run of a job came to: how long, where the time went, what was in vain, what failed."""
+"""The figures of one simulated run: duration, time by phase, wasted time, failures."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pilotage.model.resources import Capacity
 from pilotage.model.states import ExitCodeGasw
 
 PHASES = ("queue", "inputs", "application", "outputs", "idle")
-"""Where the time at a site goes: in its queue, in the three phases of an attempt, and in pilots that have nothing to do."""
+"""Where the time at a site goes: its queue, the three phases of an attempt, and idle pilots."""
 
 
 class SiteFigures(msgspec.Struct, kw_only=True):
-    """What happened at one site. Times of phases are sums over batch jobs and attempts."""
+    """The figures of one site. Times of phases are sums over batch jobs and attempts."""
 
     attempts: int = 0
     granted: int = 0
@@ -29,18 +29,18 @@ class SiteFigures(msgspec.Struct, kw_only=True):
     inputs_seconds: float = 0.0
     application_seconds: float = 0.0
     outputs_seconds: float = 0.0
-    idle_seconds: float = 0.0  # of cores that pilots held and nothing used
-    core_seconds: float = 0.0  # that attempts took
-    wasted_core_seconds: float = 0.0  # of these, by attempts that no package was made by
+    idle_seconds: float = 0.0  # of cores that pilots held idle
+    core_seconds: float = 0.0  # used by attempts
+    wasted_core_seconds: float = 0.0  # of these, by attempts whose result was not used
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run came to."""
+    """The figures of one run."""
 
     seed: int
     outcome: str  # finished, or unfinished: not over within the horizon
-    holds: int  # how often the job, or a package of it, failed so that it was held until somebody looked
-    makespan_seconds: float | None  # from the submission to the end of the last package; none unless it finished
+    holds: int  # how often failures held the job, or a package of it, until a person acts
+    makespan_seconds: float | None  # from the submission to the end of the last package; None unless it finished
     done: int
     failed: int  # packages that were given up
     attempts: int
@@ -49,7 +49,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wasted_share(self) -> float:
-        """The share of the time on cores that went into attempts by which no package was made."""
+        """The share of core time spent in attempts whose result was not used."""
         took = sum(each.core_seconds for each in self.sites.values())
         return sum(each.wasted_core_seconds for each in self.sites.values()) / took if took else 0.0
 
@@ -64,11 +64,11 @@ class _Pilot:
         self.busy_core_seconds = 0.0
 
 
-class Watch:
-    """Sees what really happens in a run, and what the service writes of it."""
+class RunRecorder:
+    """Records what really happens in a run, and the events of the service."""
 
     def __init__(self, sites: Sequence[str], now: float) -> None:
-        """Begin with nothing seen."""
+        """Start with nothing recorded."""
         self._sites = {site: SiteFigures() for site in sites}
         self._now = now
         self._pilots: dict[str, _Pilot] = {}
@@ -77,10 +77,10 @@ class Watch:
         self._took: dict[AttemptRef, tuple[str, float]] = {}  # site and core-seconds
         self._granted: set[AttemptRef] = set()
         self._failures: dict[AttemptRef, str] = {}
-        self._attempts: dict[AttemptRef, str] = {}  # to the site
-        self.held: list[str] = []  # packages that somebody would have to look at, or "" for the whole job
+        self._attempts: dict[AttemptRef, str] = {}  # → site
+        self.held: list[str] = []  # packages that a person would have to check, or "" for the whole job
 
-    # --- what really happens ----------------------------------------------------------------------------------------
+    # --- the physical world -----------------------------------------------------------------------------------------
 
     def on_launched(self, site: str, *, queued_seconds: float, now: float) -> None:
         """A batch job left the queue."""
@@ -94,7 +94,7 @@ class Watch:
         self._pilots[pilot] = _Pilot(site, capacity.cores_hundredths / 100, self._now)
 
     def on_gone(self, pilot: str, now: float) -> None:
-        """An agent is no more."""
+        """An agent ended."""
         gone = self._pilots.pop(pilot, None)
         if gone is not None:
             held_seconds = gone.cores * (now - gone.begun_at)
@@ -105,11 +105,11 @@ class Watch:
         self._cores[assignment.ref] = assignment.demand.cores_hundredths / 100
 
     def on_started(self, pilot: str, ref: AttemptRef, now: float) -> None:
-        """An attempt takes its share of a node."""
+        """An attempt occupies its share of a node."""
         self._running[pilot, ref] = now
 
     def on_ended(self, pilot: str, ref: AttemptRef, now: float) -> None:
-        """An attempt gives its share back."""
+        """An attempt frees its share."""
         began_at = self._running.pop((pilot, ref), None)
         if began_at is None:
             return
@@ -126,12 +126,12 @@ class Watch:
         """Never here."""
 
     def on_acknowledged(self, pilot: str, n: int, now: float) -> None:
-        """Of no interest."""
+        """Ignored."""
 
-    # --- what is written --------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def on_events(self, events: Sequence[Checked]) -> None:
-        """The service wrote something."""
+        """The service wrote events."""
         for checked in events:
             data, event = checked.data, checked.event
             if event.job is None:
@@ -166,13 +166,13 @@ class Watch:
                 case "outputs":
                     figures.outputs_seconds += phase.seconds
 
-    # --- what it came to --------------------------------------------------------------------------------------------
+    # --- result -------------------------------------------------------------------------------------------------------
 
     def figures(
         self, *, seed: int, outcome: str, makespan_seconds: float | None, done: int, failed: int, now: float
     ) -> RunFigures:
-        """Everything at its end; what still runs then ends with it."""
-        unsettled = {ref for _, ref in self._running}  # nobody knows what would have come of them
+        """The figures at the end of the run; running attempts end with it."""
+        unsettled = {ref for _, ref in self._running}  # their result is unknown
         for pilot, ref in list(self._running):
             self.on_ended(pilot, ref, now)
         for pilot in list(self._pilots):

@@ -1,6 +1,6 @@
-"""Worlds fitted to what was seen. Times become lists of what was seen, shares become probabilities.
+"""Fits worlds to observations: times become lists of observed values, shares become probabilities.
 
-Nothing is made smoother than it was. Where too little was seen to say anything, what the world said before stays.
+Nothing is smoothed. Where there are too few observations, the world stays as it was.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pilotage.model.states import Reason
 
 REASONS = frozenset(get_args(Reason))
 VALUES_MAX = 100
-"""How many values of a distribution are kept; of more, the mean of each hundredth, so that a long tail weighs what it weighed."""
+"""How many values of a distribution are kept; of more, the mean of each hundredth, so that a long tail keeps its weight."""
 SEEN_MIN = 5
-"""So many times at least make a distribution of their own; fewer are taken as the mean of an exponential one."""
+"""Fewer times than this are fitted by an exponential distribution with their mean."""
 
 
 def fit_trace(world: WorldFile, seen: SiteObserved, *, sites: Iterable[str]) -> WorldFile:
-    """The world with what a trace told, at some of its sites. Its run times are those of packages that nothing is known of."""
+    """The world with the observations of a trace at some sites. Its run times are for packages of unknown run time."""
     known = {each.name: each for each in world.sites}
     for name in sites:
         known[name] = fit_site(known.get(name) or SiteWorld(name=name), seen)
@@ -48,7 +48,7 @@ def fit_trace(world: WorldFile, seen: SiteObserved, *, sites: Iterable[str]) -> 
 
 
 def fit_jobs(world: WorldFile, seen: Observed, *, sites: Sequence[SiteEntry]) -> WorldFile:
-    """The world with what was seen of jobs: queues and failures of sites, and how long each activity runs."""
+    """The world with the observations of jobs: queues and failures of sites, and run times of activities."""
     known = {each.name: each for each in world.sites}
     speeds = _speeds(seen, {entry.name: entry.speed for entry in sites})
     for entry in sites:
@@ -63,7 +63,7 @@ def fit_jobs(world: WorldFile, seen: Observed, *, sites: Sequence[SiteEntry]) ->
 
 
 def fit_site(site: SiteWorld, seen: SiteObserved) -> SiteWorld:
-    """A site as it was seen; of what was not looked at, it stays as it is."""
+    """A site as observed; fields without observations stay."""
     if seen.queue_seconds:
         site = replace(site, queue=times_of(seen.queue_seconds))
     if seen.attempts:
@@ -80,7 +80,7 @@ def fit_site(site: SiteWorld, seen: SiteObserved) -> SiteWorld:
 
 
 def times_of(seconds: Sequence[float]) -> Times:
-    """A distribution of times as they were seen."""
+    """A distribution of observed times."""
     ordered = sorted(seconds)
     if len(ordered) < SEEN_MIN:
         return Times(distribution="exponential", mean_seconds=_rounded(math.fsum(ordered) / len(ordered)))
@@ -113,7 +113,7 @@ def _fit_packages(packages: PackagesWorld, seen: Observed, speeds: Mapping[str, 
 
 
 def _speeds(seen: Observed, believed: Mapping[str, float]) -> dict[str, float]:
-    """How fast each site really was: by the activities that ran at several, beside what it was believed to be."""
+    """The observed speed of each site: from activities that ran at several, relative to the configured speed."""
     found: dict[str, float] = {}
     ratios: dict[str, list[tuple[float, int]]] = {}
     for by_site in seen.run_seconds.values():
@@ -137,13 +137,13 @@ def _speeds(seen: Observed, believed: Mapping[str, float]) -> dict[str, float]:
 
 
 def _rounded(value: float) -> float:
-    """Four significant digits: more was never measured."""
+    """Four significant digits: no more was measured."""
     return float(f"{value:.4g}")
 
 
-# Other people's traces: the Standard Workload Format, pilots of radical.pilot, and failures of nodes.
+# Public traces: the Standard Workload Format, pilots of radical.pilot, and failures of nodes.
 #
-# A trace is recognised by its first lines. It tells of one site, without its name.
+# A trace is recognised by its first lines. It describes one site, without its name.
 
 _HEAD_LINES = 200
 _SWF_FIELDS = 18
@@ -155,24 +155,24 @@ Row = Mapping[str, str]
 
 
 class TraceError(PilotageError):
-    """A trace cannot be understood."""
+    """A trace cannot be read."""
 
 
 def read_trace(lines: Iterable[str], *, name: str) -> SiteObserved:
-    """What a trace tells of its site; raises `TraceError` where it is none that is known, or says nothing."""
+    """The observations in a trace; raises `TraceError` if its format is unknown, or it has no usable data."""
     source = iter(lines)
     head = list(islice(source, _HEAD_LINES))
     rest = chain(head, source)
     kind = _kind(head)
     if kind is None:
-        raise TraceError("is no trace of a known kind", subject=name, expected=_KNOWN)
+        raise TraceError("is not a trace of a known format", subject=name, expected=_KNOWN)
     found = SiteObserved()
     try:
         kind(rest, found)
     except _BadLine as fault:
         raise TraceError(f"line {fault.line} cannot be read", subject=name, got=fault.text[:80].strip()) from None
     if not (found.queue_seconds or found.attempts or found.node_hours or found.run_seconds):
-        raise TraceError("tells nothing that a world could be made from", subject=name)
+        raise TraceError("has no data that a world could be fitted to", subject=name)
     return found
 
 
@@ -231,7 +231,7 @@ def _pilots(lines: Iterable[str], found: SiteObserved) -> None:
             continue
         found.pilots += 1
         if active is None:
-            # Whoever cancels a pilot that still waits learns nothing of how long it would have waited.
+            # A pilot that was cancelled while queued does not show how long it would have waited.
             found.dead_pilots += row.get("final_state") == "FAILED"
             continue
         found.queue_seconds.append(max(0.0, active - submitted))
@@ -270,14 +270,14 @@ def _queues(lines: Iterable[str], found: SiteObserved) -> None:
 
 
 def _failures(lines: Iterable[str], found: SiteObserved) -> None:
-    """LANL's: the rate is that of all systems, each from its first failure to its last."""
+    """LANL's format: the rate is over all systems, each from its first failure to its last."""
     spans: dict[str, tuple[datetime, datetime, int]] = {}
     for number, row in _rows(lines):
         began = row.get("Prob Started", "").strip()
         if not began or not row.get("nodes", "").strip():
             continue  # the file has a few lines with remarks
         try:
-            at, nodes = datetime.strptime(began, _LANL_TIME), int(row["nodes"])  # noqa: DTZ007 # no zone is told
+            at, nodes = datetime.strptime(began, _LANL_TIME), int(row["nodes"])  # noqa: DTZ007 # the file states no zone
         except (KeyError, ValueError):
             raise _BadLine(number, str(dict(row))) from None
         first, last, _ = spans.get(row["System"], (at, at, nodes))
@@ -287,7 +287,7 @@ def _failures(lines: Iterable[str], found: SiteObserved) -> None:
 
 
 def _availability(lines: Iterable[str], found: SiteObserved) -> None:
-    """The Failure Trace Archive's: node, name, 0 unavailable or 1 available, from, to."""
+    """The Failure Trace Archive's format: node, name, 0 unavailable or 1 available, from, to."""
     up: dict[str, bool] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):

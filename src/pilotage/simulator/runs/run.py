@@ -1,7 +1,7 @@
-"""One run of a real job among real sites that behave as a world says: the production engine, and nobody who doubts it.
+"""One run of a real job at real sites that behave as a world describes: the production engine, without checkers.
 
-The core, the batch systems and the agents are those of the other simulations. The journal keeps nothing and the wires
-carry values instead of text, which makes a run of a thousand packages a matter of a fraction of a second.
+The core, the batch systems and the agents are those of the other simulations. The journal stores nothing and the network
+carries values instead of text, so that a run of a thousand packages takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -28,31 +28,29 @@ from pilotage.model.sites.world import SiteWorld, WorldFile
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, OperationRequest, Outbox, Submit
 from pilotage.simulator.agents.agent import Fleet
-from pilotage.simulator.runs.behaviour import DriftingQueue, JobNature, SiteNature, typical_seconds
-from pilotage.simulator.runs.figures import RunFigures, Watch
+from pilotage.simulator.runs.behaviour import DriftingQueue, JobBehaviour, SiteBehaviour, typical_seconds
+from pilotage.simulator.runs.figures import RunFigures, RunRecorder
+from pilotage.simulator.world.agent_context import AgentSettings
 from pilotage.simulator.world.assembly import START, SimulatedWorld, SiteSetup
 from pilotage.simulator.world.clock import Schedule
 from pilotage.simulator.world.jobs import Definitions
 from pilotage.simulator.world.randomness import Dice, Fixed, distribution_of
 from pilotage.simulator.world.service_process import Timing
-from pilotage.simulator.world.surroundings import AgentSettings
 
 JOB = "J1"
 INTERVAL_SECONDS = 30.0
-"""Between the exchanges of an agent that has nothing to say: no message gets lost here, so fewer of them tell as much."""
+"""Time between exchanges of an idle agent: no message is lost here, so fewer of them suffice."""
 CALM_INTERVAL_SECONDS = 300.0
-"""The same where no pilot dies without a word, and nobody has to be missed."""
+"""The same if no pilot dies silently, and none has to be missed."""
 _COLLECT_SECONDS = (0.01, 1.0)
-_COLLECT_SHARE = (
-    1 / 500
-)  # of the time of a package: what comes within it is one step, and nobody waits much longer for it
+_COLLECT_SHARE = 1 / 500  # of the run time of a package: messages within it are one step, and none waits much longer
 _LATENCY_SECONDS = 0.01
-_SUBMISSION = 1  # the token of the one question of which it matters how it is answered
+_SUBMISSION = 1  # the token of the one request whose answer matters
 _FOREVER_SECONDS = 1e9
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated: a job, the sites it may run at, and how they behave."""
+    """What is simulated: a job, its sites, and their behaviour."""
 
     plan: JobPlan
     registered: JobRegistered
@@ -62,7 +60,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usual_settings(world: WorldFile, settings: EngineSettings | None = None) -> EngineSettings:
-    """The settings of an engine, with fewer exchanges; where pilots die, leases are as long as in a service."""
+    """The settings of an engine, with fewer exchanges; if pilots die, leases are as long as in a service."""
     usual = settings or EngineSettings()
     deadly = any(each.node_failures_per_hour or each.outages or each.outage_every is not None for each in world.sites)
     interval_seconds = INTERVAL_SECONDS if deadly else CALM_INTERVAL_SECONDS
@@ -71,7 +69,7 @@ def usual_settings(world: WorldFile, settings: EngineSettings | None = None) -> 
 
 
 class _EmptyJournal:
-    """A journal that keeps nothing: nothing crashes here, so nobody reads it."""
+    """A journal that stores nothing: nothing crashes here, so it is never read."""
 
     full = False
 
@@ -85,7 +83,7 @@ class _EmptyJournal:
         return self._count
 
     def crash(self, *, torn: bool) -> int:
-        raise AssertionError("nothing strikes here, and the service crashed")
+        raise AssertionError("the service crashed in a world without faults")
 
     def events(self) -> Sequence[Checked]:
         return ()
@@ -98,23 +96,23 @@ class _EmptyJournal:
 
 
 class JobSimulation:
-    """One run. It is what stands around the service, and around the agents."""
+    """One run, with everything around the service and the agents."""
 
     def __init__(self, subject: Subject, *, seed: int, settings: EngineSettings) -> None:
-        """Put everything together; nothing happens before `run`."""
+        """Assemble everything; nothing happens before `run`."""
         self._subject = subject
         self._seed = seed
         self._settings = settings
         self.schedule = schedule = Schedule(START)
         self._sites = [site_of(entry) for entry in subject.sites]
         known = {each.name: each for each in subject.world.sites}
-        natures = {
-            entry.name: SiteNature(known.get(entry.name) or SiteWorld(name=entry.name), speed=entry.speed)
+        behaviours = {
+            entry.name: SiteBehaviour(known.get(entry.name) or SiteWorld(name=entry.name), speed=entry.speed)
             for entry in subject.sites
         }
-        self._watch = Watch([entry.name for entry in subject.sites], START)
+        self._watch = RunRecorder([entry.name for entry in subject.sites], START)
         self._simulated = SimulatedWorld(
-            [_setup(site, natures[site.name], self._elapsed_seconds) for site in self._sites],
+            [_setup(site, behaviours[site.name], self._elapsed_seconds) for site in self._sites],
             schedule=schedule,
             dice=Dice(seed),
             faults=None,
@@ -124,11 +122,11 @@ class JobSimulation:
             timing=Timing(collect_seconds=_collect_seconds(subject), commit_seconds=0.01),
             latency=Fixed(_LATENCY_SECONDS),
             as_json=False,
-            nature=JobNature(
+            behaviour=JobBehaviour(
                 seed,
                 subject.plan,
                 packages=subject.world.packages,
-                sites=natures,
+                sites=behaviours,
                 elapsed_seconds=self._elapsed_seconds,
             ),
             fleet=Fleet,
@@ -144,7 +142,7 @@ class JobSimulation:
         self._released = 0
 
     def run(self) -> RunFigures:
-        """From the submission to the end of the last package; raises `PilotageError` where the job is refused."""
+        """Run from the submission to the end of the last package; raises `PilotageError` if the job is refused."""
         subject, watch = self._subject, self._watch
         self._simulated.begin()
         submit = Submit(token=_SUBMISSION, job=JOB, registered=subject.registered, plan=subject.plan)
@@ -165,12 +163,12 @@ class JobSimulation:
         )
 
     def _follow(self) -> str:
-        """Let things happen until the job is over, or beyond its time; whoever has to look at it lets it go on at once."""
+        """Run until the job is over, or beyond its time; a held job or package is released at once."""
         driver, jobs = self.driver, self._engine.state.jobs.by_id
         ends_at = START + self._subject.horizon_seconds
         while True:
             steps = driver.steps
-            self.schedule.go_on()  # until the core took another one: before, nothing of the job has changed
+            self.schedule.advance()  # until the next step of the core: before that, nothing of the job has changed
             if steps == driver.steps:
                 return "unfinished"
             job = jobs.get(JOB)
@@ -195,7 +193,7 @@ class JobSimulation:
     # --- around the service -----------------------------------------------------------------------------------------
 
     def carry_out(self, effect: Effect) -> None:
-        """Do what the service wants done at a site."""
+        """Carry out an effect of the service at a site."""
         self._simulated.carry_out(effect)
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
@@ -203,36 +201,38 @@ class JobSimulation:
         self._simulated.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
-        """Whoever submitted hears whether the job got in."""
+        """Check whether the submitted job was accepted."""
         if answer.token == _SUBMISSION and isinstance(answer.outcome, Refused):
-            raise PilotageError(f"no run can begin: {answer.outcome.message}", subject=self._subject.registered.name)
+            raise PilotageError(
+                f"the job cannot be run: {answer.outcome.message}", subject=self._subject.registered.name
+            )
 
     def written(self, events: Sequence[Checked]) -> None:
-        """The journal keeps nothing that could be told."""
+        """Ignored: the journal stores nothing."""
 
     def crashed(self) -> None:
         """Never."""
 
     def clock_set(self, *, since: float, due: float) -> None:
-        """Nobody sets the clock of a forecast."""
+        """Never called: the clock of a forecast is not set."""
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """See what was decided and heard, and look at the job."""
+        """Record decisions and messages, and check the job."""
         if outbox.events:
             self._watch.on_events(outbox.events)
         self.schedule.halt()
 
     def start(self, now: float) -> Core:
-        """A core that knows the sites and nothing else; each run has its own luck in the choice of sites as in all else."""
+        """A core that knows only the sites; each run has its own seed for site selection, too."""
         settings = msgspec.structs.replace(self._settings, seed=self._seed)
         return Core(Engine(sites=self._sites, settings=settings, now=now))
 
 
-def _setup(site: Site, nature: SiteNature, elapsed_seconds: Callable[[], float]) -> SiteSetup:
-    world = nature.world
+def _setup(site: Site, behaviour: SiteBehaviour, elapsed_seconds: Callable[[], float]) -> SiteSetup:
+    world = behaviour.world
     return SiteSetup(
         site=site,
-        queue=DriftingQueue(nature, elapsed_seconds),
+        queue=DriftingQueue(behaviour, elapsed_seconds),
         running_max=world.running_max or 1_000_000,
         outages=tuple((spell.begins_seconds, _lasting(spell.lasts_seconds)) for spell in world.outages),
         outage_every=None if world.outage_every is None else distribution_of(world.outage_every),
@@ -249,7 +249,7 @@ def _lasting(seconds: float | None) -> float:
 
 
 def _collect_seconds(subject: Subject) -> float:
-    """How long the service waits for messages that come together, by how long the shortest kind of package runs."""
+    """How long the service collects messages, by the run time of the shortest kind of package."""
     least, most = _COLLECT_SECONDS
     typical = typical_seconds(subject.plan, subject.world.packages)
     return min(most, max(least, _COLLECT_SHARE * min(typical, default=0.0)))

@@ -1,4 +1,4 @@
-"""Everything of a world put together: sites and agents on one side, the service on the other, a user, and the doubters."""
+"""A complete world: sites and agents, the service, a user, and the checkers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from pilotage.book.codec import Checked, Codec
 from pilotage.book.rows.rows import JobRow
-from pilotage.engine.consistency import still_acting
+from pilotage.engine.consistency import abandoned_attempts
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.engine import Engine
 from pilotage.engine.restore import JobSnapshot, Snapshot, ended_pilots, holds_in, next_number
@@ -34,10 +34,10 @@ from pilotage.simulator.agents.agent import Fleet
 from pilotage.simulator.checkers.observer import Explain, Observer, Rules, States, Violation
 from pilotage.simulator.trials.definition import SiteSketch, World
 from pilotage.simulator.world.assembly import START, SimulatedWorld, SiteSetup
+from pilotage.simulator.world.behaviour import RandomBehaviour
 from pilotage.simulator.world.clock import Schedule
 from pilotage.simulator.world.jobs import Definitions, Growth
 from pilotage.simulator.world.journal import Fenced, SimulatedJournal
-from pilotage.simulator.world.nature import SeededNature
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice
 from pilotage.simulator.world.service_process import durable_growth
@@ -45,7 +45,7 @@ from pilotage.simulator.world.users import User
 
 _PILOTS_MAX = 1_000_000
 _REPEATABLE = Kill | Hold | Release | Drop | Restore | Clear
-"""What may be asked for twice: the second time it is refused, or changes nothing; a second replica would be one more."""
+"""Operations that may be requested twice: the second one is refused, or changes nothing; a second replica would be one more."""
 
 OnDurable = Callable[[Checked, float], None]
 
@@ -59,14 +59,14 @@ _LOADED = Event(
     time=START,
     data=msgspec.Raw(msgspec.json.encode(payloads.Noted(text="loaded from the book of another service"))),
 )
-"""What a job that was loaded leaves in the stream of the decisions, in the book of every so many worlds."""
+"""The event that an imported job leaves in the stream of decisions, in the book of some of the worlds."""
 
 
 class CheckedWorld:
-    """A world that runs. It is what stands around the service, and around the agents."""
+    """A running world, with everything around the service and the agents."""
 
     def __init__(self, world: World, *, on_durable: OnDurable) -> None:
-        """Put everything together; nothing happens before `begin`."""
+        """Assemble everything; nothing happens before `begin`."""
         self.world = world
         self.schedule = schedule = Schedule(START)
         self.dice = dice = Dice(world.seed)
@@ -88,7 +88,7 @@ class CheckedWorld:
             timing=world.timing,
             latency=world.latency,
             as_json=True,
-            nature=SeededNature(
+            behaviour=RandomBehaviour(
                 world.seed,
                 world.packages,
                 {each.site.name: each.habits for each in world.sites},
@@ -102,27 +102,27 @@ class CheckedWorld:
             uplink=self._uplink,
             report=self._report,
         )
-        self.box, self.driver = simulated.box, simulated.driver
+        self.injector, self.driver = simulated.injector, simulated.driver
         self.user = User(
             schedule=schedule,
-            box=self.box,
+            injector=self.injector,
             dice=dice,
             habits=world.user,
             definitions=self.definitions,
             ask=self._ask,
             answered=self.observer,
         )
-        # Answers and submissions are not written as JSON here.
-        self._user_network = Network(schedule, self.box, dice, world.latency, plain=True)
-        self._growth: dict[str, Growth] = {}  # by what is durable
-        self._reserved: dict[tuple[str, str], str] = {}  # by job and place, for which site
-        self._acting: dict[AttemptRef, str] = {}  # by the engine that took the last step
+        # Answers and submissions are not encoded as JSON here.
+        self._user_network = Network(schedule, self.injector, dice, world.latency, plain=True)
+        self._growth: dict[str, Growth] = {}  # by the durable events
+        self._reserved: dict[tuple[str, str], str] = {}  # by job and address: the site
+        self._acting: dict[AttemptRef, str] = {}  # by the engine of the last step
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
     @property
     def elapsed_seconds(self) -> float:
-        """How long it has run."""
+        """Virtual time since the start."""
         return self.schedule.now - START
 
     @property
@@ -131,34 +131,34 @@ class CheckedWorld:
         return sum(self.definitions.plan(job, growth).count for job, growth in self._growth.items())
 
     def begin(self) -> None:
-        """Start the service, have the sites listed, and let the user submit."""
+        """Start the service, poll the sites, and let the user submit."""
         if self.world.seed % _LOADED_EVERY == 0:
             self._load()
         self._simulated.begin()
         self.user.submit_all(self.world.jobs)
 
     def _load(self) -> None:
-        """Something of another service is in the book, under a number of its own, with none before it."""
+        """Put an event of another service into the book, with a number of its own and none before it."""
         checked = Codec().check(_LOADED)
         if not isinstance(checked, Checked):
             raise TypeError(checked.message)
         self.journal.append([checked], self.schedule.now)
         self.journal.sync()
 
-    def calm_down(self) -> None:
-        """From now on nothing strikes."""
+    def stop_faults(self) -> None:
+        """Stop all faults."""
         self.calm = True
         self._stopped_at = self.schedule.now
-        self.box.stop()
+        self.injector.stop()
 
     def check(self) -> None:
-        """Look at what is live."""
+        """Check the live state."""
         self.observer.check(self.schedule.now)
         if self.driver.core is not None:
             self._check_explanations(self.driver.core)
 
     def is_over(self) -> bool:
-        """Whether everything has come to its end; raises when it should have and has not."""
+        """Whether everything has ended; raises if it should have and has not."""
         horizon = self.world.horizon_seconds
         states = self.journal.states().packages
         over = self.observer.check_finished(
@@ -167,36 +167,36 @@ class CheckedWorld:
         if self.user.settled and self.driver.core is not None:
             return over
         if self.schedule.now > self._stopped_at + horizon:
-            raise Violation("finishing", "what is held was not released, or a job never got in", subject="user")
+            raise Violation("finishing", "something is still held, or a job was never accepted", subject="user")
         return False
 
     def finish(self) -> None:
-        """Look at everything once more, now that it is over."""
+        """Check everything once more after the end."""
         core = self.driver.core
         if core is None:
-            raise Violation("finishing", "the service is down, and nothing strikes any more", subject="service")
+            raise Violation("finishing", "the service is down, though all faults have stopped", subject="service")
         for job, refused in self.user.refused.items():
             raise Violation("admission", f"was refused: {refused.message}", subject=job)
         self.observer.finished(self.journal.states().packages, self._explainer(core), self._refold)
         self._compare(self._restored(self.driver.clock).engine, "at the end")
         core.engine.sanity_check()
 
-    # --- around the service ------------------------------------------------------------------------------------------
+    # --- the environment of the service --------------------------------------------------------------------------------
 
     def carry_out(self, effect: Effect) -> None:
-        """Do what the service wants done at a site."""
+        """Carry out an effect of the service at a site."""
         self._simulated.carry_out(effect)
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
-        """Send replies to agents, as far as they are there."""
+        """Send replies to the live agents."""
         self._simulated.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
-        """Send the user an answer, which may never come."""
-        self._user_network.send(answer, self.user.hear)
+        """Send the user an answer, which may get lost."""
+        self._user_network.send(answer, self.user.receive_answer)
 
     def written(self, events: Sequence[Checked]) -> None:
-        """Show everybody who watches what is durable now."""
+        """Show the durable events to all observers."""
         now = self.schedule.now
         for checked in events:
             job = checked.event.job or ""
@@ -208,32 +208,32 @@ class CheckedWorld:
                 self.observer.on_plan(job, self.definitions.plan(job, self._growth[job]))
             self._on_durable(checked, now)
             self.observer.on_written((checked,), now)
-        self.user.noticed(events)
+        self.user.on_written(events)
 
     def crashed(self) -> None:
-        """The service is gone; or it lost only its lock, and lives on: it writes what it decided last when another has begun."""
+        """The service died; or it only lost its lock, lives on, and writes its last decisions after another one has started."""
         self.observer.on_crash(self.schedule.now)
         if late := self.driver.unwritten:
             after = 2 * self.world.timing.restart_seconds
             self.schedule.after(after, self._write_late, late, self.journal.generation)
 
     def _write_late(self, events: Sequence[Checked], generation: int) -> None:
-        with suppress(Fenced):  # it is turned away, and ends
+        with suppress(Fenced):  # it is refused, and ends
             self.journal.append_late(events, self.schedule.now, generation=generation)
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """Look at the whole state of the engine after each step."""
+        """Check the whole state of the engine after each step."""
         self.observer.on_decided(outbox.events, self.schedule.now, reserved=self._reserved)
         core.engine.sanity_check()
         self._reserved = _reserved(core.engine)
-        self._acting = still_acting(core.engine.state)
+        self._acting = abandoned_attempts(core.engine.state)
 
     def clock_set(self, *, since: float, due: float) -> None:
-        """Whoever watches the time must know."""
+        """Inform the observers of times."""
         self.observer.on_clock_set(since=since, due=due, now=self.schedule.now)
 
     def start(self, now: float) -> Core:
-        """A core from what the book says, which must be what all events together say."""
+        """A core from the rows of the book, which must equal one from all events."""
         self.journal.take_over()
         core = self._restored(self.driver.clock)
         self.observer.on_began(now)
@@ -270,17 +270,17 @@ class CheckedWorld:
         self.driver.receive(msgspec.structs.replace(message, taken=taken))
 
     def _take_in(self, message: OperationRequest) -> None:
-        """Bring what was asked to the service, and with it the job from the book, where it was cleared and is wanted again."""
+        """Forward an operation to the service, together with its job from the book if that was cleared and is needed again."""
         core, operation = self.driver.core, message.operation
         if core is not None and isinstance(operation, Restart) and operation.job not in core.engine.state.jobs.by_id:
             row = self.journal.job(operation.job)
-            if row is not None and row.state == "CLEARED":  # else what it was cleared by is not durable yet
+            if row is not None and row.state == "CLEARED":  # else the clearing is not durable yet
                 gone = ended_pilots(self.journal.pilots(after="", limit=_PILOTS_MAX))
                 self.driver.receive(Reload(job=self._snapshot_of(row), gone=frozenset(gone)))
         self.driver.receive(message)
 
     def _report(self, report: AnyReport) -> None:
-        # A listing that nobody got is made again: what it says may come late, twice or after the next, and comes.
+        # A lost listing is repeated: a report may come late, twice or after the next, but it comes.
         self._simulated.network.send(report, self.driver.receive, loses=False)
 
     def _restored(self, now: float) -> Core:
@@ -294,7 +294,7 @@ class CheckedWorld:
             next_n=next_number(journal.streams("service")),
             position=journal.position(),
         )
-        live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they speak
+        live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they make contact
         streams = [row for row in journal.streams("agent") if row.stream in live]
         return start_core(snapshot, sites=self._sites, settings=self.world.settings, now=now, streams=streams)
 
@@ -309,7 +309,7 @@ class CheckedWorld:
         )
 
     def _folded(self, now: float) -> Engine:
-        """An engine that has seen every durable event."""
+        """An engine that has applied every durable event."""
         engine = Engine(sites=self._sites, settings=self.world.settings, now=now)
         events = self.journal.events()
         growth = durable_growth(events)
@@ -323,7 +323,7 @@ class CheckedWorld:
         return engine
 
     def _compare(self, restored: Engine, when: str) -> None:
-        """An engine that starts from the rows of the book stands where one that has seen every event does."""
+        """An engine restored from the rows of the book must equal one that applied every event."""
         folded = self._folded(restored.state.clock.now)
         mine, theirs = restored.durable_state(), folded.durable_state()
         if mine != theirs:
@@ -331,17 +331,17 @@ class CheckedWorld:
         self._compare_acting(restored, folded, when)
 
     def _compare_acting(self, restored: Engine, folded: Engine, when: str) -> None:
-        """What may still act for the engine before may so for the one that follows it, and nothing that no event tells of."""
-        acting, told = still_acting(restored.state), still_acting(folded.state)
+        """Abandoned attempts of the previous engine stay abandoned in the restored one, which has none without an event."""
+        acting, told = abandoned_attempts(restored.state), abandoned_attempts(folded.state)
         for ref, pilot in acting.items():
             if told.get(ref) != pilot:
                 raise Violation(
-                    "restoring", f"{when}, {ref} acts with {pilot}, of which no event tells", subject="engine"
+                    "restoring", f"{when}, {ref} may act with {pilot}, and no event shows it", subject="engine"
                 )
         for ref, pilot in self._acting.items():
-            known = find_attempt(restored.state.jobs, ref)  # that it was given up may have been forgotten in the crash
+            known = find_attempt(restored.state.jobs, ref)  # that it was given up may have been lost in the crash
             if ref.job in restored.state.jobs.by_id and acting.get(ref) != pilot and (known is None or known.lost):
-                raise Violation("restoring", f"{when}, {ref} may act with {pilot}, and is forgotten", subject="engine")
+                raise Violation("restoring", f"{when}, {ref} may act with {pilot}, and is missing", subject="engine")
 
     def _refold(self) -> States:
         order = list(range(len(self.journal.events())))
@@ -356,7 +356,7 @@ class CheckedWorld:
         return explain
 
     def _check_explanations(self, core: Core) -> None:
-        """Any package can be asked about at any time, and there is always something to say."""
+        """Every package has an explanation at any time."""
         chance, now = self.dice.stream("questions"), self.schedule.now
         for job in core.engine.state.jobs.by_id.values():
             if not job.count:
@@ -364,17 +364,15 @@ class CheckedWorld:
             package = job.dotted(chance.randrange(job.count))
             told = core.engine.explain(job.id, package)
             if told is None or not told.reasons:
-                raise Violation("explaining", "nothing is said of it", subject=f"{job.id}/{package}")
+                raise Violation("explaining", "it has no explanation", subject=f"{job.id}/{package}")
             for why in told.reasons:
                 if why.code == "reserved" and why.since is not None:
-                    since = now - (
-                        core.engine.state.clock.wall_time - why.since
-                    )  # which is said by the clock, and that may be wrong
+                    since = now - (core.engine.state.clock.wall_time - why.since)  # by the clock, which may be wrong
                     self.observer.on_reserved(job.id, package, site=why.subject, since=since, now=now)
 
 
 def _reserved(engine: Engine) -> dict[tuple[str, str], str]:
-    """Which packages are reserved, for which site."""
+    """The reserved packages and their sites."""
     return {
         (queue.job.id, queue.job.dotted(number)): site.name
         for site, queues in engine.state.queues.at.items()
@@ -394,7 +392,7 @@ def _setup(sketch: SiteSketch) -> SiteSetup:
 
 
 def _rules(world: World) -> Rules:
-    """What the checkers are told of a world."""
+    """The rules of a world for the checkers."""
     settings = world.settings
     return Rules(
         attempts_max=settings.restart.attempts_max,
@@ -412,7 +410,7 @@ def _rules(world: World) -> Rules:
 
 
 def _difference(one: object, other: object, at: str = "") -> str:
-    """Where two plain values differ first."""
+    """The first difference of two plain values."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted({*one, *other}, key=str):
             if one.get(key) != other.get(key):

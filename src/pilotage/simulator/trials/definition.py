@@ -1,6 +1,6 @@
-"""A world: everything a simulation needs to know, as one value that can be written down, changed and run again.
+"""A world: everything that a simulation depends on, as one value that can be stored, changed and run again.
 
-`make_world` draws one from a seed: sites, jobs, how often each fault strikes and how long it goes on. Some worlds are
+`make_world` draws one from a seed: sites, jobs, the probability of each fault and the duration of faults. Some worlds are
 calm, some are hell, most are bad in one way and good in others.
 """
 
@@ -15,21 +15,21 @@ from pilotage.model.jobs.plan import Template
 from pilotage.model.resources import Capacity, Demand, lacking
 from pilotage.model.settings.engine import EngineSettings, RestartSettings, SelectionSettings
 from pilotage.model.site import Site
+from pilotage.simulator.world.agent_context import AgentSettings
+from pilotage.simulator.world.behaviour import Habits, SiteHabits
 from pilotage.simulator.world.faults import Faults
 from pilotage.simulator.world.jobs import JobSketch, Join, JoinKind, LineSketch, Sketch, StageSketch, packages_of
-from pilotage.simulator.world.nature import Habits, SiteHabits
 from pilotage.simulator.world.randomness import AnyDistribution, Exponential, Fixed, LogNormal, Mixture, Uniform
 from pilotage.simulator.world.service_process import Timing
-from pilotage.simulator.world.surroundings import AgentSettings
 from pilotage.simulator.world.users import UserHabits
 
 _GIB = 2**30
-_END_PROBABILITY = 0.08  # of a job with something that runs last, and of one that a status ends
-_ALIKE_PROBABILITY = 0.15  # of a world in which many packages ask for the same, and differ in how urgent they are
+_END_PROBABILITY = 0.08  # of a job with final packages, and of one with `abort_on`
+_ALIKE_PROBABILITY = 0.15  # of a world with many equal packages that differ only in priority
 _TROUBLES = ("platform-failure", "application-error", "preempted", "signal", "segmentation-fault", "command-not-found")
 
 _HEAT: dict[str, dict[str, float]] = {
-    # By what is bad together: the probability of each fault where it is as bad as it gets.
+    # Groups of related faults: the probability of each in the worst world.
     "network": {
         "message_lost": 0.2,
         "message_duplicated": 0.2,
@@ -58,7 +58,7 @@ _HEAT: dict[str, dict[str, float]] = {
 }
 
 _LATER_HEAT: dict[str, dict[str, float]] = {
-    # Kinds that came later have chance of their own, so that the worlds of before are as bad in other ways as they were.
+    # Later kinds have their own random stream, so that earlier worlds keep their other faults.
     "agents": {"agent_rogue": 0.05},
     "disks": {"journal_full": 0.02},
     "packages": {"package_loops": 0.1, "package_kills": 0.05},
@@ -67,18 +67,18 @@ _LATER_HEAT: dict[str, dict[str, float]] = {
 }
 
 _OF_FEW = ("tail_torn", "user_revives")
-"""Of few crashes many may tear the tail, and of few cleared jobs many come back: not a matter of how bad the rest is."""
+"""Faults whose probability does not depend on how bad the rest is: a torn tail of few crashes, a revival of few cleared jobs."""
 
 
 class SiteSketch(Sketch, frozen=True, kw_only=True):
-    """A site as it really is: what the engine knows of it, and how its queue and its hosts behave."""
+    """A site with its real behaviour: the site as the engine knows it, its queue and its hosts."""
 
     site: Site
     queue: AnyDistribution = Fixed(10.0)
-    running_max: int = 10  # what its batch system runs at once
+    running_max: int = 10  # batch jobs that run at once
     habits: SiteHabits = SiteHabits()
-    outages: tuple[tuple[float, float], ...] = ()  # from, and for how long
-    nodes: tuple[str, ...] = ()  # where its batch system starts something; none: each time on one of its own
+    outages: tuple[tuple[float, float], ...] = ()  # start and duration
+    nodes: tuple[str, ...] = ()  # nodes of its batch system; empty: each batch job has its own
 
 
 class World(Sketch, frozen=True, kw_only=True):
@@ -94,12 +94,12 @@ class World(Sketch, frozen=True, kw_only=True):
     timing: Timing = Timing()
     settings: EngineSettings = EngineSettings()
     latency: AnyDistribution = Fixed(0.05)
-    faults_seconds: float = 3600.0  # then nothing strikes any more
-    horizon_seconds: float = 2 * 86400.0  # so long after that, everything must be over
+    faults_seconds: float = 3600.0  # then all faults stop
+    horizon_seconds: float = 2 * 86400.0  # everything must be over within this time after that
 
 
 def packages_of_world(world: World) -> int:
-    """How many packages there are before anything grows."""
+    """How many packages there are before late stages are expanded."""
     return sum(packages_of(job) for job in world.jobs)
 
 
@@ -194,7 +194,7 @@ def _settings(dice: random.Random) -> EngineSettings:
             delay_seconds=dice.choice([1.0, 10.0]),
             delay_seconds_max=dice.choice([60.0, 600.0]),
         ),
-        # One for all, whatever the usual one is: what a seed has shown, it shows again.
+        # Fixed, whatever the default is: a seed must always show the same.
         selection=SelectionSettings(policy="weighted-random"),
     )
 
@@ -262,13 +262,13 @@ def _job(dice: random.Random, number: int, *, sites: tuple[SiteSketch, ...], pac
 
 
 def _with_end(dice: random.Random, job: JobSketch) -> JobSketch:
-    """Some jobs have a package that runs last, and some a status that ends them; chance of their own decides that."""
+    """Give some jobs a final package, and some an `abort_on`, by a random stream of their own."""
     if dice.random() < _END_PROBABILITY:
         last = Template(activity=f"last-{job.job}", final=True, retry=Retry(attempts_max=dice.choice([None, 2])))
         lines = (LineSketch(count=dice.choice([1, 1, 2]), templates=(len(job.templates),)),)
         job = replace(job, templates=(*job.templates, last), stages=(*job.stages, StageSketch(lines=lines)))
     if dice.random() < _END_PROBABILITY:
-        # A success ends only what is known: whoever asks for it with a late stage is refused.
+        # A success ends only what is known: such a job with a late stage is refused.
         statuses = [1, 2, 3] if any(each.late for each in job.stages) else [0, 1, 2, 3]
         ending = replace(job.templates[0], abort_on=AbortOn(exit_code=dice.choice(statuses)))
         job = replace(job, templates=(ending, *job.templates[1:]))
@@ -276,7 +276,7 @@ def _with_end(dice: random.Random, job: JobSketch) -> JobSketch:
 
 
 def _alike(dice: random.Random, jobs: list[JobSketch]) -> list[JobSketch]:
-    """Most kinds of packages ask for what the first one does: who of them goes first is a matter of priorities alone."""
+    """Give most templates the demand of the first one: only priorities decide their order."""
     plain = Demand(cores_hundredths=50)
     found = []
     for job in jobs:
@@ -291,7 +291,7 @@ def _alike(dice: random.Random, jobs: list[JobSketch]) -> list[JobSketch]:
 
 
 def _with_rules(dice: random.Random, job: JobSketch) -> JobSketch:
-    """Some packages with a rule of their own have a second one for the same failure, which acts after the first."""
+    """Give some packages with a retry rule a second one for the same failure, which acts after the first."""
     last = RetryRule(reason="application-error", action="give-up")
     templates = [
         replace(each, retry=replace(each.retry, rules=(*each.retry.rules, last)))
@@ -303,7 +303,7 @@ def _with_rules(dice: random.Random, job: JobSketch) -> JobSketch:
 
 
 def _stage(dice: random.Random, number: int, *, templates: int, packages: int) -> StageSketch:
-    """One stage, fed by earlier ones; `number` of them stand before it."""
+    """One stage, with inputs from earlier ones; `number` stages come before it."""
     late = number > 0 and dice.random() < 0.2
     lines = []
     for _ in range(1 if late else dice.choice([1, 1, 2])):
@@ -354,18 +354,17 @@ def _template(dice: random.Random, job: int, kind: int, sites: tuple[SiteSketch,
     )
 
 
-# Nodes that have names: worlds whose sites say what theirs are called, and whose packages may run on some of them
-# only.
+# Worlds with named nodes: sites list the names of their nodes, and some packages are restricted to some of them.
 
 Sites = tuple["SiteSketch", ...]
 Jobs = tuple[JobSketch, ...]
 
-_WORLDS = 0.2  # of these sites name their nodes
-_TEMPLATES = 0.3  # of these may run on some nodes only
+_WORLDS = 0.2  # share of worlds whose sites name their nodes
+_TEMPLATES = 0.3  # share of templates restricted to some nodes
 
 
 def with_nodes(dice: random.Random, sites: Sites, jobs: Jobs) -> tuple[Sites, Jobs]:
-    """The same with names of nodes, or as they are; chance of its own decides, so that other worlds are what they were."""
+    """Add names of nodes, or not; a random stream of its own decides, so that other worlds stay the same."""
     if dice.random() >= _WORLDS:
         return sites, jobs
     sites = tuple(_named(dice, each) for each in sites)
@@ -378,7 +377,7 @@ def _named(dice: random.Random, sketch: SiteSketch) -> SiteSketch:
     name = sketch.site.name
     nodes = tuple(f"{name}-n{number}" for number in range(1, dice.randint(2, 4) + 1))
     said = dice.choice([nodes, (f"{name}-n*",)])
-    # Where nobody can say on which node a batch job is to run, only a pilot that comes up there by chance will do.
+    # If the batch system cannot choose the node of a batch job, only a pilot that happens to start there can run the package.
     places = sketch.site.mode == "bound" or dice.random() < 0.7
     return replace(sketch, nodes=nodes, site=replace(sketch.site, node_names=said, places_nodes=places))
 
@@ -395,7 +394,7 @@ def _restricted(dice: random.Random, template: Template, sites: Sites) -> Templa
 
 
 def _could_run(site: Site, template: Template) -> bool:
-    """Whether a site has all that a package asks for, whatever its nodes are called."""
+    """Whether a site meets all requirements of a package but the names of its nodes."""
     demand, longest = template.demand, site.package_seconds_max
     if template.executor not in ("", site.name, site.kind) or lacking(demand, site.capacity):
         return False

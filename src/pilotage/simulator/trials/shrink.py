@@ -1,4 +1,4 @@
-"""A failing world made smaller, as long as the same checker still fails: what is left is what the failure needs."""
+"""Shrinks a failing world while the same checker still fails: what is left is needed for the failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fails = Callable[[World], bool]
 
 
 def shrink(world: World, fails: Fails, *, runs_max: int = 200) -> World:
-    """The smallest world found in so many runs; `fails` says whether one fails in the same way."""
+    """The smallest world found in at most `runs_max` runs; `fails` tells whether a world fails in the same way."""
     runs = 0
     improved = True
     while improved:
@@ -53,7 +53,7 @@ def smaller_worlds(world: World) -> Iterator[World]:
 
 
 def _calmer(world: World) -> Iterator[World]:
-    """The same without what is peculiar to its sites and jobs."""
+    """The world without special properties of its sites and jobs."""
     for number, site in enumerate(world.sites):
         if site.outages:
             calm = replace(site, outages=())
@@ -69,7 +69,7 @@ def _kinds(faults: Faults) -> list[str]:
 
 
 def _without_kind(faults: Faults, left_out: str) -> Faults:
-    """The faults without one kind; what never strikes is not written down."""
+    """The faults without one kind; a probability of 0 is not stored."""
     return Faults(**{kind: getattr(faults, kind) for kind in _kinds(faults) if kind != left_out})
 
 
@@ -109,11 +109,10 @@ def _without(parts: tuple, number: int) -> tuple:  # type: ignore[type-arg] # wh
     return (*parts[:number], *parts[number + 1 :])
 
 
-# A world as a file: what is stored today runs the same world later, or is refused.
+# A world as a file: a stored world runs the same later, or is refused.
 #
-# A file that is written by hand may leave out what has a usual value. A file that is stored says everything and
-# says so (`"complete": true`): where a field came, went or changed its type meanwhile, it does not fit any more,
-# and is refused rather than run as another world.
+# A hand-written file may leave out default values. A stored file is complete and states so (`"complete": true`): if a field
+# was added, removed or changed its type since, the file no longer fits, and is refused rather than run as another world.
 
 PACKAGES_MAX = 1_000_000
 _COMPLETE = "complete"
@@ -126,9 +125,9 @@ def stored(world: World) -> bytes:
 
 
 def read_world(text: bytes, *, name: str) -> World:
-    """The world that a file holds; `name` is the file's, for whoever reads what is wrong with it."""
+    """The world in a file; `name` is the file's name for error messages."""
     try:
-        msgspec.json.decode(text)  # stricter than what follows: no NaN, no number too large, no half of a character
+        msgspec.json.decode(text)  # stricter than the next step: no NaN, no number too large, no half of a character
         told = json.loads(text, object_pairs_hook=_each_once)
         is_complete = isinstance(told, dict) and told.pop(_COMPLETE, False)
         if is_complete not in (True, False):
@@ -150,7 +149,7 @@ class _Unfit(ValueError):
 
 
 def _text(part: Any) -> str:
-    """A part of a world, with a line for each site and each job: so a change shows where it is."""
+    """A part of a world, with a line for each site and each job, so that a diff shows where it changed."""
     if isinstance(part, list):
         return "[\n{}\n]".format(",\n".join(map(_text, part)))
     return msgspec.json.encode(part).decode()
@@ -160,13 +159,13 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"`{key}` stands twice in one object")
+            raise ValueError(f"`{key}` appears twice in one object")
         found[key] = value
     return found
 
 
 def _plain(value: Any) -> Any:
-    """A value with all of its fields, those that have their usual value too."""
+    """A value with all of its fields, including default values."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         tag = {config.tag_field: config.tag} if config.tag_field is not None else {}
@@ -179,7 +178,7 @@ def _plain(value: Any) -> Any:
 
 
 def _compare(told: Any, known: Any, *, at: str, is_complete: bool) -> None:
-    """What a file says must all be known; and of a complete one, what is known must all be said."""
+    """Every field of a file must be known; a complete file must have every known field."""
     if isinstance(told, dict) and isinstance(known, dict):
         for key in told:
             if key not in known:
@@ -188,7 +187,7 @@ def _compare(told: Any, known: Any, *, at: str, is_complete: bool) -> None:
             if key in told:
                 _compare(told[key], known[key], at=f"{at}.{key}", is_complete=is_complete)
             elif is_complete:
-                raise _Unfit(f"Object missing field `{key}`, and the file is to be complete", at=at)
+                raise _Unfit(f"Object missing field `{key}`, and the file states that it is complete", at=at)
     elif isinstance(told, list) and isinstance(known, list) and len(told) == len(known):
         for number, (one, other) in enumerate(zip(told, known, strict=True)):
             _compare(one, other, at=f"{at}[{number}]", is_complete=is_complete)
@@ -197,7 +196,7 @@ def _compare(told: Any, known: Any, *, at: str, is_complete: bool) -> None:
 
 
 def _faults(world: World) -> Iterator[tuple[str, str]]:
-    """What keeps a world from being put together, each with its place."""
+    """The faults that prevent the assembly of a world, with their positions."""
     for kind in KINDS:
         if not 0.0 <= getattr(world.faults, kind) <= 1.0:
             yield f"$.faults.{kind}", "Expected a probability, from 0 to 1"
@@ -214,7 +213,7 @@ def _faults(world: World) -> Iterator[tuple[str, str]]:
 
 
 def _impossible(value: Any, *, at: str) -> Iterator[tuple[str, str]]:
-    """Times and sizes below nothing, and distributions that nothing can be drawn from."""
+    """Negative times and sizes, and distributions that cannot be drawn from."""
     if isinstance(value, list):
         for number, each in enumerate(value):
             yield from _impossible(each, at=f"{at}[{number}]")

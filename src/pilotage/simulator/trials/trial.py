@@ -1,7 +1,7 @@
-"""One world from its beginning to its end: everything is put together, driven by the schedule, and doubted all the way.
+"""Runs one world from beginning to end: assembles it, drives the schedule, and checks all the way.
 
-Faults strike until their time is over; then everything must come to its end within the horizon. Whatever breaks a
-promise, or raises, is the run's one violation.
+Faults strike until their time is over; then everything must end within the horizon. The first broken promise or exception is
+the violation of the run.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pilotage.book.codec import Checked
 from pilotage.simulator.checkers.observer import Violation
 from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.trials.definition import World, make_world, packages_of_world
-from pilotage.simulator.world.service_process import Stuck
+from pilotage.simulator.world.service_process import BusyLoop
 
 _SHOWN = 40
-_LOOK_SECONDS = 60.0  # how often it is looked whether everything is over
-_QUIET_SECONDS = 900.0  # what comes late after the end still comes
+_LOOK_SECONDS = 60.0  # how often to check whether everything is over
+_QUIET_SECONDS = 900.0  # late messages still arrive after the end
 
 
 class ViolationFound(msgspec.Struct, frozen=True, kw_only=True):
-    """What was broken: by which checker, about what, and when."""
+    """A violation: its checker, its subject, and when it happened."""
 
     checker: str
     message: str
@@ -35,12 +35,12 @@ class ViolationFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a world."""
+    """The result of a world."""
 
     seed: int
     event_hash: str  # over the durable events, in order
-    fired: dict[str, int]  # how often something came of each kind of fault
-    tried: dict[str, int]  # how often each struck
+    fired: dict[str, int]  # how often each kind of fault had an effect
+    tried: dict[str, int]  # how often each kind struck
     crash_points: dict[str, int]
     events: int
     packages: int
@@ -51,12 +51,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def crashes(self) -> int:
-        """How often the service went down."""
+        """How often the service crashed."""
         return sum(self.crash_points.values())
 
 
-class _Tape:
-    """Follows what becomes durable: the hash over all of it, and the last lines."""
+class _EventRecorder:
+    """Records durable events: the hash over all of them, and the last lines."""
 
     def __init__(self, *, keeps_all: bool) -> None:
         self.count = 0
@@ -90,8 +90,8 @@ def simulate(
     faults_stop_at: float | None = None,
     trace: bool = False,
 ) -> Result:
-    """Run a world. `steps_max` bounds what the schedule does, `check_every` is in steps of the service."""
-    tape = _Tape(keeps_all=trace)
+    """Run a world. `steps_max` limits the steps of the schedule, `check_every` counts steps of the service."""
+    tape = _EventRecorder(keeps_all=trace)
     checked_world = CheckedWorld(world, on_durable=tape.add)
     violation: ViolationFound | None = None
     try:
@@ -102,9 +102,9 @@ def simulate(
         violation = ViolationFound(
             checker=broken.checker, message=broken.message, subject=broken.subject, at=checked_world.elapsed_seconds
         )
-    except Stuck as stuck:
+    except BusyLoop as stuck:
         violation = ViolationFound(checker="sleeping", message=str(stuck), at=checked_world.elapsed_seconds)
-    except Exception as error:  # noqa: BLE001 # whatever production code raises is a finding, with its place
+    except Exception as error:  # noqa: BLE001 # any exception of production code is a finding, with its traceback
         violation = ViolationFound(
             checker=f"raised {type(error).__name__}",
             message="".join(traceback.format_exception(error)[-4:]),
@@ -113,8 +113,8 @@ def simulate(
     return Result(
         seed=world.seed,
         event_hash=tape.digest,
-        fired=checked_world.box.fired,
-        tried=checked_world.box.tried,
+        fired=checked_world.injector.fired,
+        tried=checked_world.injector.tried,
         crash_points=dict(checked_world.driver.crashes),
         events=tape.count,
         packages=checked_world.packages,
@@ -134,7 +134,7 @@ def _run(checked_world: CheckedWorld, *, stops_at: float, steps_max: int, check_
             break
         elapsed = checked_world.elapsed_seconds
         if elapsed >= stops_at and not checked_world.calm:
-            checked_world.calm_down()
+            checked_world.stop_faults()
         if driver.steps >= checked + check_every:
             checked = driver.steps
             checked_world.check()
@@ -143,12 +143,12 @@ def _run(checked_world: CheckedWorld, *, stops_at: float, steps_max: int, check_
             if checked_world.is_over():
                 break
     else:
-        raise Violation("finishing", f"not over after {steps_max} steps of the schedule", subject="")
+        raise Violation("finishing", f"not finished after {steps_max} steps of the schedule", subject="")
     schedule.run(until=schedule.now + _QUIET_SECONDS)
     checked_world.finish()
 
 
-# What is said of a run: in a line where all went well, and enough to replay and understand it where not.
+# The report of a run: one line for a success, and enough to replay and understand a failure.
 
 
 def line_of(result: Result) -> str:
@@ -163,11 +163,11 @@ def line_of(result: Result) -> str:
 def probabilities_line(world: World) -> str:
     """The probability of every fault that may strike in a world."""
     struck = [f"{kind} {value:g}" for kind, value in asdict(world.faults).items() if value]
-    return f"  probabilities: {', '.join(struck) or 'nothing strikes'}"
+    return f"  probabilities: {', '.join(struck) or 'no faults'}"
 
 
 def failure_lines(world: World, result: Result, *, shrunk: World, shrunk_result: Result) -> Iterator[str]:
-    """Everything about a failure: the seed, every probability, the smallest world that still fails, its last events."""
+    """Everything about a failure: the seed, all probabilities, the smallest world that still fails, its last events."""
     yield line_of(result)
     yield from _violation_lines(result)
     yield "probabilities:"
@@ -180,7 +180,7 @@ def failure_lines(world: World, result: Result, *, shrunk: World, shrunk_result:
     yield from (f"  {line}" for line in shrunk_result.last_events)
     replay = f"pilotage simulate {f'--seed {world.seed}' if world == make_world(world.seed) else '--world FILE'}"
     yield f"replay it with: {replay} --trace"
-    yield f"keep it, whatever a seed makes later, with: {replay} --save-world OUT"
+    yield f"store this world, since a seed may give another one later: {replay} --save-world OUT"
 
 
 def _violation_lines(result: Result) -> Iterator[str]:
@@ -189,7 +189,7 @@ def _violation_lines(result: Result) -> Iterator[str]:
 
 
 def fired_lines(results: Iterable[Result]) -> list[str]:
-    """How often something came of each kind of fault in some runs, and of how many strikes, where there were more."""
+    """How often each kind of fault had an effect in some runs, and how often it struck if that was more."""
     fired: Counter[str] = Counter()
     tried: Counter[str] = Counter()
     for result in results:

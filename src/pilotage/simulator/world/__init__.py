@@ -1,15 +1,15 @@
 """Simulates the world: clock, network, batch systems, users, faults, and a journal in memory."""
 
 __all__ = [
+    "agent_context",
     "assembly",
+    "behaviour",
     "clock",
     "faults",
     "jobs",
     "journal",
-    "nature",
     "network",
     "randomness",
     "service_process",
-    "surroundings",
     "users",
 ]

@@ -1,8 +1,8 @@
-"""A simulated world put together: clock, faults, network, the service process, the batch systems and the agents.
+"""Assembles a simulated world: clock, faults, network, the service process, the batch systems and the agents.
 
-Both kinds of simulation build it here, and so do the benchmarks. What differs between them is given: the journal, the network,
-the sites and their failures, how packages behave, and who watches. An owner decides what the service hears, and when the run is
-over.
+Both kinds of simulation use it, and so do the benchmarks. The differences are passed in: the journal, the network, the sites
+and their failures, the behaviour of packages, and the observers. The owner decides which messages reach the service, and when
+the run is over.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pilotage.model.exchange.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.exchange.operations import CancelSubmitted, Effect, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange.reports import AnyReport
 from pilotage.model.site import Site
+from pilotage.simulator.world.agent_context import AgentContext, AgentSettings, Host, OnRead, Store, Witness
 from pilotage.simulator.world.batch_system import BatchSystem, Process
+from pilotage.simulator.world.behaviour import Behaviour
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox, Faults
+from pilotage.simulator.world.faults import FaultInjector, Faults
 from pilotage.simulator.world.jobs import Definitions
-from pilotage.simulator.world.nature import Nature
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice, Distribution, Keyed
-from pilotage.simulator.world.service_process import Driver, Outside, Timing, Written
-from pilotage.simulator.world.surroundings import AgentContext, AgentSettings, Host, OnRead, Store, Witness
+from pilotage.simulator.world.service_process import ServiceEnvironment, ServiceJournal, ServiceProcess, Timing
 
 START = 1_000_000.0  # the clock of an agent may be hours behind, and no time is before 1970
 _DEAD_START_SECONDS = 1.0
@@ -34,17 +34,15 @@ _HOUR = 3600.0
 
 
 class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """A site to simulate: what the engine knows of it, its queue, and when it fails."""
+    """A site to simulate: the site as the engine knows it, its queue, and its failures."""
 
     site: Site
     queue: Distribution
     running_max: int = 1_000_000
     poll_seconds: float = 30.0  # between two listings of its batch system
-    nodes: tuple[str, ...] = ()  # none: each batch job has a node of its own
+    nodes: tuple[str, ...] = ()  # empty: each batch job has a node of its own
     outages: tuple[tuple[float, float], ...] = ()  # when each begins, and its length, in seconds
-    outage_every: Distribution | None = (
-        None  # how long it is up between further outages; none: there are no further ones
-    )
+    outage_every: Distribution | None = None  # time between further outages; None: no further ones
     outage_lasts: Distribution | None = None
     black_holes: tuple[tuple[float, float], ...] = ()
     black_hole_reason: str = ""
@@ -53,7 +51,7 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorldWitness(Witness, Protocol):
-    """Sees what agents do, and when each process ends."""
+    """Observes agents and the ends of their processes."""
 
     def on_gone(self, pilot: str, now: float) -> None:
         """The process of an agent has ended."""
@@ -69,7 +67,7 @@ class SimulatedAgent(Protocol):
 
 
 class AgentFleet(Protocol):
-    """Starts agents, and brings replies to those that live."""
+    """Starts agents, and delivers replies to the live ones."""
 
     def start(
         self, name: str, host: Host, *, request: str, site: Site, serves: AttemptRef | None = None, node: str = ""
@@ -83,7 +81,7 @@ class AgentFleet(Protocol):
 
 
 class OnLaunched(Protocol):
-    """Told of each batch job that leaves its queue."""
+    """Called for each batch job that leaves its queue."""
 
     def __call__(self, site: str, *, queued_seconds: float, now: float) -> None:
         """A batch job left the queue of a site."""
@@ -91,7 +89,7 @@ class OnLaunched(Protocol):
 
 
 class SimulatedWorld:
-    """The parts of one simulated world, connected; nothing happens before `begin`."""
+    """The connected parts of one simulated world; nothing happens before `begin`."""
 
     def __init__(
         self,
@@ -100,13 +98,13 @@ class SimulatedWorld:
         schedule: Schedule,
         dice: Dice,
         faults: Faults | None,
-        service: Outside,
-        journal: Written,
+        service: ServiceEnvironment,
+        journal: ServiceJournal,
         definitions: Definitions,
         timing: Timing,
         latency: Distribution,
         as_json: bool,
-        nature: Nature,
+        behaviour: Behaviour,
         fleet: Callable[[AgentContext], AgentFleet],
         agents: AgentSettings,
         witness: WorldWitness | None,
@@ -115,25 +113,30 @@ class SimulatedWorld:
         uplink: Callable[[Exchange], None] | None = None,
         report: Callable[[AnyReport], None] | None = None,
     ) -> None:
-        """Connect everything; no faults: none ever strikes. Exchanges and reports go to the service unless they are given elsewhere.
+        """Connect everything; without `faults`, none strikes. Exchanges and reports go to the service unless given another target.
 
-        `as_json` has the network carry messages as text, and so as copies. Without a witness nobody watches.
+        With `as_json`, the network carries messages as text, and so as copies. `witness` is optional.
         """
         self.schedule = schedule
         self.dice = dice
-        self.box = box = FaultBox(faults or Faults(), dice)
+        self.injector = injector = FaultInjector(faults or Faults(), dice)
         if faults is None:
-            box.stop()
-        self.driver = Driver(
-            schedule=schedule, box=box, journal=journal, definitions=definitions, timing=timing, around=service
+            injector.stop()
+        self.driver = ServiceProcess(
+            schedule=schedule,
+            injector=injector,
+            journal=journal,
+            definitions=definitions,
+            timing=timing,
+            around=service,
         )
-        self.network = Network(schedule, box, dice, latency, plain=not as_json)
+        self.network = Network(schedule, injector, dice, latency, plain=not as_json)
         self._setups = {setup.site.name: setup for setup in sites}
         self.batch_systems: Mapping[str, BatchSystem] = {
             setup.site.name: BatchSystem(
                 setup.site,
                 schedule=schedule,
-                box=box,
+                injector=injector,
                 dice=dice,
                 queue=setup.queue,
                 report=report or self.driver.receive,
@@ -148,8 +151,8 @@ class SimulatedWorld:
                 schedule=schedule,
                 network=self.network,
                 store=Store(schedule, on_read=on_read, remembers=False),
-                box=box,
-                nature=nature,
+                injector=injector,
+                behaviour=behaviour,
                 uplink=uplink or self.driver.receive,
                 settings=agents,
                 witness=witness,
@@ -160,7 +163,7 @@ class SimulatedWorld:
         self._submitted_at: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Start the service, list the batch systems from now on, and plan when sites fail."""
+        """Start the service, poll the batch systems from now on, and plan the failures of sites."""
         self.driver.start()
         for name, setup in self._setups.items():
             batch = self.batch_systems[name]
@@ -168,7 +171,7 @@ class SimulatedWorld:
             for begins_seconds, lasts_seconds in setup.outages:
                 self.schedule.after(begins_seconds, batch.go_down, lasts_seconds)
             for begins_seconds, lasts_seconds in setup.black_holes:
-                self.schedule.after(begins_seconds, batch.turn_black, lasts_seconds, setup.black_hole_reason)
+                self.schedule.after(begins_seconds, batch.become_black_hole, lasts_seconds, setup.black_hole_reason)
             if setup.outage_every is not None and setup.outage_lasts is not None:
                 self._plan_outage(batch, every=setup.outage_every, lasts=setup.outage_lasts)
 
@@ -190,7 +193,7 @@ class SimulatedWorld:
                 self.batch_systems[site].cancel(key)
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
-        """Send replies to agents, as far as they live."""
+        """Send replies to the live agents."""
         self._fleet.deliver(replies)
 
     def _submit(self, site: str, key: str, *, serves: AttemptRef | None, node_restriction: Sequence[str]) -> None:
@@ -202,7 +205,7 @@ class SimulatedWorld:
     def _launch(
         self, name: str, *, site: str, key: str, serves: AttemptRef | None, node_restriction: Sequence[str]
     ) -> Process:
-        """Start an agent on a node; it may end at once, and its node may fail, as often as the site is given to."""
+        """Start an agent on a node; it may end at once, and its node may fail, with the probabilities of the site."""
         batch, setup, now = self.batch_systems[site], self._setups[site], self.schedule.now
         if self._on_launched is not None:
             self._on_launched(site, queued_seconds=now - self._submitted_at.get(key, now), now=now)
@@ -220,7 +223,7 @@ class SimulatedWorld:
 
 
 class _NodeHost:
-    """The node of an agent: part of a batch system, and its end is seen."""
+    """The node of an agent: part of a batch system, and its end is observed."""
 
     __slots__ = ("_batch", "_schedule", "_witness")
 
@@ -242,4 +245,4 @@ class _EndedAtOnce:
     """A pilot that ended as soon as it started."""
 
     def kill(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: it has ended."""

@@ -1,7 +1,7 @@
-"""The batch system of a site: it queues what is submitted under our key, starts it, lists it, and fails in its own ways.
+"""The batch system of a site: queues, starts and lists batch jobs with our keys, and fails in its own ways.
 
-What it knows of a job and what really runs are two things: a listing can miss what runs, and one job can run twice.
-Whoever listens hears from submissions and listings alone; nobody is told of an answer that did not come.
+Its records and what really runs may differ: a listing can miss a running job, and one job can run twice. The service hears
+only the results of submissions and listings; a lost answer is not reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 from pilotage.model.exchange.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.site import Site
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox
+from pilotage.simulator.world.faults import FaultInjector
 from pilotage.simulator.world.randomness import Dice, Distribution
 
 UNREACHABLE_SECONDS = (30.0, 1800.0)
@@ -25,15 +25,15 @@ BLACK_HOLE_REASONS = ("platform-failure", "command-not-found", "application-erro
 
 
 class Process(Protocol):
-    """What was started, as far as a batch system cares: it can be killed."""
+    """A started process, as far as a batch system cares: it can be killed."""
 
     def kill(self) -> None:
-        """End it without a word."""
+        """End it at once."""
         ...
 
 
 Launch = Callable[[str], Process]
-"""Starts a process under the name of one instance of a job. When it ends, it says so to `BatchSystem.ended`."""
+"""Starts a process under the name of one instance of a job. At its end the process calls `BatchSystem.ended`."""
 
 
 class _Job:
@@ -54,24 +54,24 @@ class _Job:
         self.key = key
         self.native_id = native_id
         self.launch = launch
-        self.instances: dict[str, Process] = {}  # what runs, by name
-        self.started = 0  # instances, ever
-        self.starting = False  # once more, later
+        self.instances: dict[str, Process] = {}  # running processes, by name
+        self.started = 0  # number of instances so far
+        self.starting = False  # it will start once more
         self.slips = False  # it will be forgotten as soon as it starts
-        self.forgotten = False  # listings do not have it, whatever it does
+        self.forgotten = False  # missing in listings, whatever it does
         self.over = False
         self.reason = ""  # how it ended
 
 
 class BatchSystem:
-    """One site's batch system. Everything it says goes to `report`."""
+    """One site's batch system. Its reports go to `report`."""
 
     def __init__(
         self,
         site: Site,
         *,
         schedule: Schedule,
-        box: FaultBox,
+        injector: FaultInjector,
         dice: Dice,
         queue: Distribution,
         report: Callable[[AnyReport], None],
@@ -80,10 +80,10 @@ class BatchSystem:
         poll_seconds: float = 30.0,
         nodes: Sequence[str] = (),
     ) -> None:
-        """Take the site, how long a job queues, how many jobs run and are known at once, and its nodes; `begin` starts it."""
+        """Take the site, the queue time, the limits of running and known jobs, and its nodes; `begin` starts it."""
         self.site = site
         self._schedule = schedule
-        self._box = box
+        self._injector = injector
         self._queue = queue
         self._numbers = dice.stream(f"batch/{site.name}")
         self._report = report
@@ -93,24 +93,24 @@ class BatchSystem:
         self._nodes = tuple(nodes)
         self._places = dice.stream(f"nodes/{site.name}")
         self._jobs: dict[str, _Job] = {}
-        self._owners: dict[str, _Job] = {}  # by the name of what runs
-        self._ready: deque[_Job] = deque()  # has queued long enough, and waits for a free place
-        self._live = 0  # jobs that are not over
+        self._owners: dict[str, _Job] = {}  # by name of the process
+        self._ready: deque[_Job] = deque()  # has queued long enough, and waits for a free slot
+        self._live = 0  # unfinished jobs
         self._running = 0
-        self._untold: dict[str, _Job] = {}  # the next listing shows something new about them
+        self._untold: dict[str, _Job] = {}  # jobs with news for the next listing
         self._native_ids: list[str] = []
         self._unreachable_until = self._down_until = self._black_until = -1.0
         self._black_reason = ""
-        self._unseen = False  # nothing has fallen into the hole yet
+        self._unseen = False  # nothing has failed in the black hole yet
 
-    # --- what the service does ---------------------------------------------------------------------------------------
+    # --- requests of the service -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Have it listed every so often from now on."""
+        """Start periodic listings."""
         self._schedule.after(self._poll_seconds, self._poll_again)
 
     def submit(self, key: str, launch: Launch) -> None:
-        """Submit a job under our key, or find that it is there. Out of contact nothing is answered, even if it gets in."""
+        """Submit a job with our key, unless it exists. Without contact there is no answer, even if the submission succeeds."""
         reachable = self.reachable
         if not reachable and (self.down or self._numbers.random() < 0.5):
             return
@@ -129,24 +129,24 @@ class BatchSystem:
             self._report(Submitted(site=self.site.name, key=key, native_id=job.native_id))
 
     def cancel(self, key: str) -> None:
-        """Take a job out, whether it queues or runs; out of contact this does nothing."""
+        """Cancel a queued or running job; without contact this does nothing."""
         job = self._jobs.get(key)
         if job is None or not self.reachable:
             return
         if job.over:
-            self._untold[key] = job  # whoever asks does not know
+            self._untold[key] = job  # the service does not know yet
         else:
             self._end(job, "cancelled")
 
     def node_for(self, named: Sequence[str]) -> str:
-        """Where something is started: on any node, or on one of those that are named if it takes that; none: on one of its own."""
+        """Choose a node: any, or a named one if the system supports that; without nodes, each job has its own."""
         nodes = self._nodes
         if named and self.site.places_nodes:
             nodes = tuple(node for node in nodes if any(fnmatchcase(node, name) for name in named))
         return self._places.choice(nodes) if nodes else ""
 
     def poll(self) -> None:
-        """List the jobs, and report what is new: those it took without an answer, and those that are gone."""
+        """List the jobs, and report changes: submissions accepted without an answer, and jobs that are gone."""
         site = self.site.name
         if not self.reachable:
             self._report(SiteSeen(site=site, answers=False, message="down" if self.down else "no answer"))
@@ -162,13 +162,13 @@ class BatchSystem:
                 self._report(Submitted(site=site, key=key, native_id=job.native_id))
 
     def relist(self) -> None:
-        """Tell everything again with the next listing, as somebody who has just started must hear it."""
+        """Report everything again with the next listing, for a service that has just started."""
         self._untold = dict(self._jobs)
 
-    # --- what processes know -----------------------------------------------------------------------------------------
+    # --- reports of processes ----------------------------------------------------------------------------------------
 
     def ended(self, instance: str, reason: str = "ended") -> None:
-        """A process is gone, however that came."""
+        """A process ended, for any reason."""
         job = self._owners.pop(instance, None)
         if job is None:
             return
@@ -180,15 +180,15 @@ class BatchSystem:
         self._start_ready()
 
     def black_hole(self) -> str:
-        """Why everything fails here at the moment; empty when it does not."""
+        """The reason why every attempt fails here at present; empty if none."""
         if self._schedule.now >= self._black_until:
             return ""
         if self._unseen:
             self._unseen = False
-            self._box.took("black_hole")
+            self._injector.had_effect("black_hole")
         return self._black_reason
 
-    # --- what befalls it ---------------------------------------------------------------------------------------------
+    # --- faults ------------------------------------------------------------------------------------------------------
 
     @property
     def down(self) -> bool:
@@ -202,24 +202,24 @@ class BatchSystem:
 
     @property
     def running(self) -> int:
-        """How many jobs run."""
+        """How many jobs are running."""
         return self._running
 
     @property
     def queued(self) -> int:
-        """How many jobs are known that do not run."""
+        """How many known jobs are not running."""
         return self._live - self._running
 
     def lose_contact(self, seconds: float) -> None:
-        """Answer nothing for a time; what is queued or runs goes on."""
+        """Answer nothing for a time; queued and running jobs go on."""
         self._unreachable_until = max(self._unreachable_until, self._schedule.now + seconds)
 
-    def turn_black(self, seconds: float, reason: str = "platform-failure") -> None:
-        """Let everything that starts here fail at once for a time."""
+    def become_black_hole(self, seconds: float, reason: str = "platform-failure") -> None:
+        """Fail every attempt that starts here, for a time."""
         self._black_until, self._black_reason = self._schedule.now + seconds, reason
 
     def go_down(self, seconds: float, *, keeps_queue: bool = True) -> None:
-        """Lose everything that runs, and start and answer nothing for a time; the queue may be lost as well."""
+        """Lose all running jobs, and start and answer nothing for a time; the queue may be lost as well."""
         self._down_until = max(self._down_until, self._schedule.now + seconds)
         for job in list(self._jobs.values()):
             if not job.over and (job.instances or job.starting or not keeps_queue):
@@ -230,34 +230,34 @@ class BatchSystem:
 
     def _poll_again(self) -> None:
         self._schedule.after(self._poll_seconds, self._poll_again)
-        if not self._box.quiet:
-            self._suffer()
+        if not self._injector.quiet:
+            self._inject_faults()
         self.poll()
 
-    def _suffer(self) -> None:
-        box = self._box
-        if box.strikes("site_down"):
-            seconds = box.between("site_down", low=DOWN_SECONDS[0], high=DOWN_SECONDS[1])
+    def _inject_faults(self) -> None:
+        injector = self._injector
+        if injector.strikes("site_down"):
+            seconds = injector.between("site_down", low=DOWN_SECONDS[0], high=DOWN_SECONDS[1])
             self.go_down(seconds, keeps_queue=self._numbers.random() < 0.5)
-        if box.strikes("batch_unreachable"):
+        if injector.strikes("batch_unreachable"):
             low, high = UNREACHABLE_SECONDS
-            self.lose_contact(box.between("batch_unreachable", low=low, high=high))
-        if box.strikes("black_hole"):
-            seconds = box.between("black_hole", low=BLACK_HOLE_SECONDS[0], high=BLACK_HOLE_SECONDS[1])
-            self.turn_black(seconds, BLACK_HOLE_REASONS[int(self._numbers.random() * len(BLACK_HOLE_REASONS))])
-            self._box.missed("black_hole")  # until something falls into it
+            self.lose_contact(injector.between("batch_unreachable", low=low, high=high))
+        if injector.strikes("black_hole"):
+            seconds = injector.between("black_hole", low=BLACK_HOLE_SECONDS[0], high=BLACK_HOLE_SECONDS[1])
+            self.become_black_hole(seconds, BLACK_HOLE_REASONS[int(self._numbers.random() * len(BLACK_HOLE_REASONS))])
+            self._injector.had_no_effect("black_hole")  # until an attempt fails in it
             self._unseen = True
 
     def _take(self, key: str, launch: Launch) -> _Job:
-        box = self._box
+        injector = self._injector
         native_id = str(1000 + len(self._native_ids))
-        if self._native_ids and box.strikes("batch_reuses_id"):
+        if self._native_ids and injector.strikes("batch_reuses_id"):
             native_id = self._native_ids[int(self._numbers.random() * len(self._native_ids))]
         self._native_ids.append(native_id)
         job = self._jobs[key] = _Job(key, native_id, launch)
         self._live += 1
         queue_seconds = self._queue.draw(self._numbers)
-        if not box.strikes("batch_forgets"):
+        if not injector.strikes("batch_forgets"):
             self._schedule.after(queue_seconds, self._get_ready, job)
         elif self._numbers.random() < 0.5:
             self._end(job, "not-listed")
@@ -276,13 +276,13 @@ class BatchSystem:
             job = self._ready.popleft()
             if job.over:
                 if job.slips:
-                    self._box.missed("batch_forgets")
+                    self._injector.had_no_effect("batch_forgets")
                 continue
-            if self._box.strikes("batch_starts_twice"):
+            if self._injector.strikes("batch_starts_twice"):
                 low, high = SECOND_START_SECONDS
                 job.starting = True
                 self._schedule.after(
-                    self._box.between("batch_starts_twice", low=low, high=high), self._start_again, job
+                    self._injector.between("batch_starts_twice", low=low, high=high), self._start_again, job
                 )
             if job.slips:
                 job.forgotten = True
@@ -291,7 +291,7 @@ class BatchSystem:
 
     def _start_again(self, job: _Job) -> None:
         if job.over:
-            self._box.missed("batch_starts_twice")
+            self._injector.had_no_effect("batch_starts_twice")
             return
         job.starting = False
         self._start(job)

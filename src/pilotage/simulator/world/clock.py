@@ -1,7 +1,7 @@
-"""Virtual time: what is to happen, in order. Nothing waits; the clock jumps to whatever comes next.
+"""Virtual time: a schedule of future actions, in order. Nothing waits; the clock jumps to the next action.
 
-Time is cut into short stretches. Only what happens in the present one is sorted; what comes later lies together with all
-else of its stretch until then. So putting it there costs the same however much is still to happen.
+Time is cut into short intervals. Only the actions of the current interval are sorted; later ones are kept unsorted per
+interval. So adding an action costs the same however many are pending.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ Action = Callable[..., object]
 
 _push, _pop = heapq.heappush, heapq.heappop
 
-_SWEEP_MIN = 1024  # fewer entries that were called off are not worth a sweep
-_STRETCHES = 4.0  # in a second: shorter ones leave less to be sorted, longer ones are fewer
+_SWEEP_MIN = 1024  # fewer cancelled entries are not worth a sweep
+_STRETCHES = 4.0  # per second: shorter intervals leave less to sort, longer ones are fewer
 
 
 @final
 class Handle:
-    """One thing that is to happen, for whoever may want to call it off."""
+    """One scheduled action that can be cancelled."""
 
     __slots__ = ("action", "schedule")
 
     def __init__(self, schedule: Schedule, action: Action) -> None:
-        """Keep what is to be called."""
+        """Keep the action to call."""
         self.schedule = schedule
         self.action: Action | None = action
 
     def cancel(self) -> None:
-        """Let it not happen. Too late or a second time, this does nothing."""
+        """Cancel it. Too late or a second time, this does nothing."""
         if self.action is not None:
             self.action = None
             self.schedule.call_off()
 
 
-_Entry = tuple[float, int, Any, Any]  # an action, or its handle, and the one argument, or a tuple of all
-_Batch = tuple[float, int, Any, Any]  # an action, and what it is called with, one after the other
+_Entry = tuple[float, int, Any, Any]  # an action or its handle, and its one argument or a tuple of all
+_Batch = tuple[float, int, Any, Any]  # an action, and its arguments, one call after the other
 
 
 class Schedule:
-    """The one clock of a simulation. Of two things at one time, the one that was scheduled first happens first."""
+    """The one clock of a simulation. Of two actions at one time, the one scheduled first comes first."""
 
     __slots__ = (
         "_called_off",
@@ -60,31 +60,31 @@ class Schedule:
     )
 
     def __init__(self, start: float = 0.0) -> None:
-        """Begin at a time; nothing is to happen yet."""
+        """Start at a time with nothing scheduled."""
         self.now = start
         self._stretch = int(start * _STRETCHES)
-        self._near: list[_Entry] = []  # what lay in the present stretch when it began, the earliest last
-        self._soon: list[_Entry] = []  # a heap: what has come to that since
-        self._far: dict[int, list[_Entry]] = {}  # by stretch, in no order
-        self._stretches: list[int] = []  # a heap of those
-        self._line: deque[_Batch] = deque()  # what came in order, and need not be sorted
+        self._near: list[_Entry] = []  # actions of the current interval when it began, the earliest last
+        self._soon: list[_Entry] = []  # a heap: actions added to it since
+        self._far: dict[int, list[_Entry]] = {}  # by interval, unsorted
+        self._stretches: list[int] = []  # a heap of these
+        self._line: deque[_Batch] = deque()  # actions added in order, which need not be sorted
         self._count = 0
         self._called_off = 0
-        self._sweep_at = _SWEEP_MIN  # when so many were called off
-        self._most = 0  # so many things happen, and then it halts
+        self._sweep_at = _SWEEP_MIN  # number of cancelled entries for the next sweep
+        self._most = 0  # stop after this many actions
 
     def at(self, time: float, action: Action, *arguments: object) -> Handle:
-        """Let something happen at a time; what should have happened already happens now."""
+        """Schedule an action at a time; one in the past happens now."""
         handle = Handle(self, action)
         self.post(time, handle, arguments)
         return handle
 
     def after(self, seconds: float, action: Action, *arguments: object) -> Handle:
-        """Let something happen some time from now."""
+        """Schedule an action some time from now."""
         return self.at(self.now + seconds, action, *arguments)
 
     def post(self, time: float, action: Action | Handle, arguments: object = ()) -> None:
-        """As `at`, for what nobody will call off: it costs half as much. The one argument, or a tuple of them."""
+        """As `at`, for an action that is never cancelled, at half the cost. `arguments` is the one argument, or a tuple of them."""
         self._count = count = self._count + 1
         at = time if time > self.now else self.now  # noqa: FURB136 # a call costs more
         stretch = int(at * _STRETCHES)
@@ -97,24 +97,24 @@ class Schedule:
             _push(self._stretches, stretch)
 
     def _nearest(self) -> list[_Entry]:
-        """What is left of the present stretch with the earliest last, or else of the next one in which anything happens.
+        """The rest of the current interval with the earliest last, or else the next interval with actions.
 
-        Not of that where something that is lined up comes before: what that leads to would have to be sorted in.
+        Not the next interval if an ordered action comes before it: its consequences would have to be sorted in.
         """
         near, soon, line, stretches = self._near, self._soon, self._line, self._stretches
         if soon:
             if not near or soon[0] < near[-1]:
-                near.append(_pop(soon))  # as in `go_on`, where it costs no call
+                near.append(_pop(soon))  # as in `advance`, which inlines it
         elif not near and stretches and not (line and line[0][0] * _STRETCHES < stretches[0]):
             self._stretch = stretch = _pop(stretches)
             self._near = near = self._far.pop(stretch)
             near.sort(reverse=True)
         return near
 
-    def line_up(self, time: float, action: Callable[[Any], object], argument: object) -> None:
-        """As `post`, at a time that has not passed, for what happens after all that was lined up before: it is not sorted in.
+    def post_in_order(self, time: float, action: Callable[[Any], object], argument: object) -> None:
+        """As `post`, at a time that has not passed, after all actions added this way before: it need not be sorted.
 
-        Of one action at one time, all that was lined up with nothing scheduled in between is one step.
+        All calls of one action at one time with nothing scheduled in between are one step.
         """
         line, count = self._line, self._count
         if line:
@@ -129,15 +129,15 @@ class Schedule:
         line.append((time, count + 1, action, [argument]))
 
     def step(self) -> bool:
-        """Let the earliest thing happen; False when there is nothing left."""
-        return bool(self.go_on(most=1))
+        """Run the earliest action; False if there is none."""
+        return bool(self.advance(most=1))
 
     def halt(self) -> None:
-        """Let nothing more happen after what happens now, until it is told to go on."""
+        """Stop after the current action, until resumed."""
         self._most = 0
 
-    def go_on(self, most: int = sys.maxsize) -> int:
-        """Let things happen until one of them says `halt`, so many did, or nothing is left; how many did."""
+    def advance(self, most: int = sys.maxsize) -> int:
+        """Run actions until one calls `halt`, `most` have run, or none is left; returns how many ran."""
         line, happened = self._line, 0
         self._most = most
         while happened < self._most:
@@ -170,13 +170,13 @@ class Schedule:
         return happened
 
     def run(self, *, until: float) -> None:
-        """Let everything happen up to a time, and stand there."""
+        """Run everything up to a time, and stop there."""
         while (time := self.next_time()) is not None and time <= until:
             self.step()
         self.now = max(self.now, until)
 
     def next_time(self) -> float | None:
-        """When the earliest thing happens, or None."""
+        """The time of the earliest action, or None."""
         while (near := self._nearest()) and _is_called_off(near[-1]):
             near.pop()
             self._called_off -= 1
@@ -187,12 +187,12 @@ class Schedule:
 
     @property
     def pending(self) -> int:
-        """How many things are still to happen."""
+        """How many actions are pending."""
         sorted_in = len(self._near) + len(self._soon) + sum(map(len, self._far.values()))
         return sorted_in - self._called_off + sum(len(arguments) for _, _, _, arguments in self._line)
 
     def call_off(self) -> None:
-        """Count one entry that was called off, and sweep once most of them may be."""
+        """Count a cancelled entry, and sweep once most entries may be."""
         self._called_off += 1
         if self._called_off > self._sweep_at:
             self._sweep()

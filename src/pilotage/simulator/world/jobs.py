@@ -1,8 +1,8 @@
-"""Made-up jobs: a sketch small enough to print, and the plan and registration that follow from it.
+"""Synthetic jobs: a sketch small enough to print, and the plan and registration that follow from it.
 
-A sketch says how many lines a stage has, which templates their packages are of, and how stages feed each other. Plans are
-computed with arrays, so a sketch of a million packages is as quick as one of fifty. A late stage lists what its producers
-made: how many names each of them makes is decided by the seed, and the list is all that is needed to lay it out again.
+A sketch defines the number of lines of a stage, the templates of their packages, and how stages feed each other. Plans are
+computed with arrays, so a sketch of a million packages is as fast as one of fifty. A late stage lists the outputs of its
+producers: the seed decides how many names each of them makes, and the list suffices to expand it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pilotage.model.jobs.plan import JobPlan, LatePlan, Template
 JoinKind = Literal["one-to-one", "merge", "random"]
 Numbers = NDArray[np.int64]
 Growth = tuple[tuple[int, str], ...]
-"""Late stages in the order in which they grew, each with the digest of the list it grew over."""
+"""Late stages in order of expansion, each with the digest of its list."""
 
 _AWAITED_FILE = int(EdgeKind.FILE | EdgeKind.AWAITED)
 _EARLY_FILE = int(EdgeKind.FILE)
@@ -33,11 +33,11 @@ _SEQUENCE = int(EdgeKind.SEQUENCE | EdgeKind.AWAITED)
 
 
 class Sketch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The base of what a world is written down in."""
+    """The base of the values that define a world."""
 
 
 class LineSketch(Sketch, frozen=True, kw_only=True):
-    """One line template: how many lines for each item, and the template of each package of such a line."""
+    """One line template: lines per item, and the template of each package of such a line."""
 
     count: int = 1
     templates: tuple[int, ...]
@@ -48,7 +48,7 @@ class Join(Sketch, frozen=True, kw_only=True):
 
     stage: int
     kind: JoinKind = "one-to-one"
-    fan: int = 2  # of a random join: how many lines each line takes from
+    fan: int = 2  # of a random join: how many lines each line reads from
     early: bool = False  # it may start before its producers are done
 
 
@@ -76,7 +76,7 @@ class JobSketch(Sketch, frozen=True, kw_only=True):
 
 
 def registration(sketch: JobSketch) -> payloads.JobRegistered:
-    """What the book is told of a job."""
+    """The registration of a job in the book."""
     return payloads.JobRegistered(
         owner=sketch.owner,
         name=sketch.job,
@@ -85,7 +85,7 @@ def registration(sketch: JobSketch) -> payloads.JobRegistered:
 
 
 def plan_of(sketch: JobSketch, *, seed: int) -> JobPlan:
-    """The plan of a job as it is submitted: every stage but the late ones, and those that wait for them."""
+    """The plan of a job at submission: every stage but the late ones and those that wait for them."""
     layouts: dict[int, StageLayout] = {}
     first = 0
     for stage, each in enumerate(sketch.stages, 1):
@@ -115,7 +115,7 @@ def plan_of(sketch: JobSketch, *, seed: int) -> JobPlan:
 
 
 def names_made(sketch: JobSketch, *, stage: int, seed: int, producers: Iterable[str]) -> tuple[str, ...]:
-    """The names that a late stage lists, sorted: each of its producers that are granted made some, by the seed."""
+    """The sorted names that a late stage lists: each granted producer made some, by the seed."""
     most = sketch.stages[stage - 1].names_max
     return tuple(
         sorted(
@@ -127,14 +127,14 @@ def names_made(sketch: JobSketch, *, stage: int, seed: int, producers: Iterable[
 
 
 def list_digest(names: Sequence[str]) -> str:
-    """By what a list is known in the book."""
+    """The digest of a list in the book."""
     return hashlib.sha256(msgspec.json.encode(names)).hexdigest()
 
 
 def grown(
     sketch: JobSketch, plan: JobPlan, *, stage: int, names: Sequence[str], seed: int
 ) -> tuple[JobPlan, payloads.StageExpanded]:
-    """The plan with a late stage laid out over a list of names, and what the book is told of it."""
+    """The plan with a late stage expanded from a list of names, and the event for the book."""
     each = sketch.stages[stage - 1]
     layout = _layout(each, stage=stage, first=plan.count, items=len(names))
     layouts = {**plan.layouts, stage: layout}
@@ -167,12 +167,12 @@ def grown(
 
 
 def packages_of(sketch: JobSketch) -> int:
-    """How many packages a job has before anything grows."""
+    """How many packages a job has before late stages are expanded."""
     return sum(each.items * _lines_packages(each) for each in sketch.stages if not each.late)
 
 
 def big_job(job: str, *, packages: int, stages: int, template: Template) -> JobSketch:
-    """A job of many packages: stages of one-package lines, each fed by the one before, line by line."""
+    """A large job: stages of one-package lines, each fed by the stage before, line by line."""
     lines = packages // stages
     counts = [lines] * (stages - 1) + [packages - lines * (stages - 1)]
     return JobSketch(
@@ -189,17 +189,17 @@ def big_job(job: str, *, packages: int, stages: int, template: Template) -> JobS
 
 
 class Definitions:
-    """Where the definitions and the lists of all jobs lie: what makes a plan again from what the book says of a job."""
+    """The definitions and lists of all jobs: makes a plan again from what the book has of a job."""
 
     def __init__(self, sketches: Iterable[JobSketch], *, seed: int) -> None:
-        """Every job there will be."""
+        """Take all jobs of the world."""
         self.sketches = {sketch.job: sketch for sketch in sketches}
         self._seed = seed
         self._lists: dict[str, tuple[str, ...]] = {}
         self._plans: dict[tuple[str, Growth], JobPlan] = {}
 
     def plan(self, job: str, growth: Growth) -> JobPlan:
-        """The plan of a job after some late stages grew, in that order, each with the digest of its list."""
+        """The plan of a job after some late stages were expanded, in that order, each with the digest of its list."""
         known = self._plans.get((job, growth))
         if known is None:
             sketch = self.sketches[job]
@@ -215,7 +215,7 @@ class Definitions:
     def grow(
         self, job: str, growth: Growth, *, stage: int, producers: Iterable[str]
     ) -> tuple[JobPlan, payloads.StageExpanded]:
-        """Lay a late stage out over what its granted producers made; the list is kept."""
+        """Expand a late stage from the outputs of its granted producers; the list is stored."""
         sketch = self.sketches[job]
         names = names_made(sketch, stage=stage, seed=self._seed, producers=producers)
         self._lists[list_digest(names)] = names
@@ -223,7 +223,7 @@ class Definitions:
 
 
 class _Edges:
-    """Edges on their way to a segment, as arrays."""
+    """Edges for a segment, as arrays."""
 
     def __init__(self) -> None:
         self._sources: list[Numbers] = []
@@ -247,7 +247,7 @@ class _Edges:
         self.add(sources, sources + 1, kind=_SEQUENCE)
 
     def add_join(self, join: Join, source: StageLayout, target: StageLayout, text: str) -> None:
-        """The first package of each line of a stage takes what the last ones of lines of another made."""
+        """The first package of each line of a stage reads the outputs of the last ones of lines of another."""
         _, tails = _ends(source)
         heads, _ = _ends(target)
         if not len(tails) or not len(heads):
@@ -305,7 +305,7 @@ def _ends(layout: StageLayout) -> tuple[Numbers, Numbers]:
 
 
 def _block_templates(sketch: JobSketch) -> tuple[Template, ...]:
-    """One template for each position of each line template of each stage: those that wait for a late stage are told apart."""
+    """One template for each position of each line template of each stage: those that wait for a late stage are separate."""
     return tuple(
         sketch.templates[number] for stage in sketch.stages for line in stage.lines for number in line.templates
     )
@@ -333,7 +333,7 @@ def _late_plan(sketch: JobSketch, stage: int, layouts: Mapping[int, StageLayout]
 
 
 def _late_waits(sketch: JobSketch, layouts: Mapping[int, StageLayout]) -> dict[int, tuple[int, ...]]:
-    """For the first template of each line, the stages it takes from that are not laid out yet."""
+    """For the first template of each line, the stages it reads from that are not expanded yet."""
     waits: dict[int, tuple[int, ...]] = {}
     for stage in sorted(layouts):
         missing = tuple(sorted({join.stage for join in sketch.stages[stage - 1].joins if join.stage not in layouts}))
@@ -348,7 +348,7 @@ def _late_waits(sketch: JobSketch, layouts: Mapping[int, StageLayout]) -> dict[i
 def _parts(dotted: str) -> tuple[int, int, int]:
     place = parse_dotted(dotted)
     if place is None:
-        raise ValueError(f"{dotted!r} is not the place of a package")
+        raise ValueError(f"{dotted!r} is not the address of a package")
     return place.stage, place.line, place.number
 
 
@@ -357,5 +357,5 @@ def _text(seed: int, job: str, stage: int, source: int) -> str:
 
 
 def _number(text: str) -> int:
-    """A number for a generator that depends on nothing but the text."""
+    """A number for a generator that depends on the text alone."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -1,7 +1,7 @@
-"""The journal of the simulator: the production join over a ledger in memory, and a disk that can lose what was not synced.
+"""The journal of the simulator: the production join over a ledger in memory, on a disk that can lose unsynced data.
 
-Batches wait until they are synced. A crash forgets those that wait, but for a beginning of them that may have reached the
-disk, each batch whole or not at all. What is durable stays, and whatever starts again starts from it.
+Batches wait until they are synced. A crash loses the waiting ones, except a prefix that may have reached the disk, each batch
+whole or not at all. Durable data stays, and every restart begins from it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REFOLDED_AT_ONCE = 1_000
 
 
 class Fenced(JournalError):
-    """Somebody else is the writer by now: nothing of the batch was kept, and who sent it must stop."""
+    """Another process is the writer by now: the batch was refused, and its sender must stop."""
 
 
 Identity = tuple[str, str, int]
@@ -37,9 +37,9 @@ Identity = tuple[str, str, int]
 
 
 class BookStates(msgspec.Struct, frozen=True, kw_only=True):
-    """Where everything stands: jobs by id, and packages by the id of their job and their dotted place.
+    """The states of everything: jobs by id, and packages by job id and address.
 
-    Packages are all those that the book knows of, whether anything was heard of them or not.
+    Contains all packages that the book knows, whether or not they have events.
     """
 
     jobs: dict[str, str]
@@ -47,14 +47,14 @@ class BookStates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedJournal:
-    """One book. What is asked of it is answered from what is durable."""
+    """One book. Queries are answered from durable data."""
 
     def __init__(self, chance: random.Random) -> None:
-        """Begin with an empty book; `chance` decides how much of a torn tail survives."""
-        self.full = False  # while it is, nothing can be synced
-        self.generation = 0  # of the one who may write: whoever began last
-        self.repeated = 0  # events that were appended again after they had been kept
-        self.parked = 0  # events that came before their job was registered
+        """Start with an empty book; `chance` decides how much of a torn tail survives."""
+        self.full = False  # while set, nothing can be synced
+        self.generation = 0  # of the current writer, the last one that started
+        self.repeated = 0  # events appended again after they were stored
+        self.parked = 0  # events before the registration of their job
         self._chance = chance
         self._codec = Codec()
         self._ledger = MemoryLedger()
@@ -65,24 +65,23 @@ class SimulatedJournal:
     # --- writing ---
 
     def take_over(self) -> None:
-        """Let another become the writer: nobody who was one before can write from now on."""
+        """Make another process the writer: no earlier one can write from now on."""
         self.generation += 1
 
     def append_late(self, events: Sequence[Checked], now: float, *, generation: int) -> None:
-        """Write a batch of a service that may have lost its lock without knowing. Raises `Fenced` where it has."""
+        """Write a batch of a service that may have lost its lock unnoticed. Raises `Fenced` if it has."""
         if generation != self.generation:
             raise Fenced("another service writes this book", subject="the simulated journal")
         self.append(events, now)
 
     def append(self, events: Sequence[Checked], now: float, *, skewed: Sequence[tuple[str, str]] = ()) -> None:
-        """Write a batch; it is durable after the next sync. `skewed` are the streams whose agents have wrong clocks."""
+        """Write a batch; it is durable after the next sync. `skewed` lists the streams of agents with wrong clocks."""
         self._unsynced.append((events, now, skewed))
 
     def sync(self) -> int:
-        """Make everything durable that was appended, and return the position of the last event.
+        """Make all appended events durable, and return the position of the last one.
 
-        Raises `JournalFull` where there is no room: nothing of it is durable then, and all of it waits for another
-        sync, or a crash.
+        Raises `JournalFull` without space: then nothing of it is durable, and all of it waits for another sync, or a crash.
         """
         if self.full:
             raise JournalFull("no room left to write", subject="the simulated journal")
@@ -93,7 +92,7 @@ class SimulatedJournal:
         return self.position()
 
     def crash(self, *, torn: bool) -> int:
-        """Forget what was not synced; where the tail is torn, a beginning of it survives. How many batches did."""
+        """Lose unsynced batches; with a torn tail, a prefix survives. Returns how many batches did."""
         torn = torn and bool(self._unsynced) and not self.full
         survivors = self._chance.randint(1, len(self._unsynced)) if torn else 0
         for events, now, skewed in self._unsynced[:survivors]:
@@ -103,9 +102,9 @@ class SimulatedJournal:
 
     def _keep(self, events: Sequence[Checked], now: float, skewed: Sequence[tuple[str, str]]) -> None:
         for one in events:
-            # What agents say was read before it was heard; what is decided here was never read by anybody.
+            # Events of agents were decoded when they arrived; decisions made here were not.
             if one.event.source == "service" and isinstance(unreadable := self._codec.check(one.event), Refusal):
-                raise JournalError(f"nobody can read what was decided: {unreadable.message}", subject=one.event.type)
+                raise JournalError(f"a decision cannot be decoded: {unreadable.message}", subject=one.event.type)
         joined = join(self._ledger, events, received=now, codec=self._codec, skewed=skewed, observations=_UNOBSERVED)
         receipt = joined.receipt
         if receipt.refused:
@@ -120,7 +119,7 @@ class SimulatedJournal:
             self._note_some(events, joined.changes)
 
     def _note_some(self, events: Sequence[Checked], changes: Changes) -> None:
-        """Of a batch with repeats, or with events that wait for their job, note what was kept."""
+        """Record what was kept of a batch with repeated or parked events."""
         streams = {row.stream_id: (row.source, row.stream) for row in self._ledger.find_rows(StreamRow, having={})}
         known = {_identity(one): one for one in events} | self._waiting
         for _, stream_id, n, *_ in changes.all_events():
@@ -131,10 +130,10 @@ class SimulatedJournal:
             identity = (*streams[row.stream_id], row.n)
             self._waiting[identity] = known[identity]
 
-    # --- what is durable ---
+    # --- durable data ---
 
     def events(self) -> Sequence[Checked]:
-        """Every durable event once, in the order in which they were kept; the list that grows, and not a copy of it."""
+        """Every durable event once, in order; the growing list itself, not a copy."""
         return self._events
 
     def position(self) -> int:
@@ -142,14 +141,14 @@ class SimulatedJournal:
         return self._ledger.position()
 
     def states(self) -> BookStates:
-        """Where everything stands."""
+        """The states of everything."""
         return _states(self._ledger)
 
     def refold(self, shuffled: Sequence[int]) -> BookStates:
-        """Where everything stands for a new book that hears of the durable events in another order."""
+        """The states in a new book that gets the durable events in another order."""
         if sorted(shuffled) != list(range(len(self._events))):
             raise ValueError(f"an order of {len(self._events)} events names each of them once, from 0")
-        ledger = _Anew()
+        ledger = _RefoldLedger()
         for start in range(0, len(shuffled), REFOLDED_AT_ONCE):
             events = [self._events[index] for index in shuffled[start : start + REFOLDED_AT_ONCE]]
             joined = join(ledger, events, received=0.0, codec=self._codec, observations=_UNOBSERVED)
@@ -158,7 +157,7 @@ class SimulatedJournal:
             ledger.write(joined.changes)
         return _states(ledger)
 
-    # --- as the port has it, for a core that starts ---
+    # --- the port, for a core that starts ---
 
     def job(self, job: str) -> JobRow | None:
         """A job."""
@@ -173,36 +172,36 @@ class SimulatedJournal:
         return self._ledger.stages_of(job.job_id)
 
     def package(self, job: JobRow, place: PackageId) -> PackageRow | None:
-        """A package of which something was heard."""
+        """A package with a row."""
         key = (job.job_id, place.stage, place.line, place.number)
         return next((PackageRow(*key, row.facts) for row in self._ledger.packages([key])), None)
 
     def finals(self, job: JobRow) -> Iterator[FinalPackage]:
-        """The packages of a job that are over by facts of their own, in the order of place.
+        """The packages of a job with a final fact of their own, by address.
 
-        What ended only with its job is not among them: it is among the unfinished ones, if it has a row.
+        Packages that ended only with their job are among the unfinished ones, if they have a row.
         """
         return self._ledger.finals(job.job_id)
 
     def unfinished(self, job: JobRow) -> Iterator[PackageRow]:
-        """The other packages of a job that have a row, in the order of place."""
+        """The other packages of a job with a row, by address."""
         return self._ledger.unfinished(job.job_id)
 
     def streams(self, source: str) -> Iterator[StreamRow]:
-        """What was heard of every stream of a source, by name."""
+        """The rows of all streams of a source, by name."""
         found = self._ledger.find_rows(StreamRow, having={"source": source})
         return iter(sorted(found, key=lambda row: row.stream))
 
     def stream(self, source: str, stream: str) -> StreamRow | None:
-        """What was heard of one stream, if anything was."""
+        """The row of one stream, if any."""
         return next(iter(self._ledger.streams([(source, stream)])), None)
 
     def own_events(self, job: JobRow) -> list[EventRow]:
-        """The events about a job itself, and not about its packages, in the order of their positions."""
+        """The events about a job itself, not about its packages, by position."""
         return self._ledger.find_rows(EventRow, having={"job_id": job.job_id, "stage": 0})
 
     def pilot(self, name: str) -> PilotRow | None:
-        """One pilot, or what was asked for under that name, if there ever was one."""
+        """A pilot, or a request of that name, if there ever was one."""
         return next(iter(self._ledger.find_rows(PilotRow, having={"pilot": name})), None)
 
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
@@ -214,8 +213,8 @@ class SimulatedJournal:
         return self._ledger.find_rows(SiteRow, having={})
 
 
-class _Unobserved(Observations):
-    """Statistics that nobody asks for: in virtual time they would cost more than all the rest of the join."""
+class _NoStatistics(Observations):
+    """Disables statistics: in virtual time they would cost more than all the rest of the join."""
 
     __slots__ = ()
 
@@ -232,13 +231,13 @@ class _Unobserved(Observations):
         return {}
 
 
-_UNOBSERVED = _Unobserved()
+_UNOBSERVED = _NoStatistics()
 
 
-class _Anew(MemoryLedger):
-    """A ledger to fold into, whose streams are not asked what they heard.
+class _RefoldLedger(MemoryLedger):
+    """A ledger for refolding, which returns no streams.
 
-    In any order a stream has more holes than anybody who counts would leave.
+    In a shuffled order a stream has more gaps than any counting sender would leave.
     """
 
     def streams(self, names: Collection[tuple[str, str]]) -> list[StreamRow]:

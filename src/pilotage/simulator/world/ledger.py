@@ -1,9 +1,9 @@
-"""A ledger of plain dictionaries: the simplest store that the join of the book can work on.
+"""A ledger of plain dictionaries: the simplest store for the join of the book.
 
-Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
-that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep,
-pressed together with others: it takes a fraction of the room, and is seldom wanted again. A short life is kept as what
-its events said, of which the text is made where one is wanted.
+Every row is found by its key, never by scanning a table. Rows are copied when read, as from a database, so that a change
+without a write leaves no trace. A finished package is stored as the text that a database would store, compressed together with
+others: it takes a fraction of the memory, and is rarely read again. A short life is stored as the values of its events, and
+its text is made on demand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pilotage.book.fold.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is
 from pilotage.book.rows import rows
 from pilotage.book.rows.derived_states import DONE, RUNNING
 from pilotage.book.rows.fast_rows import BegunLife, EndedLife, text_of
-from pilotage.book.rows.ledger import CachedStreams, Changes, EventLookup, Observed, OfStreams, PackageKey
+from pilotage.book.rows.ledger import CachedStreams, Changes, Observed, OfStreams, PackageKey
 from pilotage.book.rows.rows import (
     EventRow,
     JobRow,
@@ -43,29 +43,29 @@ from pilotage.book.rows.tables import TABLE_BY_ROW, TABLES
 from pilotage.book.statistics import statistics
 from pilotage.model.events.events import SOURCE_RANKS
 
-# What is seldom wanted again of packages that are over, some dozens together, so that it takes little room.
+# Data of finished packages, which is rarely read again, stored compactly in groups of some dozens.
 #
-# Texts are pressed: alike as they are, little is left of each. Short lives, which most packages have, are packed as
-# the values they consist of, which takes a fraction of the time.
+# Texts are compressed: being so similar, little is left of each. Short lives, the usual case, are packed as their values,
+# which takes a fraction of the time.
 
 TOGETHER = 32
-_LEVEL = 1  # the others take longer, and win little
+_LEVEL = 1  # higher levels take longer, and gain little
 _UNPACKED_MAX = 64
 
 
-class PressedTexts:
-    """Texts of one line each, found by the number that they were given. A text that was put here is never taken out."""
+class CompressedTexts:
+    """Texts of one line each, by number. A text is never removed."""
 
     __slots__ = ("_blocks", "_open", "_unpacked")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._blocks: list[bytes] = []
-        self._open: list[str] = []  # too few as yet to be pressed
-        self._unpacked: dict[int, list[str]] = {}  # what was asked for lately
+        self._open: list[str] = []  # too few to be compressed yet
+        self._unpacked: dict[int, list[str]] = {}  # recently read
 
     def put(self, text: str) -> int:
-        """Keep a text; the number to ask for it by."""
+        """Store a text; returns its number."""
         number = len(self._blocks) * TOGETHER + len(self._open)
         self._open.append(text)
         if len(self._open) == TOGETHER:
@@ -74,7 +74,7 @@ class PressedTexts:
         return number
 
     def text(self, number: int) -> str:
-        """A text that was kept."""
+        """A stored text."""
         block, place = divmod(number, TOGETHER)
         if block == len(self._blocks):
             return self._open[place]
@@ -91,18 +91,18 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class PackedLives:
-    """Short lives that have ended, found by the number that they were given. None is ever taken out."""
+    """Ended short lives, by number. None is ever removed."""
 
     __slots__ = ("_blocks", "_open", "_unpacked")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._blocks: list[bytes] = []
-        self._open: list[EndedLife] = []  # too few as yet to be packed
-        self._unpacked: dict[int, list[EndedLife]] = {}  # what was asked for lately
+        self._open: list[EndedLife] = []  # too few to be packed yet
+        self._unpacked: dict[int, list[EndedLife]] = {}  # recently read
 
     def put(self, lives: Iterable[EndedLife]) -> int:
-        """Keep lives; the number to ask for the first by, from which the others count on."""
+        """Store lives; returns the number of the first, and the others follow."""
         number = len(self._blocks) * TOGETHER + len(self._open)
         found = [*self._open, *lives]
         full = len(found) - len(found) % TOGETHER
@@ -111,7 +111,7 @@ class PackedLives:
         return number
 
     def life(self, number: int) -> EndedLife:
-        """A life that was kept."""
+        """A stored life."""
         block, place = divmod(number, TOGETHER)
         if block == len(self._blocks):
             return self._open[place]
@@ -123,22 +123,22 @@ class PackedLives:
         return lives[place]
 
 
-# The streams of a book in memory: their rows, and beside them how far those were heard that only count on.
+# The streams of a book in memory: their rows, and the counters of those that only count on.
 
 
 class StreamTable:
-    """Streams by their source and name. What a row says of how far its stream was heard may be older than what is here."""
+    """Streams by source and name. The position in a row may be older than the counter here."""
 
     __slots__ = ("_heard", "_ids", "_rows")
 
     def __init__(self, rows: dict[tuple[Any, ...], StreamRow]) -> None:
-        """Look after rows, of which there are none yet."""
+        """Manage these rows, which are still empty."""
         self._rows = rows
         self._ids: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
         self._heard: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
 
     def known(self, names: Collection[tuple[str, str]]) -> list[StreamRow]:
-        """Those that are known among some (source, stream)."""
+        """The known ones among some (source, stream)."""
         ids, rows = self._ids, self._rows
         return [self.read(rows[ids[source][stream],]) for source, stream in names if stream in ids[source]]
 
@@ -147,11 +147,11 @@ class StreamTable:
         return CachedStreams(self._ids, self._heard)
 
     def read(self, row: StreamRow) -> StreamRow:
-        """A row of its own for whoever asked."""
+        """A copy of a row for the caller."""
         return replace(row, watermark=self._heard[row.source].get(row.stream, row.watermark))
 
     def write(self, rows: Iterable[StreamRow], counted_on: OfStreams) -> None:
-        """Put rows in place of those with the same keys, and go on with those that counted on."""
+        """Replace rows by key, and advance the streams that only counted on."""
         for source, counted in counted_on.items():
             self._heard[source] |= counted
         for row in rows:
@@ -167,16 +167,17 @@ class StreamTable:
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
 Place = int
-"""A line and a number within it; they have nine digits at most."""
+"""A line and a number within it, of nine digits at most."""
 Kept = PackageRow | BegunLife | int
-"""A package as it is kept: its row, or the beginning of its short life; or, once it is over, its state and the number of
-the text of its facts, as one number. A number below 0 is that of a short life that ended, counted down from -1."""
+"""A stored package: its row, or the beginning of its short life; or, once it is over, its state and the number of the text of its
+facts, as one number. A negative number is that of an ended short life, counted down from -1.
+"""
 
 _LINE = 2**30 + 1025
-"""So far are places of neighbouring lines from each other: odd, so that a dictionary does not put them all in one place."""
+"""The distance between addresses of neighbouring lines: odd, so that a dictionary spreads them."""
 _STATES = len(FINAL_ORDER)
 _STATE_NUMBERS = {state: number for number, state in enumerate(FINAL_ORDER)}
-_exhaust = deque[object](maxlen=0).extend  # has everything of an iterator happen, and keeps nothing
+_exhaust = deque[object](maxlen=0).extend  # consumes an iterator and keeps nothing
 
 
 def _key_reader(columns: tuple[str, ...]) -> Callable[[rows.Row], Key]:
@@ -188,43 +189,43 @@ _KEYS: dict[type[rows.Row], Callable[[rows.Row], Key]] = {table.row: _key_reader
 
 
 class MemoryLedger:
-    """Every table as a dictionary from its key to a row, and beside them what finds the keys of some rows."""
+    """Every table as a dictionary from its key to a row, and indexes for the keys of some rows."""
 
     def __init__(self) -> None:
-        """Begin with an empty book."""
+        """Start with an empty book."""
         self.tables: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
         self._stages: dict[int, dict[int, dict[Place, Kept]]] = {}  # job_id → stage → packages
-        self._over = PressedTexts()
+        self._over = CompressedTexts()
         self._ended = PackedLives()
-        self._begun: dict[PackageKey, BegunLife] = {}  # short lives that have not ended
+        self._begun: dict[PackageKey, BegunLife] = {}  # unfinished short lives
         self._streams = StreamTable(self.tables["streams"])
         self._job_ids: dict[str, int] = {}
-        self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
+        self._positions: dict[tuple[int, int], int] = {}  # of the event with a number in a stream
         self._parked: dict[str, dict[Key, ParkedRow]] = {}  # by job
         self._slices: dict[int, dict[int, dict[Key, None]]] = {width: {} for width in statistics.KEPT_SECONDS}
         self._readers: dict[type[rows.Row], Callable[[Key, Any], rows.Row]] = {
             EventRow: lambda _, values: _event(values),
             StatisticRow: _statistic,
             StreamRow: lambda _, row: self._streams.read(row),
-        }  # what makes a row of what is kept in its place
+        }  # makes a row from what is stored in its place
         self._last = {"stream_id": 0, "job_id": 0}
         self._position = 0
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
-        """The streams that are known among some (source, stream)."""
+        """The known streams among some (source, stream)."""
         return self._streams.known(names)
 
     def cached_streams(self) -> CachedStreams | None:
-        """Every stream there is."""
+        """All streams."""
         return self._streams.cached()
 
     def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
-        """The jobs that are known among some ids."""
+        """The known jobs among some ids."""
         ids, table = self._job_ids, self.tables["jobs"]
         return [replace(table[ids[job],]) for job in jobs if job in ids]
 
     def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[StageRow]:
-        """The stages that are known among some (job_id, stage)."""
+        """The known stages among some (job_id, stage)."""
         return self._some(StageRow, keys)
 
     def stages_of(self, job_id: int) -> list[StageRow]:
@@ -234,7 +235,7 @@ class MemoryLedger:
         return self._some(StageRow, [(job_id, number) for number in sorted(numbers)])
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
-        """The packages that have a row among some."""
+        """The packages with a row among some."""
         found: list[PackageRow] = []
         begun, where, packages = self._begun, (0, 0), {}
         for key in keys:
@@ -247,15 +248,15 @@ class MemoryLedger:
         return found
 
     def begun_packages(self) -> Mapping[PackageKey, BegunLife]:
-        """Packages whose short life has begun and not ended."""
+        """Packages with an unfinished short life."""
         return self._begun
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
-        """Every package of a stage that has a row."""
+        """Every package of a stage with a row."""
         return [self._package(key, kept) for key, kept in self._kept(job_id) if key[1] == stage]
 
     def idle_packages(self, job_id: int) -> list[PackageRow]:
-        """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
+        """The packages of a job with a row, no final fact, and no queued or running attempt."""
         found = []
         for key, kept in self._kept(job_id):
             if _state(kept) in _MOVED_BY_THEMSELVES:
@@ -266,12 +267,12 @@ class MemoryLedger:
         return found
 
     def finals(self, job_id: int) -> Iterator[FinalPackage]:
-        """The packages of a job that are over by facts of their own, in the order of place."""
+        """The packages of a job with a final fact of their own, by address."""
         kept, text = self._in_place(job_id), self._text
         return read_finals((*key[1:], _state(one), text(one)) for key, one in kept if isinstance(one, int))
 
     def unfinished(self, job_id: int) -> Iterator[PackageRow]:
-        """The other packages of a job that have a row, in the order of place."""
+        """The other packages of a job with a row, by address."""
         for key, one in self._in_place(job_id):
             if isinstance(one, int) and _state(one) in SURELY_OVER:
                 continue
@@ -280,7 +281,7 @@ class MemoryLedger:
                 yield PackageRow(*key, row.facts)
 
     def states(self, job_id: int) -> Iterator[tuple[PackageKey, str]]:
-        """The state of every package of a job that has a row, in the order of place."""
+        """The state of every package of a job with a row, by address."""
         for key, one in self._in_place(job_id):
             yield key, _state(one)
 
@@ -288,14 +289,14 @@ class MemoryLedger:
         return iter(sorted(self._kept(job_id), key=itemgetter(0)))
 
     def _kept(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
-        """Every package of a job that is kept."""
+        """Every stored package of a job."""
         for stage, packages in self._stages.get(job_id, {}).items():
             for place, kept in packages.items():
                 yield (job_id, stage, *divmod(place, _LINE)), kept
         yield from ((key, life) for key, life in self._begun.items() if key[0] == job_id)
 
     def _package(self, key: PackageKey, kept: Kept) -> PackageRow:
-        """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
+        """A row for the caller: mutable parts are copied, and nothing else."""
         if not isinstance(kept, PackageRow):
             return PackageRow(*key, read_facts(self._text(kept)))
         facts = kept.facts
@@ -309,25 +310,25 @@ class MemoryLedger:
         return PackageRow(*key, own, kept.counted, kept.observed)
 
     def _text(self, kept: BegunLife | int) -> str:
-        """The facts of a package that is not kept as a row."""
+        """The facts of a package that is not stored as a row."""
         if not isinstance(kept, int):
             return text_of(kept)
         return text_of(self._ended.life(-1 - kept)) if kept < 0 else self._over.text(kept // _STATES)
 
     def pilots(self, names: Collection[str]) -> Iterable[PilotRow]:
-        """The pilots that are known among some."""
+        """The known pilots among some."""
         return self._some(PilotRow, [(name,) for name in names])
 
     def nodes(self, names: Collection[str]) -> Iterable[NodeRow]:
-        """The nodes that are known among some."""
+        """The known nodes among some."""
         return self._some(NodeRow, [(name,) for name in names])
 
     def sites(self, names: Collection[str]) -> Iterable[SiteRow]:
-        """The sites that are known among some."""
+        """The known sites among some."""
         return self._some(SiteRow, [(name,) for name in names])
 
-    def stored(self, wanted: Collection[EventLookup]) -> Iterable[EventRow | ParkedRow]:
-        """The events that are stored among some, those that are parked too."""
+    def stored(self, wanted: Collection[Sought]) -> Iterable[EventRow | ParkedRow]:
+        """The stored events among some, including parked ones."""
         for one in wanted:
             identity = (one.stream_id, one.n)
             if (parked := self.tables["parked"].get(identity)) is not None:
@@ -341,19 +342,19 @@ class MemoryLedger:
                 yield event
 
     def parked(self, job: str) -> list[ParkedRow]:
-        """The events that wait for a job to be registered."""
+        """The events that wait for the registration of a job."""
         return [replace(row) for row in self._parked.get(job, {}).values()]
 
     def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[StatisticRow]:
-        """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
+        """The existing slices of statistics among some (width_seconds, slice, site, activity)."""
         return self._some(StatisticRow, keys)
 
     def next_stream_id(self) -> int:
-        """A number that no stream has."""
+        """The number of a new stream."""
         return self._next("stream_id")
 
     def next_job_id(self) -> int:
-        """A number that no job ever had."""
+        """The number of a new job; never used before."""
         return self._next("job_id")
 
     def position(self) -> int:
@@ -361,11 +362,11 @@ class MemoryLedger:
         return self._position
 
     def advance(self, position: int) -> None:
-        """Go on from a position, if the last one is lower."""
+        """Continue from a position, if the last one is lower."""
         self._position = max(self._position, position)
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys."""
+        """Replace all rows by key."""
         self._write_events(changes)
         self._write_packages(changes.packages)
         self._write_short(changes)
@@ -393,14 +394,14 @@ class MemoryLedger:
             if begun:
                 begun.pop((package.job_id, package.stage, package.line, package.number), None)
             stage = self._stages.setdefault(package.job_id, {}).setdefault(package.stage, {})
-            # Whoever joined a row is done with it: it need not be copied on the way in.
+            # The join has finished with its rows: they need not be copied when written.
             kept: Kept = package
             if (state := numbers.get(facts.state)) is not None:
                 kept = put(written_facts(facts, buffer)) * _STATES + state
             stage[package.line * _LINE + package.number] = kept
 
     def _write_short(self, changes: Changes) -> None:
-        """Short lives are kept as they come; one that has only begun is remembered, which is all that is kept of it."""
+        """Store short lives as they come; one that has only begun is just remembered."""
         begun = self._begun
         begun |= changes.begun_packages
         where, packages = (0, 0), {}
@@ -421,7 +422,7 @@ class MemoryLedger:
             assert position == self._position + 1, "positions count on by one"
             assert (stream_id, n) not in self._positions, "an event is stored once"
             self._positions[stream_id, n] = self._position = position
-            table[position,] = values  # most are never read again: a row is made of one that is
+            table[position,] = values  # most are never read again: a row is made on demand
 
     def find_rows(
         self,
@@ -431,7 +432,7 @@ class MemoryLedger:
         after: tuple[str | int, ...] = (),
         limit: int | None = None,
     ) -> list[AnyRow]:
-        """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
+        """Rows with these values, in the order of the table's key; after a whole key, if one is given."""
         table = self._table(row)
         found = [table[key] for key in sorted(table) if key > after and _has(table[key], having)]
         return [replace(one) for one in found[:limit]]
@@ -439,19 +440,19 @@ class MemoryLedger:
     def rows_by_keys(
         self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
     ) -> Iterable[AnyRow]:
-        """The rows that there are among some keys, given as the values of some columns; in any order."""
+        """The existing rows among some keys, given as values of some columns; in any order."""
         if by == TABLE_BY_ROW[row].key:
             return self._some(row, keys)
         read = _key_reader(by)
         return [replace(one) for one in self._table(row).values() if read(one) in keys]
 
     def put_rows(self, changed: Sequence[rows.Row]) -> None:
-        """Put rows of one table in place of those with the same keys."""
+        """Replace rows of one table by key."""
         self._keep([replace(one) for one in changed])
         self._streams.write([replace(one) for one in changed if isinstance(one, StreamRow)], {})
 
     def _keep(self, changed: Sequence[rows.Row]) -> None:
-        """As `put_rows`, for rows that nobody will change any more."""
+        """As `put_rows`, for rows that will not change any more."""
         if changed:
             kind = type(changed[0])
             table, key_of = self.tables[TABLE_BY_ROW[kind].name], _KEYS[kind]
@@ -461,13 +462,13 @@ class MemoryLedger:
     def remove_rows(
         self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
     ) -> None:
-        """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
+        """Remove the rows with these values; only up to and including a whole key, if one is given."""
         table = self.tables[TABLE_BY_ROW[row].name]
         for key in [key for key in table if (not through or key <= through) and _has(table[key], having)]:
             del table[key]
 
     def _add_statistics(self, observed: Observed, *, now: float) -> None:
-        """Add to slices in place, and forget those that are too old; they are packed when somebody looks at them."""
+        """Add to slices in place, and remove those that are too old; they are packed when read."""
         table = self.tables["statistics"]
         for key, sketches in observed.items():
             before = table.get(key)
@@ -499,7 +500,7 @@ class MemoryLedger:
 
 
 _MOVED_BY_THEMSELVES = frozenset({"SCHEDULED", "RUNNING", "DONE", "CLEARED"})
-"""Where packages stand whatever is said of their job."""
+"""States of packages that do not depend on their job."""
 
 
 def _event(values: tuple[Any, ...]) -> EventRow:

@@ -1,7 +1,6 @@
-"""Chance that one seed fixes: streams of numbers by name, numbers that follow from a text, and distributions.
+"""Randomness from one seed: named streams of numbers, numbers that follow from a text, and distributions.
 
-A distribution asks its numbers for nothing but `random()`, so it draws the same from whatever gives them, in every
-version of Python.
+A distribution calls only `random()` of its numbers, so it draws the same values from any source, in every version of Python.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _last_number = struct.Struct(f">{_DIGEST_BYTES - _NUMBER_BYTES}xQ").unpack
 
 
 class Numbers(Protocol):
-    """What gives numbers from 0 up to, and without, 1."""
+    """A source of numbers in [0, 1)."""
 
     def random(self) -> float:
         """The next number."""
@@ -35,12 +34,12 @@ class Numbers(Protocol):
 
 
 class Dice:
-    """All the chance of a simulation: a stream for each name, so that one more draw here changes nothing there."""
+    """All randomness of a simulation: one stream per name, so that one more draw in one changes no other."""
 
     __slots__ = ("_streams", "seed")
 
     def __init__(self, seed: int) -> None:
-        """Begin with a seed."""
+        """Start with a seed."""
         self.seed = seed
         self._streams: dict[str, random.Random] = {}
 
@@ -54,14 +53,14 @@ class Dice:
 
 @changes_often
 class Keyed(msgspec.Struct, gc=False):
-    """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt.
+    """Numbers that follow from a text alone, on every machine: cheap enough for a few per attempt.
 
-    Nothing is computed before the first number is asked for.
+    Nothing is computed before the first number is drawn.
     """
 
     _text: str
     _blocks: int = 0
-    _left: int = 0  # so many bytes of the digest are not used yet, the first ones
+    _left: int = 0  # unused bytes of the digest, the first ones
     _digest: bytes = b""
 
     def random(self) -> float:
@@ -77,13 +76,13 @@ class Keyed(msgspec.Struct, gc=False):
 
 
 def number_of(text: str) -> float:
-    """The first of the numbers that follow from a text, in half the time, for who needs no other."""
+    """The first of the numbers that follow from a text, in half the time."""
     number: int = _last_number(_blake2b(f"{text}/0".encode()).digest())[0]
     return (number >> 11) * _STEP
 
 
 class Distribution(msgspec.Struct, frozen=True, tag_field="distribution"):
-    """The base: what amounts of something look like."""
+    """The base: a distribution of amounts."""
 
     def draw(self, numbers: Numbers) -> float:
         """One amount."""
@@ -91,10 +90,10 @@ class Distribution(msgspec.Struct, frozen=True, tag_field="distribution"):
 
 
 class OfOneNumber(Distribution, frozen=True):
-    """The base of those that one number decides."""
+    """The base of distributions drawn with one number."""
 
     def at(self, number: float) -> float:
-        """The amount that a number stands for."""
+        """The amount for a number in [0, 1)."""
         raise NotImplementedError
 
     def draw(self, numbers: Numbers) -> float:
@@ -113,34 +112,34 @@ class Fixed(Distribution, frozen=True, tag="fixed"):
 
 
 class Uniform(OfOneNumber, frozen=True, kw_only=True, tag="uniform"):
-    """Anything between two bounds."""
+    """Uniform between two bounds."""
 
     low: float
     high: float
 
     def at(self, number: float) -> float:
-        """The amount that a number stands for."""
+        """The amount for a number in [0, 1)."""
         return self.low + (self.high - self.low) * number
 
 
 class Exponential(OfOneNumber, frozen=True, tag="exponential"):
-    """Waiting for something that may happen at any moment."""
+    """The time until an event that may happen at any moment."""
 
     mean: float
 
     def at(self, number: float) -> float:
-        """The amount that a number stands for."""
+        """The amount for a number in [0, 1)."""
         return -self.mean * math.log(1.0 - number)
 
 
 class LogNormal(OfOneNumber, frozen=True, kw_only=True, tag="log-normal"):
-    """Mostly about the median, now and then far above it: run times and queues."""
+    """Mostly near the median, sometimes far above it: run times and queue times."""
 
     median: float
     sigma: float
 
     def at(self, number: float) -> float:
-        """The amount that a number stands for."""
+        """The amount for a number in [0, 1)."""
         return self.median * math.exp(self.sigma * _NORMAL.inv_cdf(number or _STEP))
 
 
@@ -161,33 +160,32 @@ class Mixture(Distribution, frozen=True, kw_only=True, tag="mixture"):
 
 
 AnyDistribution = Fixed | Uniform | Exponential | LogNormal | Mixture
-"""What a world may name, and JSON may hold."""
+"""The distributions that a world may contain, as in JSON."""
 
 
-# The distributions that a world for users may name, each drawn by one number, so that a seed gives the same to
-# everybody.
+# The distributions for the worlds of users, each drawn with one number, so that a seed gives the same to everyone.
 
-_MEAN_OVER = 200  # quantiles, where a mean is needed and no formula is at hand
+_MEAN_OVER = 200  # quantiles for a mean without a formula
 
 
 class Weibull(OfOneNumber, frozen=True, kw_only=True, tag="weibull"):
-    """How long things last that wear out, or that settle: lives of nodes."""
+    """Lifetimes of things that wear out, or get more reliable: nodes."""
 
     scale: float
     shape: float
 
     def at(self, number: float) -> float:
-        """The amount that a number stands for."""
+        """The amount for a number in [0, 1)."""
         return float(self.scale * (-math.log(1.0 - number)) ** (1.0 / self.shape))
 
 
 class Empirical(OfOneNumber, frozen=True, tag="empirical"):
-    """What was seen, in order of size, each as likely as the others."""
+    """Observed values, sorted, all equally likely."""
 
     values: tuple[float, ...]
 
     def at(self, number: float) -> float:
-        """The amount that a number stands for."""
+        """The amount for a number in [0, 1)."""
         return self.values[int(number * len(self.values))]
 
 
@@ -205,7 +203,7 @@ class _Even:
 
 
 def mean_of(distribution: Distribution) -> float:
-    """About the mean: over evenly spaced quantiles, without the farthest tails."""
+    """The approximate mean: over evenly spaced quantiles, without the extreme tails."""
     numbers = _Even(_MEAN_OVER)
     return math.fsum(distribution.draw(numbers) for _ in range(_MEAN_OVER)) / _MEAN_OVER
 
@@ -219,7 +217,7 @@ def distribution_of(spread: None) -> None: ...
 
 
 def distribution_of(spread: Times | Factors | None) -> Distribution | None:
-    """What a distribution in a file draws."""
+    """The distribution for an entry of a file."""
     if spread is None:
         return None
 

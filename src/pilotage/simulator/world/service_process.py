@@ -1,7 +1,7 @@
-"""The service as a process in virtual time: it collects messages, steps the production core, writes, and only then speaks.
+"""The service as a process in virtual time: collects messages, steps the production core, writes, and only then replies.
 
-Steps may run ahead of what is durable; replies, answers and effects wait until everything before them is. The process
-can die at any point in between; what was not durable is gone then, and a new core starts from what the book says.
+Steps may run ahead of durable data; replies, answers and effects wait until everything before them is durable. The process can
+die at any point in between; then unsynced data is lost, and a new core starts from the book.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from pilotage.service.core import Core
 from pilotage.service.messages import Answer, ExpandedPlan, Input, Outbox
 from pilotage.service.process import PROCESS
 from pilotage.simulator.world.clock import Handle, Schedule
-from pilotage.simulator.world.faults import FaultBox
+from pilotage.simulator.world.faults import FaultInjector
 from pilotage.simulator.world.jobs import Definitions, Growth, Sketch
 
-_FULL_SECONDS = 1.0  # how soon a write to a full disk is tried again
-_GROWS_STEPS = 256  # so often it is looked whether the simulation has grown, and wants larger pages
-_IDLE_STEPS_MAX = 200  # steps without any message and without the clock going on: the core would never sleep
+_FULL_SECONDS = 1.0  # how soon a write to a full disk is retried
+_GROWS_STEPS = 256  # steps between two checks whether the process has grown and wants larger pages
+_IDLE_STEPS_MAX = 200  # steps without a message or progress of the clock: the core would never sleep
 
 
-CLOCK_SET_SECONDS = 7200.0  # at most so far from the time of the world is the clock of the service set
+CLOCK_SET_SECONDS = 7200.0  # largest difference between the clock of the service and the time of the world
 
 
 class Timing(Sketch, frozen=True, kw_only=True):
-    """How long the service takes for what it does."""
+    """How long the service takes for its work."""
 
-    collect_seconds: float = 0.01  # messages that come together are one step
+    collect_seconds: float = 0.01  # messages within this time are one step
     commit_seconds: float = 0.02
     restart_seconds: float = 5.0
     expand_seconds: float = 2.0
     full_seconds: float = 30.0  # how long a full disk stays full
 
 
-class Outside(Protocol):
-    """What the service acts upon, and who watches it."""
+class ServiceEnvironment(Protocol):
+    """The environment of the service: it carries out effects, and observes."""
 
     def carry_out(self, effect: Effect) -> None:
-        """Do something in the world."""
+        """Carry out an effect."""
         ...
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
@@ -62,24 +62,24 @@ class Outside(Protocol):
         ...
 
     def crashed(self) -> None:
-        """The service is gone."""
+        """The service died."""
         ...
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """A step was taken, and nothing of it has left yet."""
+        """A step was taken; nothing of it has been sent yet."""
         ...
 
     def clock_set(self, *, since: float, due: float) -> None:
-        """The clock of the service was set between its last step and the one that it takes now; `due`: when it asked for it."""
+        """The clock of the service was set between its last step and the current one; `due`: when it wanted to wake."""
         ...
 
     def start(self, now: float) -> Core:
-        """A core, from what the book says."""
+        """A core from the book."""
         ...
 
 
-class Written(Protocol):
-    """The journal as the process sees it: what is appended is durable after the next sync."""
+class ServiceJournal(Protocol):
+    """The journal as the process sees it: appended events are durable after the next sync."""
 
     full: bool
 
@@ -88,11 +88,11 @@ class Written(Protocol):
         ...
 
     def sync(self) -> int:
-        """Make everything durable that was appended; the position of the last event."""
+        """Make all appended events durable; returns the position of the last one."""
         ...
 
     def crash(self, *, torn: bool) -> int:
-        """Forget what was not synced, or all but a beginning of it."""
+        """Lose unsynced events, or all but a prefix."""
         ...
 
     def events(self) -> Sequence[Checked]:
@@ -104,35 +104,35 @@ class Written(Protocol):
         ...
 
     def finals(self, job: JobRow) -> Iterator[FinalPackage]:
-        """The packages of a job that are over."""
+        """The finished packages of a job."""
         ...
 
 
-class Stuck(Exception):
-    """The core asks to be woken again and again, and nothing happens."""
+class BusyLoop(Exception):
+    """The core wakes again and again, and nothing happens."""
 
 
-class Driver:
-    """The process. `receive` is its door; everything else happens by the schedule."""
+class ServiceProcess:
+    """The process. Messages enter by `receive`; everything else happens on the schedule."""
 
     def __init__(
         self,
         *,
         schedule: Schedule,
-        box: FaultBox,
-        journal: Written,
+        injector: FaultInjector,
+        journal: ServiceJournal,
         definitions: Definitions,
         timing: Timing,
-        around: Outside,
+        around: ServiceEnvironment,
     ) -> None:
         """Nothing runs before `start`."""
         self.core: Core | None = None
         self.steps = 0
         self.crashes: Counter[str] = Counter()  # by the point where it died
-        self.unwritten: list[Checked] = []  # what the last one that died had decided, and was not known to be durable
+        self.unwritten: list[Checked] = []  # decisions of the last process that died, not known to be durable
         self.growth: dict[str, Growth] = {}  # by job, as this process knows it
         self._schedule = schedule
-        self._box = box
+        self._injector = injector
         self._journal = journal
         self._definitions = definitions
         self._timing = timing
@@ -144,16 +144,16 @@ class Driver:
         self._unsynced = False
         self._wake: Handle | None = None
         self._unreleased: list[Outbox] = []
-        self._written = 0  # how many durable events were told
+        self._written = 0  # how many durable events were reported
         self._expanding: dict[str, list[int]] = {}
-        self._revisions: dict[tuple[str, int], int] = {}  # by job and stage, as they were last asked for
+        self._revisions: dict[tuple[str, int], int] = {}  # by job and stage, as last requested
         self._idle = (0.0, 0)
-        self._set_by = 0.0  # the clock of the service less the time of the world
+        self._set_by = 0.0  # the service's clock minus the time of the world
         self._stepped_at = self._wakes_at = 0.0
 
     @property
     def clock(self) -> float:
-        """What the clock of the service shows."""
+        """The service's clock."""
         return self._schedule.now + self._set_by
 
     def start(self) -> None:
@@ -167,7 +167,7 @@ class Driver:
         self._tick(self._life)
 
     def receive(self, message: Input) -> None:
-        """Take a message in; where nobody listens it is lost, and whoever sent it will say it again."""
+        """Receive a message; if the process is down, it is lost, and its sender will repeat it."""
         if self.core is None:
             return
         self._inbox.append(message)
@@ -190,8 +190,8 @@ class Driver:
         inbox, self._inbox = self._inbox, []
         now = self._schedule.now
         self._watch_idleness(inbox, now)
-        if not self._box.quiet and self._box.strikes("service_clock_set"):
-            self._set_by = self._box.between("service_clock_set", low=-CLOCK_SET_SECONDS, high=CLOCK_SET_SECONDS)
+        if not self._injector.quiet and self._injector.strikes("service_clock_set"):
+            self._set_by = self._injector.between("service_clock_set", low=-CLOCK_SET_SECONDS, high=CLOCK_SET_SECONDS)
             self._around.clock_set(since=self._stepped_at, due=self._wakes_at)
         self._stepped_at = now
         clock = self.clock
@@ -220,7 +220,7 @@ class Driver:
         count = 0 if inbox or now > since + 0.5 else count + 1
         self._idle = (now if count == 0 else since, count)
         if count > _IDLE_STEPS_MAX:
-            raise Stuck(f"{count} steps from {since} to {now} without a message")
+            raise BusyLoop(f"{count} steps from {since} to {now} without a message")
 
     def _sleep_until(self, wake_at: float | None, now: float) -> None:
         if self._wake is not None:
@@ -239,7 +239,7 @@ class Driver:
         if life != self._life or self.core is None or self._dies("before the sync"):
             return
         self._sync_due = False
-        if not self._journal.full and self._box.strikes("journal_full"):
+        if not self._journal.full and self._injector.strikes("journal_full"):
             self._journal.full = True
             self._schedule.after(self._timing.full_seconds, self._make_room)
         count = len(self._unreleased)
@@ -266,8 +266,8 @@ class Driver:
             self._around.written(fresh)
 
     def _release(self, count: int) -> None:
-        """Say and do what waited for the write; the process may die between any two of them."""
-        life, deliver, quiet = self._life, self._around.deliver, self._box.quiet
+        """Send and carry out everything that waited for the write; the process may die between any two of them."""
+        life, deliver, quiet = self._life, self._around.deliver, self._injector.quiet
         outboxes, self._unreleased = self._unreleased[:count], self._unreleased[count:]
         for outbox in outboxes:
             if quiet:
@@ -288,7 +288,7 @@ class Driver:
                     self._around.carry_out(effect)
 
     def _expand(self, effect: ExpandStage, life: int) -> None:
-        """One stage of a job after the other: a plan that grew must be the next one's beginning."""
+        """Expand the stages of a job one after the other: each builds on the plan of the one before."""
         self._revisions[effect.job, effect.stage] = effect.revision
         queue = self._expanding.setdefault(effect.job, [])
         if effect.stage not in queue:
@@ -313,15 +313,15 @@ class Driver:
         self.receive(ExpandedPlan(job=job, stage=stage, revision=revision, plan=after, expanded=expanded))
 
     def _outputs(self, job: str) -> dict[str, None]:
-        """The packages of a job whose outputs are there and not left out, by the book."""
+        """The packages of a job with outputs that are not dropped, by the book."""
         row = self._journal.job(job)
         finals = self._journal.finals(row) if row is not None else ()
         return {f"{one.stage}.{one.line}.{one.number}": None for one in finals if one.granted and not one.dropped}
 
     def _note_growth(self, inbox: Sequence[Input], events: Sequence[Checked]) -> None:
-        """A stage has grown when the core wrote so; a growth that it did not want is forgotten."""
+        """A stage is expanded when the core has written so; an expansion that it refused is forgotten."""
         if not self._expanding:
-            return  # nothing was asked for that could have grown
+            return  # no expansion was requested
         grown = [message for message in inbox if isinstance(message, ExpandedPlan)]
         if not grown:
             return
@@ -339,13 +339,13 @@ class Driver:
                 self._schedule.after(self._timing.expand_seconds, self._grow, self._life, job)
 
     def _dies(self, point: str) -> bool:
-        if not self._box.quiet and self._box.strikes("service_crashed"):
+        if not self._injector.quiet and self._injector.strikes("service_crashed"):
             self._crash(point)
             return True
         return False
 
     def _crash(self, point: str) -> None:
-        """Everything that is not durable is gone, but for what of the tail happened to reach the disk."""
+        """Lose everything that is not durable, except a part of the tail that reached the disk."""
         self.crashes[point] += 1
         self._life += 1
         self.core = None
@@ -354,9 +354,9 @@ class Driver:
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        torn = self._unsynced and self._box.strikes("tail_torn")
+        torn = self._unsynced and self._injector.strikes("tail_torn")
         if not self._journal.crash(torn=torn) and torn:
-            self._box.missed("tail_torn")  # the disk was full, and nothing of the tail is on it
+            self._injector.had_no_effect("tail_torn")  # the disk was full, and nothing of the tail is on it
         self._unsynced = False
         self._around.crashed()
         self._tell_written()
@@ -364,7 +364,7 @@ class Driver:
 
 
 def durable_growth(events: Sequence[Checked]) -> dict[str, Growth]:
-    """Which late stages of each job have grown, in that order, by what is durable."""
+    """The expanded late stages of each job, in order, by the durable events."""
     growth: dict[str, Growth] = {}
     for checked in events:
         if isinstance(checked.data, payloads.StageExpanded) and checked.event.job is not None:

@@ -1,8 +1,7 @@
-"""A user who submits jobs and then interferes with them at the worst moments, as the box of faults says.
+"""A user who submits jobs and interferes with them at the worst moments, as the fault injector decides.
 
-The worst moments are just after a lease was written, just before a grant, and just after an end. Whatever is held is
-released in the end, by whoever it was held. What is asked for may get lost on its way, or come late, or twice; so may
-the answer. Now and then the user explains at far too great a length.
+The worst moments are just after a lease was written, just before a grant, and just after an end. Everything held is released
+in the end. Requests and answers may get lost, come late, or twice. Now and then the user writes a far too long message.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from pilotage.model.exchange.operations import (
 )
 from pilotage.service.messages import Answer, OperationRequest, Submit
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox
+from pilotage.simulator.world.faults import FaultInjector
 from pilotage.simulator.world.jobs import Definitions, JobSketch, Sketch, registration
 from pilotage.simulator.world.randomness import Dice
 
 CLEARED_SECONDS = (0.0, 1800.0)  # how long after the end of a package its job is cleared
 RAMBLE_CHARACTERS = (1_000.0, 60_000.0)
-_IMPATIENT = 0.3  # so often whoever wants one more attempt asks for several
-_REPLICAS_AT_ONCE = 4  # which is more than there may be
+_IMPATIENT = 0.3  # share of requests for replicas that ask for several
+_REPLICAS_AT_ONCE = 4  # more than the limit
 _RAMBLE = "and another thing, 0 € or \u20020 £: "  # of more bytes than characters
 
 _AFTER_LEASE = ("user_kills", "user_holds", "user_drops", "user_reschedules", "user_replicates")
@@ -56,11 +55,11 @@ _MOMENTS: dict[str, tuple[str, ...]] = {
 
 
 class UserHabits(Sketch, frozen=True, kw_only=True):
-    """How the user is: quick or slow, and how often a whole job is meant."""
+    """The behaviour of the user: how fast, and how often on a whole job."""
 
-    think_seconds: float = 5.0  # at most so long until something is asked
-    answer_seconds: float = 60.0  # how long an answer is waited for
-    held_seconds: float = 300.0  # at most so long until what is held is released
+    think_seconds: float = 5.0  # longest time until a request
+    answer_seconds: float = 60.0  # how long to wait for an answer
+    held_seconds: float = 300.0  # longest time until a release
     whole_job: float = 0.05
 
 
@@ -68,49 +67,49 @@ class Ask(Protocol):
     """The way to the service."""
 
     def __call__(self, message: OperationRequest | Submit, *, at_once: bool) -> None:
-        """Send something; `at_once`, as if it had been on its way until now."""
+        """Send a message; `at_once`, as if it had been on its way until now."""
         ...
 
 
 class Answered(Protocol):
-    """Who is told of every answer that came back."""
+    """Called for every answer that arrives."""
 
     def on_submitted(self, job: str, outcome: Accepted | Refused, now: float) -> None:
         """The answer to a submission."""
         ...
 
     def on_answered(self, operation: AnyOperation, outcome: Accepted | Refused, now: float) -> None:
-        """The answer to anything else."""
+        """The answer to any other request."""
         ...
 
 
 class _Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer is waited for to, and which faults it came of."""
+    """A request without an answer so far, and the faults it came from."""
 
     asked: AnyOperation | JobSketch
     kinds: tuple[str, ...] = ()
-    hold: int = 0  # of a release: which hold it is to end
+    hold: int = 0  # of a release: which hold it ends
 
 
 class User:
-    """Asks for things, and remembers what has to be released."""
+    """Sends requests, and remembers what must be released."""
 
     def __init__(
         self,
         *,
         schedule: Schedule,
-        box: FaultBox,
+        injector: FaultInjector,
         dice: Dice,
         habits: UserHabits,
         definitions: Definitions,
         ask: Ask,
         answered: Answered,
     ) -> None:
-        """`ask` reaches the service if all goes well; `answered` is told of every answer that came back."""
-        self.refused: dict[str, Refused] = {}  # jobs that were not taken
+        """`ask` reaches the service if nothing goes wrong; `answered` is called for every answer that arrives."""
+        self.refused: dict[str, Refused] = {}  # rejected jobs
         self.registered: dict[str, None] = {}
         self._schedule = schedule
-        self._box = box
+        self._injector = injector
         self._random = dice.stream("user")
         self._impatience = dice.stream("user/impatience")
         self._habits = habits
@@ -119,45 +118,45 @@ class User:
         self._answered = answered
         self._token = 0
         self._waiting: dict[int, _Waiting] = {}
-        self._held: dict[tuple[str, str], int] = {}  # by job and package, the number of the hold
+        self._held: dict[tuple[str, str], int] = {}  # by job and package: the number of the hold
         self._holds = 0
         self._dropped: dict[tuple[str, int, int], None] = {}
-        self._ended: dict[str, str] = {}  # of each job, the package that ended last
+        self._ended: dict[str, str] = {}  # by job: the package that ended last
 
     def submit_all(self, sketches: Iterable[JobSketch]) -> None:
-        """Submit each job when its time comes, again and again until an answer came."""
+        """Submit each job at its time, repeatedly until an answer arrives."""
         for sketch in sketches:
             self._schedule.after(sketch.submit_seconds, self._submit, sketch)
 
     @property
     def settled(self) -> bool:
-        """Whether every job is in the book or was refused, and nothing is held."""
+        """Whether every job is in the book or rejected, and nothing is held."""
         known = len(self.registered) + sum(job not in self.registered for job in self.refused)
         return known == len(self._definitions.sketches) and not self._held
 
     def before_exchange(self, exchange: Exchange) -> None:
-        """An agent's word is about to reach the service: the moment before a grant."""
+        """An exchange is about to reach the service: the moment before a grant."""
         for event in exchange.events:
             if event.type == "AttemptFinished" and event.job is not None:
                 for kind in _BEFORE_GRANT:
-                    if self._box.strikes(kind):
+                    if self._injector.strikes(kind):
                         self._interfere(kind, event, at_once=True)
 
-    def noticed(self, events: Sequence[Checked]) -> None:
-        """Something was written down."""
+    def on_written(self, events: Sequence[Checked]) -> None:
+        """Events were written."""
         for checked in events:
             event = checked.event
             self._remember(event)
-            if event.type == "Cleared" and self._box.strikes("user_revives"):
+            if event.type == "Cleared" and self._injector.strikes("user_revives"):
                 self._interfere("user_revives", event, at_once=False)
             if event.package is None:
                 continue
             for kind in _MOMENTS.get(event.type, ()):
-                if (kind != "user_restores" or self._dropped) and self._box.strikes(kind):
+                if (kind != "user_restores" or self._dropped) and self._injector.strikes(kind):
                     self._interfere(kind, event, at_once=False)
 
-    def hear(self, answer: Answer) -> None:
-        """An answer came back."""
+    def receive_answer(self, answer: Answer) -> None:
+        """An answer arrived."""
         waiting, outcome = self._waiting.pop(answer.token, None), answer.outcome
         if waiting is None:
             return
@@ -170,7 +169,7 @@ class User:
         self._answered.on_answered(asked, outcome, self._schedule.now)
         if isinstance(outcome, Accepted):
             for kind in waiting.kinds if outcome.events else ():
-                self._box.took(kind)
+                self._injector.had_effect(kind)
         elif isinstance(asked, Release) and self._held.get((asked.job, asked.package)) == waiting.hold:
             del self._held[asked.job, asked.package]
 
@@ -212,20 +211,20 @@ class User:
             self._schedule.after(seconds, self._release, job, package)
 
     def _release(self, job: str, package: str) -> None:
-        """Release it, and look again later whether that was heard."""
+        """Release a hold, and check later whether that was accepted."""
         if (job, package) in self._held:
             self._send(_Waiting(asked=Release(job=job, package=package), hold=self._held[job, package]))
             self._schedule.after(self._habits.answer_seconds, self._release, job, package)
 
     def _interfere(self, kind: str, event: Event, *, at_once: bool) -> None:
-        self._box.missed(kind)  # until it is accepted
+        self._injector.had_no_effect(kind)  # until it is accepted
         operation = self._operation(kind, job=event.job or "", package=event.package or "")
         if operation is None:
             return
         kinds: tuple[str, ...] = (kind,)
-        if isinstance(operation, Kill | Hold | Restart) and self._box.strikes("user_rambles"):
-            self._box.missed("user_rambles")
-            length = int(self._box.between("user_rambles", low=RAMBLE_CHARACTERS[0], high=RAMBLE_CHARACTERS[1]))
+        if isinstance(operation, Kill | Hold | Restart) and self._injector.strikes("user_rambles"):
+            self._injector.had_no_effect("user_rambles")
+            length = int(self._injector.between("user_rambles", low=RAMBLE_CHARACTERS[0], high=RAMBLE_CHARACTERS[1]))
             operation = msgspec.structs.replace(operation, message=_RAMBLE * (length // len(_RAMBLE)))
             kinds = (kind, "user_rambles")
         waiting = _Waiting(asked=operation, kinds=kinds)
@@ -233,7 +232,7 @@ class User:
             for turn in range(_REPLICAS_AT_ONCE):
                 self._schedule.after(turn * self._impatience.random(), self._send, waiting)
         if isinstance(operation, Clear):
-            seconds = self._box.between("user_clears", low=CLEARED_SECONDS[0], high=CLEARED_SECONDS[1])
+            seconds = self._injector.between("user_clears", low=CLEARED_SECONDS[0], high=CLEARED_SECONDS[1])
             self._schedule.after(seconds, self._send, waiting)
         elif at_once or self._random.random() < 0.5:
             self._send(waiting, at_once=at_once)

@@ -1,7 +1,7 @@
-"""What running an attempt does: how long it takes, what it needs and how it ends, fixed by the seed and its name alone.
+"""The outcome of an attempt: its duration, memory and end, determined by the seed and its name alone.
 
-A package has the same work and the same need of memory wherever it runs, so that trying it again means something; what
-chance adds comes from the attempt and the site. When it runs, and beside what, changes nothing.
+A package has the same work and memory at every site, so that a retry makes sense; the attempt and the site add a random part.
+When it runs, and beside what, changes nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pilotage.simulator.world.randomness import (
 )
 
 DEADLY = "pilot-killed"
-"""The reason of an attempt that takes its agent along, so that nobody is left to tell of it."""
+"""The reason of an attempt that kills its agent, so that its end is not reported."""
 
 
-class Fate(msgspec.Struct, frozen=True, gc=False):
-    """What comes of an attempt that nobody disturbs."""
+class AttemptOutcome(msgspec.Struct, frozen=True, gc=False):
+    """The outcome of an undisturbed attempt."""
 
     inputs_seconds: float
     application_seconds: float  # on a host of speed 1
@@ -38,30 +38,30 @@ class Fate(msgspec.Struct, frozen=True, gc=False):
     exit_status: int = 1
 
 
-class Nature(Protocol):
-    """Knows the fate of every attempt and the speed of every node."""
+class Behaviour(Protocol):
+    """Knows the outcome of every attempt and the speed of every node."""
 
-    def fate(self, ref: AttemptRef, site: str) -> Fate:
-        """What comes of an attempt at a site."""
+    def outcome(self, ref: AttemptRef, site: str) -> AttemptOutcome:
+        """The outcome of an attempt at a site."""
         ...
 
     def speed(self, node: str, site: str) -> float:
-        """How fast a node of a site is; 1 is what work is measured by."""
+        """The speed of a node of a site; run times are for speed 1."""
         ...
 
 
 class Habits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the packages of a world are like."""
+    """The distributions of the packages of a world."""
 
     application_seconds: AnyDistribution = LogNormal(median=60.0, sigma=0.5)
     memory_bytes: AnyDistribution = Fixed(0.0)
     inputs_seconds: AnyDistribution = Fixed(0.0)
     outputs_seconds: AnyDistribution = Fixed(0.0)
-    doomed: float = 0.0  # the share of packages that fail wherever they run, always in the same way
+    doomed: float = 0.0  # the share of packages that fail at every site, always in the same way
 
 
 class SiteHabits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site does to attempts."""
+    """The effect of a site on attempts."""
 
     speed: AnyDistribution = Fixed(1.0)
     failures: dict[str, float] = {}  # reason → probability that an attempt fails for it
@@ -70,25 +70,25 @@ class SiteHabits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _USUAL = SiteHabits()
-_SHARE = 0.7  # of the attempts of a package that loops, or kills, do
+_SHARE = 0.7  # the share of attempts of such a package that loop, or kill their agent
 
 
-class SeededNature:
-    """A nature made of distributions."""
+class RandomBehaviour:
+    """Outcomes drawn from distributions."""
 
     def __init__(
         self, seed: int, habits: Habits, sites: Mapping[str, SiteHabits], *, loops: float = 0.0, kills: float = 0.0
     ) -> None:
-        """Take the seed, what packages are like, and what each site does; an unnamed site does no harm.
+        """Take the seed, the behaviour of packages and of each site; other sites have no effect.
 
-        `loops` and `kills` are the shares of packages that make no progress, and that take their agent along.
+        `loops` and `kills` are the shares of packages that make no progress, and that kill their agent.
         """
         self._seed = str(seed)
         self._habits = habits
         self._sites = dict(sites)
         self._loops = loops
         self._kills = kills
-        # Where nothing but the work varies, nothing else is drawn.
+        # If nothing but the work varies, nothing else is drawn.
         inputs, outputs, memory = habits.inputs_seconds, habits.outputs_seconds, habits.memory_bytes
         self._steady: tuple[OfOneNumber, float, float, int] | None = None
         work = None if habits.doomed or loops or kills else habits.application_seconds
@@ -100,12 +100,12 @@ class SeededNature:
         ):
             self._steady = work, inputs.value, outputs.value, int(memory.value)
 
-    def fate(self, ref: AttemptRef, site: str) -> Fate:
-        """What comes of an attempt at a site."""
+    def outcome(self, ref: AttemptRef, site: str) -> AttemptOutcome:
+        """The outcome of an attempt at a site."""
         package = f"{self._seed}/{ref.job}/{ref.package}"
         if self._steady is not None and site not in self._sites:
             work, inputs_seconds, outputs_seconds, memory_bytes = self._steady
-            return Fate(inputs_seconds, work.at(number_of(package)), outputs_seconds, memory_bytes)
+            return AttemptOutcome(inputs_seconds, work.at(number_of(package)), outputs_seconds, memory_bytes)
         habits = self._habits
         numbers = Keyed(package)
         work_seconds = habits.application_seconds.draw(numbers)
@@ -119,25 +119,29 @@ class SeededNature:
         inputs_seconds = habits.inputs_seconds.draw(numbers)
         outputs_seconds = habits.outputs_seconds.draw(numbers)
         if doomed:
-            return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes, "application-error", 0.5, doom)
+            return AttemptOutcome(
+                inputs_seconds, work_seconds, outputs_seconds, memory_bytes, "application-error", 0.5, doom
+            )
         if (self._loops or self._kills) and (bad := self._bad_habit(package, ref.attempt)):
-            return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes, bad)
+            return AttemptOutcome(inputs_seconds, work_seconds, outputs_seconds, memory_bytes, bad)
         if known.failures:
             left = numbers.random()
             for reason, probability in known.failures.items():
                 left -= probability
                 if left < 0.0:
                     share, status = numbers.random(), 1 + int(numbers.random() * 3)
-                    return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes, reason, share, status)
-        return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes)
+                    return AttemptOutcome(
+                        inputs_seconds, work_seconds, outputs_seconds, memory_bytes, reason, share, status
+                    )
+        return AttemptOutcome(inputs_seconds, work_seconds, outputs_seconds, memory_bytes)
 
     def _bad_habit(self, package: str, attempt: int) -> str:
-        """Why an attempt of a package fails that would fail most of the time; empty where there is nothing to it."""
+        """Why an attempt of a package fails that fails most of the time; empty for other packages."""
         drawn = Keyed(f"{package}/habit").random()
         if drawn >= self._loops + self._kills or Keyed(f"{package}/{attempt}/habit").random() >= _SHARE:
             return ""
         return "looping" if drawn < self._loops else DEADLY
 
     def speed(self, node: str, site: str) -> float:
-        """How fast a node of a site is."""
+        """The speed of a node of a site."""
         return self._sites.get(site, _USUAL).speed.draw(Keyed(f"{self._seed}/node/{node}"))

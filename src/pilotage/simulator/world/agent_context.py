@@ -1,4 +1,4 @@
-"""What an agent finds around it: the clock, the wire, the files, its host and its habits, and who watches it."""
+"""The environment of an agent: clock, network, files, host, settings, and the observer."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pilotage.model.events.events import Event
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, Exchange, ExchangeReply
 from pilotage.model.resources import Capacity
 from pilotage.model.site import PILOT_MARGIN_SECONDS
+from pilotage.simulator.world.behaviour import Behaviour
 from pilotage.simulator.world.clock import Schedule
-from pilotage.simulator.world.faults import FaultBox
-from pilotage.simulator.world.nature import Nature
+from pilotage.simulator.world.faults import FaultInjector
 from pilotage.simulator.world.network import Network
 
-# What attempts have staged, each under a key of its own, and who read what: the physical truth about files.
+# Staged outputs of attempts, each with its own key, and who read them: the physical truth about files.
 
 OnRead = Callable[[AttemptRef, AttemptRef, float], None]
-"""Told of each read: the reader, what was read, and when."""
+"""Called for each read: the reader, the source, and when."""
 
 
 class Store:
-    """Staged outputs. Nothing is ever overwritten by another attempt; for a time they may be out of reach."""
+    """Staged outputs. No attempt overwrites another's; for a time they may be unreachable."""
 
     def __init__(self, schedule: Schedule, *, on_read: OnRead | None = None, remembers: bool = True) -> None:
-        """Take the clock, and who is told of reads; large benches have it remember no list of them."""
+        """Take the clock, and the observer of reads; large benchmarks keep no list of them."""
         self._schedule = schedule
         self._staged: dict[str, dict[str, int]] = {}  # by job and package: its attempts that staged, one bit each
         self._back_at: dict[AttemptRef, float] = {}
@@ -35,7 +35,7 @@ class Store:
         self.reads: list[tuple[AttemptRef, AttemptRef]] = []
 
     def stage(self, ref: AttemptRef) -> None:
-        """Keep what an attempt made."""
+        """Store the outputs of an attempt."""
         staged = self._staged.get(ref.job)
         if staged is None:
             staged = self._staged[ref.job] = {}
@@ -44,7 +44,7 @@ class Store:
             staged[ref.package] = before | own
 
     def has(self, ref: AttemptRef) -> bool:
-        """Whether the files of an attempt are there and within reach."""
+        """Whether the files of an attempt exist and are reachable."""
         staged = self._staged.get(ref.job)
         if staged is None or not staged.get(ref.package, 0) >> ref.attempt & 1:
             return False
@@ -57,7 +57,7 @@ class Store:
         return True
 
     def read(self, ref: AttemptRef, reader: AttemptRef) -> bool:
-        """Let an attempt read the files of another; False where they are not there. A vain read is remembered too."""
+        """Let an attempt read the files of another; False if they are missing. A failed read is remembered too."""
         if self._remembers:
             self.reads.append((reader, ref))
         if self._on_read is not None:
@@ -68,30 +68,30 @@ class Store:
         return staged is not None and bool(staged.get(ref.package, 0) >> ref.attempt & 1)
 
     def vanish(self, ref: AttemptRef, until: float) -> None:
-        """Put the files of an attempt out of reach until a time."""
+        """Make the files of an attempt unreachable until a time."""
         self._back_at[ref] = max(until, self._back_at.get(ref, 0.0))
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The habits of agents; what the service tells them (the interval) goes before what stands here."""
+    """The settings of agents; values from the service (the interval) take precedence."""
 
-    interval_seconds: float = 10.0  # until the first reply says another
-    patience_intervals: float = 1.5  # without a reply for so long, an exchange is repeated
-    patience_growth: float = 2.0  # the next repetition waits so much longer
+    interval_seconds: float = 10.0  # until the first reply
+    patience_intervals: float = 1.5  # an exchange without a reply is repeated after this
+    patience_growth: float = 2.0  # factor on the wait for the next repetition
     patience_seconds_max: float = 120.0
-    hold_seconds: float = 0.01  # how long a first event waits for others to go with it; 0: not at all
-    linger_seconds: float = 0.01  # the same while attempts are waiting here, so that no slot idles for it
-    rush_seconds: float = 1.0  # an exchange with events is answered at once: only after so long another is opened
-    idle_seconds: float = 300.0  # a pilot that holds nothing for so long ends
-    outlive_seconds: float = 21_600.0  # without any reply for so long, it ends too
-    farewell_seconds: float = 300.0  # how long it tries to tell its last events
-    wall_margin_seconds: float = PILOT_MARGIN_SECONDS  # so long before its wall time is over it stops everything
+    hold_seconds: float = 0.01  # how long a first event waits for others; 0: not at all
+    linger_seconds: float = 0.01  # the same while attempts wait here, so that no slot idles for it
+    rush_seconds: float = 1.0  # an exchange with events is answered at once: shortest time between two of them
+    idle_seconds: float = 300.0  # a pilot without attempts ends after this
+    outlive_seconds: float = 21_600.0  # a pilot without any reply ends after this
+    farewell_seconds: float = 300.0  # how long it tries to send its last events
+    wall_margin_seconds: float = PILOT_MARGIN_SECONDS  # it stops everything this long before the end of its wall time
     backlog: int = 0
-    remembered_max: int = 16  # how many attempts that it has finished it can still answer for
+    remembered_max: int = 16  # how many finished attempts it can still report again
 
 
 class Witness(Protocol):
-    """Sees what really happens, whatever is told of it. Every time is the true one."""
+    """Observes what really happens, whatever is reported. Every time is the true one."""
 
     def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:
         """An agent has started, on a node."""
@@ -102,23 +102,23 @@ class Witness(Protocol):
         ...
 
     def on_started(self, pilot: str, ref: AttemptRef, now: float) -> None:
-        """An attempt takes its share of a node."""
+        """An attempt occupies its share of a node."""
         ...
 
     def on_ended(self, pilot: str, ref: AttemptRef, now: float) -> None:
-        """An attempt gives its share back, however it ended."""
+        """An attempt frees its share, however it ended."""
         ...
 
     def on_spooled(self, event: Event) -> None:
-        """An agent will tell this until it is acknowledged."""
+        """An agent will send this event until it is acknowledged."""
         ...
 
     def on_forged(self, event: Event) -> None:
-        """An agent will tell this too, and has no right to."""
+        """An agent will send this forged event, too."""
         ...
 
     def on_acknowledged(self, pilot: str, n: int, now: float) -> None:
-        """An agent heard that its events up to this one need not be sent again."""
+        """A reply acknowledged the events of an agent up to `n`."""
         ...
 
 
@@ -126,11 +126,11 @@ class Host(Protocol):
     """What started an agent: the batch system of its site."""
 
     def black_hole(self) -> str:
-        """Why everything fails here at the moment; empty when it does not."""
+        """The reason why every attempt fails here at present; empty if none."""
         ...
 
     def ended(self, instance: str, reason: str = "ended") -> None:
-        """The process is gone, and why."""
+        """The process ended, and why."""
         ...
 
 
@@ -138,14 +138,14 @@ class Listener(Protocol):
     """A process that waits for replies."""
 
     def receive(self, reply: ExchangeReply) -> None:
-        """Take a reply."""
+        """Handle a reply."""
         ...
 
 
 class AgentContext:
-    """What all agents of a simulation share, and which of them live, by name."""
+    """What all agents of a simulation share, and the live ones by name."""
 
-    __slots__ = ("agents", "box", "nature", "network", "schedule", "settings", "store", "uplink", "witness")
+    __slots__ = ("agents", "behaviour", "injector", "network", "schedule", "settings", "store", "uplink", "witness")
 
     def __init__(
         self,
@@ -153,18 +153,18 @@ class AgentContext:
         schedule: Schedule,
         network: Network,
         store: Store,
-        box: FaultBox,
-        nature: Nature,
+        injector: FaultInjector,
+        behaviour: Behaviour,
         uplink: Callable[[Exchange], None],
         settings: AgentSettings = AgentSettings(),  # noqa: B008 # frozen
         witness: Witness | None = None,
     ) -> None:
-        """Take each part; `uplink` is where exchanges arrive once the network has carried them."""
+        """Take each part; `uplink` gets the exchanges that the network has carried."""
         self.schedule = schedule
         self.network = network
         self.store = store
-        self.box = box
-        self.nature = nature
+        self.injector = injector
+        self.behaviour = behaviour
         self.uplink = uplink
         self.settings = settings
         self.witness = witness
