@@ -327,7 +327,7 @@ class MemoryLedger:
         """The known sites among some."""
         return self._some(SiteRow, [(name,) for name in names])
 
-    def stored(self, wanted: Collection[Sought]) -> Iterable[EventRow | ParkedRow]:
+    def stored(self, wanted: Collection[EventLookup]) -> Iterable[EventRow | ParkedRow]:
         """The stored events among some, including parked ones."""
         for one in wanted:
             identity = (one.stream_id, one.n)
