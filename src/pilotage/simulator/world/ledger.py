@@ -22,7 +22,7 @@ from pilotage.book.fold.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is
 from pilotage.book.rows import rows
 from pilotage.book.rows.derived_states import DONE, RUNNING
 from pilotage.book.rows.fast_rows import BegunLife, EndedLife, text_of
-from pilotage.book.rows.ledger import CachedStreams, Changes, Observed, OfStreams, PackageKey
+from pilotage.book.rows.ledger import CachedStreams, Changes, EventLookup, Observed, OfStreams, PackageKey
 from pilotage.book.rows.rows import (
     EventRow,
     JobRow,
