@@ -33,7 +33,7 @@ BY_POSITION = {
         "_Outcome PackageRow ParkedEvent _Payload Query QueryPlace RawValue Sketch TagRow _Token"
     ),
     "client": "Failure _MergedCursor _Offset _Told",
-    "engine": "ActivePackage AttemptState Folds Hold Refusal Room _Said Tally",
+    "engine": "ActivePackage AttemptState Folds Hold Refusal Room _HoldMessage Tally",
     "language": (
         "Carried Choice Colour Condition ConfigurationFile Described Document DraftFile EnvironmentVariable "
         "ErrorCode Field _Gap Inline Laid LateList LateStage Line ListOf Listing Loaded LoadedJob MapOf Mark "
@@ -44,7 +44,7 @@ BY_POSITION = {
     "ports": "Mark",
     "reading": "ResolvedQuery ResultPage _Shape _Template",
     "service": "_ActiveSubscription _AnyBatch Batch DueDelivery _KeyedPackage _Made _Parameters _Request _Sited _Status _Stepped _Waiting",
-    "simulator": "DriftingQueue Empirical Exponential Fate Fixed Keyed Run",
+    "simulator": "DriftingQueue Empirical Exponential AttemptOutcome Fixed Keyed Run",
 }
 """What may be made without naming its fields: few fields that are told apart at a glance, or an array on the wire."""
 
