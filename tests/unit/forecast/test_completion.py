@@ -14,6 +14,7 @@ from pilotage.forecast.completion import (
     uniforms,
 )
 from pilotage.forecast.conditioning import NO_DRIFT, USUAL_DRIFT, Drift, possible_days
+from pilotage.forecast.fit import MeasuredRun, fit_work
 from pilotage.forecast.latency import LatencyDistribution, empirical_latency
 from pilotage.forecast.makespan import expected_makespan
 from pilotage.forecast.sequential import sequential_submission
@@ -175,3 +176,29 @@ def test_numbers_are_spread_evenly_down_each_column_and_always_the_same() -> Non
     assert (found == uniforms(101, 7, stream=1)).all()
     assert not (found == uniforms(101, 7, stream=2)).all()
     assert np.abs(np.corrcoef(found.T) - np.eye(7)).max() < 0.35
+
+
+def campaign(seed: int, packages: int | None) -> float:
+    """The work fitted to 19 runs like the paper's, with 25 to 150 pilots and 1,093 probes of the same distribution."""
+    drawn = np.random.default_rng(seed)
+    variance = np.log1p((766.0 / 617.0) ** 2)
+
+    def latencies(count: int) -> np.ndarray:
+        found = 150.0 + drawn.lognormal(np.log(617.0) - variance / 2, np.sqrt(variance), count)
+        return np.where(drawn.random(count) < 0.068, np.inf, found)
+
+    started = empirical_latency(latencies(1093)).started
+    return fit_work(
+        [
+            MeasuredRun(
+                started.scaled(float(pilots)),
+                float(makespans(application(39_600.0, packages=packages), latencies(pilots)[None, :])[0]),
+            )
+            for pilots in np.linspace(25, 150, 19).round().astype(int)
+        ]
+    ).work_seconds
+
+
+def test_the_papers_fit_finds_work_that_splits_and_overstates_work_in_packages() -> None:
+    assert np.mean([campaign(seed, None) for seed in range(30)]) == pytest.approx(39_600.0, rel=0.02)
+    assert 1.03 < np.mean([campaign(seed, 450) for seed in range(15)]) / 39_600.0 < 1.08
