@@ -36,7 +36,7 @@ from pilotage.model.exchange.operations import (
     SubmitAttempt,
     SubmitPilot,
 )
-from pilotage.model.exchange.reports import SiteSeen
+from pilotage.model.exchange.reports import Gone, SiteSeen
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
@@ -407,7 +407,7 @@ class Small:
             self._release_all()
             if not any(_goes_on(job) for job in self.engine.state.jobs.by_id.values()):
                 return
-            self.take(CancelSubmitted)
+            self._end_cancelled()
             for wanted in self.take(SubmitPilot):
                 capacity = self.engine.state.sites.by_name[wanted.site].site.capacity
                 name = f"{wanted.key}.t{turn}"
@@ -434,6 +434,14 @@ class Small:
             for agent in alive:
                 agent.unread.clear()
         raise AssertionError({job.id: self.standings(job=job.id) for job in self.engine.state.jobs.by_id.values()})
+
+    def _end_cancelled(self) -> None:
+        """The batch system kills what was cancelled, and says so."""
+        for cancelled in self.take(CancelSubmitted):
+            for agent in (each for each in self.agents.values() if each.request == cancelled.key):
+                agent.left = True
+                agent.held.clear()
+            self.step(Gone(site=cancelled.site, key=cancelled.key, reason="killed"))
 
     def _release_all(self) -> None:
         for job in self.engine.state.jobs.by_id.values():

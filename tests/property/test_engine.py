@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from pilotage.engine.restore import JobSnapshot, ended_pilots
+from pilotage.engine.restore import JobSnapshot, ended_pilots, holds_in
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import (
@@ -244,7 +244,8 @@ class Service(RuleBasedStateMachine):
         row = small.journal.job(job)
         if then == "restart" and row is not None and job not in small.engine.state.jobs.by_id:
             finals, unfinished = small.journal.finals(row), small.journal.unfinished(row)
-            kept = JobSnapshot(row=row, plan=small.plans[job][-1], finals=finals, unfinished=unfinished)
+            holds = holds_in(row, small.journal.own_events)
+            kept = JobSnapshot(row=row, plan=small.plans[job][-1], finals=finals, unfinished=unfinished, holds=holds)
             gone = frozenset(ended_pilots(small.journal.pilots(after="", limit=1_000_000)))
             small.step(Reload(job=kept, gone=gone), OperationRequest(token=9, operation=Restart(job=job)))
             small.answers.clear()
@@ -323,3 +324,25 @@ class Service(RuleBasedStateMachine):
 
 TestService = Service.TestCase
 TestService.settings = settings(max_examples=60, stateful_step_count=50)
+
+
+def test_a_pilot_that_missed_its_work_with_side_effects_and_was_lost_is_ended_and_the_work_goes_on() -> None:
+    state = Service()
+    state.begin(kind=0)
+    state.start_pilot(backlog=0, remaining=None)
+    state.succeed_all()
+    state.submit(kind=4)
+    state.lose_a_reply(number=0)
+    state.wait(alive=False, seconds=190.0)
+    state.teardown()
+
+
+def test_a_held_job_that_comes_back_is_held_for_the_same_reason_after_a_restart() -> None:
+    state = Service()
+    state.begin(kind=0)
+    state.submit(kind=0)
+    state.submit(kind=6)
+    state.clear(number=500, then="kill")
+    state.clear(number=278, then="restart")
+    state.restart_the_service()
+    state.teardown()
