@@ -1,7 +1,7 @@
 """pilotage carries a job from its definition to provable results across unreliable sites.
 
-`load` reads and checks a document, `Job` builds one in Python, `run` runs either; `Producer` logs events. They are
-imported when first used: a program that only wants `pilotage.__version__` pays for nothing else.
+`load` reads and checks a document, `Job` builds one in Python, `run` runs either; `Producer` logs events. Each name is
+imported at its first use, so `import pilotage` alone is quick.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
     "submit",
 ]
 
-_HOMES = {
+_MODULES = {
     "Client": "pilotage.app.api",
     "DocumentError": "pilotage.model.errors",
     "Expansion": "pilotage.language",
@@ -74,16 +74,16 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home when it is first asked for."""
-    if name not in _HOMES:
+    """Import a public name from its module at its first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'pilotage' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    """The public names, whether imported yet or not."""
+    """The public names, including those not imported yet."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Speaks with people: words in, words and exit codes out; everything it does, it asks `app` to do."""
+"""The command line: parses arguments, calls `app`, prints results and returns exit codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 try:
     from pilotage.cli.program import main
-except KeyboardInterrupt:  # Ctrl-C before anything could begin: no more is to be said of it than later
+except KeyboardInterrupt:  # Ctrl-C during the imports: the same message and exit code as later, no traceback
     sys.stderr.write("interrupted\n")
     sys.exit(130)
 

@@ -1,3 +1,3 @@
-"""Commands that maintain the book, log events into it, query it and follow its changes."""
+"""Commands that maintain and query the book, log events, and subscribe to changes."""
 
 __all__ = ["book", "query", "subscriptions", "tags"]

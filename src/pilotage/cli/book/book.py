@@ -1,4 +1,4 @@
-"""`pilotage book`: looks after a book."""
+"""`pilotage book` and `pilotage courier`: maintain a book, and deliver spooled events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pilotage.cli.shared.options import WholeHelp, output_option
-from pilotage.cli.shared.output import emit, plural, say_to_reader, table
+from pilotage.cli.shared.output import emit, plural, print_message, table
 from pilotage.cli.shared.server import address_of, json_option, local_addresses, server_option
 from pilotage.model.exit_codes import ExitCode
 
@@ -30,19 +30,19 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def book() -> None:
     """Maintain a book: back up, check, rebuild, seal, dump, load, purge.
 
-    All but `backup` and `dump` need the book for themselves: stop its service first.
+    Stop the service of the book first; only `backup` and `dump` work while it runs.
     """
 
 
 def journal_option(command: Decorated) -> Decorated:
-    """`--journal`: which book."""
-    help_text = "Which book: sqlite:DIR or postgresql://…; none: what the settings say."
+    """`--journal`."""
+    help_text = "Use the book at URL, sqlite:DIR or postgresql://…; without it, the one in the settings."
     return click.option("--journal", metavar="URL", help=help_text)(command)
 
 
 def dry_run_option(command: Decorated) -> Decorated:
-    """`--dry-run`: say, and do nothing."""
-    return click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")(command)
+    """`--dry-run`."""
+    return click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")(command)
 
 
 def _settings(journal: str | None) -> Settings:
@@ -51,23 +51,23 @@ def _settings(journal: str | None) -> Settings:
     return settings_here({"journal.url": journal})
 
 
-# --- whether it is sound ----------------------------------------------------------------------------------------------
+# --- consistency ------------------------------------------------------------------------------------------------------
 
 
 @book.command()
 @journal_option
 @json_option
 def check(journal: str | None, *, as_json: bool) -> int:
-    """Verify that the rows of the book are what its events say.
+    """Verify that the tables of the book agree with its events.
 
-    Exit code 0: they are; 1: they are not, and `pilotage book rebuild` puts that right.
+    Exit code 0: they agree; 1: they differ, and `pilotage book rebuild` repairs them.
     """
     from pilotage.app.maintenance import check_book
 
     verdict = check_book(_settings(journal))
     _tell(verdict, as_json=as_json)
     if not verdict.sound:
-        say_to_reader("put it right with: pilotage book rebuild")
+        print_message("repair it with: pilotage book rebuild")
     return ExitCode.COMPLETE if verdict.sound else ExitCode.FAILED
 
 
@@ -75,13 +75,13 @@ def check(journal: str | None, *, as_json: bool) -> int:
 @journal_option
 @json_option
 def rebuild(journal: str | None, *, as_json: bool) -> None:
-    """Fold all events anew, and put right every row that is not what they say."""
+    """Replay all events and repair every row that differs from them."""
     from pilotage.app.maintenance import rebuild_book
 
     verdict = rebuild_book(_settings(journal))
     _tell(verdict, as_json=as_json)
     if not verdict.sound:
-        say_to_reader("put right; see that it is with: pilotage book check")
+        print_message("repaired; verify it with: pilotage book check")
 
 
 def _tell(verdict: BookCheck, *, as_json: bool) -> None:
@@ -99,17 +99,17 @@ def _tell(verdict: BookCheck, *, as_json: bool) -> None:
         emit([f"  … and {count - len(verdict.first):,} more\n"])
 
 
-# --- jobs that are over -----------------------------------------------------------------------------------------------
+# --- finished jobs ----------------------------------------------------------------------------------------------------
 
 
 @book.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @journal_option
 def seal(jobs: tuple[str, ...], journal: str | None) -> None:
-    """Move finished jobs out of the live book, each into a file of its own.
+    """Move finished jobs out of the live book, each into a read-only file of its own.
 
-    They are asked for by their id as before; a query over packages leaves them out unless it names the job. A late
-    event brings a job back.
+    Commands still find a sealed job by its id. A query for packages leaves sealed jobs out unless it names the job. A
+    late event moves a job back into the live book.
     """
     from pilotage.app.maintenance import seal_jobs
 
@@ -118,18 +118,18 @@ def seal(jobs: tuple[str, ...], journal: str | None) -> None:
 
 @book.command()
 @click.argument("job", required=False)
-@click.option("--all", "all_jobs", is_flag=True, help="Every job of the book.")
+@click.option("--all", "all_jobs", is_flag=True, help="Dump every job of the book.")
 @output_option
 @journal_option
 def dump(job: str | None, output: str, journal: str | None, *, all_jobs: bool) -> None:
-    """Write everything known of a job as lines of JSON, from which `pilotage book load` makes it anew.
+    """Export a job as lines of JSON, which `pilotage book load` imports.
 
-    Its service may run meanwhile: what is known at this moment is written.
+    The service may run meanwhile: the dump shows the job at one moment.
     """
     from pilotage.app.maintenance import dump_all, dump_job
 
     if (job is None) != all_jobs:
-        raise click.UsageError("name one job, or say --all")
+        raise click.UsageError("name one job, or use --all")
     settings = _settings(journal)
     lines = dump_all(settings) if job is None else dump_job(settings, job)
     emit((line.decode() for line in lines), output=output)
@@ -139,16 +139,16 @@ def dump(job: str | None, output: str, journal: str | None, *, all_jobs: bool) -
 @click.argument("file", type=click.Path(allow_dash=True))
 @journal_option
 def load(file: str, journal: str | None) -> None:
-    """Take dumped jobs in, all or none; a job that is known here already is refused.
+    """Import dumped jobs, all or none; a job that this book already has is rejected.
 
-    FILE is what `pilotage book dump` wrote, of one job or of many, also of several services one after the other; - is standard
-    input. A book is made where there is none.
+    FILE is the output of `pilotage book dump`, of one job or of many; the dumps of several services may follow one another
+    in it. - is standard input. A missing book is created.
     """
     from pilotage.app.maintenance import load_jobs
 
     for each in load_jobs(_settings(journal), _lines(file)):
-        how = f", which is not over: it is held until `pilotage release {each.job}`" if each.held else ""
-        say_to_reader(f"loaded job {each.job}{how}")
+        how = f", which has not ended: it is held until `pilotage release {each.job}`" if each.held else ""
+        print_message(f"loaded job {each.job}{how}")
 
 
 @book.command()
@@ -156,9 +156,9 @@ def load(file: str, journal: str | None) -> None:
 @journal_option
 @json_option
 def backup(folder: Path, journal: str | None, *, as_json: bool) -> None:
-    """Copy the book into a new FOLDER, whole and at one moment, while its service goes on.
+    """Copy the book into a new FOLDER, in one consistent state, while its service runs.
 
-    The copy is a state folder: to bring it back, put it in the place of the lost one. A book in PostgreSQL is backed up with
+    The copy is a state folder: to restore it, put it in the place of the lost one. Back up a book in PostgreSQL with
     pg_dump.
     """
     from pilotage.app.maintenance import backup_book
@@ -169,7 +169,7 @@ def backup(folder: Path, journal: str | None, *, as_json: bool) -> None:
 
         emit([app.json_text({"folder": str(folder), "jobs": copied.jobs, "position": copied.position})])
         return
-    say_to_reader(f"backed up {plural(copied.jobs, 'job')}, {plural(copied.position, 'event')}: {folder}")
+    print_message(f"backed up {plural(copied.jobs, 'job')}, {plural(copied.position, 'event')}: {folder}")
 
 
 def _lines(file: str) -> Iterator[bytes]:
@@ -182,17 +182,17 @@ def _lines(file: str) -> Iterator[bytes]:
 
 @book.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--force", is_flag=True, help="Also jobs that are not over.")
+@click.option("--force", is_flag=True, help="Also purge jobs that have not ended.")
 @dry_run_option
 @journal_option
 def purge(jobs: tuple[str, ...], journal: str | None, *, force: bool, dry_run: bool) -> None:
-    """Forget jobs for good, but for a line that says that they were purged."""
+    """Delete jobs for good; one line that records the purge is kept."""
     from pilotage.app.maintenance import purge_jobs
 
     purged = purge_jobs(_settings(journal), jobs, force=force, dry_run=dry_run)
     word = "would be purged" if dry_run else "purged"
     for each in purged:
-        say_to_reader(f"{word}: job {each.job}, {each.state}, {plural(each.packages, 'package')}")
+        print_message(f"{word}: job {each.job}, {each.state}, {plural(each.packages, 'package')}")
 
 
 @book.command()
@@ -200,9 +200,9 @@ def purge(jobs: tuple[str, ...], journal: str | None, *, force: bool, dry_run: b
 @journal_option
 @json_option
 def retain(journal: str | None, *, dry_run: bool, as_json: bool) -> None:
-    """Do what is due for finished jobs: seal them, clear them after their time, and purge them some days later.
+    """Apply the retention settings: seal finished jobs, clear them when their time is up, purge them some days later.
 
-    How long they are kept is a setting: [retention].
+    The times are in [retention] of the settings.
     """
     from pilotage.app.maintenance import retain_jobs
 
@@ -215,9 +215,9 @@ def retain(journal: str | None, *, dry_run: bool, as_json: bool) -> None:
     emit(table((each.deed, each.job, each.why) for each in plan.actions))
     if plan.parked:
         word = "would be dropped" if dry_run else "dropped"
-        say_to_reader(f"{plural(plan.parked, 'event')} of jobs that nobody registered {word}")
+        print_message(f"{plural(plan.parked, 'event')} of jobs that were never registered {word}")
     if not plan.actions and not plan.parked:
-        say_to_reader("nothing is due")
+        print_message("nothing is due")
 
 
 # --- other books ------------------------------------------------------------------------------------------------------
@@ -227,9 +227,9 @@ def retain(journal: str | None, *, dry_run: bool, as_json: bool) -> None:
 @click.argument("file", type=click.Path(allow_dash=True))
 @json_option
 def import_ulm(file: str, *, as_json: bool) -> int:
-    """Read the jobs of a file of gLite L&B's ULM lines, and show how each stands; nothing is kept.
+    """Show the states of the jobs in a file of gLite L&B's ULM lines; nothing is stored.
 
-    The order of the lines does not matter. Exit code 2: some lines could not be read; the others count.
+    The order of the lines does not matter. Exit code 2: some lines could not be read; the others were used.
     """
     from pilotage.app.maintenance import import_ulm as read
     from pilotage.cli.shared.problems import show_problems
@@ -247,14 +247,14 @@ def import_ulm(file: str, *, as_json: bool) -> int:
     return ExitCode.BAD_INPUT if imported.faults else ExitCode.COMPLETE
 
 
-# `pilotage courier`: delivers the events that wait in the spool.
+# `pilotage courier`: delivers spooled events.
 
 ONCE_SECONDS = 300.0
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Deliver what waits now, and end.")
-@click.option("--spool", type=click.Path(), metavar="DIR", help="Where events wait; none: PILOTAGE_SPOOL.")
+@click.option("--once", is_flag=True, help="Deliver the events that are waiting now, then exit.")
+@click.option("--spool", type=click.Path(), metavar="DIR", help="The spool folder; without it, PILOTAGE_SPOOL.")
 @click.option(
     "--timeout",
     "timeout_seconds",
@@ -262,7 +262,7 @@ ONCE_SECONDS = 300.0
     default=ONCE_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="How long --once takes for each server at most.",
+    help="With --once, spend at most this long on each server.",
 )
 @json_option
 @server_option
@@ -277,13 +277,14 @@ def courier(
 ) -> int:
     """Deliver spooled events to their servers.
 
-    It goes on until interrupted, unless --once is given. Whatever cannot be delivered is kept and tried again. A server that refuses an event says why; it is set aside in
-    refused.jsonl of its queue. Exit code of --once: 0 when nothing waits any more, 3 when something does.
+    The courier runs until interrupted, or until the spool is empty with --once. Events that cannot be delivered are kept
+    and sent again. Events that a server rejects move to refused.jsonl in their queue, with the reason. Exit code of --once:
+    0 all events are delivered, 3 some still wait.
     """
     from pilotage.client.deliver import deliver_for_ever, deliver_once, spool_at
 
     if as_json and not once:
-        raise click.UsageError("--json goes with --once.")
+        raise click.UsageError("--json requires --once.")
     found = spool_at(spool, dict(os.environ))
 
     def known() -> Iterator[Address]:
@@ -292,10 +293,10 @@ def courier(
             yield address_of(server, token_file)
 
     if not once:
-        gc.enable()  # this goes on for days
+        gc.enable()  # the courier runs for days
         stop = threading.Event()
         try:
-            deliver_for_ever(found, known, stop=stop, say=say_to_reader)
+            deliver_for_ever(found, known, stop=stop, say=print_message)
         except KeyboardInterrupt:
             stop.set()
             return ExitCode.INTERRUPTED
@@ -315,6 +316,6 @@ def _tell_delivered(deliveries: list[Delivery], *, as_json: bool) -> None:
     emit(table(rows, header=("SERVER", "DELIVERED", "REFUSED", "WAITING")))
     for each in deliveries:
         if each.problem and each.waiting:
-            say_to_reader(f"{each.server}: {each.problem}")
+            print_message(f"{each.server}: {each.problem}")
         if each.refused:
-            say_to_reader(f"{each.server}: what it refused, and why: {each.folder}/refused.jsonl")
+            print_message(f"{each.server}: rejected events and the reasons: {each.folder}/refused.jsonl")

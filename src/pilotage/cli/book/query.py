@@ -1,4 +1,4 @@
-"""`pilotage query`: jobs, packages or events, of one server or merged from several."""
+"""`pilotage query`, `events` and `statistics`: search the book of one server, or of several at once."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotage.cli.shared.errors import show
-from pilotage.cli.shared.job_names import hint_at_ids, looked_at
+from pilotage.cli.shared.errors import show_error
+from pilotage.cli.shared.job_names import find_to_show, hint_unknown_jobs
 from pilotage.cli.shared.options import QueryCommand
-from pilotage.cli.shared.output import cut, duration, emit, fields_of, one_line, plural, room, say_to_reader, table
+from pilotage.cli.shared.output import (
+    cut,
+    duration,
+    emit,
+    fields_of,
+    line_width,
+    one_line,
+    plural,
+    print_message,
+    table,
+)
 from pilotage.cli.shared.server import (
-    Place,
+    JobOrPackage,
     addresses_of,
+    connect_address_to_read,
+    connect_to_read,
     follow,
     json_line,
     json_option,
-    look,
-    looking_at,
     server_option,
     servers_option,
 )
@@ -39,16 +49,16 @@ LIMIT_DEFAULT = 100
 @click.option("--packages", "target", flag_value="packages", default="packages", help="Find packages. [default]")
 @click.option("--jobs", "target", flag_value="jobs", help="Find jobs.")
 @click.option("--events", "target", flag_value="events", help="Find events.")
-@click.option("--count", "only_count", is_flag=True, help="Only say how many there are.")
+@click.option("--count", "only_count", is_flag=True, help="Print only the number of matches.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=LIMIT_DEFAULT,
     show_default=True,
     metavar="N",
-    help="As many at most.",
+    help="Show at most N matches.",
 )
-@click.option("--cursor", metavar="TEXT", help="Go on where an answer before ended.")
+@click.option("--cursor", metavar="TEXT", help="Continue after an earlier answer: the cursor that it ended with.")
 @json_option
 @servers_option
 def query(
@@ -64,9 +74,10 @@ def query(
 ) -> int:
     """Find packages, jobs or events.
 
-    By a QUERY such as "state=RUNNING and site=lyon and tag.study=A12". An answer that does not fit ends with a cursor. Of several servers, one that fails is named, and the exit code is
-    not 0; the others are shown. Packages of which nothing was heard yet, and those of sealed jobs, are found
-    where the query names their job: "job=ID and …".
+    QUERY is, for example, "state=RUNNING and site=lyon and tag.study=A12". An answer with more than --limit matches ends
+    with a cursor. If one of several servers fails, the answers of the others are shown, its name is printed, and the exit
+    code is not 0. Packages without any event yet, and packages of sealed jobs, are found only if the query names their job:
+    "job=ID and …".
     """
     from pilotage.client import queries
 
@@ -80,18 +91,18 @@ def query(
             failures += found.failures
             _show(found, target, failures, as_json=as_json)
             if not found.items and not failures:
-                hint_at_ids(connections, query)
+                hint_unknown_jobs(connections, query)
     finally:
         for server in connections:
             server.close()
     for failure in failures:
         told = str(failure.error)
-        say_to_reader(f"error: {told}" if failure.server in told else f"error: {failure.server}: {told}")
+        print_message(f"error: {told}" if failure.server in told else f"error: {failure.server}: {told}")
     return max((failure.error.exit_code for failure in failures), default=ExitCode.COMPLETE)
 
 
 def _connections(servers: Sequence[str], token_files: Sequence[str]) -> tuple[list[Server], list[Failure]]:
-    """The servers; of several, one that does not run is a failure like any other, and not the end."""
+    """Connect to the servers; if there are several, one that does not run is reported as a failure and left out."""
     from pilotage.client import ServerError
     from pilotage.client.queries import Failure
 
@@ -100,7 +111,7 @@ def _connections(servers: Sequence[str], token_files: Sequence[str]) -> tuple[li
     addresses = addresses_of(servers, token_files)
     for address in addresses:
         try:
-            found.append(looking_at(address))
+            found.append(connect_address_to_read(address))
         except ServerError as error:
             if len(addresses) == 1:
                 raise
@@ -138,15 +149,15 @@ def _show(found: QueryResult, target: Target, failures: list[Failure], *, as_jso
         return
     emit(table(_rows(target, found.items), header=HEADERS[target]))
     if not found.items and not failures:
-        say_to_reader("nothing found")
+        print_message("nothing found")
     _tell_sealed(found.sealed_jobs)
     if found.next is not None:
-        say_to_reader(f"there is more; go on with: --cursor {found.next}")
+        print_message(f"there are more; continue with: --cursor {found.next}")
 
 
 def _tell_sealed(jobs: int) -> None:
     if jobs:
-        say_to_reader(f"packages of {plural(jobs, 'sealed job')} are not searched; name the job")
+        print_message(f"packages of {plural(jobs, 'sealed job')} were not searched; name the job in the query")
 
 
 def _told(failures: list[Failure]) -> list[dict[str, str]]:
@@ -194,13 +205,13 @@ def _rows(target: Target, items: list[dict[str, Any]]) -> Iterator[tuple[object,
 
 
 def _words(package: dict[str, Any]) -> tuple[str, str]:
-    """The name and the parameters of a package, where its server tells of them."""
+    """The name and the parameters of a package, if its server sends them."""
     words = package.get("words") or {}
     return words.get("name", ""), parameters_text(words.get("parameters", {}))
 
 
 def _beside(job: dict[str, Any]) -> str:
-    """What is to be known of a job beside its state."""
+    """The mark behind the state of a job that is purged or held."""
     return " (purged)" if job["place"] == "purged" else " (held)" if job["held"] else ""
 
 
@@ -213,19 +224,19 @@ def subject_of(event: dict[str, Any]) -> str:
     return f"{event['job']}{package}{attempt}"
 
 
-# `pilotage events`: what happened to a job or a package, so far or as it goes on.
+# `pilotage events`: the events of a job or a package, up to now or followed live.
 
 
 @click.command()
 @click.argument("place", metavar="[JOB|PACKAGE]", required=False)
 @click.option(
-    "--follow", "-f", "following", is_flag=True, help="Go on with what happens from now on, until interrupted."
+    "--follow", "-f", "following", is_flag=True, help="Then show new events as they arrive, until interrupted."
 )
 @click.option(
-    "--after", type=click.IntRange(min=0), default=0, metavar="POSITION", help="Only events behind this position."
+    "--after", type=click.IntRange(min=0), default=0, metavar="POSITION", help="Show only events after POSITION."
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after as many.")
-@click.option("--query", metavar="QUERY", help='Only some of them, such as "type=AttemptFinished".')
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
+@click.option("--query", metavar="QUERY", help='Show only matching events, such as "type=AttemptFinished".')
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --follow, one for each event.")
 @server_option
 def events(
@@ -241,11 +252,11 @@ def events(
 ) -> int:
     """Show the events of a job or a package, in the order of the book.
 
-    A package is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or a name: then the newest job of that name is
-    meant. Without one it is the last job that is not over, or the last of all. --follow goes on where it was when the server comes back.
+    PACKAGE is JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or a name for the newest job of that name; without JOB,
+    the last job that has not ended, or else the last one. If the server restarts, --follow reconnects and misses nothing.
     """
-    with look(server, token_file) as connection:
-        where = looked_at(connection, place)
+    with connect_to_read(server, token_file) as connection:
+        where = find_to_show(connection, place)
         if following:
             asked: dict[str, str | int | None] = {"query": query, "after": after}
             line = json_line if as_json else _line
@@ -254,13 +265,13 @@ def events(
         if not as_json:
             emit(map(_line, found))
             return ExitCode.COMPLETE
-        first = list(islice(found, 1))  # what is refused is refused before anything is printed
+        first = list(islice(found, 1))  # a request that is rejected fails here, before anything is printed
         told = _AsObject(chain(first, found))
         emit(told)
     return told.exit_code
 
 
-def _path(where: Place) -> str:
+def _path(where: JobOrPackage) -> str:
     from pilotage.client.server import path_of
 
     if where.package is None:
@@ -268,7 +279,7 @@ def _path(where: Place) -> str:
     return path_of("jobs", where.job, "packages", where.package, "events")
 
 
-def _pages(connection: Server, where: Place, query: str | None, after: int) -> Iterator[dict[str, Any]]:
+def _pages(connection: Server, where: JobOrPackage, query: str | None, after: int) -> Iterator[dict[str, Any]]:
     more = True
     while more:
         page = connection.get(_path(where), {"query": query, "after": after, "limit": 1000})
@@ -280,11 +291,11 @@ def _line(event: dict[str, Any]) -> str:
     skewed = " (clock wrong)" if event["skewed"] else ""
     about, said = one_line(subject_of(event)), fields_of(event["data"])
     line = f"{event['position']:>8}  {moment(event['time'])}{skewed}  {event['type']:<17}  {about}  {said}"
-    return f"{cut(line.rstrip(), room())}\n"
+    return f"{cut(line.rstrip(), line_width())}\n"
 
 
 class _AsObject:
-    """Events as one object, piece by piece; it is whole also where the server goes away in the middle, and says so."""
+    """Events as one JSON object, written piece by piece; if the connection breaks, the object ends with the error."""
 
     def __init__(self, found: Iterator[dict[str, Any]]) -> None:
         self._found = found
@@ -300,21 +311,23 @@ class _AsObject:
                 yield separator + json_line(event).rstrip("\n")
                 separator = ",\n"
         except PilotageError as error:
-            self.exit_code, told = show(error)
+            self.exit_code, told = show_error(error)
             yield f'\n],"error":{json_line(told)}}}\n'
         else:
             yield "\n]}\n"
 
 
-# `pilotage statistics`: how work flows through the states.
+# `pilotage statistics`: rates and durations of state changes.
 
 WINDOWS = ("1m", "1h", "1d")
 
 
 @click.command()
-@click.option("--window", type=click.Choice(WINDOWS), default="1h", show_default=True, help="The time before now.")
-@click.option("--site", metavar="NAME", help="Only this site.")
-@click.option("--activity", metavar="NAME", help="Only this activity.")
+@click.option(
+    "--window", type=click.Choice(WINDOWS), default="1h", show_default=True, help="Count the last minute, hour or day."
+)
+@click.option("--site", metavar="NAME", help="Show only this site.")
+@click.option("--activity", metavar="NAME", help="Show only this activity.")
 @json_option
 @server_option
 def statistics(
@@ -333,7 +346,7 @@ def statistics(
     """
     from pilotage.client.server import path_of
 
-    with look(server, token_file) as connection:
+    with connect_to_read(server, token_file) as connection:
         told = connection.get(path_of("statistics"), {"window": window, "site": site, "activity": activity})
     if as_json:
         from pilotage import app
@@ -341,7 +354,7 @@ def statistics(
         emit([app.json_text(told)])
         return
     if not told["flows"]:
-        say_to_reader(f"nothing moved within {window}")
+        print_message(f"no package changed its state within {window}")
     emit(line for flow in told["flows"] for line in _flow_lines(flow))
 
 

@@ -1,4 +1,4 @@
-"""`pilotage subscriptions`: be told of changes, by following, a webhook or mail."""
+"""`pilotage subscriptions`: notifications of changes, followed live or sent by webhook or mail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pilotage.cli.shared.options import QueryCommand, WholeHelp
-from pilotage.cli.shared.output import cut, emit, fields_of, one_line, room, say_to_reader, table
+from pilotage.cli.shared.output import cut, emit, fields_of, line_width, one_line, print_message, table
 from pilotage.cli.shared.server import connect, json_line, json_option, server_option
 from pilotage.cli.shared.server import follow as follow_stream
 from pilotage.model.exit_codes import ExitCode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")
-_BESIDE = ("site", "node", "exit_code", "reason", "cause")
+_DETAILS = ("site", "node", "exit_code", "reason", "cause")
 _STATES_COUNT = 9
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -30,35 +30,39 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 def subscriptions() -> None:
     """Subscribe to changes: follow them, or get them by webhook or mail.
 
-    A subscription is kept by the server, and what is to be told waits while nobody listens. It lives for two hours
-    unless it is refreshed.
+    The server stores a subscription and queues its notifications while no client listens. A subscription expires after two
+    hours unless you refresh it.
     """
 
 
 def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    """The seconds of a time span such as 30m, 2h or 1d."""
+    """Parse a duration such as 30m, 2h or 1d into seconds."""
     if value is None:
         return None
     found = _DURATION.fullmatch(value.strip())
     if found is None or float(found[1]) == 0:
-        raise click.BadParameter(f"{value!r} is no time span: write 30m, 2h or 1d.")
+        raise click.BadParameter(f"{value!r} is not a duration: write 30m, 2h or 1d.")
     return float(found[1]) * _UNITS[found[2]]
 
 
 def validity_option(command: Decorated) -> Decorated:
-    """`--valid`: for how long."""
+    """`--valid`."""
     return click.option(
-        "--valid", "validity_seconds", callback=_seconds, metavar="SPAN", help="For how long, such as 30m or 1d."
+        "--valid",
+        "validity_seconds",
+        callback=_seconds,
+        metavar="SPAN",
+        help="Let it expire after SPAN, such as 30m or 1d.",
     )(command)
 
 
 def transport_options(command: Decorated) -> Decorated:
-    """How to be told; without any, by following."""
+    """`--webhook`, `--mail` and `--secret-file`; without them, notifications wait for `follow`."""
     command = click.option(
-        "--secret-file", type=click.File("r"), metavar="FILE", help="The secret that webhooks are signed with."
+        "--secret-file", type=click.File("r"), metavar="FILE", help="Read the secret that signs webhooks from FILE."
     )(command)
-    command = click.option("--mail", metavar="ADDRESS", help="Tell it by mail.")(command)
-    return click.option("--webhook", metavar="URL", help="Tell it by a POST of CloudEvents to this URL.")(command)
+    command = click.option("--mail", metavar="ADDRESS", help="Send notifications by mail to ADDRESS.")(command)
+    return click.option("--webhook", metavar="URL", help="POST notifications to URL, as CloudEvents.")(command)
 
 
 def _binding(webhook: str | None, mail: str | None, secret_file: Any) -> dict[str, str]:
@@ -77,11 +81,23 @@ def _path(*parts: str) -> str:
 
 @subscriptions.command(cls=QueryCommand)
 @click.argument("query", default="")
-@click.option("--packages", "target", flag_value="packages", default="packages", help="Of packages. [default]")
-@click.option("--jobs", "target", flag_value="jobs", help="Of jobs.")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Only entering this state. May be repeated.")
 @click.option(
-    "--attribute", "attributes", multiple=True, metavar="NAME", help="Only a change of this one. May be repeated."
+    "--packages",
+    "target",
+    flag_value="packages",
+    default="packages",
+    help="Subscribe to changes of packages. [default]",
+)
+@click.option("--jobs", "target", flag_value="jobs", help="Subscribe to changes of jobs.")
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="Notify only when STATE is entered. May be repeated."
+)
+@click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="NAME",
+    help="Notify only when this attribute changes. May be repeated.",
 )
 @validity_option
 @transport_options
@@ -101,9 +117,9 @@ def add(
     *,
     as_json: bool,
 ) -> None:
-    """Subscribe to changes of what a QUERY asks for, or of everything; prints the id of the subscription.
+    """Subscribe to changes of everything, or of what QUERY finds; prints the id of the subscription.
 
-    With neither --state nor --attribute, to every change of state.
+    With neither --state nor --attribute, every change of state is notified.
     """
     wanted = {"query": query, "target": target, "states": states, "attributes": attributes}
     binding = _binding(webhook, mail, secret_file)
@@ -117,15 +133,15 @@ def add(
     found = told["subscription"]
     emit([f"{one_line(found['id'])}\n"])
     if webhook and secret_file is None:
-        say_to_reader(f"webhooks are signed with this secret, which is not shown again: {told['secret']}")
-    say_to_reader(f"until {moment(found['expires_at'])}")
+        print_message(f"this secret signs the webhooks; it is not shown again: {told['secret']}")
+    print_message(f"until {moment(found['expires_at'])}")
 
 
 @subscriptions.command("list")
 @json_option
 @server_option
 def list_all(server: str | None, token_file: str | None, *, as_json: bool) -> None:
-    """List your own subscriptions, and how their deliveries stand."""
+    """List your own subscriptions and the state of their deliveries."""
     with connect(server, token_file) as connection:
         told = connection.get(_path())
     if as_json:
@@ -147,7 +163,7 @@ def list_all(server: str | None, token_file: str | None, *, as_json: bool) -> No
     ]
     emit(table(rows, header=("ID", "OF", "QUERY", "CHANGES", "TOLD BY", "UNTIL", "LAST FAULT")))
     if not rows:
-        say_to_reader("no subscriptions")
+        print_message("no subscriptions")
 
 
 def _changes(subscription: dict[str, Any]) -> str:
@@ -159,9 +175,9 @@ def _changes(subscription: dict[str, Any]) -> str:
 @click.argument("names", nargs=-1, required=True, metavar="ID...")
 @server_option
 def drop(names: tuple[str, ...], server: str | None, token_file: str | None) -> int:
-    """End subscriptions, with everything that was still to be told.
+    """Delete subscriptions, with their undelivered notifications.
 
-    One that cannot be ended is named, and the others are ended all the same.
+    If one cannot be deleted, it is named, and the others are still deleted.
     """
     from pilotage.client import ServerRefused
 
@@ -171,7 +187,7 @@ def drop(names: tuple[str, ...], server: str | None, token_file: str | None) -> 
             try:
                 connection.send("DELETE", _path(name))
             except ServerRefused as error:
-                say_to_reader(f"error: {error}")
+                print_message(f"error: {error}")
                 code = ExitCode.BAD_INPUT
     return code
 
@@ -181,10 +197,10 @@ def drop(names: tuple[str, ...], server: str | None, token_file: str | None) -> 
 @validity_option
 @server_option
 def refresh(name: str, validity_seconds: float | None, server: str | None, token_file: str | None) -> None:
-    """Let a subscription live on, counted from now."""
+    """Extend a subscription; its time counts from now."""
     with connect(server, token_file) as connection:
         told = connection.post(_path(name, "refresh"), {"validity_seconds": validity_seconds})
-    say_to_reader(f"until {moment(told['expires_at'])}")
+    print_message(f"until {moment(told['expires_at'])}")
 
 
 @subscriptions.command()
@@ -194,20 +210,20 @@ def refresh(name: str, validity_seconds: float | None, server: str | None, token
 def rebind(
     name: str, webhook: str | None, mail: str | None, secret_file: Any, server: str | None, token_file: str | None
 ) -> None:
-    """Tell the changes elsewhere from now on, those that wait too; without an address, by following."""
+    """Change where notifications go, including those that wait; without an address, they wait for `follow`."""
     with connect(server, token_file) as connection:
         connection.send("PATCH", _path(name), _binding(webhook, mail, secret_file))
 
 
 @subscriptions.command()
 @click.argument("name", metavar="ID")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after as many.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each change.")
 @server_option
 def follow(name: str, limit: int | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
-    """Show changes as they come, those that waited first, until interrupted.
+    """Show queued changes, then new ones as they arrive, until interrupted.
 
-    What was shown is told to nobody again; whoever follows next goes on behind it.
+    Shown changes are acknowledged: the next `follow` continues after them.
     """
     path = _path(name, "notices")
     parameters: dict[str, str | int | None] = {"after": None}
@@ -221,20 +237,20 @@ def follow(name: str, limit: int | None, server: str | None, token_file: str | N
 
 
 def _acknowledge(connection: Server, path: str, after: str | int) -> None:
-    """Say how far the changes were shown: the number acknowledges."""
+    """Acknowledge all changes up to the last one shown."""
     from pilotage.client import ServerError
 
     try:
         connection.get(path, {"after": after, "limit": 1})
     except ServerError as error:
-        say_to_reader(f"what was shown will be told again: {error.what}")
+        print_message(f"the changes could not be acknowledged and will be shown again: {error.what}")
 
 
 def _line(notice: dict[str, Any]) -> str:
-    """One change: when, of what, and from what to what; then where and why, as far as that is known."""
+    """One change on a line: time, subject, old and new state, then site, exit code and reason if known."""
     data, about = notice["data"], notice["subject"].removeprefix("jobs/").replace("/packages/", "/")
     changed = [name for name in data.get("changed", ()) if name != "state"]
-    known = {name: data[name] for name in (*changed, *_BESIDE) if data.get(name) is not None}
+    known = {name: data[name] for name in (*changed, *_DETAILS) if data.get(name) is not None}
     state = f"{data['state_before']} → {data['state']}" if data.get("state_before") else data.get("state", "")
     line = f"{notice['time'][:19].replace('T', ' ')}Z  {about}  {state}  {fields_of(known)}"
-    return f"{cut(one_line(line).rstrip(), room())}\n"
+    return f"{cut(one_line(line).rstrip(), line_width())}\n"

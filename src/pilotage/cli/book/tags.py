@@ -1,4 +1,4 @@
-"""`pilotage tag`: names with values for a job or a package."""
+"""`pilotage log` and `pilotage tag`: log an event, and tag a job or a package."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pilotage.cli.shared.output import emit, say_to_reader
+from pilotage.cli.shared.output import emit, print_message
 from pilotage.cli.shared.server import (
-    Place,
+    JobOrPackage,
     address_of,
+    connect_address_to_read,
+    connect_to_read,
     json_option,
-    look,
-    looking_at,
-    package_of,
-    place_of,
+    parse_job_or_package,
+    parse_package_options,
     server_option,
 )
 from pilotage.model.exit_codes import ExitCode
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from pilotage.client.send import ComposedEvent, LogOutcome
 
 
-# `pilotage log`: an event from a script, into the spool and on to the server.
+# `pilotage log`: spools an event and delivers it.
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 SOURCES = ("application", "client", "agent", "site", "service")
 NOW_SECONDS = 30.0
-SHOW_A_TOKEN = "show a token that it knows: --token-file FILE, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE"
+SHOW_A_TOKEN = "use a token that it accepts: --token-file FILE, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE"
 
 
 def delivery_options(command: Decorated) -> Decorated:
-    """How an event goes on its way: kept and sent soon, or acknowledged before the command ends."""
+    """Options that say how an event is spooled and delivered."""
     for option in (
-        click.option("--spool", type=click.Path(), metavar="DIR", help="Where events wait; none: PILOTAGE_SPOOL."),
-        click.option("--no-deliver", is_flag=True, help="Only keep it: another command or courier delivers it."),
+        click.option("--spool", type=click.Path(), metavar="DIR", help="The spool folder; without it, PILOTAGE_SPOOL."),
+        click.option("--no-deliver", is_flag=True, help="Only spool it; a later command or the courier delivers it."),
         click.option(
             "--timeout",
             "timeout_seconds",
@@ -47,9 +47,9 @@ def delivery_options(command: Decorated) -> Decorated:
             default=NOW_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="How long --now waits.",
+            help="With --now, wait at most this long.",
         ),
-        click.option("--now", is_flag=True, help="End when the server has it, and fail if it does not take it."),
+        click.option("--now", is_flag=True, help="Wait until the server has accepted it; fail if it does not."),
     ):
         command = option(command)
     return command
@@ -58,30 +58,41 @@ def delivery_options(command: Decorated) -> Decorated:
 @click.command()
 @click.argument("event")
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option("--job", metavar="ID", help="The job it is about; none: PILOTAGE_JOB.")
+@click.option("--job", metavar="ID", help="The job of the event; without it, PILOTAGE_JOB.")
 @click.option(
-    "--package", metavar="PACKAGE", help="The package: 1.2.1, NAME, JOB/1.2.1 or JOB/NAME; none: PILOTAGE_PACKAGE."
+    "--package",
+    metavar="PACKAGE",
+    help="Its package: 1.2.1, NAME, JOB/1.2.1 or JOB/NAME; without it, PILOTAGE_PACKAGE.",
 )
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The attempt; none: PILOTAGE_ATTEMPT.")
-@click.option("--pilot", metavar="NAME", help="The pilot it is about.")
-@click.option("--site", metavar="NAME", help="The site it is about.")
-@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="The epoch; none: PILOTAGE_EPOCH, or 1.")
-@click.option("--time", "moment", type=float, metavar="SECONDS", help="When it happened, since 1970; none: now.")
-@click.option("--data", metavar="JSON", help="Fields as a JSON object; - is standard input.")
-@click.option("--source", type=click.Choice(SOURCES), default="application", show_default=True, help="Who says so.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Its attempt; without it, PILOTAGE_ATTEMPT.")
+@click.option("--pilot", metavar="NAME", help="The pilot of the event.")
+@click.option("--site", metavar="NAME", help="The site of the event.")
+@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="Its epoch; without it, PILOTAGE_EPOCH, or 1.")
+@click.option(
+    "--time", "moment", type=float, metavar="SECONDS", help="When it happened, in seconds since 1970; without it, now."
+)
+@click.option("--data", metavar="JSON", help="Its fields as a JSON object; - is standard input.")
+@click.option(
+    "--source",
+    type=click.Choice(SOURCES),
+    default="application",
+    show_default=True,
+    help="What kind of sender logs it.",
+)
 @delivery_options
 @json_option
 @server_option
 def log(event: str, fields: tuple[str, ...], data: str | None, source: str, **options: Any) -> int:
     """Log an event, from a script or by hand.
 
-    EVENT is a type such as AttemptStarted or Noted. It is checked, kept on this computer's disk, and delivered within a fifth of a second if the server is there;
-    otherwise it waits in the spool and goes with a later delivery. In a running package, what it is about is known.
+    EVENT is a type such as AttemptStarted or Noted. The event is checked, spooled on the local disk, and delivered within a
+    fifth of a second if the server answers; otherwise it waits in the spool for a later delivery. Inside a running package,
+    job, package, attempt and epoch are filled in.
     """
     from pilotage.client.send import Subject, compose, read_environment
     from pilotage.model.events.events import parse_dotted
 
-    job, package = package_of(options["package"], job=options["job"])
+    job, package = parse_package_options(options["package"], job=options["job"])
     if package is not None and parse_dotted(package) is None:
         package = _place_of(package, job or os.environ["PILOTAGE_JOB"], options["server"], options["token_file"])
     composed = compose(
@@ -98,22 +109,22 @@ def log(event: str, fields: tuple[str, ...], data: str | None, source: str, **op
 
 
 def _place_of(name: str, job: str, server: str | None, token_file: str | None) -> str:
-    """The place of a package that is named: an event has it, and only a server knows it."""
-    from pilotage.cli.shared.job_names import package_named
+    """Look up the number of a package by its name, which only a server knows."""
+    from pilotage.cli.shared.job_names import package_number
     from pilotage.client import ServerError, ServerRefused
 
     try:
-        connection = look(server, token_file)
+        connection = connect_to_read(server, token_file)
         try:
-            return package_named(connection, job, name)
+            return package_number(connection, job, name)
         finally:
             connection.close()
     except ServerRefused:
         raise
     except ServerError as fault:
-        told = f"nobody can be asked for a package of this name: {fault}"
+        told = f"its name cannot be looked up: {fault}"
         raise click.UsageError(
-            f"{name!r} is no package by its number, and {told}\nwrite 1.2.1, 001/002/001 or JOB/1.2.1."
+            f"{name!r} is not the number of a package, and {told}\nwrite 1.2.1, 001/002/001 or JOB/1.2.1."
         ) from None
 
 
@@ -130,13 +141,13 @@ def send(
     as_json: bool,
     **_: object,
 ) -> int:
-    """Keep events and deliver them as asked; tells what was refused, and answers the exit code."""
+    """Spool events, deliver them as the options say, print what was rejected, and return the exit code."""
     from pilotage.client.send import QUICKLY_SECONDS, log_events
 
     if now and no_deliver:
         raise click.UsageError("--now and --no-deliver exclude each other.")
     address = address_of(server, token_file)
-    # The token of a service that does not run is shown to nobody.
+    # A token is only sent to a service that runs.
     wait_seconds = 0.0 if no_deliver or not address.runs else timeout_seconds if now else QUICKLY_SECONDS
     sent = log_events(
         events,
@@ -152,32 +163,34 @@ def send(
         told = {"server": address.url, "events": sent.events, "problem": sent.problem, "parked": sent.parked}
         emit([app.json_text(told)])
     if sent.parked:
-        say_to_reader(_parked(sent, events))
+        print_message(_parked(sent, events))
     refused = [each.refused for each in sent.events if each.refused]
     for reason in refused:
-        say_to_reader(f"error: {address.url} refused it: {reason}")
+        print_message(f"error: {address.url} rejected it: {reason}")
     if refused:
         return ExitCode.BAD_INPUT
     if sent.denied:
         word = "error" if now else "warning"
-        say_to_reader(f"{word}: {address.url} did not take it: {sent.problem}\n  it is kept; {SHOW_A_TOKEN}")
+        print_message(
+            f"{word}: {address.url} did not accept it: {sent.problem}\n  it stays in the spool; {SHOW_A_TOKEN}"
+        )
         return ExitCode.BAD_INPUT if now else ExitCode.COMPLETE
     if now and not all(each.delivered for each in sent.events):
         why = f" within {timeout_seconds:g} s" if address.runs else ", since its service does not run"
         problem = f": {sent.problem}" if sent.problem else ""
-        say_to_reader(
-            f"error: {address.url} did not take it{why}{problem}\n  it is kept, and goes with the next delivery"
+        print_message(
+            f"error: {address.url} did not accept it{why}{problem}\n  it stays in the spool for the next delivery"
         )
         return ExitCode.STOPPED
     return ExitCode.COMPLETE
 
 
 def _parked(sent: LogOutcome, events: Sequence[ComposedEvent]) -> str:
-    """That events wait at the server: which, as far as its count of all that it got tells."""
+    """The notice that the server parked events, and of which jobs if its count shows that."""
     if sent.parked < sent.delivered:
-        return f"{sent.parked} of {sent.delivered} events are of jobs that are not registered yet: they wait for that"
+        return f"{sent.parked} of {sent.delivered} events wait at the server until their jobs are registered"
     jobs = ", ".join(dict.fromkeys(event.subject.job or "" for event in events))
-    return f"job {jobs} is not registered yet: the event{' waits' if len(events) == 1 else 's wait'} for that"
+    return f"job {jobs} is not registered yet: the event{' waits' if len(events) == 1 else 's wait'} at the server"
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -190,10 +203,10 @@ def _object(text: str | None) -> dict[str, Any]:
     try:
         return msgspec.json.decode(said, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--data is no JSON object: {error}.") from None
+        raise click.UsageError(f"--data is not a JSON object: {error}.") from None
 
 
-_ASKED_SECONDS = 2.0  # in which a server says which job has a name
+_LOOKUP_SECONDS = 2.0  # longest wait for a server that looks up the name of a job
 
 
 @click.command()
@@ -204,7 +217,7 @@ _ASKED_SECONDS = 2.0  # in which a server says which job has a name
 def tag(words: tuple[str, ...], **options: Any) -> int:
     """Tag a job or a package, before, during or after its run.
 
-    A package is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME. Without one, in a running package, it is that package.
+    PACKAGE is JOB/1.2.1, JOB/001/002/001 or JOB/NAME. Inside a running package, the default is that package.
     """
     from pilotage.client.send import Subject, check_tag, compose, read_environment, split_fields
     from pilotage.model.events.events import parse_dotted
@@ -212,21 +225,23 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
     targets = [word for word in words if "=" not in word]
     tags = split_fields(word for word in words if "=" in word)
     if len(targets) > 1:
-        raise click.UsageError(f"There is one job or package to tag, not {len(targets)}: {', '.join(targets)}.")
+        raise click.UsageError(f"Tag one job or package at a time, not {len(targets)}: {', '.join(targets)}.")
     if not tags:
-        raise click.UsageError("Say which tag: NAME=VALUE.")
+        raise click.UsageError("Name a tag: NAME=VALUE.")
     environment = read_environment(dict(os.environ))
     if targets:
-        place = _registered(place_of(targets[0]), options)
+        place = _registered(parse_job_or_package(targets[0]), options)
         if place.package is not None and parse_dotted(place.package) is None:
             raise click.UsageError(
-                f"{targets[0]!r} is no package: write JOB/1.2.1. No server is there that could look a name up."
+                f"{targets[0]!r} is not the number of a package, and no server runs that could look up a name: write JOB/1.2.1."
             )
         subject, source = Subject(place.job, place.package), "client"
     else:
         subject, source = environment.subject._replace(attempt=None), "application"
     if subject.job is None:
-        raise click.UsageError("Say which job or package to tag: this is no running package (PILOTAGE_JOB is not set).")
+        raise click.UsageError(
+            "Name the job or package to tag; only a running package knows its own (PILOTAGE_JOB is not set)."
+        )
     composed = []
     for name, value in tags.items():
         check_tag(name, value)
@@ -244,12 +259,12 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
     return send(composed, source=source, **options)
 
 
-def _registered(place: Place, options: dict[str, Any]) -> Place:
-    """The same with the id of the job that its word names; a job may be tagged before it is there, by its id.
+def _registered(place: JobOrPackage, options: dict[str, Any]) -> JobOrPackage:
+    """Replace the name of a job by its id; an unknown word is taken as the id of a job that is not registered yet.
 
-    Whether a server elsewhere answers does not matter to an event that is kept: it is asked for a moment only.
+    The event is spooled anyway, so the server gets only a moment to answer.
     """
-    from pilotage.cli.shared.job_names import package_named, steered_job
+    from pilotage.cli.shared.job_names import find_job_to_change, package_number
     from pilotage.client import ServerError
     from pilotage.client.errors import ServerUnreachable
 
@@ -257,12 +272,12 @@ def _registered(place: Place, options: dict[str, Any]) -> Place:
     if not address.origin and (options["no_deliver"] or place.job == os.environ.get("PILOTAGE_JOB")):
         return place
     try:
-        with looking_at(address, answer_seconds=_ASKED_SECONDS) as connection:
-            job = steered_job(connection, place.job)
-            return Place(job, None if place.package is None else package_named(connection, job, place.package))
+        with connect_address_to_read(address, answer_seconds=_LOOKUP_SECONDS) as connection:
+            job = find_job_to_change(connection, place.job)
+            return JobOrPackage(job, None if place.package is None else package_number(connection, job, place.package))
     except ServerUnreachable as error:
         if not address.origin:
-            say_to_reader(f"warning: {place.job} is taken for the id of a job, and not for a name: {error.what}")
+            print_message(f"warning: {place.job} is used as the id of a job, not as a name: {error.what}")
     except ServerError:
-        pass  # it is not known there, or not to this token: the event says which job it means by its id
+        pass  # unknown there, or not visible with this token: the word is used as an id
     return place
