@@ -97,7 +97,7 @@ def test_a_job_is_named_by_its_id_its_name_or_not_at_all(ended: Place) -> None:
 
 def test_results_are_handed_over_and_a_cleared_job_says_what_it_is(ended: Place) -> None:
     said = ended.run("outputs", "fragile", code=1).stderr
-    assert "1 package failed, whose outputs are missing" in said
+    assert "1 package failed, so outputs are missing" in said
     assert "the job is CLEARED" in said
     told = ended.told("outputs", "fragile", "--to", str(ended.folder / "mine"), code=1)
     assert (told["problems"], told["failed"], told["cleared"]) == (0, 1, True)
@@ -105,7 +105,7 @@ def test_results_are_handed_over_and_a_cleared_job_says_what_it_is(ended: Place)
     assert ended.told("status")["job"]["state"] == "CLEARED"
     ended.run("serve", "--background", "--port", "0")
     refused = ended.run("kill", "fragile", code=2).stderr
-    assert "is over: CLEARED, its results were taken over" in refused
+    assert "has ended: CLEARED, its outputs were handed over" in refused
     assert "pilotage retry --failed fragile-" in refused
 
 
@@ -135,8 +135,8 @@ def test_to_look_at_a_job_that_is_not_over_does_not_go_on_with_it(place: Place) 
     place.run("serve", "--stop")
     end_agents(place.state)
     told = place.told("status")["progress"]
-    assert (told["stuck"], told["next_step"]) == ("no service runs here", f"go on with: pilotage attach {job}")
-    assert f"next: go on with: pilotage attach {job}" in place.run("status").stdout
+    assert (told["stuck"], told["next_step"]) == ("no service runs here", f"continue it with: pilotage attach {job}")
+    assert f"next: continue it with: pilotage attach {job}" in place.run("status").stdout
     waiting = place.told("explain", f"{job}/1.3.1")
     assert [why["code"] for why in waiting["reasons"]] == ["no-service"]
     assert place.told("watch", code=3)["error"]["code"] == "server_unreachable"
@@ -153,7 +153,7 @@ def test_ctrl_c_in_one_of_two_terminals_stops_nothing_and_in_the_last_one_does(p
     wait_until(lambda: list(place.folder.glob("started-*")), "the first package to run")
     second = place.begin("run", "--json")
     assert second.stderr is not None
-    assert "it was begun before, and goes on" in second.stderr.readline()
+    assert "it was started before and continues" in second.stderr.readline()
     second.send_signal(signal.SIGINT)
     left = place.ended(second, code=3)
     assert "another terminal shows it, too" in left.stderr
@@ -161,7 +161,7 @@ def test_ctrl_c_in_one_of_two_terminals_stops_nothing_and_in_the_last_one_does(p
     assert find_service(place.state) is not None
     first.send_signal(signal.SIGINT)
     stopped = place.ended(first, code=3)
-    assert "the same command goes on" in stopped.stderr
+    assert "the same command continues" in stopped.stderr
     assert json.loads(stopped.stdout)["job"] == json.loads(left.stdout)["job"]
     assert find_service(place.state) is None
 

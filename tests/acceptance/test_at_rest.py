@@ -64,10 +64,13 @@ def over(place: Place) -> Place:
 
 
 def test_a_stopped_job_does_not_go_on_by_being_looked_at_and_that_is_said(stopped: Place) -> None:
-    assert "no service runs it: go on with: pilotage attach waiting-" in stopped.run("outputs", "waiting").stderr
+    assert "no service runs it; continue it with: pilotage attach waiting-" in stopped.run("outputs", "waiting").stderr
     followed = stopped.run("logs", "waiting", "--follow", code=3)
     assert "begun\n" in followed.stdout
-    assert "no service runs here: nothing more comes; go on with: pilotage attach waiting-" in followed.stderr
+    assert (
+        "no service runs here, so no more output will come; continue the job with: pilotage attach waiting-"
+        in followed.stderr
+    )
     for words in ([], ["--follow"]):
         refused = stopped.run("logs", "waiting", "--attempt", "9", *words, code=2)
         assert "there is no attempt 9: it had 1" in refused.stderr

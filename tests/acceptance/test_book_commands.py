@@ -168,7 +168,7 @@ def test_a_job_of_a_server_elsewhere_is_tagged_by_its_name(served_desk: Desk, tm
     # Nobody answers at port 1, so nobody says whether it is a name.
     away = elsewhere.run("tag", "study=A14", "far", "--server", "http://127.0.0.1:1")
     assert away.returncode == 0
-    assert away.stderr.startswith("warning: far is taken for the id of a job, and not for a name: ")
+    assert away.stderr.startswith("warning: far is used as the id of a job, not as a name: ")
 
 
 def test_a_running_package_tags_itself(served_desk: Desk, job: str) -> None:
@@ -359,7 +359,7 @@ def usual_port_taken() -> Iterator[None]:
 def test_a_service_whose_usual_port_is_taken_says_so_and_takes_another(desk: Desk) -> None:
     done = desk.run("serve", "--book-only", "--background")
     try:
-        assert (done.returncode, "port 8642 is taken by another program" in done.stderr) == (0, True), done.stderr
+        assert (done.returncode, "another program uses port 8642" in done.stderr) == (0, True), done.stderr
         url = str(desk.service()["url"])
         assert done.stdout.endswith(f"at {url}\n")
         assert not url.endswith(":8642")
@@ -370,7 +370,7 @@ def test_a_service_whose_usual_port_is_taken_says_so_and_takes_another(desk: Des
     assert serving.stdout is not None
     assert serving.stdout.readline().endswith(f"at {url}\n")  # the one that it had
     serving.send_signal(signal.SIGTERM)
-    assert "port 8642 is taken by another program" in serving.communicate(timeout=60)[1]
+    assert "another program uses port 8642" in serving.communicate(timeout=60)[1]
 
 
 @pytest.mark.usefixtures("usual_port_taken")

@@ -49,7 +49,7 @@ def test_a_service_whose_engine_died_ends_says_why_and_the_run_goes_on(tmp_path:
         assert "the service stops, because it can no longer work: " in log
         assert "no such table" in why_ended(place.state)
         told = place.run("status")
-        assert "the service ended by itself: " in told.stdout
+        assert "the service stopped by itself: " in told.stdout
         assert "no such table" in told.stdout
         assert "pilotage attach" in told.stdout
         assert place.run("attach").returncode == 0

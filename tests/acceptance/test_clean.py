@@ -75,13 +75,13 @@ def test_what_is_no_longer_made_is_shown_then_removed_and_made_again_by_the_old_
         (line,) = (line for line in shown.stdout.splitlines() if line.strip().startswith(name))
         assert line.endswith(job)
     assert "Remove 3 files (" in shown.stderr
-    assert "Nobody is there to be asked: say --yes." in shown.stderr
+    assert "There is no terminal to ask on: use --yes." in shown.stderr
     assert names(place.told("clean", "--dry-run")) == ["old/sum.txt", "parts/part-3.txt", "parts/part-4.txt"]
     assert place.told("clean", code=2)["removed"] == []
     assert files(place) == before
 
     done = place.run("clean", "--yes")
-    assert done.stdout.endswith("removed 3 files, 42 B; 1 folder left empty, too: old\n")
+    assert done.stdout.endswith("removed 3 files, 42 B; also 1 folder left empty: old\n")
     assert files(place) == {"parts/part-1.txt", "parts/part-2.txt"}
     assert not (place.folder / "old").exists()
     assert place.run("clean").stdout == "sweep: nothing to remove\n"

@@ -62,7 +62,7 @@ def test_a_run_goes_on_with_what_it_made_though_the_index_is_lost(place: Place) 
     (place.folder / "part-2.txt").unlink()  # as somebody would who was told that it is not ours
     (place.folder / "go").touch()
     told = place.run("run")
-    assert "it was begun before, and goes on; 1 package of it run again, since what they made is gone" in told.stderr
+    assert "it was started before and continues; 1 package of it run again, since their outputs are gone" in told.stderr
     assert sorted(ran(place)) == ["1", "2", "2", "3", "sum", "sum"]
     assert (place.folder / "sum.txt").read_text() == SUM
 
@@ -85,7 +85,7 @@ def test_results_that_an_older_book_does_not_know_are_kept_and_the_way_out_is_na
     sum_file.write_text("better\n")
     assert "--replace" in place.run("run", "--fresh", code=2).stderr
     told = place.run("run", "--replace")
-    assert "kept beside it, as sum.txt.~1~" in told.stderr
+    assert "the existing sum.txt will be kept as sum.txt.~1~" in told.stderr
     assert ran(place).count("1") == 1  # the parts were adopted
     assert sum_file.read_text() == SUM
     assert (place.folder / "sum.txt.~1~").read_text() == "better\n"

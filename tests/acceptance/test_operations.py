@@ -119,7 +119,7 @@ def test_a_job_is_submitted_explained_mended_and_taken_over(bench: Bench) -> Non
         "exit status 3",
         "| I am broken",
         f"pilotage logs {job}/1.2.1",
-        "not be tried again",
+        "not be retried",
     ):
         assert part in card, card
     grouped = bench.said("status", job)
@@ -162,10 +162,10 @@ def test_a_line_is_dropped_with_its_files_and_makes_them_anew_when_it_is_taken_b
     made = bench.folder / "good.dat"
     job = bench.said("submit").strip()
     bench.until(job, lambda at: at["1.3.1"] == "RUNNING" and at["1.1.1"] == at["1.2.1"] == "DONE")
-    stays = f"1 file that it made stays; to remove: pilotage drop --remove-files {job} 1.1"
+    stays = f"1 file that it made stays; remove with: pilotage drop --remove-files {job} 1.1"
     assert bench.said("drop", job, "1.1") == f"dropped {job}/1.1\n{stays}\n"
     assert made.exists()
-    assert "say --yes" in bench.run("drop", "--remove-files", job, "1.1").stderr
+    assert "use --yes" in bench.run("drop", "--remove-files", job, "1.1").stderr
     assert made.exists()
     gone = "removed 1 file, 13 B: good.dat"
     assert bench.said("drop", "--remove-files", "--yes", job, "1.1") == f"dropped {job}/1.1\n{gone}\n"

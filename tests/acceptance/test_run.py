@@ -201,13 +201,13 @@ def test_ctrl_c_stops_everything_and_the_same_command_goes_on(folder: Path, gate
     gated.one_started()
     process.send_signal(signal.SIGINT)
     code, _, said = ended(process)
-    assert (code, "the same command goes on" in said) == (3, True)
+    assert (code, "the same command continues" in said) == (3, True)
     assert not anything_lives(folder)
     assert len(list(folder.glob("out-*.txt"))) == 1
     again = begin(folder, "run", "--slots", "1")
     gated.open_for(again, count=2)
     code, told, said = ended(again)
-    assert (code, "it was begun before, and goes on" in said) == (0, True)
+    assert (code, "it was started before and continues" in said) == (0, True)
     assert "3 of 3 packages done" in told
 
 
@@ -252,7 +252,7 @@ def test_a_changed_document_takes_the_place_of_the_earlier_run(folder: Path, gat
         "pilotage: 1\njob: waiting\nstages:\n  - shell: echo x > y\n    outputs: [y]\n"
     )
     done = run(folder, "run")
-    assert "was not over, and is killed: its document has changed" in done.stderr
+    assert "had not ended and is killed: its document has changed" in done.stderr
     found = json.loads(run(folder, "query", "--jobs", "all", "--json").stdout)["jobs"]
     assert sorted(each["state"] for each in found) == ["CANCELLED", "DONE"]
 

@@ -58,7 +58,7 @@ def states(place: Place) -> dict[str, tuple[str, bool]]:
 def test_a_job_that_was_stopped_before_is_no_other_work_and_both_can_be_attached_to(place: Place) -> None:
     interrupted(place, begun(place, "a"))
     said = interrupted(place, begun(place, "b"))
-    assert "stopped; the same command goes on" in said
+    assert "stopped; the same command continues" in said
     assert find_service(place.state) is None
     for name in "ab":
         (place.folder / f"go-{name}").touch()
@@ -79,7 +79,9 @@ def test_beside_other_work_only_the_job_that_is_shown_is_stopped(place: Place) -
     first, second = begun(place, "a"), begun(place, "b")
     said = interrupted(place, second)
     assert "another terminal" not in said
-    assert "stopped; the same command goes on where it was\n  the service stays: it has other work" in said
+    assert (
+        "stopped; the same command continues where it stopped\n  the service keeps running: it has other jobs" in said
+    )
     assert states(place)["b"][1]
     assert not states(place)["a"][1]
     wait_until(lambda: not processes_with("go-b;", str(place.folder)), "the end of what ran of b")
@@ -88,7 +90,7 @@ def test_beside_other_work_only_the_job_that_is_shown_is_stopped(place: Place) -
     assert "1 of 1 package done" in place.ended(first).stdout
     (place.folder / "go-b").touch()
     again = place.run("run", "b.yaml")
-    assert "it was begun before, and goes on" in again.stderr
+    assert "it was started before and continues" in again.stderr
     assert (place.folder / "b.out").read_text() == "made\n"
 
 
@@ -112,7 +114,7 @@ def test_a_service_is_not_stopped_under_a_command_that_has_only_just_begun(place
     finally:
         (place.folder / "go-b").touch()
         told, complaints = second.communicate(WAITING.format(name="b"), timeout=SECONDS_MAX)
-    assert "the service stays" in said
+    assert "the service keeps running" in said
     assert (second.returncode, "1 of 1 package done" in told) == (0, True), complaints
     assert find_service(place.state) == service
 
@@ -127,10 +129,10 @@ def test_a_stopped_fresh_run_is_gone_on_with_by_the_command_without_fresh(place:
     place.run("run", "a.yaml")
     (place.folder / "go-a").unlink()
     said = interrupted(place, begun(place, "a", "--fresh"))
-    assert "stopped; the same command without --fresh goes on where it was" in said
+    assert "stopped; the same command without --fresh continues where it stopped" in said
     (place.folder / "go-a").touch()
     again = place.run("run", "a.yaml")
-    assert "it was begun before, and goes on" in again.stderr
+    assert "it was started before and continues" in again.stderr
     assert "killed" not in again.stderr
     assert "1 of 1 package done\n" in again.stdout
 
@@ -139,7 +141,7 @@ def test_keep_failed_does_not_kill_the_job_that_was_stopped(place: Place) -> Non
     interrupted(place, begun(place, "a"))
     (place.folder / "go-a").touch()
     said = place.run("run", "a.yaml", "--keep-failed").stderr
-    assert "goes on as it was begun, with or without --keep-failed" in said
+    assert "continues as it was started, with or without --keep-failed" in said
     assert "killed" not in said
 
 

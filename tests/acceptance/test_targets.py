@@ -111,7 +111,7 @@ def test_a_job_that_gives_way_to_one_for_other_files_is_told_so_and_not_that_som
         begun = place.run("run", "--detach", "--json", *words)
         (said,) = [line for line in begun.stderr.splitlines() if "was not over" in line]
         jobs.append(json.loads(begun.stdout)["job"])
-        why = said.removeprefix(f"{jobs[-2]} was not over, and is killed: its document ")
+        why = said.removeprefix(f"{jobs[-2]} had not ended and is killed: its document ")
         how = "with another content" if why == "has changed" else why.removeprefix("is run again ")
         assert how != why
         told = place.run("attach", jobs[-2], code=1).stdout

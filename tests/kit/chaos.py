@@ -181,7 +181,7 @@ class Storm:
         assert service is not None
 
         def answers() -> bool:
-            assert service.poll() is None, f"the service ended by itself: {self._log.read_text()[-4000:]}"
+            assert service.poll() is None, f"the service stopped by itself: {self._log.read_text()[-4000:]}"
             found = find_service(self.state)
             return found is not None and found.pid == service.pid
 

@@ -104,4 +104,4 @@ def test_a_saved_world_that_lacks_a_field_of_today_is_refused_and_not_filled_in(
 
 
 def test_only_one_world_is_saved() -> None:
-    assert "one world" in refused("simulate", "--seeds", "2", "--save-world", "two.json")
+    assert "a single world" in refused("simulate", "--seeds", "2", "--save-world", "two.json")

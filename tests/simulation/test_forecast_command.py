@@ -55,7 +55,7 @@ def test_people_read_how_long_it_takes_and_where_the_time_goes() -> None:
     text = "\n".join(lines)
     assert all(
         word in text
-        for word in ("median", "mean", "nine runs of ten", "lyon", "nice", "in vain", "normal approximation")
+        for word in ("median", "mean", "nine runs of ten", "lyon", "nice", "wasted", "normal approximation")
     )
 
 
@@ -117,13 +117,13 @@ def test_without_sites_this_computer_is_simulated_and_that_is_said() -> None:
 
 def test_it_is_said_which_times_nobody_knows() -> None:
     Path("job.yaml").write_text(JOB.replace("    run_time: 10 min\n", ""))
-    assert "how long simulate takes is not known" in run("simulate", "job.yaml", "--runs", "1").stderr
+    assert "the run time of simulate is unknown" in run("simulate", "job.yaml", "--runs", "1").stderr
 
 
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("job.yaml", "--seed", "3"), "made-up worlds"),
+        (("job.yaml", "--seed", "3"), "random worlds"),
         (("job.yaml", "--svg", "x.svg"), "--compare"),
         (("--runs", "3"), "name its document"),
         (("job.yaml", "--sites", "none.yaml"), "no such file"),

@@ -1,4 +1,4 @@
-"""The program `pilotage`: its commands, and the one place where an error becomes a text and an exit code."""
+"""The program `pilotage`: its table of commands, its help, and the entry point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pilotage.cli.shared import errors
 from pilotage.cli.shared.streams import guard_standard_streams
 
 EVERYDAY = ("init", "check", "plan", "run", "map", "status", "logs", "explain", "retry", "kill", "outputs", "site")
-"""The commands that `pilotage --help` explains, in this order; of all others it shows the names, by group."""
+"""The commands that `pilotage --help` explains, in this order; it lists the others by name and group."""
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "documents": {
@@ -75,9 +75,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "simulate": ("simulate", "Forecast how long a job takes at your sites; without a job, test pilotage itself."),
     },
 }
-"""Every command by group and name: its module, and what help says of it. A group is a folder of `pilotage.cli`.
+"""Every command by group and name: its module and its line in the help. A group is a folder of `pilotage.cli`.
 
-A module is imported when its command is used: `pilotage --help` must be quick, however many there are.
+A module is imported only when its command is used, so `pilotage --help` stays quick.
 """
 
 ALIASES = {
@@ -85,33 +85,33 @@ ALIASES = {
     "restart": ("jobs", "operations"),  # retry --force
     "why": ("jobs", "status"),  # explain
 }
-"""Words that still work and that help does not show: the group and the module of each."""
+"""Commands that still work but are not shown in the help: the group and the module of each."""
 
 _FUNCTIONS = {"map": "map_command"}
-_HOMES = ALIASES | {
+_MODULES = ALIASES | {
     name: (group, module) for group, commands in COMMANDS.items() for name, (module, _) in commands.items()
 }
 _ALL = "pilotage.all-commands"
-_LINE_MAX = 1000  # as good as none: what does not fit is wrapped
+_LINE_MAX = 1000  # never cut a help line; long ones are wrapped
 
 
 class Program(click.Group):
-    """A group of commands that answers a wrong word with a near one, and every error with its exit code."""
+    """The group of all commands: suggests the nearest command for a typo, and turns errors into exit codes."""
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run the command that the arguments name; ends the process unless click is told not to."""
-        gc.disable()  # most commands end soon, and free little before: collecting only costs time
+        """Run the command that the arguments name; exit the process in standalone mode."""
+        gc.disable()  # most commands end soon and free little: collecting only costs time
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **extra)
-        atexit.register(gc.freeze)  # nor is all there is looked through once more at the end, where it goes anyway
+        atexit.register(gc.freeze)  # skips the last collection at exit, where the memory is freed anyway
         guard_standard_streams()
         words = arguments[0] if arguments and arguments[0] is not None else extra.get("args")
         as_json = errors.wants_json(sys.argv[1:] if words is None else list(words))
         sys.exit(errors.exit_code_of(lambda: run(*arguments, standalone_mode=False, **extra), as_json=as_json))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options before the command; `--all` asks for the whole help, before and after `--help`."""
+        """Parse the options before the command; `--all`, before or after `--help`, shows all commands."""
         if "--all" in takewhile(lambda word: word.startswith("-"), args):
             ctx.meta[_ALL] = True
             args = ["--help"]
@@ -119,22 +119,22 @@ class Program(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, without aliases."""
-        return sorted({*_HOMES, "help"} - {*ALIASES})
+        return sorted({*_MODULES, "help"} - {*ALIASES})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command, its module imported now."""
+        """Import the module of a command and return the command."""
         if cmd_name == "help":
             return help_command
-        if cmd_name not in _HOMES:
+        if cmd_name not in _MODULES:
             return None
-        group, module = _HOMES[cmd_name]
-        # A command whose name is one of Python's own has another one there.
+        group, module = _MODULES[cmd_name]
+        # `map` is a builtin of Python, so its function has another name.
         function = _FUNCTIONS.get(cmd_name, cmd_name)
         command: click.Command = getattr(import_module(f"pilotage.cli.{group}.{module}"), function)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands into the help text, without importing any."""
+        """Write the commands into the help without importing their modules."""
         if ctx.meta.get(_ALL):
             for group, commands in COMMANDS.items():
                 with formatter.section(group.capitalize()):
@@ -148,7 +148,7 @@ class Program(click.Group):
             formatter.write_dl([(group, ", ".join(others[group] or COMMANDS[group])) for group in COMMANDS])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Say how to see more."""
+        """Write how to get further help."""
         more = [("pilotage help GROUP", "the commands of a group"), ("pilotage help COMMAND", "all about a command")]
         if not ctx.meta.get(_ALL):
             more.append(("pilotage help --all", "all commands"))
@@ -158,16 +158,16 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; a word that is none is answered with the nearest that is."""
+        """Find the command; for an unknown word, fail and suggest the nearest one."""
         word = args[0]
-        if word in COMMANDS and word not in _HOMES:
+        if word in COMMANDS and word not in _MODULES:
             ctx.fail(f"{word!r} is a group of commands. See them with: pilotage help {word}")
-        if word not in _HOMES and word != "help" and not word.startswith("-"):
+        if word not in _MODULES and word != "help" and not word.startswith("-"):
             import difflib
 
             known = self.list_commands(ctx)
             near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+            hint = f"Did you mean {near[0]!r}?" if near else f"Commands: {', '.join(known)}."
             ctx.fail(f"No such command {word!r}. {hint}")
         return super().resolve_command(ctx, args)
 
@@ -180,7 +180,7 @@ def main() -> None:
 
 
 def _complete_help(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The words that a shell may complete behind `pilotage help`: groups and commands, then those below a command."""
+    """Shell completions after `pilotage help`: groups and commands, then subcommands."""
     said: tuple[str, ...] = ctx.params.get("words") or ()
     known = {*COMMANDS, *main.list_commands(ctx)}
     if said:
@@ -196,7 +196,7 @@ def _complete_help(ctx: click.Context, _parameter: click.Parameter, incomplete: 
 def help_command(ctx: click.Context, words: tuple[str, ...], *, all_commands: bool) -> None:
     """Show help on a command or on a group of commands.
 
-    Without a word, it shows what `pilotage --help` shows.
+    Without arguments, the same as `pilotage --help`.
     """
     assert ctx.parent is not None
     place: click.Context = ctx.parent
@@ -207,7 +207,7 @@ def help_command(ctx: click.Context, words: tuple[str, ...], *, all_commands: bo
         return
     for word in () if all_commands else words:
         if not isinstance(place.command, click.Group):
-            ctx.fail(f"{place.command_path!r} has no commands of its own.")
+            ctx.fail(f"{place.command_path!r} has no subcommands.")
         name, command, _ = place.command.resolve_command(place, [word])
         assert command is not None
         place = click.Context(command, info_name=name, parent=place, **command.context_settings)
@@ -215,7 +215,7 @@ def help_command(ctx: click.Context, words: tuple[str, ...], *, all_commands: bo
 
 
 def _group_help(ctx: click.Context, group: str) -> str:
-    """The commands of a group, and those below them, each with its first sentence."""
+    """The help of a group: its commands and their subcommands, each with its first sentence."""
     formatter = ctx.make_formatter()
     formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGS]...")
     formatter.write_paragraph()

@@ -63,7 +63,7 @@ def test_every_command_that_needs_a_server_says_how_to_start_one() -> None:
 
 
 def test_a_book_alone_has_no_slots() -> None:
-    assert "leave --book-only out" in refused("serve", "--book-only", "--slots", "2")
+    assert "leave out --book-only" in refused("serve", "--book-only", "--slots", "2")
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_a_limit_is_kept_and_the_rest_is_behind_a_cursor(canned: CannedServer) -
     canned.pages("/v1/jobs", "jobs", [job_view(id=name) for name in "abc"], size=9)
     first = run("query", "--jobs", "all", "--limit", "2")
     assert [line.split()[0] for line in first.stdout.splitlines()] == ["JOB", "a", "b"]
-    assert first.stderr == "there is more; go on with: --cursor 2\n"
+    assert first.stderr == "there are more; continue with: --cursor 2\n"
     rest = json.loads(run("query", "--jobs", "all", "--cursor", "2", "--json").stdout)
     assert ([job["id"] for job in rest["jobs"]], rest["next"], rest["failures"]) == (["c"], None, [])
 
@@ -202,12 +202,12 @@ def test_nothing_found_is_said_and_no_failure(canned: CannedServer) -> None:
 
 def test_sealed_jobs_that_were_not_searched_are_told(canned: CannedServer) -> None:
     canned.answer("/v1/packages", {"packages": [], "next": None, "sealed_jobs": 2})
-    told = "packages of 2 sealed jobs are not searched; name the job\n"
+    told = "packages of 2 sealed jobs were not searched; name the job in the query\n"
     assert run("query", "site=oslo").stderr == f"nothing found\n{told}"
     result = run("query", "site=oslo", "--json")
     assert (json.loads(result.stdout)["sealed_jobs"], result.stderr) == (2, told)
     canned.answer("/v1/counts/packages", {"count": 0, "sealed_jobs": 1})
-    assert "packages of 1 sealed job are not searched" in run("query", "site=oslo", "--count").stderr
+    assert "packages of 1 sealed job were not searched" in run("query", "site=oslo", "--count").stderr
 
 
 def test_a_purged_job_is_marked_and_what_is_kept_of_it_can_be_seen(canned: CannedServer) -> None:
@@ -376,4 +376,4 @@ def test_statistics_are_shown(canned: CannedServer) -> None:
     ]
     assert canned.asked[0].parameters == {"window": "1h", "site": "lyon"}
     canned.answer("/v1/statistics", {"window": "1m", "flows": []})
-    assert run("statistics", "--window", "1m").stderr == "nothing moved within 1m\n"
+    assert run("statistics", "--window", "1m").stderr == "no package changed its state within 1m\n"

@@ -133,7 +133,7 @@ def test_a_stage_that_grows_later_is_mentioned() -> None:
     Path("x.yaml").write_text(
         "pilotage: 1\njob: x\nstages:\n  - {run: a, outputs: ['p-*']}\n  - {each: {p: p-*}, run: 'b {p}'}\n"
     )
-    assert "  stage 2 (b) grows later, over p-*: it is not counted yet\n" in run("check", "x.yaml").stdout
+    assert "  stage 2 (b) is late, over p-*: its packages are not known yet\n" in run("check", "x.yaml").stdout
 
 
 def test_what_an_import_loses_is_mentioned() -> None:

@@ -7,14 +7,14 @@ from click.testing import CliRunner
 from pilotage.cli.jobs.status import explanation_lines
 from pilotage.cli.program import main
 from pilotage.cli.shared.output import fields_of
-from pilotage.cli.shared.server import Place
+from pilotage.cli.shared.server import JobOrPackage
 from pilotage.model.answers import Explanation, Why
 from pilotage.model.events.payloads import BinaryEnd
 
 
 def lines(*reasons: Why) -> list[str]:
     told = Explanation(job="j", package="1.1.1", epoch=1, standing="ready", reasons=reasons)
-    return [line.strip() for line in explanation_lines(Place("j", "1.1.1"), told)][1:]
+    return [line.strip() for line in explanation_lines(JobOrPackage("j", "1.1.1"), told)][1:]
 
 
 def unable(site: str, message: str) -> Why:
@@ -35,7 +35,7 @@ def test_how_each_binary_of_the_last_attempt_ran_stands_below_the_reasons() -> N
         BinaryEnd(number=2, started_at=6.5, seconds=61.0, signal=11, reason="crash"),
     )
     told = Explanation(job="j", package="1.1.1", epoch=1, standing="aborted", reasons=(), ended=3, binaries=binaries)
-    _, head, first, second = (line.split() for line in explanation_lines(Place("j", "1.1.1"), told))
+    _, head, first, second = (line.split() for line in explanation_lines(JobOrPackage("j", "1.1.1"), told))
     assert " ".join(head) == "binaries of attempt 3"
     assert first == ["1", "gen", "1970-01-01", "00:00:05Z", "1.5", "s", "exit", "code", "0"]
     assert second[3:] == ["1", "min", "1", "s", "signal", "11", "crash"]

@@ -110,7 +110,7 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
 
 
 def test_a_place_for_nothing_is_refused() -> None:
-    assert "the command has {x}, and nothing says what to put there" in refused("./a {x}", "")
+    assert "the command has {x}, but no values to put there" in refused("./a {x}", "")
 
 
 def test_a_table_gives_its_columns() -> None:
@@ -131,7 +131,7 @@ def test_a_command_that_does_not_fit_its_table_is_refused(command: str, said: st
 
 
 def test_two_places_and_one_list_are_refused() -> None:
-    assert "the command has {a}, {b}, and this is a list for one of them" in refused("./x {a} {b}", "1..3")
+    assert "the command has {a}, {b}, but the list has values for only one of them" in refused("./x {a} {b}", "1..3")
 
 
 @pytest.mark.parametrize("answer", ["nmes.txt", "data/names", "nmes.csv"])

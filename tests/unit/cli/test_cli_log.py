@@ -104,25 +104,28 @@ def test_a_job_or_a_package_is_tagged_by_hand(keeper: AgentServer, target: str, 
         (("log", "Noted", "text", "--job", "j"), "expected NAME=VALUE"),
         (("log", "Noted", "text=a", "text=b"), "text: this field is given twice"),
         (("log", "Noted", "text=a", "--data", '{"text":"b"}'), "text is in --data, too"),
-        (("log", "Noted", "--data", "[1]"), "--data is no JSON object"),
+        (("log", "Noted", "--data", "[1]"), "--data is not a JSON object"),
         (("log", "AttemptStarted", "--job", "j"), "expected --job, --package and --attempt, got job j"),
         (("log", "JobAccepted"), "the event has no subject"),
         (("log", "CommitGranted", "--job", "j", "--package", "1.1.1", "--attempt", "1"), "expected --source service"),
-        (("log", "AttemptStarted", "--job", "j", "--package", "1-1", "--attempt", "1"), "'1-1' is no package"),
+        (
+            ("log", "AttemptStarted", "--job", "j", "--package", "1-1", "--attempt", "1"),
+            "'1-1' is not the number of a package",
+        ),
         (("log", "Noted", "text=x", "--job", "j", "--package", "1.2"), "write 1.2.1, 001/002/001 or JOB/1.2.1"),
-        (("log", "Noted", "text=x", "--package", "001/002/001"), "of which job? Say --job ID, or --package JOB/1.2.1"),
-        (("log", "Noted", "text=x", "--job", "k", "--package", "j/1.2.1"), "name two jobs"),
+        (("log", "Noted", "text=x", "--package", "001/002/001"), "of which job? Use --job ID, or --package JOB/1.2.1"),
+        (("log", "Noted", "text=x", "--job", "k", "--package", "j/1.2.1"), "name different jobs"),
         (("log", "Held", "--source", "service", "--job", "j", "operation=-1"), "expected a whole number >= 0"),
         (("log", "Held", "--source", "service", "--job", "j", "operation=x"), "expected a whole number, got text"),
         (
             ("log", "AttemptFinished", "--job", "j", "--package", "1.1.1", "--attempt", "1", "exit_code=OK"),
             "exit_code: 'OK' is none of SUCCESS, ERROR_READ_GRID",
         ),
-        (("tag", "j"), "Say which tag"),
-        (("tag", "a=b"), "Say which job or package"),
+        (("tag", "j"), "Name a tag"),
+        (("tag", "a=b"), "Name the job or package"),
         (("tag", "a=b", "j", "k"), "not 2: j, k"),
         (("tag", "1a=b", "j"), "not the name of a tag"),
-        (("tag", "a=b", "j/1.2"), "is no package: write JOB/1.2.1"),
+        (("tag", "a=b", "j/1.2"), "is not the number of a package"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -156,9 +159,9 @@ def test_a_token_that_is_refused_is_told_at_once(
         result = run("log", "Noted", "text=x", "--job", "j", "--timeout", "600", *now)
         assert (result.exit_code, len(keeper.tokens)) == (code, 1)
         assert result.stderr.startswith(
-            f"{word}: {keeper.url} did not take it: HTTP 401: unauthorized: no such token\n"
+            f"{word}: {keeper.url} did not accept it: HTTP 401: unauthorized: no such token\n"
         )
-        assert "it is kept; show a token" in result.stderr
+        assert "it stays in the spool; use a token" in result.stderr
         assert run("log", "Noted", "text=y", "--job", "j", "--no-deliver").stderr == ""
         monkeypatch.setenv("PILOTAGE_TOKEN", "right")
         assert run("courier", "--once").exit_code == 0
@@ -178,13 +181,13 @@ def park(keeper: AgentServer, monkeypatch: pytest.MonkeyPatch, count: int) -> No
 def test_an_event_of_a_job_that_is_not_registered_is_told(keeper: AgentServer, monkeypatch: pytest.MonkeyPatch) -> None:
     park(keeper, monkeypatch, 1)
     result = run("log", "Noted", "text=x", "--job", "typo", "--now", "--json")
-    assert result.stderr == "job typo is not registered yet: the event waits for that\n"
+    assert result.stderr == "job typo is not registered yet: the event waits at the server\n"
     assert (result.exit_code, json.loads(result.stdout)["parked"]) == (0, 1)
     result = run("tag", "a=1", "b=2", "typo")
-    assert result.stderr == "1 of 2 events are of jobs that are not registered yet: they wait for that\n"
+    assert result.stderr == "1 of 2 events wait at the server until their jobs are registered\n"
     park(keeper, monkeypatch, 2)
     result = run("tag", "a=1", "b=2", "typo")
-    assert result.stderr == "job typo is not registered yet: the events wait for that\n"
+    assert result.stderr == "job typo is not registered yet: the events wait at the server\n"
 
 
 def test_an_event_waits_for_its_server_and_goes_with_the_next(keeper: AgentServer) -> None:
@@ -201,14 +204,14 @@ def test_what_must_be_delivered_now_and_is_not_is_an_error_and_is_kept(keeper: A
     result = run("log", "Noted", "text=x", "--job", "j", "--now", "--timeout", "0.2")
     keeper.start()
     assert result.exit_code == 3
-    assert "did not take it within 0.2 s: no answer: " in result.stderr
+    assert "did not accept it within 0.2 s: no answer: " in result.stderr
     assert run("courier", "--once").exit_code == 0
     assert only_event(keeper)["data"] == {"text": "x"}
 
 
 def test_what_the_server_refuses_is_told(keeper: AgentServer) -> None:
     keeper.refuse = lambda event: ("forbidden", "anna may not modify job j")
-    assert "refused it: anna may not modify job j [forbidden]" in refused("log", "Noted", "text=x", "--job", "j")
+    assert "rejected it: anna may not modify job j [forbidden]" in refused("log", "Noted", "text=x", "--job", "j")
 
 
 def test_only_kept_means_only_kept(keeper: AgentServer) -> None:

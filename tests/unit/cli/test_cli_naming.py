@@ -112,7 +112,7 @@ def test_who_steers_by_a_name_means_the_job_that_is_not_over(canned: CannedServe
 def test_who_steers_by_a_name_of_several_that_are_not_over_is_asked_which(canned: CannedServer) -> None:
     knows(canned, {OLD: "RUNNING", NEW: "WAITING"})
     told = refused("kill", "sweep")
-    assert "2 jobs of the name 'sweep' are not over: which?" in told
+    assert "2 jobs named 'sweep' have not ended; name one by its id:" in told
     assert f"{NEW}, {OLD}" in told
     assert not [asked for asked in canned.asked if asked.method == "POST" and OLD in asked.path]
 
@@ -126,7 +126,7 @@ def test_a_query_that_takes_a_name_for_an_id_is_told_so_where_it_finds_nothing(
     canned.answer("/v1/counts/jobs", {"count": 0})
     canned.answer("/v1/operations", {"found": 0, "done": 0, "refused": 0, "told": []})
     said = run(*words, "job=sweep and state=WAITING").stderr
-    assert f"job= is an id: the newest job of the name sweep is {NEW}; name=sweep finds all\n" in said
+    assert f"job= takes an id: the newest job named sweep is {NEW}; name=sweep finds all\n" in said
 
 
 def test_an_event_may_be_logged_for_a_package_by_its_name(
@@ -146,7 +146,7 @@ def test_an_event_may_be_logged_for_a_package_by_its_name(
 
 
 def test_who_steers_must_name_the_job_of_a_package(canned: CannedServer) -> None:
-    assert "'1.2.1' is a package of which job? Write JOB/1.2.1." in refused("kill", "1.2.1")
+    assert "'1.2.1' is a package, but of which job? Write JOB/1.2.1." in refused("kill", "1.2.1")
     assert not canned.asked
 
 
@@ -154,7 +154,7 @@ def test_a_job_that_the_service_has_put_away_is_told_for_what_it_is(canned: Cann
     knows(canned, {OLD: "CLEARED"}, failed=1)
     canned.refuse(f"/v1/jobs/{OLD}/operations", 404, "unknown_job", f"no job is called '{OLD}'")
     told = refused("kill", OLD)
-    assert f"the job {OLD} is over: CLEARED, its results were taken over" in told
+    assert f"the job {OLD} has ended: CLEARED, its outputs were handed over" in told
     assert f"pilotage retry --failed {OLD}" in told
     knows(canned, {OLD: "CLEARED"})
     canned.refuse(f"/v1/jobs/{OLD}/operations", 404, "unknown_job", f"no job is called '{OLD}'")

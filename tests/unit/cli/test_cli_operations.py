@@ -155,18 +155,18 @@ def test_what_runs_is_retried_elsewhere_for_a_reason(canned: CannedServer) -> No
     [
         (("kill",), "--where QUERY"),
         (("retry", "j"), "pilotage retry --failed j"),
-        (("retry", "--failed", "j/1.2.1"), "j/1.2.1 is one package"),
-        (("retry", "--failed", "--force", "j/1.2.1"), "j/1.2.1 is one package"),
-        (("retry", "--elsewhere", "j"), "which package"),
-        (("retry", "--elsewhere", "--failed", "j"), "leave --failed out"),
-        (("retry", "--elsewhere", "--force", "j/1.2.1"), "leave --force out"),
-        (("retry", "--elsewhere", "--jobs", "--where", "all"), "leave --jobs out"),
-        (("reschedule", "j"), "which package"),
+        (("retry", "--failed", "j/1.2.1"), "j/1.2.1 is a single package"),
+        (("retry", "--failed", "--force", "j/1.2.1"), "j/1.2.1 is a single package"),
+        (("retry", "--elsewhere", "j"), "Name a package of it"),
+        (("retry", "--elsewhere", "--failed", "j"), "leave out --failed"),
+        (("retry", "--elsewhere", "--force", "j/1.2.1"), "leave out --force"),
+        (("retry", "--elsewhere", "--jobs", "--where", "all"), "leave out --jobs"),
+        (("reschedule", "j"), "Name a package of it"),
         (("drop", "j"), "pilotage drop JOB STAGE.LINE"),
-        (("drop", "j", "1"), "no line"),
-        (("drop", "j", "0.1"), "no line"),
+        (("drop", "j", "1"), "not a line"),
+        (("drop", "j", "0.1"), "not a line"),
         (("drop", "j", "1.1", "--where", "all"), "not both"),
-        (("drop", "--where", "all", "--remove-files"), "--remove-files is for lines that are named"),
+        (("drop", "--where", "all", "--remove-files"), "--remove-files needs lines by name"),
         (("kill", "j", "k", "--where", "all"), "at most one JOB"),
         (("kill", "j", "--where", "all", "--jobs"), "without --where"),
     ],
@@ -231,7 +231,7 @@ def output_of(package: str, *files: dict[str, Any]) -> dict[str, Any]:
 def test_dropping_a_line_says_how_many_files_stay_and_how_they_go(canned: CannedServer) -> None:
     canned.answer("/v1/jobs/j/operations", line_files(kept=2))
     assert run("drop", "j", "1.2").stdout == (
-        "dropped j/1.2\n2 files that it made stay; to remove: pilotage drop --remove-files j 1.2\n"
+        "dropped j/1.2\n2 files that it made stay; remove with: pilotage drop --remove-files j 1.2\n"
     )
     assert json.loads(run("drop", "j", "1.2", "--json").stdout)["done"][0]["files"]["kept"] == 2
 
@@ -244,10 +244,10 @@ def test_files_of_a_line_are_removed_only_where_somebody_says_yes(canned: Canned
     told = line_files(removed=1, removed_bytes=1000, gone=1, kept=1, removed_names=["a"], kept_files=[changed])
     canned.answer("/v1/jobs/J/operations", told)
     asked = refused("drop", "--remove-files", "J", "1.2")
-    assert "Drop J/1.2 and remove 2 files that it made, 1 KiB? Nobody is there to be asked: say --yes." in asked
+    assert "Drop J/1.2 and remove 2 files that it made, 1 KiB? There is no terminal to ask on: use --yes." in asked
     assert posted(canned) == []
     assert run("drop", "--remove-files", "J", "1.2", "--yes").stdout == (
-        "dropped J/1.2\nremoved 1 file, 1000 B: a\n1 file of it was not there any more\nkept b: somebody has changed it\n"
+        "dropped J/1.2\nremoved 1 file, 1000 B: a\n1 file of it was already gone\nkept b: somebody has changed it\n"
     )
     body = {"operation": "drop", "stage": 1, "line": 2, "remove_files": True}
     assert posted(canned) == [("/v1/jobs/J/operations", body)]
@@ -260,7 +260,7 @@ def test_of_many_files_the_first_are_named(canned: CannedServer) -> None:
     canned.answer("/v1/jobs/j/operations", told)
     shown = run("drop", "--remove-files", "--yes", "j", "1.2").stdout.splitlines()
     assert shown[1] == "removed 7 files, 7 B: f0, f1, f2, f3, f4 and 2 more"
-    assert shown[2:][9:] == ["kept k9: 2.1.1 reads it", "and 2 more are kept; --json and the book have them"]
+    assert shown[2:][9:] == ["kept k9: 2.1.1 reads it", "and 2 more were kept; --json and the book list them"]
 
 
 def test_a_line_that_made_nothing_is_dropped_without_a_question(canned: CannedServer) -> None:
@@ -315,7 +315,7 @@ def test_an_explanation_is_told_in_words(canned: CannedServer) -> None:
     canned.answer("/v1/jobs/j/packages/1.2.1/explain", told)
     assert run("explain", "j/1.2.1").stdout == (
         "j/1.2.1: blocked, epoch 2\n"
-        "  it needs the outputs of 1.1.1 (2 such in all)\n"
+        "  it needs the outputs of 1.1.1 (2 in all)\n"
         "  it is held (since 2023-11-14 22:13:20Z)\n"
         "    next: release it\n"
     )
@@ -325,7 +325,7 @@ def test_an_explanation_is_told_in_words(canned: CannedServer) -> None:
     canned.answer(
         "/v1/jobs/j/packages", {"packages": [package_view(id="1.1.1"), package_view(id="1.2.1")], "next": "x"}
     )
-    assert "which package" in refused("explain", "j")
+    assert "is a job with several packages" in refused("explain", "j")
     canned.answer("/v1/jobs/j/packages", {"packages": [package_view(id="1.2.1")], "next": None})
     assert run("explain", "j").stdout.startswith("j/1.2.1: blocked")
 
@@ -349,7 +349,7 @@ def test_the_logs_of_the_last_attempt_are_shown_or_of_another(canned: CannedServ
     assert run("logs", "j/1.1.1", "--attempt", "1", "--stdout").stdout == "old\n"
     assert len(json.loads(run("logs", "j/1.1.1", "--json").stdout)["logs"]) == 3
     kept.clear()
-    assert "nothing was written yet" in run("logs", "j/1.1.1").stderr
+    assert "no log was written yet" in run("logs", "j/1.1.1").stderr
 
 
 def test_the_logs_say_how_an_attempt_failed_whatever_its_programs_wrote(canned: CannedServer) -> None:
@@ -359,7 +359,7 @@ def test_the_logs_say_how_an_attempt_failed_whatever_its_programs_wrote(canned: 
     )
     canned.answer("/v1/jobs/j/packages/1.1.1", {"package": package, "attempts": [failed]})
     canned.answer("/v1/jobs/j/packages/1.1.1/logs", {"logs": []})
-    told = "attempt 3 failed (missing-input): no x.dat; it will be tried again\n"
+    told = "attempt 3 failed (missing-input): no x.dat; it will be retried\n"
     assert run("logs", "j/1.1.1").stderr == f"attempt 3 wrote nothing; see: pilotage explain j/1.1.1\n{told}"
     canned.answer("/v1/jobs/j/packages/1.1.1/logs", {"logs": [log(3, "stderr", "oh\n")]})
     shown = run("logs", "j/1.1.1")
@@ -427,7 +427,7 @@ def test_a_package_that_failed_is_shown_as_a_card(canned: CannedServer) -> None:
     shown = run("status", "j/1.2.1").stdout
     for part in ("out-of-memory", "signal 9 (SIGKILL)", "peak memory 2 GiB", "on wn1", "| last words"):
         assert part in shown
-    assert "it will be tried again at 2023-11-14 22:13:20Z" in shown
+    assert "it will be retried at 2023-11-14 22:13:20Z" in shown
     assert "look further: pilotage logs j/1.2.1 --attempt 1" in shown
     assert "pilotage explain j/1.2.1" in shown
 
@@ -520,13 +520,13 @@ def test_results_that_are_not_what_was_granted_are_named_and_nothing_is_cleared(
     assert (result.exit_code, posted(canned)) == (1, [])
     assert f"{results}/a.dat: its content is not what was granted" in result.stderr
     assert f"{results}/sub/b.dat: it is gone" in result.stderr
-    assert f"move {results}/a.dat away, then make it anew: pilotage retry --force j/1.1.1" in result.stderr
+    assert f"move {results}/a.dat away, then make it again: pilotage retry --force j/1.1.1" in result.stderr
     (results / "a.dat").unlink()
-    assert "\nmake it anew: pilotage retry --force j/1.1.1\n" in run("outputs", "j").stderr
+    assert "\nmake it again: pilotage retry --force j/1.1.1\n" in run("outputs", "j").stderr
     progress = {"job": "j", "state": "DONE", "unpublished": 1, "next_step": "move a.dat away; then: pilotage release j"}
     canned.answer("/v1/jobs/j/progress", progress)
     said = run("outputs", "j").stderr
-    assert "what was made has not got its names: move a.dat away; then: pilotage release j" in said
+    assert "the outputs are not published yet: move a.dat away; then: pilotage release j" in said
     assert "restart" not in said
     (results / "a.dat").write_bytes(b"aa")
     assert "it has 2 bytes, and 3 were granted" in run("outputs", "j").stderr
@@ -535,9 +535,9 @@ def test_results_that_are_not_what_was_granted_are_named_and_nothing_is_cleared(
 @pytest.mark.parametrize(
     "counts, said",
     [
-        ({"done": 2, "aborted": 1}, "1 package failed, whose"),
-        ({"done": 2, "cancelled": 2}, "2 packages cancelled, whose"),
-        ({"done": 2, "aborted": 1200, "cancelled": 3}, "1,200 packages failed, 3 cancelled, whose"),
+        ({"done": 2, "aborted": 1}, "1 package failed, so outputs"),
+        ({"done": 2, "cancelled": 2}, "2 packages cancelled, so outputs"),
+        ({"done": 2, "aborted": 1200, "cancelled": 3}, "1,200 packages failed, 3 cancelled, so outputs"),
     ],
 )
 def test_outputs_tell_of_packages_that_made_nothing(
@@ -560,7 +560,7 @@ def test_a_file_of_somebody_else_is_not_written_over(canned: CannedServer, resul
     result = run("outputs", "j", "--to", "mine")
     assert (result.exit_code, posted(canned)) == (1, [])
     assert "mine/a.dat: another file is there already" in result.stderr
-    assert "move mine/a.dat away, or name another folder; then ask again" in result.stderr
+    assert "move mine/a.dat away, or name another folder; then run this again" in result.stderr
     assert "restart" not in result.stderr
     assert (tmp_path / "mine" / "a.dat").read_bytes() == b"own"
 
@@ -576,7 +576,7 @@ def test_a_job_that_goes_on_is_not_cleared(canned: CannedServer, results: Path) 
     canned.answer("/v1/jobs/j", job_view(id="j", state="RUNNING"))
     result = run("outputs", "j")
     assert (result.exit_code, posted(canned)) == (0, [])
-    assert "the job goes on" in result.stderr
+    assert "the job has not ended yet" in result.stderr
 
 
 def test_the_output_of_a_package_is_gasws_object(canned: CannedServer, results: Path) -> None:

@@ -124,7 +124,7 @@ def test_help_on_a_command_is_what_the_command_says_of_itself() -> None:
     "words, told",
     [
         (("help", "chek"), "Did you mean 'check'?"),
-        (("help", "run", "now"), "'main run' has no commands of its own."),
+        (("help", "run", "now"), "'main run' has no subcommands."),
         (("jobs",), "'jobs' is a group of commands. See them with: pilotage help jobs"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -168,7 +168,7 @@ def test_an_unknown_command_is_answered_with_a_near_one() -> None:
 def test_a_word_that_is_near_to_nothing_lists_what_there_is() -> None:
     result = run("zzzzzz")
     assert result.exit_code == 2
-    assert f"There are: {', '.join(main.list_commands(click.Context(main)))}." in result.stderr
+    assert f"Commands: {', '.join(main.list_commands(click.Context(main)))}." in result.stderr
 
 
 def test_an_unknown_option_is_bad_input() -> None:

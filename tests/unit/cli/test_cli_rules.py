@@ -105,7 +105,7 @@ def test_what_fails_at_the_only_site_is_told_with_its_bound_and_its_pauses() -> 
     assert "where there is no other, it waits 10 s, then 2 times as long" in " ".join(table.split())
     told = " ".join(printed("--reason", "disk-full").split())
     assert told.endswith(
-        "where there is one site only: 20 attempts, with 10 h 25 min of pauses between them; "
+        "with a single site: 20 attempts, with 10 h 25 min of pauses between them; "
         "then given up: retries-exhausted (--sites 1)"
     )
     [only] = json.loads(printed("--reason", "disk-full", "--sites", "1", "--times", "30", "--json"))
@@ -156,7 +156,7 @@ def test_rules_for_exit_codes_and_for_the_log_are_tried_too() -> None:
     (only,) = answers("--exit-code", "3", "--package", "1.1.1")
     assert [each["rule"] for each in only["answers"]] == ["retry.rules[1]"]
     told = printed("pilotage.yaml", "--message", "over quota", "--package", "1.1.1", "--times", "1")
-    assert told.splitlines()[-1].strip() == "the job is held until somebody releases it"
+    assert told.splitlines()[-1].strip() == "the job is held until it is released"
 
 
 def test_what_is_given_up_says_as_what() -> None:
@@ -170,7 +170,7 @@ def test_a_stage_that_grows_later_is_named(tmp_path: Path) -> None:
         "  - {name: each, each: {p: {files: 'p-*.dat', stage: split}}, run: 'b {p}'}\n"
     )
     result = run("rules", "pilotage.yaml", "--reason", "signal")
-    assert result.stderr.endswith("stage 2 (each) grows later: its packages are not known yet\n")
+    assert result.stderr.endswith("stage 2 (each) is late: its packages are not known yet\n")
 
 
 # --- mistakes ------------------------------------------------------------------------------------------------------

@@ -171,19 +171,19 @@ def test_where_nothing_would_run_that_is_said(server: CannedServer) -> None:
 
 def test_what_was_begun_before_and_what_is_superseded_is_told(server: CannedServer) -> None:
     server.answer("/v1/jobs", {"job": JOB, "packages": 3, "resumed": True}, status=201)
-    assert run("run").stderr == f"{JOB}: 3 packages; it was begun before, and goes on\n"
+    assert run("run").stderr == f"{JOB}: 3 packages; it was started before and continues\n"
     answer = {"job": JOB, "packages": 3, "adopted": 2, "superseded": ["old"], "run_again": {"old": "for all"}}
     server.answer("/v1/jobs", answer, status=201)
     said = run("run", "--slots", "2").stderr
-    assert "old was not over, and is killed: its document is run again for all\n" in said
+    assert "old had not ended and is killed: its document runs again for all\n" in said
     assert f"{JOB}: 3 packages, 2 of them made by an earlier run\n" in said
-    assert "its own slots count" in said
+    assert "its own slots apply" in said
 
 
 def test_a_fresh_run_beside_one_that_is_not_over_names_the_ways_on(server: CannedServer) -> None:
     server.answer("/v1/jobs", {"job": JOB, "packages": 3, "superseded": ["old"]}, status=201)
     said = run("run", "--fresh").stderr
-    assert "old was not over, and is killed: --fresh starts everything anew\n" in said
+    assert "old had not ended and is killed: --fresh runs everything again\n" in said
     assert f"pilotage kill {JOB}, then pilotage retry --failed old\n" in said
     assert "the same command without --fresh\n" in said
     assert "has changed" not in said
@@ -313,7 +313,7 @@ def test_a_reason_that_all_share_is_told_once(server: CannedServer) -> None:
 
 def test_a_plan_of_what_nobody_knows_says_that(server: CannedServer) -> None:
     server.answer("/v1/plan", planned(core_hours=None, seconds=None))
-    assert "how long it takes is not known" in run("plan").stdout
+    assert "the duration is unknown" in run("plan").stdout
 
 
 # --- watch and attach -------------------------------------------------------------------------------------------------

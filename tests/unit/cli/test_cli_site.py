@@ -13,7 +13,7 @@ from pilotage.adapters.sites.commands import LocalCaller
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.app.site_setup.discovery import PYTHONS, DiscoveryFailed, RequestedValues, discover, entry_from
 from pilotage.app.sites.entries import written_sites
-from pilotage.cli.sites.site import LATE_SECONDS, patience_seconds
+from pilotage.cli.sites.site import LATE_SECONDS, probe_wait_seconds
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.service.http.routes.sites import SiteDetail, SiteView
 from tests.kit.command_line import in_an_empty_folder, refused, run
@@ -150,12 +150,12 @@ def test_what_is_found_and_chosen_is_shown_with_what_only_the_test_can_tell(monk
     monkeypatch.setattr("pilotage.app.sites.connections.caller_for", lambda *_, **__: cluster)
     shown = run("site", "add", "lyon", "--slots", "2", "--gpus", "1").stdout
     for words in (
-        "$WORK      /group/work on lustre, which cannot be written",
+        "$WORK      /group/work on lustre, not writable",
         "$SCRATCH   /scratch/me on lustre",
         "64 cores a node  250 GiB a node",
         "at most 5, of 2 slots, 7.81 GiB, 1 GPU, 1 d each",
         "/scratch/me/.pilotage-site-me",
-        "try it: pilotage site test lyon\n  only a pilot shows that the nodes",
+        "test it: pilotage site test lyon\n  only a pilot proves that the nodes",
     ):
         assert words in shown, shown
     assert "a size such as" in refused("site", "add", "lille", "--memory", "much")
@@ -314,7 +314,7 @@ def test_a_login_node_that_is_not_reached_is_told_in_the_words_of_ssh() -> None:
 
 
 def test_sites_are_listed_from_their_file_where_no_service_runs(tmp_path: Path) -> None:
-    assert "there is no site" in run("site", "list").stdout
+    assert "there are no sites" in run("site", "list").stdout
     (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
     assert run("site", "list").stdout.split("\n")[1].split()[:4] == ["lyon", "slurm", "not", "served"]
     told = json.loads(run("site", "list", "--json").stdout)
@@ -323,7 +323,7 @@ def test_sites_are_listed_from_their_file_where_no_service_runs(tmp_path: Path) 
     assert (shown["site"]["status"], shown["entry"]) == ("not served", {"name": "lyon", "kind": "slurm"})
     assert run("site", "explain", "lyon").stdout.split("\n")[:2] == [
         "lyon: not served",
-        "  no service runs here: nothing is given to any site",
+        "  no service runs here, so no site gets work",
     ]
     explained = json.loads(run("site", "explain", "lyon", "--json").stdout)
     assert (explained["site"], explained["status"], explained["reasons"]) == ("lyon", "not served", [])
@@ -404,9 +404,9 @@ def test_a_token_is_for_a_site_that_is_written_down_and_only_its_owner_reads_it(
 
 
 def test_a_probe_is_waited_for_until_its_service_gives_it_up(tmp_path: Path) -> None:
-    assert patience_seconds() == EngineSettings().probe_timeout_seconds + LATE_SECONDS
+    assert probe_wait_seconds() == EngineSettings().probe_timeout_seconds + LATE_SECONDS
     (tmp_path / "pilotage.toml").write_text("[engine]\nprobe_timeout_seconds = 5\n")
-    assert patience_seconds() == 5 + LATE_SECONDS
+    assert probe_wait_seconds() == 5 + LATE_SECONDS
 
 
 def test_probes_are_of_sites_that_are_named_or_of_all() -> None:

@@ -86,7 +86,7 @@ def test_a_time_span_has_a_unit(canned: CannedServer, span: str, seconds: float)
 @pytest.mark.parametrize("span", ["", "2", "h", "2y", "-1h", "0m", "1h30m"])
 def test_what_is_no_time_span_is_refused(canned: CannedServer, span: str) -> None:
     result = run("refresh", "s1", "--valid", span)
-    assert (result.exit_code, "no time span" in result.stderr) == (2, True)
+    assert (result.exit_code, "not a duration" in result.stderr) == (2, True)
 
 
 def test_subscriptions_are_listed(canned: CannedServer) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from pilotage.cli.shared import progress
 from pilotage.cli.shared import progress as cards
-from pilotage.cli.shared.progress import Bars, Lines, Meter, Style, board_lines, counts_line, rate_text
+from pilotage.cli.shared.progress import BarDisplay, LineDisplay, Meter, Style, board_lines, counts_line, rate_text
 from pilotage.model.answers import FailureCard, FailureGroup, Progress, StageProgress
 from pilotage.model.texts import size_text
 
@@ -141,20 +141,20 @@ def test_a_name_cannot_steer_the_terminal() -> None:
 
 
 def test_a_line_comes_at_most_every_few_seconds_and_only_with_news(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = LineDisplay()
     for tenth in range(301):
         lines.show(told(done=min(tenth // 20, 10)), now=tenth / 10)
     said = capsys.readouterr().err.splitlines()
     assert len(said) <= 6
     assert said[0].startswith("sweep-1: 2 of 100 packages done")
-    quiet = Lines()
+    quiet = LineDisplay()
     for second in range(100):
         quiet.show(told(running=2), now=float(second))
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_each_kind_of_failure_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = LineDisplay()
     group = failed(exit_message="killed at 2 GiB\nlast words")
     for now in (0.0, 0.1, 0.2):
         lines.show(told(failures=(group,)), now=now)
@@ -182,7 +182,7 @@ def test_a_card_tells_cause_end_memory_host_last_words_and_what_to_do() -> None:
         "    it was killed",
         "      | line a",
         "      | line b",
-        "    it will not be tried again by itself",
+        "    it will not be retried automatically",
         "    look further: pilotage logs sweep-1/1.4.1",
         '  and 1 other; see them with: pilotage query "job=sweep-1 and state=ABORTED"',
     ]
@@ -196,7 +196,7 @@ def test_a_card_of_what_was_over_too_soon_says_below_what_its_memory_was() -> No
 def test_a_card_of_what_is_tried_again_says_so() -> None:
     lines = list(cards.card_lines("j", FailureCard(package="1.1.1", exit_status=3, again=True)))
     assert "    exit status 3\n" in lines
-    assert "    it will be tried again\n" in lines
+    assert "    it will be retried\n" in lines
 
 
 @pytest.mark.parametrize(
@@ -233,11 +233,11 @@ def drawn_on_a_terminal(source: str, *, size: tuple[int, int] = (24, 60), **envi
 
 
 DRAWING = """
-from pilotage.cli.shared.progress import shown_here
+from pilotage.cli.shared.progress import choose_display
 from pilotage.cli.shared.streams import guard_standard_streams
 from pilotage.model.answers import Progress, StageProgress
 guard_standard_streams()
-shown = shown_here()
+shown = choose_display()
 for done in (0, 50, 100):
     stage = StageProgress(stage=1, name="simulate", packages=100, done=done)
     shown.show(Progress(job="j", state="RUNNING", packages=100, done=done, stages=(stage,)), now=float(done))
@@ -278,7 +278,7 @@ def test_a_dumb_terminal_gets_lines() -> None:
 
 
 def test_what_was_drawn_last_stays_when_it_is_closed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    bars = Bars()
+    bars = BarDisplay()
     bars.show(told(done=1), now=0.0)
     bars.close()
     bars.show(told(done=2), now=1.0)

@@ -51,7 +51,7 @@ def test_what_ends_a_service_is_a_line_of_its_log_and_an_exit_code(caplog: pytes
     assert (logged(lambda: 3), logged(fail), logged(crash)) == (3, 2, 1)
     assert [each.message for each in caplog.records] == [
         "it cannot be\n  mend it",
-        "the service ends by a fault of its own",
+        "the service crashed",
     ]
 
 

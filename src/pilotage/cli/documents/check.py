@@ -1,4 +1,4 @@
-"""`pilotage check`: what is wrong with a document, or what it comes to."""
+"""`pilotage check`, `graph` and `convert`: check a document, draw its graph, convert it to another format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pilotage.cli.shared.options import (
     output_option,
     parameter_options,
 )
-from pilotage.cli.shared.output import columns, duration, emit, plural, say_to_reader, shown, write_files
+from pilotage.cli.shared.output import columns, duration, emit, plural, print_message, printable, write_files
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def check(file: str | None, source_format: str, *, parameters: dict[str, str], a
     else:
         show_problems(verdict.errors, severity="error")
         show_problems(verdict.warnings, severity="warning")
-        emit(f"{shown(line)}\n" for line in _summary(verdict, file or verdict.file))
+        emit(f"{printable(line)}\n" for line in _summary(verdict, file or verdict.file))
     return ExitCode.COMPLETE if verdict.valid else ExitCode.BAD_INPUT
 
 
@@ -69,16 +69,16 @@ def _summary(verdict: CheckResult, name: str) -> Iterator[str]:
     ]
     yield f"  {verdict.job}: {', '.join(counts)}"
     if verdict.critical_path_seconds is not None:
-        known = " of what is known" if verdict.late else ""
+        known = " without late stages" if verdict.late else ""
         yield f"  critical path{known}: {duration(verdict.critical_path_seconds)}"
     for late in verdict.late:
-        yield f"  stage {late.stage} ({late.name}) grows later, over {', '.join(late.patterns)}: it is not counted yet"
+        yield f"  stage {late.stage} ({late.name}) is late, over {', '.join(late.patterns)}: its packages are not known yet"
     if verdict.losses:
         things = f"{verdict.losses:,} thing{'' if verdict.losses == 1 else 's'}"
         yield f"  {things} in it {'has' if verdict.losses == 1 else 'have'} no meaning here; {command_with('pilotage convert', name)} --to yaml --report FILE lists them"
 
 
-# `pilotage graph`: who waits for whom, as text, SVG, DOT or JSON.
+# `pilotage graph`: the dependency graph as text, SVG, DOT or JSON.
 
 DRAWINGS: tuple[Drawing, ...] = ("text", "dot", "json", "svg")
 
@@ -91,7 +91,7 @@ DRAWINGS: tuple[Drawing, ...] = ("text", "dot", "json", "svg")
     "--format",
     "word",
     type=click.Choice(DRAWINGS),
-    help="How to draw it; none: what the ending of OUT says, otherwise text.",
+    help="Draw it in this format; without it, the one that the extension of OUT names, or else text.",
 )
 @output_option
 def graph(file: str | None, source_format: str, word: str | None, output: str, *, parameters: dict[str, str]) -> None:
@@ -108,16 +108,18 @@ def graph(file: str | None, source_format: str, word: str | None, output: str, *
 
 
 def _drawing_for(word: str) -> Drawing:
-    """The drawing that a word of `--format` or the ending of a file's name stands for."""
+    """The drawing format that `--format` or the extension of a file names."""
     if word in ("", "txt"):
         return "text"
     found = next((known for known in DRAWINGS if known == word), None)
     if found is None:
-        raise click.UsageError(f"No drawing ends in .{word}: use .svg, .dot, .json or .txt, or say --format.")
+        raise click.UsageError(
+            f"No drawing format has the extension .{word}: use .svg, .dot, .json or .txt, or --format."
+        )
     return found
 
 
-# `pilotage convert`: a document in another format, and a list of what that format cannot say.
+# `pilotage convert`: a document in another format, and a list of what that format cannot express.
 
 _KEYWORDS_SHOWN_MAX = 6
 
@@ -131,13 +133,13 @@ _KEYWORDS_SHOWN_MAX = 6
     "--report",
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="Write what was lost on the way to this file, as a JSON array.",
+    help="Write what the conversion lost to FILE, as a JSON array.",
 )
 def convert(file: str | None, source_format: str, target: str, output: str, report: str | None) -> None:
     """Convert a document to another format, or to its canonical form.
 
-    DAGMan takes several files: with -o DIR/NAME.dag its submit files go beside NAME.dag; without -o all are printed,
-    each under a line with its name.
+    DAGMan needs several files: with -o DIR/NAME.dag the submit files are written beside NAME.dag; without -o all files are
+    printed, each below a line with its name.
     """
     from pilotage import app
 
@@ -146,23 +148,23 @@ def convert(file: str | None, source_format: str, target: str, output: str, repo
     if output == "-":
         emit(_printed(converted.files))
     else:
-        write_files(_placed(converted.files, output))
+        write_files(_by_path(converted.files, output))
     if report is not None:
         emit([app.json_text(converted.losses)], output=report)
-    # From our own form to our own form nothing can be lost, and nobody asks.
+    # From YAML to YAML nothing can be lost, so nothing is reported.
     if converted.losses or (loaded.format, target) != ("yaml", "yaml"):
-        say_to_reader(_conversion_summary(converted.losses, reported=report is not None))
+        print_message(_conversion_summary(converted.losses, reported=report is not None))
 
 
 def _printed(files: Mapping[str, str]) -> Iterator[str]:
     for name, text in files.items():
         if len(files) > 1:
-            yield f"==> {shown(name)} <==\n"
+            yield f"==> {printable(name)} <==\n"
         yield text
 
 
-def _placed(files: Mapping[str, str], output: str) -> dict[str, Iterable[str]]:
-    """Each file with its place: the main one where it was asked for, the others beside it."""
+def _by_path(files: Mapping[str, str], output: str) -> dict[str, Iterable[str]]:
+    """The files by path: the main one as OUT says, the others beside it."""
     main, *others = files
     folder = Path(output).parent
     return {output: [files[main]], **{str(folder / name): [files[name]] for name in others}}

@@ -1,4 +1,4 @@
-"""`pilotage rules`: what is done when attempts fail, by default and for the packages of a document."""
+"""`pilotage rules`, `schema`, `software` and `completion`: retry rules, schemas, command lines, shell completion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.options import WholeHelp, document_argument, format_option, load_document, output_option
-from pilotage.cli.shared.output import columns, duration, emit, plural, say_to_reader, shown
+from pilotage.cli.shared.output import columns, duration, emit, plural, print_message, printable
 
 if TYPE_CHECKING:
     from pilotage.app.documents.retry_rules import RetryForecast, RuleLine
@@ -22,23 +22,27 @@ TIMES_MAX = 1000
 @click.command()
 @document_argument
 @format_option
-@click.option("--package", metavar="PATH", default="", help="Only this package: 1.2.1, its path, or its name.")
-@click.option("--reason", metavar="REASON", help="A failure that might come, such as out-of-memory.")
-@click.option("--exit-code", type=int, metavar="N", help="The exit code it ends with, for rules that look at it.")
-@click.option("--message", metavar="TEXT", default="", help="What its log says, for rules that look at it.")
+@click.option("--package", metavar="PATH", default="", help="Show only this package: 1.2.1, its path, or its name.")
+@click.option("--reason", metavar="REASON", help="Suppose that attempts fail for REASON, such as out-of-memory.")
+@click.option(
+    "--exit-code", type=int, metavar="N", help="Suppose that they end with exit code N, for rules that match it."
+)
+@click.option(
+    "--message", metavar="TEXT", default="", help="Suppose that their logs contain TEXT, for rules that match it."
+)
 @click.option(
     "--times",
     type=click.IntRange(1, TIMES_MAX),
     default=5,
     show_default=True,
-    help="How often it fails so.",
+    help="Suppose N such failures in a row.",
 )
 @click.option(
     "--sites",
     "site_count",
     type=click.IntRange(1, TIMES_MAX),
     metavar="N",
-    help="How many sites there are, of which each fails in its turn; always another unless given.",
+    help="Suppose that there are N sites, which fail in turn; without it, each failure is at another site.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value, for other programs.")
 def rules(
@@ -55,14 +59,14 @@ def rules(
 ) -> None:
     """Show how failed attempts are retried.
 
-    Without FILE, the default rule for each reason. With a reason, an exit code or a message: what would be done after
-    the first such failure, the second, and so on, by the rules of FILE's packages, or by the defaults. Nothing is run.
+    Without FILE, the default rule for each reason is shown. With --reason, --exit-code or --message: what would happen
+    after the first such failure, the second, and so on, by the rules of FILE's packages or by the defaults. Nothing runs.
     """
     asked = reason is not None or exit_code is not None or bool(message)
     if file is not None and not asked:
-        raise click.UsageError("Which failure? Say --reason, --exit-code or --message.")
+        raise click.UsageError("Which failure? Use --reason, --exit-code or --message.")
     if package and file is None:
-        raise click.UsageError("--package is one of FILE's: name FILE, too.")
+        raise click.UsageError("--package names a package of FILE: name FILE, too.")
     import_numpy_quickly()
     from pilotage import app
     from pilotage.app.documents import retry_rules as known
@@ -84,8 +88,8 @@ def rules(
         loaded = load_document(file, source_format)
         foreseen = known.forecast_document(loaded, failure, package=package)
         for late in loaded.expansion.late:
-            say_to_reader(f"stage {late.stage} ({late.name}) grows later: its packages are not known yet")
-    emit([app.json_text(foreseen)] if as_json else (f"{shown(line)}\n" for line in _answers(foreseen)))
+            print_message(f"stage {late.stage} ({late.name}) is late: its packages are not known yet")
+    emit([app.json_text(foreseen)] if as_json else (f"{printable(line)}\n" for line in _answers(foreseen)))
 
 
 def _table(rows: dict[RuleLine, list[str]]) -> Iterator[str]:
@@ -113,23 +117,23 @@ def _answers(foreseen: list[RetryForecast]) -> Iterator[str]:
                 yield f"{_INDENT * 2}{_words(answer.action, answer.cause)}"
         if (alone := each.alone) is not None:
             pauses = f", with {duration(alone.pause_seconds)} of pauses between them" if alone.pause_seconds else ""
-            tried = f"where there is one site only: {plural(alone.attempts, 'attempt')}{pauses}"
+            tried = f"with a single site: {plural(alone.attempts, 'attempt')}{pauses}"
             yield from _wrapped(f"{tried}; then {_words('give-up', alone.cause)} (--sites 1)")
 
 
 def _words(action: str, cause: str | None) -> str:
     return {
         "give-up": f"given up: {cause}",
-        "hold-job": "the job is held until somebody releases it",
-        "park": "the package is held until somebody releases it",
+        "hold-job": "the job is held until it is released",
+        "park": "the package is held until it is released",
     }[action]
 
 
-# `pilotage schema`: the JSON Schema of a document, for editors.
+# `pilotage schema`: the JSON Schema of documents, for editors.
 
 
 @click.command()
-@click.option("--sites", is_flag=True, help="Of a file of sites, sites.yaml, instead.")
+@click.option("--sites", is_flag=True, help="Print the schema of sites.yaml instead.")
 @output_option
 def schema(output: str, *, sites: bool) -> None:
     """Print the JSON Schema of documents."""
@@ -143,7 +147,7 @@ def schema(output: str, *, sites: bool) -> None:
     emit([app.json_text(app.document_schema())], output=output)
 
 
-# `pilotage software`: what descriptions of software come to.
+# `pilotage software`: command lines from Boutiques descriptors.
 
 
 @click.group(cls=WholeHelp)
@@ -157,19 +161,20 @@ def software() -> None:
 def command(descriptor: str, invocation: str) -> None:
     """Print the command line of a Boutiques DESCRIPTOR for an INVOCATION, both JSON files.
 
-    It is the one that `bosh exec simulate` prints; what bosh refuses is refused, with every reason at once.
+    The command line is the one that `bosh exec simulate` prints. An invocation that bosh rejects is rejected, with all
+    errors at once.
     """
     from pilotage import app
 
     emit([app.software_command(descriptor, invocation), "\n"])
 
 
-# `pilotage completion`: scripts that let a shell complete commands, options and file names.
+# `pilotage completion`: scripts with which a shell completes commands, options and file names.
 
 SHELLS = ("bash", "zsh", "fish")
 
-# Bash takes `--format=s` for three words; they are one again before anybody looks at them. Its answer must be the part
-# behind the sign, which is what click gives for an option with its value.
+# Bash splits `--format=s` into three words, which are joined again before click sees them. Bash expects the part after
+# the equals sign as the completion, which is what click returns for an option with its value.
 _BASH = """\
 _pilotage_completion() {
     local words=() word type value glued=0 IFS=$'\\n'
@@ -201,7 +206,7 @@ complete -F _pilotage_completion pilotage
 def completion(shell: str) -> None:
     """Print a completion script for your shell.
 
-    Read it once per session, for instance with `source <(pilotage completion bash)`.
+    Load it in each session, for example with `source <(pilotage completion bash)`.
     """
     if shell == "bash":
         emit([_BASH])
@@ -211,6 +216,6 @@ def completion(shell: str) -> None:
     root = click.get_current_context().find_root()
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"click knows no completion for {shell}")
+        raise click.UsageError(f"click has no completion for {shell}")
     complete = kind(root.command, {}, "pilotage", "_PILOTAGE_COMPLETE")
     emit([complete.source()])

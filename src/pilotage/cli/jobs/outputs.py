@@ -1,4 +1,4 @@
-"""`pilotage outputs`: the results of a job are verified and handed over; of a package, everything it left behind."""
+"""`pilotage outputs` and `clean`: verify and hand over outputs, and remove files that no document makes any more."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilotage.cli.documents.init import is_interactive
-from pilotage.cli.shared.job_names import looked_at
+from pilotage.cli.shared.job_names import find_to_show
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.options import chosen_format, document_argument, format_option, parameter_options
-from pilotage.cli.shared.output import emit, one_line, plural, say_to_reader, table
-from pilotage.cli.shared.server import Place, json_option, look, server_option
+from pilotage.cli.shared.output import emit, one_line, plural, print_message, table
+from pilotage.cli.shared.server import JobOrPackage, connect_to_read, json_option, server_option
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.texts import moment, size_text
 
@@ -30,22 +30,22 @@ LOGS = ("standard_output", "standard_error", "application_output", "application_
 @click.command()
 @click.argument("place", metavar="JOB|PACKAGE")
 @click.option(
-    "--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Put the files into folder DIR, too."
+    "--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Also copy the files into DIR."
 )
 @json_option
 @server_option
 def outputs(place: str, to: Path | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
     """Verify the outputs of a job or a package, and hand them over.
 
-    Every file is compared with the checksum in the book. If all files of a finished job are sound, the book records that you
-    took them over: the job is CLEARED. Failed and cancelled packages are counted, since their files are missing. For a
-    PACKAGE, its exit code, its message and the place of its logs are shown, too. JOB is an id, or the name of a job, of which
-    the newest is taken.
+    Every file is compared with its checksum in the book. If all files of a finished job are intact, the book records that you
+    took them over, and the job is CLEARED. Failed and cancelled packages are counted, since their files are missing. For a
+    PACKAGE, its exit code, its message and how to see its logs are shown, too. JOB is an id, or a name for the newest job of
+    that name.
     """
     from pilotage.client.jobs import Jobs
 
-    with look(server, token_file) as connection:
-        where = looked_at(connection, place)
+    with connect_to_read(server, token_file) as connection:
+        where = find_to_show(connection, place)
         jobs = Jobs(connection)
         if where.package is None:
             return _job(jobs, where.job, to, as_json=as_json, resting=connection.resting)
@@ -56,7 +56,7 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
     from pilotage.app.jobs.results import hand_over
     from pilotage.model.states import FINAL_NAMES
 
-    # Asked first: what is granted afterwards is not among the files below.
+    # Counted first, so that it is not newer than the files below.
     found = jobs.job(job)
     over = found["state"] in FINAL_NAMES
     lost = {"failed": found["counts"]["aborted"], "cancelled": found["counts"]["cancelled"]}
@@ -70,7 +70,7 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
         if taken.problem:
             problems.append(taken)
         if as_json:
-            listed.append(_told(taken))
+            listed.append(_json_of(taken))
     cleared = over and not problems
     if cleared:
         jobs.clear(job)
@@ -82,20 +82,22 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
     else:
         _tell_job(job, count, size_bytes, to, problems)
         if next_step:
-            say_to_reader(f"{_lost(**lost)}, whose outputs are missing; see why with: {next_step}")
+            print_message(f"{_lost(**lost)}, so outputs are missing; see why with: {next_step}")
         if problems:
-            say_to_reader(_cure(jobs, job, problems))
+            print_message(_next_step(jobs, job, problems))
         elif cleared:
-            say_to_reader("the book has it that you took them over: the job is CLEARED")
+            print_message("the outputs are handed over: the job is CLEARED")
         elif resting:
-            say_to_reader(f"the job is not over, and no service runs it: go on with: pilotage attach {one_line(job)}")
+            print_message(
+                f"the job has not ended, and no service runs it; continue it with: pilotage attach {one_line(job)}"
+            )
         else:
-            say_to_reader("the job goes on: ask again when it is over")
+            print_message("the job has not ended yet: run this again when it has")
     return ExitCode.FAILED if problems or next_step else ExitCode.COMPLETE
 
 
 def _lost(*, failed: int, cancelled: int) -> str:
-    """How many packages failed and were cancelled, in words; there are some."""
+    """The numbers of failed and cancelled packages in words; at least one is not 0."""
     if not failed:
         return f"{plural(cancelled, 'package')} cancelled"
     return f"{plural(failed, 'package')} failed" + (f", {cancelled:,} cancelled" if cancelled else "")
@@ -103,30 +105,30 @@ def _lost(*, failed: int, cancelled: int) -> str:
 
 def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[HandedFile]) -> None:
     for taken in problems[:PROBLEMS_SHOWN_MAX]:
-        say_to_reader(f"{one_line(taken.path)}: {taken.problem}")
+        print_message(f"{one_line(taken.path)}: {taken.problem}")
     if len(problems) > PROBLEMS_SHOWN_MAX:
-        say_to_reader(f"and {plural(len(problems) - PROBLEMS_SHOWN_MAX, 'other file')}")
+        print_message(f"and {plural(len(problems) - PROBLEMS_SHOWN_MAX, 'other file')}")
     there = f" in {one_line(to)}" if to is not None else ""
     well = count - len(problems)
     emit([f"{one_line(job)}: {plural(well, 'file')} verified of {count:,}, {size_text(size_bytes)}{there}\n"])
 
 
-def _cure(jobs: Jobs, job: str, problems: list[HandedFile]) -> str:
-    """What to do first about files that are not well."""
+def _next_step(jobs: Jobs, job: str, problems: list[HandedFile]) -> str:
+    """The next step for the first file that is missing or damaged."""
     from pilotage.client import ServerRefused
 
     first = next((each for each in problems if each.kind != "in-the-way"), problems[0])
     if first.kind == "in-the-way":
-        return f"move {one_line(first.path)} away, or name another folder; then ask again"
-    with suppress(ServerRefused):  # a server that runs no jobs
+        return f"move {one_line(first.path)} away, or name another folder; then run this again"
+    with suppress(ServerRefused):  # a service that runs no jobs knows no progress
         progress = jobs.progress(job)
         if progress.unpublished and progress.next_step:
-            return f"what was made has not got its names: {one_line(progress.next_step)}"
-    away = f"move {one_line(first.path)} away, then make it anew" if first.kind == "changed" else "make it anew"
+            return f"the outputs are not published yet: {one_line(progress.next_step)}"
+    away = f"move {one_line(first.path)} away, then make it again" if first.kind == "changed" else "make it again"
     return f"{away}: pilotage retry --force {one_line(job)}/{first.file.package}"
 
 
-def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
+def _package(jobs: Jobs, where: JobOrPackage, package: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
     import msgspec
 
     from pilotage.app.jobs.results import hand_over
@@ -141,8 +143,10 @@ def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json
     if as_json:
         from pilotage import app
 
-        told = {**msgspec.to_builtins(output), "outputs": [_told(each) for each in taken]}
-        for name in LOGS if resting else ():  # nobody serves what they name; `pilotage logs` shows them
+        told = {**msgspec.to_builtins(output), "outputs": [_json_of(each) for each in taken]}
+        for name in (
+            LOGS if resting else ()
+        ):  # without a service their URLs lead nowhere; `pilotage logs` shows the logs
             (told[name] or {}).pop("url", None)
         emit([app.json_text(told)])
     else:
@@ -150,13 +154,13 @@ def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json
     return ExitCode.FAILED if any(each.problem for each in taken) else ExitCode.COMPLETE
 
 
-def _told(taken: HandedFile) -> dict[str, Any]:
+def _json_of(taken: HandedFile) -> dict[str, Any]:
     file = taken.file
     told = {"name": file.name, "path": taken.path, "size_bytes": file.size_bytes, "sha256": file.sha256}
     return told | {"package": file.package} | ({"problem": taken.problem} if taken.problem else {})
 
 
-def _package_lines(where: Place, output: PackageOutput, taken: list[HandedFile]) -> Iterator[str]:
+def _package_lines(where: JobOrPackage, output: PackageOutput, taken: list[HandedFile]) -> Iterator[str]:
     yield f"{one_line(where)}: {one_line(output.state)}\n"
     message = (output.exit_message or "").strip().split("\n", 1)[0]
     facts = [
@@ -172,7 +176,7 @@ def _package_lines(where: Place, output: PackageOutput, taken: list[HandedFile])
         yield from table(rows, indent="    ")
 
 
-# `pilotage clean`: what earlier runs made and the document no longer makes is shown, and then removed.
+# `pilotage clean`: shows files that earlier runs made and the document no longer makes, then removes them.
 
 KEPT_SHOWN_MAX = 20
 
@@ -183,15 +187,15 @@ KEPT_SHOWN_MAX = 20
 @parameter_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--dry-run", is_flag=True, help="Show which files would be removed, and remove none.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs; nobody is asked.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs; never ask.")
 def clean(
     file: str | None, source_format: str, *, parameters: dict[str, str], yes: bool, dry_run: bool, as_json: bool
 ) -> int:
     """Remove files that earlier runs made and the document no longer makes.
 
-    FILE is a document; without it, the document of the current folder is taken. A file stays if somebody changed it, if an
-    unfinished job makes or reads it, or if this or another document reads it or may make it. Exit code 0: all files were
-    removed, or there were none; 1: some were not removed; 2: bad input, or nobody was there to be asked.
+    FILE is a document; without it, the document of the current folder. A file stays if it was changed since, if an unfinished
+    job makes or reads it, or if this or another document reads it or may make it. Exit code 0: all files were removed, or
+    there were none; 1: some were not removed; 2: bad input, or there was no terminal to ask on.
     """
     if yes and dry_run:
         raise click.UsageError("--yes and --dry-run exclude each other.")
@@ -208,10 +212,10 @@ def clean(
     if not yes:
         question = f"Remove {plural(len(found.files), 'file')} ({size_text(found.size_bytes)})?"
         if as_json or not is_interactive():
-            say_to_reader(f"{question} Nobody is there to be asked: say --yes.")
+            print_message(f"{question} There is no terminal to ask on: use --yes.")
             return _end(found, as_json=as_json, code=ExitCode.BAD_INPUT)
         if not click.confirm(question, err=True):
-            say_to_reader("nothing was removed")
+            print_message("nothing was removed")
             return ExitCode.FAILED
     done = remove_obsolete(source, found)
     failed = len(done.removed) < len(found.files)
@@ -232,7 +236,7 @@ def _end(found: ObsoleteFiles, *, as_json: bool, code: ExitCode = ExitCode.COMPL
 
 
 def _shown(found: ObsoleteFiles) -> Iterator[str]:
-    """What can be removed, and what stays and why, for people."""
+    """A table of the files that can be removed, and of those that stay, with the reason."""
     name = one_line(found.job)
     if not found.files:
         yield f"{name}: nothing to remove\n"
@@ -245,23 +249,23 @@ def _shown(found: ObsoleteFiles) -> Iterator[str]:
         yield "  kept\n"
         yield from table(((each.name, each.message) for each in found.kept[:KEPT_SHOWN_MAX]), indent="    ")
         if len(found.kept) > KEPT_SHOWN_MAX:
-            yield f"    … and {len(found.kept) - KEPT_SHOWN_MAX:,} more, which --json names\n"
+            yield f"    … and {len(found.kept) - KEPT_SHOWN_MAX:,} more; --json lists all\n"
     if found.maybe_made:
         one = found.maybe_made == 1
         yield (
             f"  {plural(found.maybe_made, 'file')} that earlier runs made {'stays' if one else 'stay'}, since the document may"
-            f" make {'it' if one else 'them'}: not all names of its outputs are known before\n"
+            f" make {'it' if one else 'them'}: some of its output names are known only when it runs\n"
         )
 
 
 def _outcome(found: ObsoleteFiles, done: ObsoleteFiles) -> Iterator[str]:
-    """What was removed, and what was not."""
+    """Lines that tell what was removed, and messages for what was not."""
     removed = {*done.removed}
     size_bytes = sum(each.size_bytes for each in found.files if each.name in removed)
-    folders = f"; {plural(len(done.folders), 'folder')} left empty, too: {', '.join(map(one_line, done.folders))}"
+    folders = f"; also {plural(len(done.folders), 'folder')} left empty: {', '.join(map(one_line, done.folders))}"
     yield f"removed {plural(len(removed), 'file')}, {size_text(size_bytes)}{folders if done.folders else ''}\n"
     messages = {each.name: each.message for each in done.kept} | {each.name: each.message for each in done.not_removed}
     for each in found.files:
         if each.name not in removed:
-            why = messages.get(each.name, "it is not what it was when it was shown")
-            say_to_reader(f"not removed: {one_line(each.name)}: {why}")
+            why = messages.get(each.name, "it changed after it was listed")
+            print_message(f"not removed: {one_line(each.name)}: {why}")

@@ -1,4 +1,4 @@
-"""`pilotage run`: a document from its definition to its results, with progress, and a summary at the end."""
+"""`pilotage run`, `map` and `plan`: run a document or one command over many items, or show what would run."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def run(
 
     FILE is a document; without it, the document of the current folder runs. TARGET is a file that the document makes, or a
     quoted pattern of such files: only the packages that it needs run. Outputs of earlier runs are reused. Ctrl-C stops the
-    job in good order, and the same command continues it; a job continues when its terminal is closed. Exit code 0:
-    complete; 1: packages failed, or a TARGET was not made; 2: bad input; 3: stopped; 130: interrupted twice.
+    job cleanly, and the same command continues it; a job keeps running when its terminal is closed. Exit code 0: complete;
+    1: packages failed, or a TARGET was not made; 2: bad input; 3: stopped; 130: interrupted twice.
     """
     from pilotage.app.jobs.targets import source_for
-    from pilotage.cli.shared.job_run import carry_out
+    from pilotage.cli.shared.job_run import run_job
 
     source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
-    return carry_out(source, how, before_load=import_numpy_quickly, detach=detach, as_json=as_json)
+    return run_job(source, how, before_load=import_numpy_quickly, detach=detach, as_json=as_json)
 
 
-# `pilotage map`: one command over many files or values, without a document.
+# `pilotage map`: one command for many files or values, without a document.
 
 
 @click.command(name="map")
@@ -67,7 +67,7 @@ def run(
     help="Keep this file of each package, such as {/.}.png; without it, all files.",
 )
 @click.option("--shell", is_flag=True, help="Run each command in /bin/sh, for pipes and redirection.")
-@click.option("--print", "prints", is_flag=True, help="Print what each command wrote, in the order of the items.")
+@click.option("--print", "prints", is_flag=True, help="Print the output of each command, in the order of the items.")
 @click.option("--job", metavar="NAME", help="Name the job NAME, instead of after the command.")
 @run_options
 @end_options
@@ -87,15 +87,16 @@ def map_command(
 
     Example: pilotage map 'convert {} {/.}.png' *.tif.
 
-    In COMMAND and in --output, {} is the item, {.} the item without its ending, {/} its name without its folder, {//}
-    its folder, {/.} its name without either, and {#} its number. Without any of them the item comes last. No document is
-    needed. A package finds its item, if that is a file, in its own folder; files that it makes there are put into the current
-    folder. --each-line skips empty lines. Everything else is as for `pilotage run`.
+    In COMMAND and in --output, {} is the item, {.} the item without its extension, {/} its name without its folder, {//}
+    its folder, {/.} its name without folder and extension, and {#} its number. Without any of them the item is the last
+    argument. No document is needed. Each package runs in a folder of its own, which contains its item if that is a file; the
+    files that it makes are copied into the current folder. --each-line skips empty lines. Everything else is as for
+    `pilotage run`.
     """
     if prints and (as_json or detach):
         raise click.UsageError("--print cannot be combined with --json or --detach.")
     items = words[1:] if each_line is None else (*words[1:], *_lines(each_line))
-    if not words:  # what a shell would do with such a line is nothing
+    if not words:  # a shell would do nothing with an empty line
         items = tuple(line for line in items if not line.lstrip().startswith("#"))
     if not items:
         raise click.UsageError("Name a command and its items: pilotage map 'convert {} {/.}.png' *.tif.")
@@ -103,14 +104,14 @@ def map_command(
     from pilotage.app.documents.map import MapRequest, map_job
     from pilotage.app.jobs.submit import Source
     from pilotage.cli.jobs.logs import print_logs
-    from pilotage.cli.shared.job_run import carry_out
+    from pilotage.cli.shared.job_run import run_job
 
     command = words[0] if words else None
     asked = MapRequest(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
     folder = Path.cwd()
     source = Source(folder=folder, document="", load=lambda: map_job(asked, folder=folder))
     at_end = print_logs if prints else None
-    return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json, at_end=at_end)
+    return run_job(source, how, before_load=lambda: None, detach=detach, as_json=as_json, at_end=at_end)
 
 
 def _lines(name: str) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ def _lines(name: str) -> tuple[str, ...]:
     return tuple(line for line in text.split("\n") if line.strip())
 
 
-# `pilotage plan`: what a run would do, and what it would cost; nothing is spent.
+# `pilotage plan`: what a run would do and cost, without running it.
 
 SHOWN_MAX = 20
 
@@ -159,7 +160,7 @@ def plan(
     from pilotage.app.jobs.targets import source_for
     from pilotage.app.preview import plan_run
 
-    source = _telling_warnings(source_for(words, source_format=chosen_format(source_format), parameters=parameters))
+    source = _with_warnings(source_for(words, source_format=chosen_format(source_format), parameters=parameters))
     found = plan_run(source, RunSettings(slots=slots, fresh=fresh))
     if as_json:
         import msgspec
@@ -172,8 +173,8 @@ def plan(
         emit(plan_lines(found, shown_max=None if all_packages else SHOWN_MAX))
 
 
-def _telling_warnings(source: Source) -> Source:
-    """The same document, whose warnings are shown when it is read."""
+def _with_warnings(source: Source) -> Source:
+    """The same document, which prints its warnings when it is loaded."""
     import msgspec
 
     from pilotage.cli.shared.problems import show_problems
@@ -187,7 +188,7 @@ def _telling_warnings(source: Source) -> Source:
 
 
 def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
-    """A plan, for people."""
+    """A plan as lines of text."""
     if not found.would_run and not any(stage.late for stage in found.stages):
         yield f"{one_line(found.job)}: nothing would run: {plural(found.there, 'package')} there already\n"
         return
@@ -203,7 +204,7 @@ def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
 
 
 def _about(found: RunPlan) -> Iterator[str]:
-    """What the document says of itself, and of the software that it uses."""
+    """The description of the document, of its software, and its parameters."""
     if found.description or found.created:
         made = f"made {found.created}" if found.created else ""
         yield f"  {one_line('; '.join(filter(None, (found.description, made))))}\n"
@@ -215,7 +216,7 @@ def _about(found: RunPlan) -> Iterator[str]:
 
 
 def _why(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
-    """What changed, package by package; where it is the same for all, once."""
+    """Why each package would run; one line if the reason is the same for all."""
     if len(found.changed) == 1 and len({each.changed for each in found.listed}) == 1:
         yield f"  why: {one_line(found.listed[0].changed)}\n"
         return
@@ -242,9 +243,9 @@ def _stage_row(stage: StagePlan) -> tuple[object, ...]:
 
 def _costs(found: RunPlan) -> Iterator[str]:
     if found.core_hours is None or found.seconds is None:
-        yield "  how long it takes is not known: no run_time is given, and none of it was run before\n"
+        yield "  the duration is unknown: the document gives no run_time, and no package ran before\n"
         return
     slots = plural(found.slots, "slot")
-    part = f", without {plural(found.unknown, 'package')} of which nothing is known" if found.unknown else ""
+    part = f", without {plural(found.unknown, 'package')} of unknown duration" if found.unknown else ""
     took = duration(round(found.seconds, 1 if found.seconds < 60 else 0))
     yield f"  {found.core_hours:.3g} core-hours, {took} with {slots}{part}\n"

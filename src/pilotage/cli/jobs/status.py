@@ -1,4 +1,4 @@
-"""`pilotage status`: how a job or a package stands."""
+"""`pilotage status` and `explain`: the state of a job or a package, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotage.cli.shared.job_names import looked_at, looked_at_package
+from pilotage.cli.shared.job_names import find_package_to_show, find_to_show
 from pilotage.cli.shared.output import duration, emit, no_service, one_line, plural, table
-from pilotage.cli.shared.progress import called
-from pilotage.cli.shared.server import Place, json_option, look, server_option
+from pilotage.cli.shared.progress import package_label
+from pilotage.cli.shared.server import JobOrPackage, connect_to_read, json_option, server_option
 from pilotage.model.answers import parameters_text
 from pilotage.model.states import FINAL_NAMES
 from pilotage.model.texts import moment, size_text
@@ -35,26 +35,26 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
 
     The status of a job groups failures by their cause, and explains why a stuck job is stuck. The status of a package shows
     every attempt, and how and where the last one failed. PACKAGE is JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or
-    the name of a job, of which the newest is taken; without JOB, the last job that has not ended, or else the last one.
+    a name for the newest job of that name; without JOB, the last job that has not ended, or else the last one.
     """
     from pilotage.client.server import path_of
 
-    with look(server, token_file) as connection:
-        where = looked_at(connection, place)
+    with connect_to_read(server, token_file) as connection:
+        where = find_to_show(connection, place)
         if where.package is None:
             told = _job(connection, where.job)
             stages = connection.get(path_of("jobs", where.job, "stages"), {"limit": STAGES_SHOWN_MAX})["stages"]
-            more = _asked(connection, told, where.job, "progress")
+            more = _get_unless_complete(connection, told, where.job, "progress")
             if connection.resting and more is not None and told["state"] not in FINAL_NAMES:
                 stuck = no_service(connection.ended)
-                more |= {"stuck": stuck, "next_step": f"go on with: pilotage attach {where.job}"}
+                more |= {"stuck": stuck, "next_step": f"continue it with: pilotage attach {where.job}"}
             found, lines = {"job": told, "stages": stages}, _job_lines(told, stages, more)
             found |= {"progress": more} if more is not None else {}
         else:
             found = connection.get(path_of("jobs", where.job, "packages", where.package))
-            more = _asked(connection, found["package"], where.job, "packages", where.package, "explain")
+            more = _get_unless_complete(connection, found["package"], where.job, "packages", where.package, "explain")
             if connection.resting and more is not None:
-                more = _resting(more, where.job, ended=connection.ended)
+                more = _at_rest(more, where.job, ended=connection.ended)
             lines = _package_lines(where, found["package"], found["attempts"], more)
             found |= {"explanation": more} if more is not None else {}
     if as_json:
@@ -66,7 +66,7 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
 
 
 def _job(connection: Server, job: str) -> Any:
-    """A job as the server tells of it; of one that was purged, how to see what is kept."""
+    """A job from the server; if it was purged, the error says how to see what is kept of it."""
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
@@ -79,12 +79,12 @@ def _job(connection: Server, job: str) -> Any:
         raise
 
 
-def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
-    """What is below a job, unless all is well and over; a server that knows no such thing has nothing to say."""
+def _get_unless_complete(connection: Server, about: dict[str, Any], *path: str) -> Any:
+    """Get a path below a job; None if the job is complete, or the server has no such path."""
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
-    well = about["state"] in ("DONE", "CLEARED") and not _not_well(about)
+    well = about["state"] in ("DONE", "CLEARED") and not _failed_count(about)
     if well and not about.get("held") and not about.get("targets"):
         return None
     try:
@@ -95,8 +95,8 @@ def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
         raise
 
 
-def _resting(told: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
-    """An explanation by the book alone, where it is the folder's own service that does not run."""
+def _at_rest(told: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
+    """An explanation from the book alone, corrected where the service of this folder does not run."""
     import msgspec
 
     from pilotage.model.answers import Explanation
@@ -108,7 +108,7 @@ def _resting(told: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
 
 
 def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any) -> Iterator[str]:
-    # The last attempt so far may have ended long before the job does.
+    # The last attempt may have ended long before the job does, so an unfinished job has no end time.
     finished = ("finished",) if job["state"] in FINAL_NAMES else ()
     yield f"{one_line(job['id'])}: {_state(job)}\n"
     facts = [
@@ -131,8 +131,8 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
         yield from table(rows, indent="    ")
         if job["stages"] > len(stages):
             yield f"    … and {job['stages'] - len(stages):,} more\n"
-    yield from _moving_lines(progress)
-    if bad := _not_well(job):
+    yield from _trouble_lines(progress)
+    if bad := _failed_count(job):
         words = f"job={job['id']} and state in (ABORTED, CANCELLED)"
         see = "see it" if bad == 1 else "see them"
         failed, cancelled = job["counts"]["aborted"], job["counts"]["cancelled"]
@@ -141,8 +141,8 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
         yield f'  {what}; {see} with: pilotage query "{one_line(words)}"\n'
 
 
-def _moving_lines(told: Any) -> Iterator[str]:
-    """Why nothing can move, or what keeps it from moving now, and what failed, by its cause."""
+def _trouble_lines(told: Any) -> Iterator[str]:
+    """Why the job is stuck or delayed, and its failures, grouped by cause."""
     if told is None:
         return
     import msgspec
@@ -162,7 +162,7 @@ def _moving_lines(told: Any) -> Iterator[str]:
 
 
 def _package_lines(
-    where: Place, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
+    where: JobOrPackage, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
 ) -> Iterator[str]:
     words = package.get("words") or {}
     yield f"{one_line(where)}: {_state(package)}\n"
@@ -182,7 +182,7 @@ def _package_lines(
         ("epoch", package["epoch"] if package["epoch"] > 1 else None),
         ("heard", None if package["heard"] else "nothing yet"),
         ("inferred", ", ".join(package["inferred"])),
-        ("conflict", "events that exclude each other stand in the book" if package["conflict"] else None),
+        ("conflict", "the book has contradictory events of it" if package["conflict"] else None),
         *_times(package, ("ready", "scheduled", "running", "done", "aborted", "cancelled", "cleared", "updated")),
         ("tags", _tags(package["tags"])),
     ]
@@ -192,7 +192,7 @@ def _package_lines(
         yield from table(map(_attempt, attempts), indent="    ")
     yield from _binary_lines(attempts, package["attempt"])
     yield from _card_lines(where, package, attempts, explanation)
-    # What is run elsewhere is explained there.
+    # Only the service that runs a job can explain it.
     reasons = [why for why in (explanation or {}).get("reasons", ()) if why["code"] != "elsewhere"]
     if reasons and package["state"] not in FINAL_NAMES:
         for why in reasons[:REASONS_SHOWN_MAX]:
@@ -201,9 +201,9 @@ def _package_lines(
 
 
 def _card_lines(
-    where: Place, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
+    where: JobOrPackage, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
 ) -> Iterator[str]:
-    """The failure of a package as a card, where its last attempt failed or it was given up."""
+    """The failure card of a package whose last attempt failed, or that was given up."""
     last = attempts[-1] if attempts else {}
     failed = last.get("exit_code") not in (None, "SUCCESS") or last.get("lost_at") is not None
     if package["state"] in ("DONE", "CLEARED", "CANCELLED") or not (failed or package["state"] == "ABORTED"):
@@ -240,7 +240,7 @@ def _card_lines(
 
 
 def _binary_lines(attempts: list[dict[str, Any]], counted: int | None) -> Iterator[str]:
-    """The binaries of the attempt that counts, where there are several: when each ran, and how it ended."""
+    """The binaries of the counting attempt, if there are several: when each ran, and how it ended."""
     binaries: list[dict[str, Any]] = next(
         (each.get("binaries", []) for each in attempts if each["attempt"] == counted), []
     )
@@ -251,7 +251,7 @@ def _binary_lines(attempts: list[dict[str, Any]], counted: int | None) -> Iterat
 
 
 def _used(attempt: dict[str, Any]) -> Iterator[str]:
-    """What an attempt used, as far as anybody told."""
+    """The measured resources of an attempt."""
     from pilotage.cli.shared.progress import peak_texts
 
     for name in ("user", "system"):
@@ -285,9 +285,9 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
 def _state(told: dict[str, Any]) -> str:
     flags = [word for word in ("held", "dropped") if told.get(word)]
     if told.get("held") and told["state"] == "RUNNING" and not told.get("counts", {"running": 1})["running"]:
-        return "held, and nothing of it runs"  # it had begun, which is all that RUNNING says of a job
-    # A job is over, and DONE, also where packages of it failed.
-    if _not_well(told) and told["state"] in FINAL_NAMES:
+        return "held, and nothing of it runs"  # the state RUNNING only means that the job has started
+    # A job can be DONE even if packages of it failed.
+    if _failed_count(told) and told["state"] in FINAL_NAMES:
         failed, cancelled = told["counts"]["aborted"], told["counts"]["cancelled"]
         flags += [f"{failed:,} failed"] if failed else []
         flags += [f"{cancelled:,} cancelled"] if cancelled and told["state"] != "CANCELLED" else []
@@ -295,7 +295,7 @@ def _state(told: dict[str, Any]) -> str:
 
 
 def _stage_state(stage: dict[str, Any]) -> str:
-    """The state of a stage; one of which every package was dropped has come to no end of its own."""
+    """The state of a stage; none if all its packages were dropped."""
     counts = stage["counts"]
     gone = counts["dropped"] and not stage["late"] and not any(counts[word] for word in _COUNTED)
     gone = gone or stage.get("left_out")
@@ -313,8 +313,8 @@ def _targets(targets: list[str]) -> str:
     return f"{', '.join(targets[:TARGETS_SHOWN_MAX])}{more}"
 
 
-def _not_well(told: dict[str, Any]) -> int:
-    """How many packages of a job failed or were cancelled; none of what is no job."""
+def _failed_count(told: dict[str, Any]) -> int:
+    """The number of failed and cancelled packages of a job; 0 for a package."""
     counts: dict[str, int] = told.get("counts") or {}
     return (told.get("failed") or 0) + counts.get("cancelled", 0)
 
@@ -339,10 +339,10 @@ def _facts(facts: Iterable[tuple[str, object]]) -> Iterator[str]:
     return table([fact for fact in facts if fact[1] not in (None, "")], indent="  ")
 
 
-# `pilotage explain`: why a package is where it is.
+# `pilotage explain`: why a package waits, where it runs, or how it ended.
 
 _NAMED_MAX = 5
-_ABLE = ("site-unknown", "site-hibernated", "site-avoided", "site-closed", "site-full", "next")
+_POSSIBLE_SITE = ("site-unknown", "site-hibernated", "site-avoided", "site-closed", "site-full", "next")
 
 
 @click.command()
@@ -358,8 +358,8 @@ def explain(package: str | None, server: str | None, token_file: str | None, *, 
     """
     from pilotage.client.jobs import Jobs
 
-    with look(server, token_file) as connection:
-        where, dotted = looked_at_package(connection, package)
+    with connect_to_read(server, token_file) as connection:
+        where, dotted = find_package_to_show(connection, package)
         told = Jobs(connection).explain(where.job, dotted)
         if connection.resting:
             told = without_service(told, where.job, ended=connection.ended)
@@ -374,16 +374,16 @@ def explain(package: str | None, server: str | None, token_file: str | None, *, 
 
 
 why = copy.copy(explain)
-"""`pilotage why`: the same by another word, which `--help` does not list."""
+"""`pilotage why`: an alias of `explain`, which `--help` does not list."""
 why.name, why.hidden = "why", True
 
 
 def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:
-    """An explanation by the book alone, which takes the job for somebody else's; but it is only that no service runs."""
+    """An explanation from the book alone, with the reason that no service runs in place of that of a foreign job."""
     import msgspec
 
-    known = {"message": f"{no_service(ended)}: nothing of it begins", "code": "no-service"}
-    step = f"go on with: pilotage attach {job}"
+    known = {"message": f"{no_service(ended)}: nothing of it starts", "code": "no-service"}
+    step = f"continue it with: pilotage attach {job}"
     reasons = (
         msgspec.structs.replace(why, **known, next_step=step) if why.code == "elsewhere" else why
         for why in told.reasons
@@ -391,12 +391,12 @@ def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:
     return msgspec.structs.replace(told, reasons=tuple(reasons))
 
 
-def explanation_lines(where: Place, told: Explanation) -> Iterator[str]:
-    """An explanation in words, the first reason first."""
+def explanation_lines(where: JobOrPackage, told: Explanation) -> Iterator[str]:
+    """An explanation as lines of text, the most important reason first."""
     import msgspec
 
     epoch = f", epoch {told.epoch}" if told.epoch > 1 else ""
-    yield f"{one_line(called(where.job, told.package, told.words))}: {one_line(told.standing)}{epoch}\n"
+    yield f"{one_line(package_label(where.job, told.package, told.words))}: {one_line(told.standing)}{epoch}\n"
     if told.words is not None and told.words.command:
         yield f"  $ {one_line(told.words.command)}\n"
     for why in _in_order(told.reasons):
@@ -410,19 +410,19 @@ def explanation_lines(where: Place, told: Explanation) -> Iterator[str]:
 
 
 def _in_order(reasons: Sequence[Why]) -> list[Why]:
-    """The reasons, those of sites that could never run it behind those that could, and what is alike of them in one line."""
+    """The reasons in order: sites that could run it before those that never can; equal reasons joined in one line."""
     import msgspec
 
     unable: dict[str, list[str]] = {}
     for why in reasons:
         if why.code == "site-unable":
             unable.setdefault(why.message, []).append(why.subject)
-    places = [at for at, why in enumerate(reasons) if why.code == "site-unable" or why.code in _ABLE]
+    positions = [at for at, why in enumerate(reasons) if why.code == "site-unable" or why.code in _POSSIBLE_SITE]
     told: list[Why] = []
     for at, why in enumerate(reasons):
         if why.code != "site-unable":
             told.append(why)
-        if unable and at == places[-1]:
+        if unable and at == positions[-1]:
             first = next(each for each in reasons if each.code == "site-unable")
             for message, names in unable.items():
                 told.append(msgspec.structs.replace(first, message=f"{_listed(names)}: {message}", subject=names[0]))
@@ -436,6 +436,6 @@ def _listed(names: Sequence[str]) -> str:
 
 def _reason(why: Why) -> str:
     times = [f"{word} {moment(at)}" for word, at in (("since", why.since), ("until", why.until)) if at is not None]
-    more = [f"{why.count:,} such in all"] if why.code == "waits-for-package" and why.count > 1 else []
+    more = [f"{why.count:,} in all"] if why.code == "waits-for-package" and why.count > 1 else []
     beside = ", ".join([*times, *more])
     return f"{why.message} ({beside})" if beside else why.message

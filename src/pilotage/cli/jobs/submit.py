@@ -1,4 +1,4 @@
-"""`pilotage submit`: a document is handed to a service, and nobody waits for it."""
+"""`pilotage submit`, `attach` and `watch`: submit a job without waiting, return to it, or watch it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from pilotage.cli.shared.job_run import job_options
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.options import chosen_format, format_option, parameter_options, target_arguments
-from pilotage.cli.shared.output import emit, one_line, plural, say_to_reader
+from pilotage.cli.shared.output import emit, one_line, plural, print_message
 from pilotage.cli.shared.server import connect, json_option, server_option
 from pilotage.model.exit_codes import ExitCode
 
@@ -59,15 +59,15 @@ def submit(
         emit([app.json_text(told)])
         return
     if not answer.job:
-        say_to_reader("nothing to do: everything is there already; run it all the same with --fresh")
+        print_message("nothing to do: all outputs exist already; run it anyway with --fresh")
         return
     emit([f"{one_line(answer.job)}\n"])
     there = f", {answer.adopted:,} of them there already" if answer.adopted else ""
-    goes_on = "it was submitted before, and goes on; " if answer.resumed else ""
-    say_to_reader(f"{goes_on}{plural(answer.packages, 'package')}{there}; see: pilotage watch {one_line(answer.job)}")
+    goes_on = "it was submitted before and continues; " if answer.resumed else ""
+    print_message(f"{goes_on}{plural(answer.packages, 'package')}{there}; see: pilotage watch {one_line(answer.job)}")
 
 
-# `pilotage attach`: back to a job that goes on without anybody, as if its `run` had never been left.
+# `pilotage attach`: show a job that runs without a terminal, as its `run` did.
 
 
 @click.command()
@@ -76,8 +76,8 @@ def submit(
 def attach(job: str | None, *, as_json: bool) -> int:
     """Reattach to a job that runs without a terminal.
 
-    The job is shown until it ends, as by `pilotage run`, and Ctrl-C stops it. A stopped job continues. JOB is an id, or the name
-    of a job, of which the newest is taken; without JOB, the last job that has not ended.
+    The job is shown until it ends, as by `pilotage run`, and Ctrl-C stops it. A stopped job continues. JOB is an id, or a name
+    for the newest job of that name; without JOB, the last job that has not ended.
     """
     gc.enable()
     from pilotage.app.jobs.watch import JobWatcher, is_over
@@ -92,7 +92,7 @@ def attach(job: str | None, *, as_json: bool) -> int:
             raise NoServer
         if not address.runs:
             folder = home_of(Path(address.origin))
-            # The book says whether there is anything to go on with: nothing is started for what is over or unknown.
+            # Look into the book first: no service is started for a job that has ended or is unknown.
             with server_or_book(address) as book:
                 if book.resting:
                     following = JobWatcher(lambda: book, _chosen(book, job))
@@ -107,12 +107,12 @@ def attach(job: str | None, *, as_json: bool) -> int:
 
 
 def _chosen(server: Server, job: str | None) -> str:
-    from pilotage.cli.shared.job_names import last_job, looked_at_job
+    from pilotage.cli.shared.job_names import find_job_to_show, last_job
 
-    return looked_at_job(server, job) if job else last_job(server)
+    return find_job_to_show(server, job) if job else last_job(server)
 
 
-# `pilotage watch`: how far a job is, until it is over.
+# `pilotage watch`: the progress of a job until it ends.
 
 
 @click.command()
@@ -122,23 +122,23 @@ def _chosen(server: Server, job: str | None) -> str:
 def watch(job: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
     """Show the progress of a job until it ends.
 
-    Ctrl-C ends this command, not the job. The exit code is that of the job: 0 complete, 1 packages failed. JOB is an id, or the
-    name of a job, of which the newest is taken; without JOB, the last job that has not ended.
+    Ctrl-C ends this command, not the job. The exit code is that of the job: 0 complete, 1 packages failed. JOB is an id, or a
+    name for the newest job of that name; without JOB, the last job that has not ended.
     """
     gc.enable()
     from pilotage.app.jobs.watch import JobWatcher
-    from pilotage.cli.shared.job_names import last_job, looked_at_job
+    from pilotage.cli.shared.job_names import find_job_to_show, last_job
     from pilotage.cli.shared.job_run import watch_to_end
-    from pilotage.cli.shared.server import connect, look
+    from pilotage.cli.shared.server import connect, connect_to_read
     from pilotage.client.jobs import Jobs
     from pilotage.model.states import FINAL_NAMES
 
-    with look(server, token_file) as connection:
-        chosen = looked_at_job(connection, job) if job else last_job(connection)
-        # What is over is told from the book; there is nothing to wait for where nobody runs what is not.
+    with connect_to_read(server, token_file) as connection:
+        chosen = find_job_to_show(connection, job) if job else last_job(connection)
+        # A job that has ended is shown from the book; an unfinished one that no service runs would be waited for in vain.
         if connection.resting and Jobs(connection).progress(chosen).state not in FINAL_NAMES:
             connect(server, token_file).close()
-    following = JobWatcher(lambda: look(server, token_file), chosen)
+    following = JobWatcher(lambda: connect_to_read(server, token_file), chosen)
     try:
         return watch_to_end(following, as_json=as_json)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`pilotage serve`: jobs are run and the book is kept, behind HTTP, until a signal ends it."""
+"""`pilotage serve`, `doctor` and `tls`: run the service, check the setup, create certificates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import click
 
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.options import WholeHelp
-from pilotage.cli.shared.output import emit, one_line, say_to_reader, text_width
+from pilotage.cli.shared.output import emit, one_line, print_message, text_width
 from pilotage.cli.shared.server import json_option
 from pilotage.model.exit_codes import ExitCode
 
@@ -29,28 +29,30 @@ log = logging.getLogger(__name__)
 
 
 @click.command()
-@click.option("--book-only", is_flag=True, help="Keep and answer from the book, and run nothing.")
+@click.option("--book-only", is_flag=True, help="Only keep the book and answer queries; run no jobs.")
 @click.option(
     "--slots",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Packages that run here at once; none: the cores; 0: only at other sites.",
+    help="Run N packages at once here; without it one for each core, with 0 only at other sites.",
 )
-@click.option("--sites", metavar="FILE", help="The file of sites; none: sites.yaml here, or in your settings.")
-@click.option("--journal", metavar="URL", help="Where the book is kept: sqlite:DIR or postgresql://…")
-@click.option("--host", metavar="ADDRESS", help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port to listen on; 0 takes any free one.")
-@click.option("--background", is_flag=True, help="End when it answers, and let it go on without a terminal.")
+@click.option(
+    "--sites", metavar="FILE", help="Read the sites from FILE; without it sites.yaml here, or in your settings."
+)
+@click.option("--journal", metavar="URL", help="Use the book at URL: sqlite:DIR or postgresql://…")
+@click.option("--host", metavar="ADDRESS", help="Listen on ADDRESS.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Listen on port N; 0 takes any free one.")
+@click.option(
+    "--background", is_flag=True, help="Return when the service answers, and leave it running in the background."
+)
 @click.option(
     "--until-idle",
     "idle_seconds",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="End after so long with nothing to run and nobody who asks.",
+    help="Exit after this long without jobs and requests.",
 )
-@click.option(
-    "--stop", is_flag=True, help="Stop the service of this folder, or of the nearest above it, in good order."
-)
+@click.option("--stop", is_flag=True, help="Stop the service of this folder, or of the nearest parent folder, cleanly.")
 def serve(
     slots: int | None,
     sites: str | None,
@@ -65,9 +67,9 @@ def serve(
 ) -> int:
     """Run the service: it runs jobs and answers over HTTP.
 
-    Its address is said when it answers; commands in this folder and below find it by themselves. Ctrl-C or SIGTERM
-    ends it in good order: what runs goes on, and is taken up again by the next one. With --book-only nothing is run,
-    for programs that bring their own scheduler. What the options leave open is in the settings.
+    The service prints its address when it answers; commands in this folder and below find it by themselves. Ctrl-C or
+    SIGTERM stops it cleanly: running attempts continue, and the next service takes them over. With --book-only it runs no
+    jobs, for programs that have their own scheduler. Everything that no option sets comes from the settings.
     """
     from pathlib import Path
 
@@ -81,10 +83,10 @@ def serve(
 
         stopped = stop_service(settings, upward=journal is None)
         for told in (f"stopped {stopped.url}", *stopped.left):
-            say_to_reader(told)
+            print_message(told)
         return ExitCode.COMPLETE
     if book_only and not (slots is None and idle_seconds is None and sites is None):
-        told = "--slots, --sites and --until-idle are for a service that runs jobs: leave --book-only out."
+        told = "--slots, --sites and --until-idle are for a service that runs jobs: leave out --book-only."
         raise click.UsageError(told)
     if background:
         from pilotage.app.service.background import start_in_background
@@ -114,7 +116,7 @@ def serve(
 
             ended_by = serve_jobs(settings, started=started, slots=slots, idle_seconds=idle_seconds, other_ports=others)
         if to_file:
-            log.info("the service has ended%s", f" by {signal.Signals(ended_by).name}" if ended_by else "")
+            log.info("the service has stopped%s", f" by {signal.Signals(ended_by).name}" if ended_by else "")
         return ExitCode.INTERRUPTED if ended_by == signal.SIGINT else ExitCode.COMPLETE
 
     return logged(run) if to_file else run()
@@ -123,21 +125,23 @@ def serve(
 def _tell(settings: Settings, announcement: Announcement) -> None:
     wanted, url = settings.service.port, announcement.url
     if wanted and not settings.service.address and urlsplit(url).port not in (None, wanted):
-        say_to_reader(f"port {wanted} is taken by another program: a free one was chosen; choose one with --port N")
+        print_message(
+            f"another program uses port {wanted}: the service chose a free one; choose yourself with --port N"
+        )
     emit([f"serving {settings.journal.address} at {url}\n"])
 
 
-# `pilotage doctor`: each hop between here and a result, and what to do where one is broken.
+# `pilotage doctor`: checks each hop between here and a result, and says how to repair a broken one.
 
 
 @click.command()
-@click.option("--journal", metavar="URL", help="Where the book is kept: sqlite:DIR or postgresql://…")
+@click.option("--journal", metavar="URL", help="Use the book at URL: sqlite:DIR or postgresql://…")
 @json_option
 def doctor(journal: str | None, *, as_json: bool) -> int:
     """Check every step between this computer and a result.
 
-    Programs, disk, clock, token, service and agents are tried, one after the other: those of this folder, or of the
-    nearest above it where it has none. The exit code is 1 where something is bad.
+    It tests programs, disk, clock, token, service and agents, one after the other: those of this folder, or else of the
+    nearest parent folder. Exit code 1: something is wrong.
     """
     from pilotage.app.doctor import diagnose, folder_to_check
 
@@ -157,7 +161,7 @@ def doctor(journal: str | None, *, as_json: bool) -> int:
     return ExitCode.FAILED if any(each.verdict == "bad" for each in findings) else ExitCode.COMPLETE
 
 
-# `pilotage tls`: a certificate for the service, of an authority of its own.
+# `pilotage tls`: a certificate for the service, signed by an authority of its own.
 
 
 @click.group(cls=WholeHelp)
@@ -167,19 +171,23 @@ def tls() -> None:
 
 @tls.command("init")
 @click.option(
-    "--host", "hosts", multiple=True, metavar="NAME", help="A name or an address it is reached by; may be repeated."
+    "--host", "hosts", multiple=True, metavar="NAME", help="A host name or address of the service; may be repeated."
 )
-@click.option("--days", type=click.IntRange(1, 3650), metavar="N", help="How long the certificate is valid; none: 365.")
 @click.option(
-    "--new-ca", is_flag=True, help="Replace the authority, too: whoever has the old ca.pem needs the new one."
+    "--days", type=click.IntRange(1, 3650), metavar="N", help="Make the certificate valid for N days; without it, 365."
+)
+@click.option(
+    "--new-ca",
+    is_flag=True,
+    help="Also replace the authority: agents and clients with the old ca.pem need the new one.",
 )
 @json_option
 def init(hosts: tuple[str, ...], days: int | None, *, new_ca: bool, as_json: bool) -> int:
-    """Make a certificate for the service of this folder.
+    """Create a certificate for the service of this folder.
 
-    The first time an authority is made, too: its key stays in the folder `tls` beside the book. Later certificates are
-    of the same authority, so whoever has its ca.pem need not be told; a service that runs takes them by itself. A
-    service that spoke plainly speaks TLS from its next start.
+    The first call also creates an authority, whose key stays in the folder `tls` beside the book. The same authority signs
+    later certificates, so agents and clients keep their ca.pem, and a running service loads the new certificate by itself. A
+    service without TLS uses it from its next start.
     """
     from pilotage.app import state_folder
     from pilotage.app.service.credentials import SERVER_DAYS, init_tls
@@ -202,20 +210,19 @@ def init(hosts: tuple[str, ...], days: int | None, *, new_ca: bool, as_json: boo
     return ExitCode.COMPLETE
 
 
-# The log of a service: every line with its time, whatever it is about, and as much as the settings want.
+# The log of a service: one line with a time for each record, at the level of the settings.
 
-_NOISY = ("uvicorn", "asyncio")  # what they say of themselves is for who looks for a fault
-_ENDED = 1  # as any program of Python that ends by a fault
+_NOISY = ("uvicorn", "asyncio")  # their own messages are shown only at level debug
+_CRASHED = 1  # the exit code of a Python program that ends with an uncaught exception
 
 
 class OneLine(logging.Formatter):
-    """A line for each record, with a date and the time in UTC; a traceback is part of it."""
+    """Formats each record on one line, with date and time in UTC; a traceback is joined into it."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:
-        """Time, level, the part that says it, and what it says."""
         self.converter = time.gmtime
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
@@ -226,7 +233,7 @@ class OneLine(logging.Formatter):
 
 
 def begin_log(level: str) -> bool:
-    """Log to standard error from now on, what has at least a level; whether that is a file, in which all must have its time."""
+    """Log records of at least a level to standard error; return whether that is a file, where each line needs a time."""
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine())
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -237,7 +244,7 @@ def begin_log(level: str) -> bool:
 
 
 def is_file() -> bool:
-    """Whether standard error is a file, and nobody sits before it."""
+    """Whether standard error is a regular file, not a terminal."""
     try:
         return stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode)
     except (OSError, ValueError, AttributeError):
@@ -245,27 +252,27 @@ def is_file() -> bool:
 
 
 def logged(run: Callable[[], int]) -> int:
-    """Do something whose end belongs into a log: what goes wrong is a line of it, and an exit code."""
+    """Run something whose errors belong in the log; return the exit code."""
     from pilotage.model.errors import PilotageError
 
     try:
         return run()
     except PilotageError as error:
-        log.error("%s", error)  # it says what to do, and where it comes from does not matter
+        log.error("%s", error)  # the message says what to do; a traceback would not help
         return error.exit_code
     except OSError as error:
-        log.error("%s", error)  # the system, not the program
+        log.error("%s", error)  # the operating system failed, not the program
         return ExitCode.BAD_INPUT
-    except Exception:
-        log.exception("the service ends by a fault of its own")
-        return _ENDED
+    except Exception:  # a bug: the log is the only place where its traceback is seen
+        log.exception("the service crashed")
+        return _CRASHED
 
 
 def outlive_terminal() -> None:
-    """A hang-up ends no service. What it starts is not told to ignore one: a handler, unlike that, is not handed down."""
+    """Survive a hang-up (SIGHUP). A handler is used, since child processes would inherit an ignored signal."""
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        log.info("a hang-up (SIGHUP) was heard; the service goes on")
+        log.info("the terminal was closed (SIGHUP); the service keeps running")
 
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, note)

@@ -1,4 +1,4 @@
-"""Options, output, progress, errors and names of jobs, as all commands share them."""
+"""What all commands share: options, output, progress, errors and job names."""
 
 __all__ = [
     "errors",

@@ -1,7 +1,7 @@
-"""From errors to texts and exit codes: 0 complete, 1 packages failed, 2 bad input, 3 stopped, 130 interrupted.
+"""Turns errors into messages and exit codes: 0 complete, 1 packages failed, 2 bad input, 3 stopped, 130 interrupted.
 
-People read an error beside the output. Where a command was asked for `--json`, programs find it on standard output, too, in
-the same form as the service answers it.
+The message goes to standard error. With `--json`, the error is also printed to standard output, as the JSON object that
+the service would answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotage.cli.shared.output import emit, finish, reason, say_to_reader
+from pilotage.cli.shared.output import emit, finish, print_message, reason
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -25,17 +25,17 @@ ErrorObject = dict[str, Any]
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether a command line asks for an answer that programs read; behind `--` there are no options."""
+    """Whether a command line has the option `--json`, before any `--`."""
     said = words[: words.index("--")] if "--" in words else words
     return "--json" in said
 
 
 def exit_code_of(run: Callable[[], object], *, as_json: bool = False) -> int:
-    """Run something, show what goes wrong with it, and answer the exit code of the process."""
+    """Run a command, show its error if it fails, and return the exit code of the process."""
     try:
         code, error = _guarded(run)
     except KeyboardInterrupt:
-        say_to_reader("interrupted")
+        print_message("interrupted")
         code, error = ExitCode.INTERRUPTED, error_object("interrupted", "interrupted")
     if error is not None and as_json:
         emit_error(error)
@@ -43,14 +43,14 @@ def exit_code_of(run: Callable[[], object], *, as_json: bool = False) -> int:
 
 
 def error_object(code: str, message: str, hint: str = "", **more: object) -> ErrorObject:
-    """An error for programs: a word for what it is, a sentence, and what to do next."""
-    # A word of the command line may have bytes that are no text.
+    """An error as a JSON object: its code, its message, and the next step."""
+    # An argument of the command line may contain bytes that are not UTF-8.
     plain = (text.encode("utf-8", "backslashreplace").decode() for text in (message, hint))
     return {"code": code, **dict(zip(("message", "hint"), plain, strict=True)), **more}
 
 
 def emit_error(error: ErrorObject, **beside: object) -> None:
-    """Print an error as the one object of a command, with what else is known."""
+    """Print an error as the JSON object of a command, beside other fields."""
     from pilotage import app
 
     emit([app.json_text({**beside, "error": error})])
@@ -66,19 +66,19 @@ def _guarded(run: Callable[[], object]) -> tuple[int, ErrorObject | None]:
     except click.ClickException as fault:
         said = io.StringIO()
         fault.show(said)
-        say_to_reader(said.getvalue().rstrip("\n"))
+        print_message(said.getvalue().rstrip("\n"))
         return ExitCode.BAD_INPUT, error_object("usage", fault.format_message(), _help_of(fault))
     except MemoryError:
-        told = "there is not enough memory for this"
-        say_to_reader(f"error: {told}")
+        told = "there is not enough memory"
+        print_message(f"error: {told}")
         return ExitCode.BAD_INPUT, error_object("no_memory", told)
     except OSError as error:
-        # The system, not the program: a folder that is gone, a disk that cannot be read.
+        # The operating system failed, not the program: a folder is gone, or a disk cannot be read.
         told = (f"{error.filename}: " if error.filename else "") + reason(error)
-        say_to_reader(f"error: {told}")
+        print_message(f"error: {told}")
         return ExitCode.BAD_INPUT, error_object("system", told)
-    except Exception as error:  # noqa: BLE001 # what is not ours is raised again
-        return show(error)
+    except Exception as error:  # noqa: BLE001 # show_error raises every error again that is not an expected one
+        return show_error(error)
     return (result if isinstance(result, int) else 0), None
 
 
@@ -87,9 +87,9 @@ def _help_of(fault: click.ClickException) -> str:
     return f"see: {context.command_path} --help" if context is not None else ""
 
 
-def show(error: Exception) -> tuple[int, ErrorObject]:
-    """Show an error of ours; any other is a fault of the program and goes on as it is."""
-    # Only now: a command that succeeds need not know what can go wrong.
+def show_error(error: Exception) -> tuple[int, ErrorObject]:
+    """Print an expected error; any other is a bug and is raised again."""
+    # Imported here, so that a command that succeeds does not pay for it.
     from pilotage.cli.shared.problems import show_problems
     from pilotage.model.errors import DocumentError, PilotageError
 
@@ -98,23 +98,23 @@ def show(error: Exception) -> tuple[int, ErrorObject]:
 
         show_problems(error.problems, severity="error")
         if len(error.problems) > 1:
-            say_to_reader(error.what)
+            print_message(error.what)
         problems = [msgspec.to_builtins(each) for each in error.problems]
         return error.exit_code, error_object("bad_document", error.what, problems=problems)
     if isinstance(error, PilotageError):
-        say_to_reader(f"error: {error}")
-        return error.exit_code, told_object(error)
-    # The agent runs where pilotage is not installed, so its errors are no PilotageErrors; they speak the same words.
+        print_message(f"error: {error}")
+        return error.exit_code, object_of_error(error)
+    # The agent runs where pilotage is not installed, so its errors are not PilotageErrors, but have the same fields.
     from pilotage.client.errors import AgentError
 
     if isinstance(error, AgentError):
-        say_to_reader(f"error: {error}")
-        return ExitCode.STOPPED if error.retryable else ExitCode.BAD_INPUT, told_object(error)
+        print_message(f"error: {error}")
+        return ExitCode.STOPPED if error.retryable else ExitCode.BAD_INPUT, object_of_error(error)
     raise error
 
 
-def told_object(error: PilotageError | Any) -> ErrorObject:
-    """An error of ours for programs, under the word that the server had for it, or its own name."""
+def object_of_error(error: PilotageError | Any) -> ErrorObject:
+    """An expected error as a JSON object; its code is that of the server, or else the name of its class."""
     message = f"{error.subject}: {error.what}" if error.subject else error.what
     message += f"; expected {error.expected}" if error.expected else ""
     message += f", got {error.got}" if error.got else ""

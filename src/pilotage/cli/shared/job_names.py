@@ -1,7 +1,7 @@
-"""Which job is meant: by its id, by the name that its document gave it, or, where nothing is said, the last one.
+"""Finds a job by its id or by the name in its document; without either, the last job.
 
-Every run of a document is a job of the same name. Who looks means the newest of them; who steers means the one that is not
-over, and is asked which where there are several.
+Every run of a document is a job of the same name. Commands that show a job take the newest of that name. Commands that
+change a job take the unfinished one; if there are several, the user must choose.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotage.cli.shared.output import say_to_reader
-from pilotage.cli.shared.server import Place, place_of
+from pilotage.cli.shared.output import print_message
+from pilotage.cli.shared.server import JobOrPackage, parse_job_or_package
 
 if TYPE_CHECKING:
     from pilotage.client import Server, ServerRefused
@@ -26,137 +26,137 @@ _NAMED_MAX = 5
 _NAMED_JOB = re.compile(r"""\bjob\s*=\s*["']?([\w.-]+)""")
 
 
-def looked_at(connection: Server, word: str | None) -> Place:
-    """The job or package that a word means to somebody who looks; of no job that is named, the last one."""
+def find_to_show(connection: Server, word: str | None) -> JobOrPackage:
+    """Find the job or package to show; without a job, take the last one."""
     from pilotage.client import ServerRefused
     from pilotage.model.events.events import parse_dotted
 
     if word is None:
-        return Place(last_job(connection))
-    place = place_of(word)
+        return JobOrPackage(last_job(connection))
+    place = parse_job_or_package(word)
     if place.package is None and parse_dotted(word) is not None:
-        return Place(last_job(connection), word)
+        return JobOrPackage(last_job(connection), word)
     try:
-        job = looked_at_job(connection, place.job)
+        job = find_job_to_show(connection, place.job)
     except ServerRefused as unknown:
-        last = None if place.package is not None else _in_last_job(connection, word)
+        last = None if place.package is not None else _package_of_last_job(connection, word)
         if last is None:
             raise unknown from None
         return last
-    return Place(job, None if place.package is None else package_named(connection, job, place.package))
+    return JobOrPackage(job, None if place.package is None else package_number(connection, job, place.package))
 
 
-def package_named(connection: Server, job: str, word: str) -> str:
-    """The dotted place of a package that is named by it, or by its name in its job; raises where there is none of the name."""
+def package_number(connection: Server, job: str, word: str) -> str:
+    """The number of a package, such as 1.2.1, from its number or its name; raises `ServerRefused` for an unknown name."""
     from pilotage.client import ServerRefused
     from pilotage.model.events.events import parse_dotted
 
     if parse_dotted(word) is not None:
         return word
-    found = _with_name(connection, job, word)
+    found = _package_named(connection, job, word)
     if found is None:
-        step = f"see what there is: pilotage query job={job}"
+        step = f"list its packages: pilotage query job={job}"
         told = f"{job} has no package called {word!r}"
         raise ServerRefused(told, subject="", status=404, code="unknown_package", next_step=step)
     return found
 
 
-def _with_name(connection: Server, job: str, name: str) -> str | None:
+def _package_named(connection: Server, job: str, name: str) -> str | None:
     from pilotage.client.server import path_of
 
     found = connection.get(path_of("jobs", job, "packages"), {"name": name, "limit": 1})["packages"]
     return str(found[0]["id"]) if found else None
 
 
-def _in_last_job(connection: Server, word: str) -> Place | None:
-    """The package of the last job that has a name, where it has one."""
+def _package_of_last_job(connection: Server, word: str) -> JobOrPackage | None:
+    """The package of this name in the last job, or None."""
     from pilotage.model.errors import PilotageError
 
     try:
         job = last_job(connection)
     except PilotageError:
         return None
-    found = _with_name(connection, job, word)
-    return Place(job, found) if found is not None else None
+    found = _package_named(connection, job, word)
+    return JobOrPackage(job, found) if found is not None else None
 
 
-def looked_at_package(connection: Server, word: str | None) -> tuple[Place, str]:
-    """The package that a word means, with its dotted place; a job is one where it has a single package."""
-    place = looked_at(connection, word)
+def find_package_to_show(connection: Server, word: str | None) -> tuple[JobOrPackage, str]:
+    """Find the package to show, and its number; the name of a job is enough if it has a single package."""
+    place = find_to_show(connection, word)
     if place.package is None:
-        place = Place(place.job, _only_package(connection, place.job))
+        place = JobOrPackage(place.job, _only_package(connection, place.job))
     assert place.package is not None
     return place, place.package
 
 
-def looked_at_job(connection: Server, word: str) -> str:
-    """The id of a job that is named by it, or the newest job of a name; raises `ServerRefused` where there is none."""
-    unknown = _unknown(connection, word)
+def find_job_to_show(connection: Server, word: str) -> str:
+    """Find the job to show, by its id or as the newest of a name; raises `ServerRefused` if there is none."""
+    unknown = _unknown_job_error(connection, word)
     if unknown is None:
         return word
-    called = _called(connection, word)
-    if not called:
+    of_that_name = _jobs_named(connection, word)
+    if not of_that_name:
         raise unknown
-    return _newest(called)
+    return _newest(of_that_name)
 
 
-def steered_place(word: str) -> Place:
-    """The job or package that a word means to somebody who changes it; a job must be named, by its id or its name."""
+def parse_to_change(word: str) -> JobOrPackage:
+    """Parse the job or package to change; unlike for commands that show, the job must be named."""
     from pilotage.model.events.events import parse_dotted
 
-    place = place_of(word)
+    place = parse_job_or_package(word)
     if place.package is None and parse_dotted(word) is not None:
-        raise click.UsageError(f"{word!r} is a package of which job? Write JOB/{word}.")
+        raise click.UsageError(f"{word!r} is a package, but of which job? Write JOB/{word}.")
     return place
 
 
-def steered_job(connection: Server, word: str) -> str:
-    """The id of a job that is named by it; or the one of a name that is not over, or the newest where all are."""
-    unknown = _unknown(connection, word)
+def find_job_to_change(connection: Server, word: str) -> str:
+    """Find the job to change, by its id or as the unfinished one of a name, or the newest if all have ended."""
+    unknown = _unknown_job_error(connection, word)
     if unknown is None:
         return word
-    called = _called(connection, word)
-    if not called:
+    of_that_name = _jobs_named(connection, word)
+    if not of_that_name:
         raise unknown
-    unfinished = [job for job in called if not _is_over(job)]
+    unfinished = [job for job in of_that_name if not _is_over(job)]
     if len(unfinished) > 1:
         ids = [job["id"] for job in sorted(unfinished, key=_submitted_at, reverse=True)]
         more = ", …" if len(ids) > _NAMED_MAX else ""
         raise click.UsageError(
-            f"{len(ids)} jobs of the name {word!r} are not over: which? {', '.join(ids[:_NAMED_MAX])}{more}"
+            f"{len(ids)} jobs named {word!r} have not ended; name one by its id: {', '.join(ids[:_NAMED_MAX])}{more}"
         )
-    return _newest(unfinished or called)
+    return _newest(unfinished or of_that_name)
 
 
 def is_known(connection: Server, word: str) -> bool:
     """Whether a word is the id or the name of a job."""
-    return _unknown(connection, word) is None or bool(_called(connection, word))
+    return _unknown_job_error(connection, word) is None or bool(_jobs_named(connection, word))
 
 
 def last_job(connection: Server) -> str:
-    """The job that was submitted last of those that are not over, or of all; raises `PilotageError` where there is none."""
+    """The newest unfinished job, or else the newest of all; raises `PilotageError` if there is none."""
     from pilotage.model.errors import PilotageError
 
     for query in (UNFINISHED, "all"):
-        if found := _kept(_jobs(connection, query)):
+        if found := _not_purged(_jobs(connection, query)):
             return _newest(found)
     raise PilotageError("there is no job yet", next_step="run one: pilotage run")
 
 
-def hint_at_ids(connections: Sequence[Server], query: str) -> None:
-    """Say what became of a job that `job=` names and of which nothing is found."""
+def hint_unknown_jobs(connections: Sequence[Server], query: str) -> None:
+    """After a query with `job=` that found nothing, print whether that job was purged or what its id is."""
     from pilotage.client import ServerRefused
 
     for word in dict.fromkeys(match.group(1) for match in _NAMED_JOB.finditer(query)):
         for connection in connections:
             with suppress(ServerRefused):
                 if hint := _hint_at(connection, word):
-                    say_to_reader(hint)
+                    print_message(hint)
                     break
 
 
 def _hint_at(connection: Server, word: str) -> str:
-    """That the job was purged, or what its id is where `job=` was given the name of a job."""
+    """The hint that a job was purged, or the id of the job if `job=` was given a name."""
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
@@ -165,12 +165,12 @@ def _hint_at(connection: Server, word: str) -> str:
     except ServerRefused as error:
         if error.code == "purged":
             return str(error)
-    job = looked_at_job(connection, word)
-    return f"job= is an id: the newest job of the name {word} is {job}; name={word} finds all" if job != word else ""
+    job = find_job_to_show(connection, word)
+    return f"job= takes an id: the newest job named {word} is {job}; name={word} finds all" if job != word else ""
 
 
-def _unknown(connection: Server, word: str) -> ServerRefused | None:
-    """What the server says of a job of this id that it does not know; None where it knows it, if only by its name."""
+def _unknown_job_error(connection: Server, word: str) -> ServerRefused | None:
+    """The error of the server if it has no job of this id, otherwise None."""
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
@@ -181,13 +181,13 @@ def _unknown(connection: Server, word: str) -> ServerRefused | None:
     return None
 
 
-def _called(connection: Server, name: str) -> list[dict[str, Any]]:
+def _jobs_named(connection: Server, name: str) -> list[dict[str, Any]]:
     found = _jobs(connection, f"name={json.dumps(name, ensure_ascii=False)}")
-    return _kept(found) or found
+    return _not_purged(found) or found
 
 
-def _kept(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without those of which nothing is kept any more."""
+def _not_purged(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The jobs that were not purged."""
     return [job for job in jobs if job["place"] != "purged"]
 
 
@@ -226,4 +226,6 @@ def _only_package(connection: Server, job: str) -> str:
     if len(found) == 1:
         only: str = found[0]["id"]
         return only
-    raise click.UsageError(f"{job} is a job: which package of it? Write {job}/1.2.1; see: pilotage query job={job}")
+    raise click.UsageError(
+        f"{job} is a job with several packages. Name one, such as {job}/1.2.1; see: pilotage query job={job}"
+    )

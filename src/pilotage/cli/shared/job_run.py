@@ -1,6 +1,6 @@
-"""A job carried from its source to its end at a terminal: the service, the signals, the drawing and the summary.
+"""Runs a job at a terminal: starts the service, submits, shows progress, handles signals, prints the summary.
 
-Ctrl-C once stops in good order; twice, at once. A terminal that goes away ends nothing but the drawing.
+The first Ctrl-C stops the job cleanly, the second at once. If the terminal is closed, the job keeps running.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotage.cli.shared.output import emit, one_line, plural, say_to_reader
+from pilotage.cli.shared.output import emit, one_line, plural, print_message
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.jobs.run_options import declared_options
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from pilotage.model.jobs.run_options import RunOption
 
 AGAIN, WITHOUT_FRESH = "the same command", "the same command without --fresh"
-"""What goes on with a job that was stopped: `--fresh` would start everything anew."""
+"""The command that continues a stopped job: with `--fresh` it would start from the beginning."""
 
 
 class HungUp(BaseException):
-    """The terminal is gone."""
+    """The terminal was closed (SIGHUP)."""
 
 
 class Terminated(BaseException):
-    """Somebody asked the process to end."""
+    """The process was asked to end (SIGTERM)."""
 
 
 @contextmanager
 def signals_raised() -> Iterator[None]:
-    """Hear of a hang-up and of a request to end as of Ctrl-C: as something that is raised."""
+    """Raise SIGHUP and SIGTERM as exceptions, as Python does for Ctrl-C."""
 
     def hung_up(_number: int, _frame: FrameType | None) -> None:
         raise HungUp
@@ -62,10 +62,10 @@ def signals_raised() -> Iterator[None]:
 
 
 AtEnd = Callable[["JobWatcher"], None]
-"""What is done for a job that is over, before its summary is told."""
+"""Called when a job has ended, before its summary is printed."""
 
 
-def carry_out(
+def run_job(
     source: Source,
     how: RunSettings,
     *,
@@ -74,7 +74,7 @@ def carry_out(
     as_json: bool,
     at_end: AtEnd | None = None,
 ) -> int:
-    """Run a job from its source to its end; the exit code."""
+    """Run a job to its end and return the exit code."""
     from pilotage.app.jobs.submit import submit_to
     from pilotage.app.service.session import Session
 
@@ -84,19 +84,19 @@ def carry_out(
             session.join()
             before_load()
             loaded = _loaded(source)
-            session.server().close()  # from here on it may have been sent
+            session.server().close()  # from here on the job may have been submitted
             sent = True
             brought = submit_to(session.server, source, loaded, how)
         except (KeyboardInterrupt, Terminated, HungUp):
             session.give_up()
             if sent:
-                say_to_reader("stopped while the job was submitted: it may have begun, and go on; see: pilotage status")
+                print_message("stopped during the submission: the job may be running; see: pilotage status")
             else:
-                say_to_reader("stopped before anything was run; the same command begins again")
+                print_message("stopped before anything ran; the same command starts it again")
             if as_json:
                 _emit_stopped(ExitCode.STOPPED)
             return ExitCode.STOPPED
-        except BaseException:
+        except BaseException:  # whatever ends this run, a service started for it must not be left behind
             session.give_up()
             raise
         if not brought.answer.job:
@@ -104,7 +104,7 @@ def carry_out(
         return follow_job(
             brought.answer.job,
             session,
-            begin=lambda: _say_beginning(brought, session, how),
+            begin=lambda: _print_start(brought, session, how),
             detach=detach,
             as_json=as_json,
             again=WITHOUT_FRESH if how.fresh else AGAIN,
@@ -121,47 +121,47 @@ def _loaded(source: Source) -> LoadedJob:
     return loaded
 
 
-def _say_beginning(brought: Submitted, session: Session, how: RunSettings) -> None:
+def _print_start(brought: Submitted, session: Session, how: RunSettings) -> None:
     from pilotage.model.jobs.submission import CHANGED
 
     answer = brought.answer
     for job in answer.superseded:
         if how.fresh:
-            say_to_reader(
-                f"{job} was not over, and is killed: --fresh starts everything anew\n"
-                f"  to go on with {job} instead: pilotage kill {answer.job}, then pilotage retry --failed {job}\n"
+            print_message(
+                f"{job} had not ended and is killed: --fresh runs everything again\n"
+                f"  to continue {job} instead: pilotage kill {answer.job}, then pilotage retry --failed {job}\n"
                 "  to run only what is missing: the same command without --fresh"
             )
         elif answer.in_the_way:
-            say_to_reader(f"{job} was not over, and is killed: what is not ours is replaced by another job")
+            print_message(f"{job} had not ended and is killed: another job replaces files that pilotage did not make")
         else:
             again = answer.run_again.get(job) or "otherwise"
-            why = "its document has changed" if again == CHANGED else f"its document is run again {again}"
-            say_to_reader(f"{job} was not over, and is killed: {why}")
+            why = "its document has changed" if again == CHANGED else f"its document runs again {again}"
+            print_message(f"{job} had not ended and is killed: {why}")
     told = f"{answer.job}: {plural(answer.packages, 'package')}"
     if answer.resumed:
-        told += "; it was begun before, and goes on"
+        told += "; it was started before and continues"
         for option in declared_options():
-            if option.name not in _ACTED_ON and getattr(how, option.name):
-                told += f" as it was begun, with or without --{option.name.replace('_', '-')}"
+            if option.name not in _EFFECTIVE_LATER and getattr(how, option.name):
+                told += f" as it was started, with or without --{option.name.replace('_', '-')}"
     elif answer.adopted:
         told += f", {answer.adopted:,} of them made by an earlier run"
     if answer.remade:
-        told += f"; {plural(answer.remade, 'package')} of it run again, since what they made is gone"
-    say_to_reader(told)
+        told += f"; {plural(answer.remade, 'package')} of it run again, since their outputs are gone"
+    print_message(told)
     if answer.in_the_way:
         name = one_line(answer.in_the_way[0])
-        others = f", and of {len(answer.in_the_way) - 1:,} others" if len(answer.in_the_way) > 1 else ""
-        say_to_reader(f"what is there of {name}{others} is kept beside it, as {name}.~1~, unless the new one is equal")
+        others = f", and {len(answer.in_the_way) - 1:,} others" if len(answer.in_the_way) > 1 else ""
+        print_message(f"the existing {name}{others} will be kept as {name}.~1~, unless the new file is equal")
     if session.started and session.network:
-        say_to_reader(
+        print_message(
             f"warning: {session.state} is on {session.network}, a network file system: slower, and only as safe as its"
             " locks\n  keep the state on a local disk with: PILOTAGE_JOURNAL_URL=sqlite:DIR"
         )
     said = [word for word, given in (("slots", how.slots is not None), ("sites", how.sites)) if given]
     if session.was_there and said:
         words = " and ".join(said)
-        say_to_reader(f"a service was here already: its own {words} count, and not --{' and --'.join(said)}")
+        print_message(f"a service was running already: its own {words} apply, not --{' and --'.join(said)}")
 
 
 def _nothing_to_do(brought: Submitted, *, as_json: bool) -> int:
@@ -186,10 +186,10 @@ def follow_job(
     again: str = AGAIN,
     at_end: AtEnd | None = None,
 ) -> int:
-    """Show a job until it is over, or a signal comes, and do what that means; the exit code. `again` is what goes on."""
+    """Show a job until it ends or a signal comes, and return the exit code; `again` is the command that continues it."""
     from pilotage.app.jobs.watch import JobWatcher
 
-    gc.enable()  # it may go on for days, and what was imported before is here to stay
+    gc.enable()  # this may run for days; the frozen imports are never collected
     following = JobWatcher(session.server, job)
     try:
         session.follow(job)
@@ -201,20 +201,20 @@ def follow_job(
     except (KeyboardInterrupt, Terminated):
         return _interrupted(job, session, following, again=again, as_json=as_json)
     except HungUp:
-        return ExitCode.STOPPED  # nobody is there to be told; the job goes on
+        return ExitCode.STOPPED  # there is no terminal for a message; the job keeps running
     finally:
         following.close()
 
 
 def _detached(job: str, *, as_json: bool) -> int:
-    say_to_reader(f"it goes on by itself; come back to it with: pilotage attach {job}")
+    print_message(f"it keeps running; return to it with: pilotage attach {job}")
     if as_json:
         emit([_json({"job": job})])
     return ExitCode.COMPLETE
 
 
 def _interrupted(job: str, session: Session, following: JobWatcher, *, again: str, as_json: bool) -> int:
-    """Stop in good order what was started for this run; a second Ctrl-C ends this command at once."""
+    """Stop cleanly what was started for this run; a second Ctrl-C ends this command at once."""
     code = _stopped(job, session, following, again=again)
     if as_json:
         _emit_stopped(code, job, again=again)
@@ -222,15 +222,15 @@ def _interrupted(job: str, session: Session, following: JobWatcher, *, again: st
 
 
 def _emit_stopped(code: int, job: str = "", *, again: str = AGAIN) -> None:
-    """Say to programs that there is no result."""
+    """Print the error object of a run that was stopped."""
     from pilotage.cli.shared.errors import emit_error, error_object
 
     word = "interrupted" if code == ExitCode.INTERRUPTED else "stopped"
-    emit_error(error_object(word, f"{word} before the job was over", f"{again} goes on"), job=job)
+    emit_error(error_object(word, f"{word} before the job had ended", f"{again} continues it"), job=job)
 
 
-def _elsewhere(session: Session, job: str) -> str:
-    """A line about what stopping does not end; none where all of it does, or nobody answers."""
+def _still_running_elsewhere(session: Session, job: str) -> str:
+    """A line about attempts that keep running elsewhere; empty if there are none, or the service does not answer."""
     from pilotage.app.jobs.watch import goes_on_elsewhere
     from pilotage.app.service.session import STOP_SECONDS
     from pilotage.model.errors import PilotageError
@@ -248,43 +248,45 @@ def _stopped(job: str, session: Session, following: JobWatcher, *, again: str) -
         followed = session.is_followed_elsewhere(job)
         if followed or not session.is_embedded():
             why = "another terminal shows it, too" if followed else "the service here was not started for a run"
-            say_to_reader(
-                f"\n{why}: {job} goes on\n"
-                f"  come back to it with: pilotage attach {job}\n  end it with: pilotage kill {job}"
+            print_message(
+                f"\n{why}: {job} keeps running\n"
+                f"  return to it with: pilotage attach {job}\n  end it with: pilotage kill {job}"
             )
             return ExitCode.STOPPED
-        say_to_reader("\nstopping; Ctrl-C again ends this at once")
+        print_message("\nstopping; Ctrl-C again exits at once")
         following.close()
         session.hold(job)
         shared = session.is_shared(job)
-        elsewhere = "" if shared else _elsewhere(session, job)
+        elsewhere = "" if shared else _still_running_elsewhere(session, job)
         if shared and session.end_attempts(job):
-            say_to_reader(f"stopped; {again} goes on where it was\n  the service stays: it has other work")
+            print_message(
+                f"stopped; {again} continues where it stopped\n  the service keeps running: it has other jobs"
+            )
         elif not shared and session.stop():
-            say_to_reader(f"stopped; {again} goes on where it was{elsewhere}")
+            print_message(f"stopped; {again} continues where it stopped{elsewhere}")
         else:
-            say_to_reader(
-                f"the service, or an agent, did not end; look for it with: pilotage doctor\n"
-                f"  what is done is kept, and {again} goes on where it was; its log: {session.state}/service.log"
+            print_message(
+                f"the service or an agent did not stop; find it with: pilotage doctor\n"
+                f"  finished packages are kept, and {again} continues where it stopped; its log: {session.state}/service.log"
             )
     except (KeyboardInterrupt, Terminated):
-        say_to_reader("interrupted")
+        print_message("interrupted")
         return ExitCode.INTERRUPTED
     return ExitCode.STOPPED
 
 
 def watch_to_end(following: JobWatcher, *, as_json: bool, at_end: AtEnd | None = None) -> int:
-    """Show a job until it is over, then say what came of it; the exit code."""
+    """Show a job until it ends, print its summary, and return the exit code."""
     from pilotage.app.jobs.watch import exit_code_of
-    from pilotage.cli.shared.progress import Silent, shown_here
+    from pilotage.cli.shared.progress import TroubleOnly, choose_display
 
-    shown = Silent() if as_json else shown_here()
+    display = TroubleOnly() if as_json else choose_display()
     progress: Progress | None = None
     try:
         for progress in following.until_over():
-            shown.show(progress, now=time.monotonic())
+            display.show(progress, now=time.monotonic())
     finally:
-        shown.close()
+        display.close()
     assert progress is not None
     code = exit_code_of(progress)
     if at_end is not None:
@@ -298,7 +300,7 @@ def watch_to_end(following: JobWatcher, *, as_json: bool, at_end: AtEnd | None =
 
 
 def summary_object(progress: Progress, code: int) -> dict[str, object]:
-    """A job and what came of it, for other programs; every field is there, whatever its value."""
+    """The summary of a job as a JSON object, with all fields."""
     import msgspec
 
     found: dict[str, object] = {
@@ -308,7 +310,7 @@ def summary_object(progress: Progress, code: int) -> dict[str, object]:
 
 
 def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
-    """A job and what came of it, for people; `killed_for` was said when it was killed."""
+    """The summary of a job as lines of text; `killed_for` is the message of the kill."""
     from pilotage.cli.shared.output import duration, one_line
     from pilotage.cli.shared.progress import counts_line, failure_lines, undeclared_lines, unmade_lines
     from pilotage.model.jobs.submission import SUPERSEDED
@@ -331,14 +333,14 @@ def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
     yield from unmade_lines(progress)
     yield from undeclared_lines(progress)
     if killed_for.startswith(SUPERSEDED):
-        return  # what took its place makes what it would have made
+        return  # the job that replaced it makes its outputs
     if progress.stuck:
         yield f"nothing can move: {one_line(progress.stuck)}\n"
         if progress.next_step:
             yield f"  {one_line(progress.next_step)}\n"
     elif progress.failed or progress.cancelled:
-        yield f"try what failed again with: pilotage retry --failed {one_line(progress.job)}\n"
-        yield "  that takes programs and inputs as they were; if you have changed them since, run it anew instead\n"
+        yield f"retry the failed packages with: pilotage retry --failed {one_line(progress.job)}\n"
+        yield "  this uses the programs and inputs as submitted; if you have changed them, run the document again instead\n"
 
 
 def _json(value: object) -> str:
@@ -347,14 +349,14 @@ def _json(value: object) -> str:
     return app.json_text(value)
 
 
-# How a job is run, as options of the commands that run one: those of the job are declared in `model.jobs.run_options`.
+# The options of the commands that run a job. Those of the job itself are declared in `model.jobs.run_options`.
 #
-# An option has the name of the field of `RunSettings` that it sets. Commands get all of them as one argument, `how`.
+# Each option has the name of the field of `RunSettings` that it sets. Commands get all of them as one argument, `how`.
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 
-_OF_THE_SERVICE: dict[str, Option] = {
+_SERVICE_OPTIONS: dict[str, Option] = {
     "slots": click.option(
         "--slots",
         type=click.IntRange(0, 100_000),
@@ -368,35 +370,35 @@ _OF_THE_SERVICE: dict[str, Option] = {
 _FAIL_FAST: dict[str, Option] = {
     "fail_fast": click.option("--fail-fast", is_flag=True, help="The same as --max-failures 1.")
 }
-_ACTED_ON = ("fresh", "replace")
-"""The options that act on a job that goes on, too; the others hold as it was begun."""
+_EFFECTIVE_LATER = ("fresh", "replace")
+"""The options that also affect a job that continues; for the others, those of its start count."""
 
 
 def _option_of(option: RunOption) -> Option:
-    """An option of the job on the command line: a flag, or a number from 1 on."""
+    """A declared option of the job as an option of click: a flag, or a number from 1 on."""
     word = f"--{option.name.replace('_', '-')}"
     if option.kind is bool:
         return click.option(word, is_flag=True, help=option.description)
     return click.option(word, type=click.IntRange(min=1), metavar="N", help=option.description)
 
 
-_OF_THE_JOB = {option.name: _option_of(option) for option in declared_options()} | _FAIL_FAST
+_JOB_OPTIONS = {option.name: _option_of(option) for option in declared_options()} | _FAIL_FAST
 
 
 def job_options(command: Command) -> Command:
-    """What can be said of a job that any service runs; the command is given it as `how`."""
-    return _collected(_OF_THE_JOB, command)
+    """Add the options of the job; the command receives them as `how`."""
+    return _collected(_JOB_OPTIONS, command)
 
 
 def run_options(command: Command) -> Command:
-    """The same, and what can be said of the service that is started for it; the command is given it as `how`."""
-    return _collected(_OF_THE_SERVICE | _OF_THE_JOB, command)
+    """Add the options of the job and of the service that is started for it; the command receives them as `how`."""
+    return _collected(_SERVICE_OPTIONS | _JOB_OPTIONS, command)
 
 
 def end_options(command: Command) -> Command:
-    """`--detach` and `--json`: what the end of a run is for who began it."""
+    """`--detach` and `--json`."""
     detach = click.option(
-        "--detach", is_flag=True, help="End when the job has begun; `pilotage attach` comes back to it."
+        "--detach", is_flag=True, help="Return when the job has started; `pilotage attach` shows it again."
     )
     as_json = click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object at the end, for other programs."
@@ -423,6 +425,6 @@ def _how(*, fail_fast: bool, sites: str | None = None, **said: Any) -> RunSettin
 
     if fail_fast:
         said["max_failures"] = 1
-    if sites:  # the service runs in the folder of the document, and the word is meant for the current one
+    if sites:  # relative to the current folder; the service runs in the folder of the document
         said["sites"] = str(Path(sites).expanduser().absolute())
     return RunSettings(only_if_needed=True, **{name: value for name, value in said.items() if value is not None})

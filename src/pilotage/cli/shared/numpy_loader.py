@@ -1,4 +1,4 @@
-"""Imports numpy without the threads that its linear algebra starts: nothing here uses them, and they cost 30 ms."""
+"""Imports numpy without the threads of its linear algebra, which are not used here and cost 30 ms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def import_numpy_quickly() -> None:
-    """Import numpy for this process; what the process starts later sees the environment as it was."""
+    """Import numpy with a single thread; the environment is restored for child processes."""
     if _THREADS in os.environ:
         return
     os.environ[_THREADS] = "1"

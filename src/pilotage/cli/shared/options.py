@@ -19,12 +19,12 @@ FORMATS: tuple[Format, ...] = ("yaml", "dagman", "wfformat")
 
 
 class QueryCommand(click.Command):
-    """A command that takes a query: says what is wrong where its quotes are missing, or it is asked for two things."""
+    """A command with a query: explains missing quotes and options that exclude each other."""
 
     targets = ("--packages", "--jobs", "--events")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words of the command line."""
+        """Parse the command line."""
         said = [word for word in self.targets if word in args]
         if len(said) > 1:
             raise click.UsageError(f"{' and '.join(said)} exclude each other.", ctx=ctx)
@@ -38,17 +38,17 @@ class QueryCommand(click.Command):
 
 
 def document_argument(command: Decorated) -> Decorated:
-    """FILE, which may be `-` for standard input or left out for the document of the current folder."""
+    """FILE: `-` is standard input, and the default is the document of the current folder."""
     return click.argument("file", required=False, type=click.Path(allow_dash=True))(command)
 
 
 def target_arguments(command: Decorated) -> Decorated:
-    """FILE as above, and files that it makes."""
+    """FILE, as for `document_argument`, and TARGETs."""
     return click.argument("words", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE] [TARGET]...")(command)
 
 
 def format_option(command: Decorated) -> Decorated:
-    """`--from`: the format of FILE."""
+    """`--from`."""
     return click.option(
         "--from",
         "source_format",
@@ -60,7 +60,7 @@ def format_option(command: Decorated) -> Decorated:
 
 
 def parameter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--set` and `--parameters`: the command is given what they choose, as `parameters`."""
+    """`--set` and `--parameters`; the command receives their values as `parameters`."""
 
     @functools.wraps(command)
     def with_parameters(*words: Any, settings: tuple[str, ...], parameters_file: str | None, **more: Any) -> Any:
@@ -86,24 +86,24 @@ def parameter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def output_option(command: Decorated) -> Decorated:
-    """`-o`: where the output goes."""
+    """`-o`."""
     return click.option(
         "-o",
         "--output",
         default="-",
         type=click.Path(allow_dash=True),
         metavar="OUT",
-        help="Write to OUT instead of standard output; it appears whole or not at all.",
+        help="Write to the file OUT instead of standard output; a failure leaves no partial file.",
     )(command)
 
 
 def chosen_format(word: str) -> Format | None:
-    """The format that a word of `--from` or `--to` stands for; None for `auto`."""
+    """The format that `--from` or `--to` names; None for `auto`."""
     return next((known for known in FORMATS if known == word), None)
 
 
 def load_document(file: str | None, source_format: str, parameters: Mapping[str, str] | None = None) -> LoadedJob:
-    """Load FILE or the document of the current folder; its warnings are counted, `check` shows them."""
+    """Load FILE or the document of the current folder, and print the number of its warnings."""
     import_numpy_quickly()
     from pilotage import app
 
@@ -114,32 +114,32 @@ def load_document(file: str | None, source_format: str, parameters: Mapping[str,
 
 
 def say_warnings(loaded: LoadedJob, source: str) -> None:
-    """Say how many warnings there are; not of undeclared outputs, of which a run tells at its end, by their names."""
-    from pilotage.cli.shared.output import say_to_reader
+    """Print the number of warnings, without those of undeclared outputs, which a run lists at its end."""
+    from pilotage.cli.shared.output import print_message
 
     count = sum(warning.code != "no-outputs" for warning in loaded.warnings)
     if count:
         seen = "1 warning; see it" if count == 1 else f"{count:,} warnings; see them"
-        say_to_reader(f"{seen} with: {command_with('pilotage check', source)}")
+        print_message(f"{seen} with: {command_with('pilotage check', source)}")
 
 
 def command_with(command: str, name: str) -> str:
-    """A command with a file's name, as it can be given to a shell."""
+    """A command with the name of a file, quoted for the shell."""
     import shlex
 
     return f"{command} {shlex.quote(name)}"
 
 
-# Groups of commands whose help says of each command all that it says of itself in a line.
+# Groups of commands whose help does not cut the descriptions of their commands.
 
-_LINE_MAX = 1000  # as good as none: what does not fit is wrapped
+_LINE_MAX = 1000  # never cut a help line; long ones are wrapped
 
 
 class WholeHelp(click.Group):
-    """A group that cuts nothing off in the list of its commands."""
+    """A group whose help shows the whole first sentence of each command."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands into the help text, each with its whole first sentence."""
+        """Write the list of commands into the help."""
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [
             (name, each.get_short_help_str(_LINE_MAX)) for name, each in found if each is not None and not each.hidden

@@ -1,4 +1,4 @@
-"""Problems of a document as a person reads them: place and message, the line with a caret under it, the hint."""
+"""Prints the problems of a document: position and message, the line with a caret below it, the hint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from pilotage import app
-from pilotage.cli.shared.output import columns, say_styled, say_to_reader, shown
+from pilotage.cli.shared.output import columns, print_message, print_styled, printable
 from pilotage.model.errors import Problem
 
 Severity = Literal["error", "warning"]
@@ -19,11 +19,11 @@ _INDENT = "  "
 
 
 def show_problems(problems: Sequence[Problem], *, severity: Severity) -> None:
-    """Print problems to the reader, as many as anybody reads."""
+    """Print problems to standard error, at most `SHOWN_MAX` of them."""
     for problem in problems[:SHOWN_MAX]:
-        say_styled("\n".join(problem_lines(problem, severity=severity, width=columns())))
+        print_styled("\n".join(problem_lines(problem, severity=severity, width=columns())))
     if len(problems) > SHOWN_MAX:
-        say_to_reader(f"… and {len(problems) - SHOWN_MAX:,} more {severity}s; check --json lists all of them")
+        print_message(f"… and {len(problems) - SHOWN_MAX:,} more {severity}s; check --json lists all of them")
 
 
 def problem_lines(problem: Problem, *, severity: Severity, width: int) -> Iterable[str]:
@@ -41,16 +41,16 @@ def problem_lines(problem: Problem, *, severity: Severity, width: int) -> Iterab
 
 
 def source_window(source: str, *, column: int, width: int) -> tuple[str, int]:
-    """The part of a line around a column that fits the width, and how many cells before the caret.
+    """The part of a line around a column that fits the width, and the number of cells before the caret.
 
-    Tabs become spaces and what cannot be printed a mark, so that the caret stands where it should.
+    Tabs become spaces and control characters a mark, so that the caret is at the right place.
     """
     marked = [_TAB if c == "\t" else c if c.isprintable() else "\ufffd" for c in source.rstrip("\r\n")]
     before, after = marked[: column - 1], marked[column - 1 :]
     room = max(width, 10)
     if app.text_cells("".join(marked)) <= room:
         return "".join(marked).rstrip(), app.text_cells("".join(before))
-    # Show a little more of what stands before the fault than of what follows it.
+    # Show a little more of the text before the problem than after it.
     left = _ending(before, max(room * 3 // 5, room - app.text_cells("".join(after)) - 1))
     right = _beginning(after, room - app.text_cells(left))
     return f"{left}{right}".rstrip(), app.text_cells(left)
@@ -83,4 +83,4 @@ def _beginning(parts: list[str], room: int) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    return shown(text.replace("\n", " "))
+    return printable(text.replace("\n", " "))

@@ -1,6 +1,6 @@
-"""How far a job is, as it is drawn: bars that stay in place on a terminal, now and then a line where there is none.
+"""Shows the progress of a job: bars on a terminal, otherwise a line now and then; and its failures as cards.
 
-Nothing here looks at a clock or asks a server: who follows a job hands in what was told and when.
+Nothing here reads a clock or asks a server: the caller passes in the progress and the time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pilotage.cli.shared.output import (
     is_coloured,
     one_line,
     plural,
-    say_to_reader,
-    shown,
+    print_message,
+    printable,
     table,
     text_width,
 )
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from pilotage.model.answers import FailureCard, PackageWords
 
 
-# A failure as a card: the cause, how it ended, what it took, where, its last words, what to do, and whether it goes
-# on.
+# A failure card: cause, exit status, resources, site and node, last lines of output, next step, and whether the package
+# is retried.
 
 STDERR_LINES_MAX = 10
 UNMADE_SHOWN_MAX = 20
 
 
 def peak_texts(peak_bytes: int | None, *, below_bytes: int | None) -> Iterator[str]:
-    """How much memory was used at once, or below what that was; nothing where neither is known."""
+    """The peak memory, or an upper bound of it; nothing if neither is known."""
     if peak_bytes is not None:
         yield f"peak memory {size_text(peak_bytes)}"
     elif below_bytes is not None:
@@ -49,7 +49,7 @@ def peak_texts(peak_bytes: int | None, *, below_bytes: int | None) -> Iterator[s
 
 
 def unmade_lines(progress: Progress) -> Iterator[str]:
-    """What a job was run for and has not made."""
+    """The targets that the job did not make."""
     for each in progress.unmade[:UNMADE_SHOWN_MAX]:
         why_not = f": {each.why}" if each.why else ""
         yield f"{one_line(f'{each.target} was asked for and was not made{why_not}')}\n"
@@ -58,31 +58,31 @@ def unmade_lines(progress: Progress) -> Iterator[str]:
 
 
 def headline(job: str, group: FailureGroup) -> str:
-    """One line on a kind of failure, for those who watch."""
+    """One line about a group of failures, shown while the job runs."""
     card = group.card
     others = f" and {plural(group.count - 1, 'other')}" if group.count > 1 else ""
     said = first_line(card.exit_message)
     told = f": {said}" if said else ""
-    again = "; tried again" if card.again else ""
-    return one_line(f"{called(job, card.package, card.words)}{others} failed ({why(card)}){told}{again}")
+    again = "; will be retried" if card.again else ""
+    return one_line(f"{package_label(job, card.package, card.words)}{others} failed ({cause_of(card)}){told}{again}")
 
 
-def why(card: FailureCard) -> str:
-    """The cause in a word or two: why the attempt failed, and why the package was given up, if it was."""
+def cause_of(card: FailureCard) -> str:
+    """The reason of the failed attempt and, if the package was given up, the cause."""
     parts = [part for part in (card.reason or card.exit_code, card.cause) if part]
     return ", ".join(dict.fromkeys(parts)) or "unknown"
 
 
 def first_line(text: str) -> str:
-    """What a message says to people; below it stand the last lines of the program."""
+    """The first line of a message; the lines below it are program output."""
     return text.strip().split("\n", 1)[0]
 
 
 def card_lines(job: str, card: FailureCard, *, count: int = 1, indent: str = "  ") -> Iterator[str]:
-    """The lines of a card, each with its end."""
+    """The lines of a failure card."""
     inner = f"{indent}  "
-    yield f"{indent}{plural(count, 'package')}: {one_line(why(card))}\n"
-    place = called(job, card.package, card.words)
+    yield f"{indent}{plural(count, 'package')}: {one_line(cause_of(card))}\n"
+    place = package_label(job, card.package, card.words)
     if card.words is None and card.path:
         place += f" ({card.path})"
     tried = f", attempt {card.attempt}" if card.attempt else ""
@@ -95,7 +95,7 @@ def card_lines(job: str, card: FailureCard, *, count: int = 1, indent: str = "  
     if ended := ", ".join(_endings(card)):
         yield f"{inner}{one_line(ended)}\n"
     yield from _message(card.exit_message, inner)
-    yield f"{inner}{_future(card)}\n"
+    yield f"{inner}{_retry_text(card)}\n"
     look = card.next_step or f"pilotage logs {job}/{card.package}"
     yield f"{inner}look further: {one_line(look)}\n"
 
@@ -120,7 +120,7 @@ def _signal_name(number: int) -> str:
 
 
 def _message(message: str, indent: str) -> Iterator[str]:
-    lines = [line.rstrip() for line in shown(message).strip().split("\n")]
+    lines = [line.rstrip() for line in printable(message).strip().split("\n")]
     if not lines[0]:
         return
     yield f"{indent}{lines[0]}\n"
@@ -128,34 +128,34 @@ def _message(message: str, indent: str) -> Iterator[str]:
         yield f"{indent}  | {line}\n"
 
 
-def _future(card: FailureCard) -> str:
+def _retry_text(card: FailureCard) -> str:
     if card.again:
-        return f"it will be tried again{f' at {moment(card.again_at)}' if card.again_at is not None else ''}"
+        return f"it will be retried{f' at {moment(card.again_at)}' if card.again_at is not None else ''}"
     if card.cause == "upstream":
-        return "it was not run: what it needs was not made"
-    return "it will not be tried again by itself"
+        return "it did not run: its inputs were not made"
+    return "it will not be retried automatically"
 
 
 def undeclared_lines(progress: Progress) -> Iterator[str]:
-    """What packages left behind that no output declares, and what would keep it."""
+    """Files that packages wrote without declaring them as outputs, and how to keep them."""
     if progress.undeclared:
-        yield "left behind, and gone\n"
+        yield "files that no output declares, discarded\n"
     for each in progress.undeclared:
-        yield f"  {one_line(called(progress.job, each.package, each.words))}: {one_line(each.message)}\n"
+        yield f"  {one_line(package_label(progress.job, each.package, each.words))}: {one_line(each.message)}\n"
         if each.keep:
             yield f"    to keep such files: {one_line(each.keep)}\n"
             if "{tag}" in each.keep:
-                yield "    and let the command write them so: {tag} gives each package a name of its own\n"
+                yield "    and let the command write that name: {tag} is different for each package\n"
 
 
-def called(job: str, package: str, words: PackageWords | None) -> str:
-    """A package as its owner knows it: by its name and its parameters, where anybody knows them, and by its place."""
+def package_label(job: str, package: str, words: PackageWords | None) -> str:
+    """A package with its job and number, and with its name and parameters if known."""
     known = f"{words.name} {parameters_text(words.parameters)}".strip() if words is not None else ""
     return f"{job}/{package}" + (f" ({known})" if known else "")
 
 
 def failure_lines(progress: Progress) -> Iterator[str]:
-    """Every failure of a job, grouped by cause, and what to do about them."""
+    """The failures of a job, grouped by cause, with the next steps."""
     if not progress.failures:
         return
     yield "failures\n"
@@ -181,9 +181,9 @@ def _binary(binary: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 LINE_SECONDS = 5.0
-"""Where there is no terminal, at most one line in this time."""
+"""Without a terminal, the least time between two lines."""
 WINDOW_SECONDS = 60.0
-"""The rate is that of the last minute."""
+"""The time over which the rate is measured."""
 NAME_CELLS_MAX = 24
 BAR_CELLS_MAX = 40
 LINES_DEFAULT = 24
@@ -192,40 +192,39 @@ _UP, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[{}A", "\r\x1b[2K", "\x1b[J"
 
 
 class Meter:
-    """How fast packages end, from when how many had."""
+    """Measures how many packages end per second."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, progress: Progress, *, now: float) -> None:
-        """See how many are over now."""
-        self._seen.append((now, over(progress) - progress.adopted))
+        """Record the number of packages that have ended by now."""
+        self._seen.append((now, ended_count(progress) - progress.adopted))
         while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
             self._seen.popleft()
 
     @property
     def per_second(self) -> float:
-        """Packages in a second; 0 while nothing can be said."""
+        """Packages per second; 0 while it is unknown."""
         if len(self._seen) < 2:
             return 0.0
         (begin, before), (end, after) = self._seen[0], self._seen[-1]
         return max(0, after - before) / (end - begin) if end > begin else 0.0
 
     def left_seconds(self, progress: Progress) -> float | None:
-        """How long what is left will take at this rate; None where nobody can say."""
+        """The time for the remaining packages at this rate; None if it is unknown."""
         rate = self.per_second
         late = any(stage.late for stage in progress.stages)
-        return None if rate <= 0 or late else (progress.packages - over(progress)) / rate
+        return None if rate <= 0 or late else (progress.packages - ended_count(progress)) / rate
 
 
-def over(progress: Progress | StageProgress) -> int:
-    """How many packages are over, well or not."""
+def ended_count(progress: Progress | StageProgress) -> int:
+    """The number of packages that have ended, in whatever state."""
     return progress.done + progress.failed + progress.cancelled
 
 
 def counts_line(progress: Progress, meter: Meter | None = None) -> str:
-    """The counts in one line, and with a meter the rate and the time that is left."""
+    """The counts on one line; with a meter also the rate and the remaining time."""
     parts = [f"{progress.done:,} of {plural(progress.packages, 'package')} done"]
     named = {
         "running": progress.running,
@@ -247,7 +246,7 @@ def counts_line(progress: Progress, meter: Meter | None = None) -> str:
 
 
 def rate_text(per_second: float) -> str:
-    """A rate in the unit that gives it a number of a sensible size."""
+    """A rate per second, minute or hour, so that the number is at least 1 if possible."""
     for factor, unit in ((1, "s"), (60, "min"), (3600, "h")):
         if per_second * factor >= 1 or unit == "h":
             value = per_second * factor
@@ -256,48 +255,47 @@ def rate_text(per_second: float) -> str:
 
 
 def _rough(seconds: float) -> float:
-    """A time nobody knows better than that."""
+    """An estimated time, rounded according to its size."""
     step = 1 if seconds < 60 else 5 if seconds < 600 else 60
     return max(step, round(seconds / step) * step)
 
 
-class Shown(Protocol):
-    """Something that shows how far a job is."""
+class ProgressDisplay(Protocol):
+    """Shows the progress of a job."""
 
     def show(self, progress: Progress, *, now: float) -> None:
-        """Show it as it is now."""
+        """Show the progress at a time."""
         ...
 
     def close(self) -> None:
-        """Show nothing more; what was drawn last stays."""
+        """Stop; the last state stays on the screen."""
         ...
 
 
-class Silent:
-    """Shows nothing but what keeps a job from moving, for programs that want one object at the end."""
+class TroubleOnly:
+    """Prints only what delays a job, for `--json`."""
 
     def __init__(self) -> None:
-        """Begin with nothing said."""
         self._said = ""
 
     def show(self, progress: Progress, *, now: float) -> None:
-        """Say what is wrong, once."""
+        """Print each trouble once."""
         if progress.trouble and progress.trouble != self._said:
-            say_to_reader(f"{progress.job}: {one_line(progress.trouble)}")
+            print_message(f"{progress.job}: {one_line(progress.trouble)}")
         self._said = progress.trouble
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-def shown_here() -> Shown:
-    """What shows a job to the reader here: bars on a terminal that can draw them, lines otherwise."""
+def choose_display() -> ProgressDisplay:
+    """BarDisplay if standard error is a terminal that can draw them, otherwise lines."""
     drawn = sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-    return Bars() if drawn else Lines()
+    return BarDisplay() if drawn else LineDisplay()
 
 
-class _Failures:
-    """Which kinds of failures were told already: each is told once."""
+class _NewFailures:
+    """Remembers which groups of failures were printed, so that each is printed once."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str, str]] = set()
@@ -312,71 +310,69 @@ class _Failures:
         return found
 
 
-class Lines:
-    """A line now and then, and one for each kind of failure."""
+class LineDisplay:
+    """Prints a line now and then, and one for each group of failures."""
 
     def __init__(self) -> None:
-        """Begin with nothing said."""
         self._meter = Meter()
-        self._failures = _Failures()
+        self._failures = _NewFailures()
         self._said_at: float | None = None
         self._said = ""
         self._trouble = ""
 
     def show(self, progress: Progress, *, now: float) -> None:
-        """Say what is new, if it is time."""
+        """Print a line if the counts have changed and the last line is old enough."""
         self._meter.note(progress, now=now)
         for group in self._failures.new(progress.failures):
-            say_to_reader(headline(progress.job, group))
+            print_message(headline(progress.job, group))
         if self._said_at is None:
-            self._said_at = now  # the first line comes when there is something to tell
+            self._said_at = now  # the first line comes with the first change
         elif now - self._said_at >= LINE_SECONDS or (progress.trouble and progress.trouble != self._trouble):
             line = counts_line(progress, self._meter)
             if line != self._said:
-                say_to_reader(f"{progress.job}: {line}")
+                print_message(f"{progress.job}: {line}")
             self._said_at, self._said = now, line
         self._trouble = progress.trouble
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
-class Bars:
-    """A bar for each stage and a line of counts, drawn again in their place."""
+class BarDisplay:
+    """Draws a bar for each stage and a line of counts, and redraws them in place."""
 
     def __init__(self) -> None:
-        """Begin with nothing drawn."""
         self._meter = Meter()
-        self._failures = _Failures()
+        self._failures = _NewFailures()
         self._drawn = 0  # lines
 
     def show(self, progress: Progress, *, now: float) -> None:
-        """Draw it over what was drawn before."""
+        """Redraw the bars."""
         self._meter.note(progress, now=now)
         above = [headline(progress.job, group) for group in self._failures.new(progress.failures)]
         width, height = _terminal()
-        lines = [cut(shown(line), width - 1) for line in above]
+        lines = [cut(printable(line), width - 1) for line in above]
         board = board_lines(progress, self._meter, width=width - 1, height=height, style=_style())
         self._write([*lines, *board])
         self._drawn = len(board)
 
     def close(self) -> None:
-        """What was drawn last stays."""
+        """Do nothing: the last drawing stays."""
         self._drawn = 0
 
     def _write(self, lines: Sequence[str]) -> None:
         up = _UP.format(self._drawn) if self._drawn else ""
         text = up + "".join(f"{_CLEAR_LINE}{line}\n" for line in lines) + _CLEAR_BELOW
         encoding = sys.stderr.encoding or "ascii"
-        # It is a terminal, and whether there are colours was decided before.
+        # click must not strip the escape sequences: whether to use colours is already decided.
         click.echo(text.encode(encoding, "replace").decode(encoding), err=True, nl=False, color=True)
 
 
 class Style:
-    """The signs of a bar, and whether they are coloured."""
+    """The characters of a bar, and whether they are coloured."""
 
     def __init__(self, *, encoding: str, coloured: bool) -> None:
-        """Choose signs that the encoding can write."""
+        """Choose characters that the encoding has."""
         try:
             "━─".encode(encoding)
             self.done, self.failed, self.rest = "━", "━" if coloured else "x", "─"
@@ -384,9 +380,9 @@ class Style:
             self.done, self.failed, self.rest = "#", "x", "-"
         self.coloured = coloured
 
-    def paint(self, text: str, **colours: object) -> str:
-        """A text in colours, if there are any."""
-        return click.style(text, **colours) if self.coloured and text else text  # type: ignore[arg-type]
+    def paint(self, text: str, *, fg: str | None = None, dim: bool | None = None) -> str:
+        """A text in a colour or dimmed, if colours are on."""
+        return click.style(text, fg=fg, dim=dim) if self.coloured and text else text
 
 
 def _style() -> Style:
@@ -394,36 +390,36 @@ def _style() -> Style:
 
 
 def _terminal() -> tuple[int, int]:
-    """The width and the height of the terminal that is drawn on, which need not be that of standard output."""
+    """The width and height of the terminal of standard error."""
     try:
         size = os.get_terminal_size(sys.stderr.fileno())
     except (OSError, ValueError):
         return columns(), LINES_DEFAULT
     said = os.environ.get("COLUMNS", "")
     width = int(said) if said.isdigit() and int(said) else size.columns or COLUMNS_DEFAULT
-    return max(width, 20), max(size.lines or LINES_DEFAULT, 6)  # one that says nothing of its size has the usual one
+    return max(width, 20), max(size.lines or LINES_DEFAULT, 6)  # a terminal may report no size
 
 
 def board_lines(progress: Progress, meter: Meter, *, width: int, height: int, style: Style) -> list[str]:
-    """The whole drawing: its stages, as many as there is room for, and the counts of the job."""
+    """All lines of the drawing: as many stages as fit, and the counts of the job."""
     stages = [stage for stage in progress.stages if stage.packages or stage.late]
     room = max(1, height - _LINES_BESIDE_STAGES)
     hidden = max(0, len(stages) - room)
     if hidden:
-        # What is over is the least interesting, then what has not begun.
-        first = next((at for at, stage in enumerate(stages) if over(stage) < stage.packages or stage.late), 0)
+        # Hide stages that have ended first, then those that have not started.
+        first = next((at for at, stage in enumerate(stages) if ended_count(stage) < stage.packages or stage.late), 0)
         first = min(first, hidden)
         stages = stages[first : first + room]
     names = max((text_width(_name(stage)) for stage in stages), default=0)
     lines = [_stage_line(stage, names=names, width=width, style=style) for stage in stages]
     if hidden:
         lines.append(cut(f"  … and {plural(hidden, 'more stage')}", width))
-    lines.append(cut(f"{shown(progress.job)}: {counts_line(progress, meter)}", width))
+    lines.append(cut(f"{printable(progress.job)}: {counts_line(progress, meter)}", width))
     return lines
 
 
 def _name(stage: StageProgress) -> str:
-    return cut(shown(stage.name or f"stage {stage.stage}").replace("\n", " "), NAME_CELLS_MAX)
+    return cut(printable(stage.name or f"stage {stage.stage}").replace("\n", " "), NAME_CELLS_MAX)
 
 
 def _stage_line(stage: StageProgress, *, names: int, width: int, style: Style) -> str:
@@ -431,7 +427,7 @@ def _stage_line(stage: StageProgress, *, names: int, width: int, style: Style) -
     head = f"  {name}{' ' * (names - text_width(name))}  "
     if stage.late and not stage.packages:
         return cut(f"{head}not known yet", width)
-    tail = f"  {over(stage):,}/{stage.packages:,}"
+    tail = f"  {ended_count(stage):,}/{stage.packages:,}"
     if stage.running:
         tail += f"  {stage.running:,} running"
     failed = f"  {stage.failed + stage.cancelled:,} failed" if stage.failed + stage.cancelled else ""
@@ -444,9 +440,9 @@ def _stage_line(stage: StageProgress, *, names: int, width: int, style: Style) -
 def _bar(stage: StageProgress, room: int, style: Style) -> str:
     total = max(1, stage.packages)
     bad = stage.failed + stage.cancelled
-    # A single failure among a million must show, and a bar is full only when all is over.
+    # A single failure in a million must be visible, and the bar is full only when all packages have ended.
     bad_cells = min(room, max(1, round(bad * room / total))) if bad else 0
-    filled = over(stage) * room // total
+    filled = ended_count(stage) * room // total
     done_cells = max(0, filled - bad_cells)
     if stage.done == stage.packages:
         done_cells = room

@@ -1,7 +1,7 @@
-"""Standard streams that never raise: a full disk, a closed stream or a reader who left is remembered, not thrown.
+"""Standard streams that never raise: they record the first failure to write, such as a full disk or a closed pipe.
 
-Everybody writes to these streams, click and Python itself among them, and a failure in the middle of a message would
-end in a traceback. Here it is noted once, and `output.finish` decides what it means for the exit code.
+click and Python itself write to these streams, too, and an exception in the middle of a message would end in a
+traceback. `output.finish` turns a recorded failure into an exit code.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ _CLOSED = -1
 
 
 class Sink(io.RawIOBase):
-    """A descriptor that is written to until it fails; what comes later goes nowhere."""
+    """Writes to a file descriptor until that fails; discards what follows."""
 
     def __init__(self, descriptor: int) -> None:
-        """Write to a descriptor; one that is closed fails at the first word."""
+        """Use a descriptor; a closed one fails at the first write."""
         super().__init__()
         self._descriptor = descriptor
         self.failure: OSError | None = None
 
     def writable(self) -> bool:
-        """It takes words, even where they go nowhere."""
+        """True, even after a failure."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor itself."""
+        """The descriptor."""
         if self._descriptor == _CLOSED:
             raise io.UnsupportedOperation("fileno")
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Whether a person sees it."""
+        """Whether the descriptor is a terminal."""
         return self._descriptor != _CLOSED and os.isatty(self._descriptor)
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write what can be written."""
+        """Write all data, or record the failure."""
         size = memoryview(data).nbytes
         if self.failure is None:
             try:
@@ -55,7 +55,7 @@ class Sink(io.RawIOBase):
 
 
 class _ClosedInput(io.RawIOBase):
-    """Standard input where there is none: reading it is an error that says so."""
+    """Replaces a closed standard input: reading it raises an `OSError`."""
 
     def readable(self) -> bool:
         return True
@@ -65,7 +65,7 @@ class _ClosedInput(io.RawIOBase):
 
 
 def guard_standard_streams() -> None:
-    """Put streams that never raise in the place of the process's own; streams that somebody replaced are left alone."""
+    """Replace the standard streams of the process, unless they were replaced already, as tests do."""
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(_ClosedInput()), encoding="utf-8")
     if sys.stdout is sys.__stdout__:
@@ -79,12 +79,12 @@ def _guarded(stream: TextIO | None) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(sink),
         encoding="utf-8" if stream is None else stream.encoding,
-        errors="backslashreplace",  # words that a locale cannot write are no reason to fail
+        errors="backslashreplace",  # a character that the locale lacks must not raise
         line_buffering=True,
     )
 
 
 def failure_of(stream: TextIO) -> OSError | None:
-    """Why a guarded stream could not be written, if it could not."""
+    """The recorded failure of a guarded stream, or None."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.failure if isinstance(raw, Sink) else None

@@ -1,4 +1,4 @@
-"""`pilotage simulate`: a job in virtual time among sites as they are believed to be; or made-up worlds and their checkers."""
+"""`pilotage simulate`: simulates a job at modelled sites, or tests pilotage in random worlds with checkers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
-from pilotage.cli.shared.output import emit, shown, write_files
+from pilotage.cli.shared.output import emit, printable, write_files
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -17,48 +17,49 @@ if TYPE_CHECKING:
 
 RUNS = 200
 DRAWING = "simulation.svg"
-SHRINKING_RUNS_MAX = 60  # each may take as long as the run that failed
+SHRINKING_RUNS_MAX = 60  # each may take as long as the failed run
 
 
 @click.command()
 @click.argument("file", required=False, metavar="[JOB.yaml]", type=click.Path(allow_dash=True))
 @click.option(
-    "--sites", metavar="FILE", default="", help="With a job: its sites; none: the sites.yaml that holds here."
+    "--sites",
+    metavar="FILE",
+    default="",
+    help="With a job: read the sites from FILE; without it, the sites.yaml that applies here.",
 )
 @click.option(
-    "--runs", type=click.IntRange(1, 100_000), metavar="COUNT", help="With a job: how many runs; 200 unless given."
+    "--runs", type=click.IntRange(1, 100_000), metavar="COUNT", help="With a job: simulate COUNT runs; without it, 200."
 )
 @click.option(
     "--world-from",
     "sources",
     multiple=True,
     metavar="[SITE=]WHAT",
-    help="With a job: take the world from what happened: a job of this folder's book, or the file of a trace.",
+    help="With a job: model the sites after real runs: a job in the book of this folder, or a trace file.",
 )
 @click.option(
     "--compare",
     "comparisons",
     multiple=True,
     metavar="NAME=VALUE,…",
-    help="With a job: run it in several ways, such as selection=best,thompson, and draw them.",
+    help="With a job: compare several settings, such as selection=best,thompson, and draw the results.",
 )
-@click.option("--svg", metavar="OUT", help="With --compare: where to draw it; simulation.svg unless given.")
+@click.option("--svg", metavar="OUT", help="With --compare: draw to the file OUT; without it, simulation.svg.")
 @click.option(
-    "--save-world", metavar="OUT", help="Write the world down: to look at it, to change it, or to run it again later."
+    "--save-world", metavar="OUT", help="Write the world to the file OUT, to read it, change it, or run it again."
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", help="The one world to run; everything follows from it."
-)
-@click.option("--seeds", type=click.IntRange(min=1), metavar="COUNT", help="How many worlds to run; 1 unless given.")
-@click.option("--from", "first", type=click.IntRange(min=0), metavar="N", help="The first of them; 1 unless given.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Run only the world of seed N.")
+@click.option("--seeds", type=click.IntRange(min=1), metavar="COUNT", help="Run COUNT worlds; without it, 1.")
+@click.option("--from", "first", type=click.IntRange(min=0), metavar="N", help="Start with seed N; without it, 1.")
 @click.option(
     "--world",
     "world_file",
     type=click.File("rb"),
     metavar="FILE",
-    help="With a job: how its sites behave. Without: a world that a failure printed, instead of one made from a seed.",
+    help="With a job: how its sites behave. Without: run the world that a failure printed, not that of a seed.",
 )
-@click.option("--trace", is_flag=True, help="Print every event of the book as well.")
+@click.option("--trace", is_flag=True, help="Also print every event of the book.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for other programs.")
 def simulate(
     file: str | None,
@@ -78,22 +79,22 @@ def simulate(
 ) -> int:
     """Forecast how long a job takes at your sites; without a job, test pilotage itself.
 
-    With a job, it is run many times in virtual time, with seeds from 0 on, and nothing is started anywhere. Without one,
-    made-up worlds are run with every fault there is, and it is checked what must hold; exit code 1: something did not.
+    With a job, it is simulated many times in virtual time, with seeds from 0 on; nothing is started anywhere. Without one,
+    random worlds with all kinds of faults are simulated, and checkers verify the invariants; exit code 1: one was violated.
     """
     of_worlds = seed is not None or seeds is not None or first is not None or trace
     of_jobs = {"--sites": sites, "--runs": runs, "--world-from": sources, "--compare": comparisons, "--svg": svg}
     if file is not None:
         if of_worlds:
             raise click.UsageError(
-                "--seed, --seeds, --from and --trace are for made-up worlds: leave them out, or the job"
+                "--seed, --seeds, --from and --trace are for random worlds: leave out them or the job"
             )
         if svg is not None and not comparisons:
-            raise click.UsageError("--svg draws what is compared: say --compare")
-        from pilotage.cli.simulation.simulation_report import Asked, forecast
+            raise click.UsageError("--svg draws a comparison: use --compare")
+        from pilotage.cli.simulation.simulation_report import SimulationRequest, forecast
 
         import_numpy_quickly()
-        asked = Asked(
+        request = SimulationRequest(
             file=file,
             sites=sites,
             runs=runs or RUNS,
@@ -103,15 +104,15 @@ def simulate(
             svg=svg or DRAWING,
             save_world=save_world,
         )
-        return forecast(asked, as_json=as_json)
+        return forecast(request, as_json=as_json)
     if given := [name for name, value in of_jobs.items() if value]:
         raise click.UsageError(f"{given[0]} is for a job: name its document")
     if seed is not None and (seeds is not None or first is not None):
-        raise click.UsageError("--seed names one world: leave out --seeds and --from, or --seed")
+        raise click.UsageError("--seed names a single world: leave out --seeds and --from, or --seed")
     if world_file is not None and (seed is not None or seeds is not None or first is not None):
-        raise click.UsageError("--world is the world to run: leave out --seed, --seeds and --from")
+        raise click.UsageError("--world names the world to run: leave out --seed, --seeds and --from")
     if save_world is not None and (seeds or 1) > 1:
-        raise click.UsageError("--save-world writes one world: name it with --seed")
+        raise click.UsageError("--save-world writes a single world: choose it with --seed")
     import_numpy_quickly()
     import msgspec
 
@@ -130,14 +131,14 @@ def simulate(
         if as_json:
             emit([msgspec.json.encode(result).decode(), "\n"])
         else:
-            emit(f"{shown(line)}\n" for line in _lines(world, result, trace=trace))
+            emit(f"{printable(line)}\n" for line in _lines(world, result, trace=trace))
     if not as_json:
-        emit(f"{shown(line)}\n" for line in _summary(results))
+        emit(f"{printable(line)}\n" for line in _summary(results))
     return ExitCode.FAILED if failed else ExitCode.COMPLETE
 
 
 def _worlds(file: BinaryIO | None, *, seed: int | None, seeds: int, first: int) -> list[World]:
-    """The world of a file or of a seed, or those of many seeds."""
+    """The world of a file, of a seed, or of each of many seeds."""
     from pilotage.simulator.trials.definition import make_world
     from pilotage.simulator.trials.shrink import read_world
 

@@ -1,4 +1,4 @@
-"""A job that is simulated: what it comes to, printed; and several ways to run it, side by side."""
+"""Simulates a job and prints the forecast, or the comparison of several settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from pilotage.cli.shared.output import duration, emit, one_line, plural, say_to_reader, table, write_files
+from pilotage.cli.shared.output import duration, emit, one_line, plural, print_message, table, write_files
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pilotage.model.sites.world import Observed, WorldFile
     from pilotage.simulator.runs.comparison import Difference, Makespan, Summary
 
-_COLLECTED_EVERY = 10  # runs: what they leave behind goes in circles, and is only found by looking for it
+_COLLECTED_EVERY = 10  # runs; their garbage has reference cycles, which only the collector frees
 _TRACE_ENDINGS = (".swf", ".csv", ".tsv", ".tab", ".txt", ".gz", ".xz")
 
 
-class Asked(NamedTuple):
-    """What is to be simulated."""
+class SimulationRequest(NamedTuple):
+    """The arguments of `pilotage simulate` for a job."""
 
     file: str
     sites: str
@@ -38,35 +38,35 @@ class Asked(NamedTuple):
     save_world: str | None
 
 
-def forecast(asked: Asked, *, as_json: bool) -> int:
-    """Simulate a job as often as was asked, in each way that was asked for, and say what it came to."""
+def forecast(request: SimulationRequest, *, as_json: bool) -> int:
+    """Simulate a job with each setting to compare, and print the results."""
     from pilotage.app import simulation
     from pilotage.simulator.runs.behaviour import unestimated
     from pilotage.simulator.runs.charts import chart_of
     from pilotage.simulator.runs.comparison import difference_of, run_many, summary_of, variants_of
     from pilotage.simulator.runs.run import Subject, usual_settings
 
-    job = simulation.job_to_simulate(asked.file, sites=asked.sites)
-    world = _world(asked, job)
+    job = simulation.job_to_simulate(request.file, sites=request.sites)
+    world = _world(request, job)
     notes = [*job.notes, *_unknown_times(unestimated(job.plan, world.packages))]
-    if asked.save_world is not None:
-        write_files({asked.save_world: [simulation.world_text(world)]})
+    if request.save_world is not None:
+        write_files({request.save_world: [simulation.world_text(world)]})
     subject = Subject(plan=job.plan, registered=job.registered, sites=job.sites, world=world)
-    variants = variants_of(asked.comparisons, usual_settings(world, job.settings))
+    variants = variants_of(request.comparisons, usual_settings(world, job.settings))
     for note in notes:
-        say_to_reader(f"note: {note}")
-    with _progress(asked.runs * len(variants)) as each:
+        print_message(f"note: {note}")
+    with _progress(request.runs * len(variants)) as each:
         summaries = [
-            summary_of(variant.name, run_many(subject, variant.settings, runs=asked.runs, each=each))
+            summary_of(variant.name, run_many(subject, variant.settings, runs=request.runs, each=each))
             for variant in variants
         ]
     differences = [difference_of(summaries[0], other) for other in summaries[1:]]
-    if asked.comparisons:
-        write_files({asked.svg: [chart_of(job.name, summaries, differences)]})
+    if request.comparisons:
+        write_files({request.svg: [chart_of(job.name, summaries, differences)]})
     if as_json:
-        emit([_json(asked, job, summaries, differences, notes)])
-    elif asked.comparisons:
-        emit(comparison_lines(job, summaries, differences, drawing=asked.svg))
+        emit([_json(request, job, summaries, differences, notes)])
+    elif request.comparisons:
+        emit(comparison_lines(job, summaries, differences, drawing=request.svg))
     else:
         emit(summary_lines(job, summaries[0]))
     return ExitCode.COMPLETE
@@ -75,48 +75,44 @@ def forecast(asked: Asked, *, as_json: bool) -> int:
 # --- the world --------------------------------------------------------------------------------------------------------
 
 
-def _world(asked: Asked, job: SimulatedJob) -> WorldFile:
-    """What the file says, and over it what was seen, in the order in which it was named."""
+def _world(request: SimulationRequest, job: SimulatedJob) -> WorldFile:
+    """The world of the file, updated from each source of observations in turn."""
     from pilotage.app import simulation
     from pilotage.model.sites.world import Observed, WorldFile
     from pilotage.simulator.runs.fitting import fit_jobs, fit_trace, read_trace
 
     names = [entry.name for entry in job.sites]
     world = WorldFile()
-    if asked.world is not None:
-        data, file = asked.world
+    if request.world is not None:
+        data, file = request.world
         world = simulation.world_in(data, file=file, sites=job.sites)
     seen = Observed()
-    for text in asked.sources:
+    for text in request.sources:
         site, what = _source(text, names)
         if _is_trace(what):
             with simulation.trace_lines(what) as lines:
                 world = fit_trace(world, read_trace(lines, name=what), sites=[site] if site else names)
         elif site:
-            raise click.UsageError(
-                f"{what!r} is no file; a job tells of its sites by their own names: leave out {site}="
-            )
+            raise click.UsageError(f"{what!r} is not a file; for a job, leave out {site}=: its events name their sites")
         else:
             _observe(what, seen)
     if seen.sites:
         strange = sorted(set(seen.sites) - set(names))
         if strange and len(strange) == len(seen.sites):
             told = ", ".join(strange)
-            raise click.UsageError(
-                f"what was seen is of {told}, and none of these is among the sites that are simulated"
-            )
+            raise click.UsageError(f"the observations are of {told}, and none of these sites is simulated")
         if strange:
-            say_to_reader(f"note: seen at {', '.join(strange)}, which is not simulated")
+            print_message(f"note: observations at {', '.join(strange)} are ignored, which is not simulated")
         world = fit_jobs(world, seen, sites=job.sites)
     return world
 
 
 def _source(text: str, sites: Sequence[str]) -> tuple[str, str]:
-    """The site that a source is about, if it says so, and the source."""
+    """Split SITE=SOURCE; the site is empty if it is not given."""
     site, equals, what = text.partition("=")
     if equals and not Path(text).exists():
         if site not in sites:
-            raise click.UsageError(f"no site is called {site!r}; there are {', '.join(sites)}")
+            raise click.UsageError(f"no site is called {site!r}; the sites are {', '.join(sites)}")
         return site, what
     return "", text
 
@@ -127,25 +123,25 @@ def _is_trace(what: str) -> bool:
 
 def _observe(word: str, seen: Observed) -> None:
     from pilotage.app.simulation import observe
-    from pilotage.cli.shared.job_names import looked_at_job
-    from pilotage.cli.shared.server import look
+    from pilotage.cli.shared.job_names import find_job_to_show
+    from pilotage.cli.shared.server import connect_to_read
 
-    with look(None, None) as connection:
-        observe(connection, looked_at_job(connection, word), seen)
+    with connect_to_read(None, None) as connection:
+        observe(connection, find_job_to_show(connection, word), seen)
 
 
 def _unknown_times(activities: Sequence[str]) -> Iterator[str]:
     if activities:
         shown = ", ".join(activities[:5]) + (", …" if len(activities) > 5 else "")
         yield (
-            f"how long {shown} takes is not known: taken from the world's packages.run_time;"
-            " give the document a run_time, or say --world-from JOB"
+            f"the run time of {shown} is unknown: the world's packages.run_time is used;"
+            " give the document a run_time, or use --world-from JOB"
         )
 
 
 @contextmanager
 def _progress(length: int) -> Iterator[Callable[[], object]]:
-    """Counts runs, before the eyes of whoever waits at a terminal; and what they leave behind is swept up."""
+    """Show a progress bar on a terminal, and collect garbage now and then."""
     done = 0
     gc.collect()
     gc.freeze()
@@ -162,11 +158,11 @@ def _progress(length: int) -> Iterator[Callable[[], object]]:
             return
         with click.progressbar(length=length, label="simulating", file=sys.stderr) as bar:
 
-            def shown() -> None:
+            def show_progress() -> None:
                 sweep()
                 bar.update(1)
 
-            yield shown
+            yield show_progress
     finally:
         gc.unfreeze()
 
@@ -175,7 +171,7 @@ def _progress(length: int) -> Iterator[Callable[[], object]]:
 
 
 def summary_lines(job: SimulatedJob, summary: Summary) -> Iterator[str]:
-    """What many runs came to."""
+    """The statistics of many runs, as lines of text."""
     makespan = summary.makespan
     packages, sites = plural(job.plan.count, "package"), plural(len(job.sites), "site")
     yield f"{one_line(job.name)}: {packages} at {sites}, {plural(summary.runs, 'run')}\n"
@@ -198,7 +194,7 @@ def summary_lines(job: SimulatedJob, summary: Summary) -> Iterator[str]:
         "application",
         "outputs",
         "idle",
-        "in vain",
+        "wasted",
     )
     yield "  a run, on average\n"
     yield from table(
@@ -217,7 +213,7 @@ def summary_lines(job: SimulatedJob, summary: Summary) -> Iterator[str]:
         header=header,
         indent="    ",
     )
-    yield f"  {100 * summary.wasted_share:.1f} % of the time on cores is spent in vain"
+    yield f"  {100 * summary.wasted_share:.1f} % of the core time is wasted"
     failed = ", ".join(f"{count:,.1f} {reason}" for reason, count in summary.failures.items())
     yield f"; failures of attempts: {failed}\n" if failed else "; no attempt fails\n"
     if summary.packages_failed:
@@ -228,12 +224,12 @@ def summary_lines(job: SimulatedJob, summary: Summary) -> Iterator[str]:
 def comparison_lines(
     job: SimulatedJob, summaries: Sequence[Summary], differences: Sequence[Difference], *, drawing: str
 ) -> Iterator[str]:
-    """Several ways to run a job, side by side."""
+    """A table that compares several settings."""
     first = summaries[0]
     packages, sites = plural(job.plan.count, "package"), plural(len(job.sites), "site")
     yield f"{one_line(job.name)}: {packages} at {sites}, {plural(first.runs, 'run')} each, with the same seeds\n"
     beside = {each.variant: each for each in differences}
-    header = ("", "median", "mean", "nine runs of ten", "in vain", "given up", "beside the first", "", "shorter in")
+    header = ("", "median", "mean", "nine runs of ten", "wasted", "given up", "beside the first", "", "shorter in")
     yield from table(
         (
             (
@@ -253,10 +249,10 @@ def comparison_lines(
     for summary in summaries:
         yield from _unfinished(summary, name=summary.variant)
     if any(round(each.packages_failed, 1) != round(first.packages_failed, 1) for each in summaries):
-        yield "  not as many packages are given up everywhere: one that is over earlier may have done less\n"
+        yield "  the numbers of failed packages differ: a shorter run may have done less\n"
     unclear = [each.variant for each in differences if not each.is_clear]
     if unclear:
-        yield f"  whether {', '.join(unclear)} is better or worse than {first.variant}, these runs do not say\n"
+        yield f"  these runs do not show whether {', '.join(unclear)} is better or worse than {first.variant}\n"
     if differences:
         yield f"  ({differences[0].method})\n"
     yield f"  drawn in {one_line(drawing)}\n"
@@ -280,10 +276,10 @@ def _unfinished(summary: Summary, *, name: str = "") -> Iterator[str]:
     if summary.held:
         yield (
             f"  {who}in {summary.held:,} of {plural(summary.runs, 'run')} so much fails that the job or a package is held;"
-            " it is taken to be released at once\n"
+            " the simulation releases it at once\n"
         )
     if summary.unfinished:
-        yield f"  {who}{summary.unfinished:,} of {plural(summary.runs, 'run')} not over in 30 days; means are over the others\n"
+        yield f"  {who}{summary.unfinished:,} of {plural(summary.runs, 'run')} do not end within 30 days; the means are those of the others\n"
 
 
 def _time(seconds: float | None) -> str:
@@ -314,7 +310,7 @@ def _hours(seconds: float) -> str:
 
 
 def _json(
-    asked: Asked,
+    request: SimulationRequest,
     job: SimulatedJob,
     summaries: Sequence[Summary],
     differences: Sequence[Difference],
@@ -328,12 +324,12 @@ def _json(
         "job": job.name,
         "packages": job.plan.count,
         "sites": [entry.name for entry in job.sites],
-        "runs": asked.runs,
+        "runs": request.runs,
         "first_seed": 0,
         "variants": msgspec.to_builtins(list(summaries)),
         "differences": msgspec.to_builtins(list(differences)),
         "notes": list(notes),
     }
-    if asked.comparisons:
-        told["svg"] = asked.svg
+    if request.comparisons:
+        told["svg"] = request.svg
     return app.json_text(told)

@@ -1,4 +1,4 @@
-"""`pilotage site`: the places that run packages: how each stands and why, and what an operator does about it."""
+"""`pilotage site`: lists, explains, hibernates, wakes and probes sites."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilotage.cli.shared.options import WholeHelp
-from pilotage.cli.shared.output import duration, emit, one_line, say_to_reader, table
-from pilotage.cli.shared.server import connect, json_option, look, server_option
+from pilotage.cli.shared.output import duration, emit, one_line, print_message, table
+from pilotage.cli.shared.server import connect, connect_to_read, json_option, server_option
 from pilotage.cli.sites.setup import add, agent, pack, remove, sites_option, test, token
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.texts import moment
@@ -35,17 +35,17 @@ def site() -> None:
 
 
 @site.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that are gone, and that the book knows.")
+@click.option("--all", "everything", is_flag=True, help="Also list removed sites that the book still has.")
 @sites_option
 @json_option
 @server_option
 def list_sites(
     sites: str | None, server: str | None, token_file: str | None, *, everything: bool, as_json: bool
 ) -> None:
-    """Show all sites and how each stands.
+    """Show all sites and their status.
 
-    Pilots are those that are queued and those that live; slots are theirs, and QUEUE is how long they last waited, in
-    the middle. Of a site at which none can start, the last words of one are shown, and whether more are submitted.
+    PILOTS counts queued/running pilots, SLOTS and USED their slots; QUEUE is the median of their last waiting times. For a
+    site where pilots cannot start, the last output of one is shown, and whether more are submitted.
     """
     found = _all_sites(server, token_file, sites)
     if not everything:
@@ -54,12 +54,12 @@ def list_sites(
         _emit_json(found)
         return
     if not found["sites"]:
-        emit(["there is no site; add one with: pilotage site add NAME ssh://USER@HOST\n"])
+        emit(["there are no sites; add one with: pilotage site add NAME ssh://USER@HOST\n"])
     emit(table(map(_row, found["sites"]), header=_COLUMNS))
     for each in found["sites"]:
         emit(_trouble_lines(each))
     if found["fault"]:
-        say_to_reader(f"warning: {found['file']}: the sites stay as they were: {found['fault']}")
+        print_message(f"warning: {found['file']} was not loaded, the sites stay as they were: {found['fault']}")
 
 
 @site.command("show")
@@ -67,7 +67,7 @@ def list_sites(
 @json_option
 @server_option
 def show(name: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
-    """Show one site: how it stands, what is written of it, and its latest pilots."""
+    """Show one site: its status, its entry in sites.yaml, and its latest pilots."""
     found, _ = _shown(server, token_file, name)
     if as_json:
         _emit_json(found)
@@ -77,8 +77,10 @@ def show(name: str, server: str | None, token_file: str | None, *, as_json: bool
     emit(table(_facts(about), indent="  "))
     emit(_trouble_lines(about))
     if found["entry"]:
-        emit(["  written down\n"])
-        emit(table(((key, _said(value)) for key, value in found["entry"].items() if key != "name"), indent="    "))
+        emit(["  sites.yaml\n"])
+        emit(
+            table(((key, _value_text(value)) for key, value in found["entry"].items() if key != "name"), indent="    ")
+        )
     if found["pilots"]:
         emit(["  pilots\n"])
         came = {row["request"]: row for row in found["pilots"] if row["request"]}
@@ -93,7 +95,7 @@ def show(name: str, server: str | None, token_file: str | None, *, as_json: bool
 @json_option
 @server_option
 def explain(name: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
-    """Say why a site is or is not given anything: what each stage of the choice says of it."""
+    """Explain why a site gets work or not: the result of each stage of site selection."""
     found, resting = _shown(server, token_file, name)
     if as_json:
         about = {key: found["site"][key] for key in ("status", "says", "closed", "unheard", "last_words")}
@@ -103,9 +105,9 @@ def explain(name: str, server: str | None, token_file: str | None, *, as_json: b
     if found["site"]["says"]:
         emit([f"  says    {one_line(found['site']['says'])}\n"])
     if resting:
-        emit(["  no service runs here: nothing is given to any site\n    next: pilotage serve\n"])
+        emit(["  no service runs here, so no site gets work\n    next: pilotage serve\n"])
     for why in found["reasons"]:
-        mark = "" if why.get("passes", True) else "  ← nothing passes here"
+        mark = "" if why.get("passes", True) else "  ← excluded here"
         until = f" (until {moment(why['until'])})" if why.get("until") else ""
         emit([f"  {why['stage']:<7} {one_line(why['message'])}{until}{mark}\n"])
     emit(_trouble_lines(found["site"]))
@@ -113,15 +115,15 @@ def explain(name: str, server: str | None, token_file: str | None, *, as_json: b
 
 @site.command("hibernate")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--message", default="", metavar="TEXT", help="Why: it stands in the book.")
+@click.option("--message", default="", metavar="TEXT", help="Record TEXT in the book as the reason.")
 @json_option
 @server_option
 def hibernate(
     names: tuple[str, ...], message: str, server: str | None, token_file: str | None, *, as_json: bool
 ) -> int:
-    """Give sites nothing more until somebody wakes them.
+    """Send no more work to sites until they are woken.
 
-    What runs there goes on.
+    Running attempts continue.
     """
     with connect(server, token_file) as connection:
         return _operate(connection, "hibernate", names, message=message, as_json=as_json)
@@ -129,22 +131,22 @@ def hibernate(
 
 @site.command("wake")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--message", default="", metavar="TEXT", help="Why: it stands in the book.")
+@click.option("--message", default="", metavar="TEXT", help="Record TEXT in the book as the reason.")
 @json_option
 @server_option
 def wake(names: tuple[str, ...], message: str, server: str | None, token_file: str | None, *, as_json: bool) -> int:
-    """Give sites a new chance that hibernate, have a bad score, or at which pilots could not start."""
+    """Give a new chance to sites that hibernate, have a bad score, or could not start pilots."""
     with connect(server, token_file) as connection:
         return _operate(connection, "wake", names, message=message, as_json=as_json)
 
 
 @site.command("probe")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--all", "everywhere", is_flag=True, help="All sites that the service knows.")
-@click.option("--no-wait", is_flag=True, help="End when the probes have begun; what came of them is in the book.")
+@click.option("--all", "everywhere", is_flag=True, help="Probe all sites of the service.")
+@click.option("--no-wait", is_flag=True, help="Return when the probes have started; the book records their results.")
 @click.option(
     "--timeout", "seconds_max", type=click.FloatRange(min=1), metavar="SECONDS",
-    help="How long to wait for them; none: until a probe has failed, as engine.probe_timeout_seconds is set here.",
+    help="Wait at most this long; without it, as long as engine.probe_timeout_seconds in the settings here.",
 )  # fmt: skip
 @json_option
 @server_option
@@ -158,14 +160,14 @@ def probe(
     no_wait: bool,
     as_json: bool,
 ) -> int:
-    """Try whether a pilot comes up at a site: one is started there, and ends at once.
+    """Test whether a pilot starts at a site: the probe starts one there, which exits at once.
 
-    What came of it is an event, SiteProbed. One that fails puts the site to sleep; one that passes wakes it,
-    unless somebody put it to sleep by hand.
+    The result is recorded as the event SiteProbed. A failed probe hibernates the site; a successful one wakes it, unless it
+    was hibernated by hand.
     """
     if bool(names) == everywhere:
-        raise click.UsageError("Which sites? Name them, or say --all.")
-    patience = patience_seconds() if seconds_max is None else seconds_max
+        raise click.UsageError("Which sites? Name them, or use --all.")
+    patience = probe_wait_seconds() if seconds_max is None else seconds_max
     with connect(server, token_file) as connection:
         if everywhere:
             names = tuple(
@@ -174,9 +176,9 @@ def probe(
         before = position(connection)
         if no_wait:
             return _operate(connection, "probe", names, as_json=as_json)
-        done, refused = _asked(connection, "probe", names, message="", quiet=as_json)
+        done, refused = _send_each(connection, "probe", names, message="", quiet=as_json)
         begun = [each["site"] for each in done]
-        _say_who_is_silent(connection, begun, quiet=as_json)
+        _print_unreachable(connection, begun, quiet=as_json)
         results = await_probes(connection, begun, after=before, seconds_max=patience)
         passed = [each["site"] for each in results if each["ok"]]
         asleep = [name for name in passed if _one(connection, name)["site"]["status"] == "hibernated"]
@@ -184,26 +186,28 @@ def probe(
         _emit_json({"operation": "probe", "probes": results, "refused": refused})
     else:
         for each in results:
-            word = "came up" if each["ok"] else "did not come up"
+            word = "started" if each["ok"] else "did not start"
             told = f": {one_line(each['message'])}" if each["message"] else ""
             emit([f"{each['site']}: a pilot {word} after {duration(round(each['seconds'], 1))}{told}\n"])
             if each["site"] in asleep:
                 name = one_line(each["site"])
                 emit(
-                    [f"{name} still sleeps, since somebody put it to sleep; wake it with: pilotage site wake {name}\n"]
+                    [
+                        f"{name} still hibernates, since it was hibernated by hand; wake it with: pilotage site wake {name}\n"
+                    ]
                 )
     if refused:
         return ExitCode.BAD_INPUT
     return ExitCode.COMPLETE if all(each["ok"] for each in results) else ExitCode.FAILED
 
 
-def _say_who_is_silent(connection: Server, names: Sequence[str], *, quiet: bool) -> None:
-    """A probe of a site that does not answer waits for that, and so does whoever waits for the probe: it is said why."""
+def _print_unreachable(connection: Server, names: Sequence[str], *, quiet: bool) -> None:
+    """Print which sites do not answer, since their probes wait until they do."""
     for name in () if quiet else names:
         about = _one(connection, name)["site"]
         if about["status"] == SILENT:
             why = f": {one_line(about['says'])}" if about["says"] else ""
-            emit([f"{one_line(name)} does not answer{why}\n  its pilot is submitted when it does\n"])
+            emit([f"{one_line(name)} does not answer{why}\n  its pilot will be submitted when it does\n"])
 
 
 for _command in (add, remove, test, agent, pack, token):
@@ -211,12 +215,12 @@ for _command in (add, remove, test, agent, pack, token):
 
 
 def _all_sites(server: str | None, token_file: str | None, file: str | None) -> dict[str, Any]:
-    """What the server tells of all sites; without one, what is written down."""
+    """All sites from the server; without a server, from sites.yaml."""
     from pilotage.app.sites.entries import written_sites
     from pilotage.client.errors import NoServer
 
     try:
-        with look(server, token_file) as connection:
+        with connect_to_read(server, token_file) as connection:
             found, resting = _sites(connection), connection.resting
     except NoServer:
         found, resting = {"sites": [], "file": "", "fault": ""}, True
@@ -237,13 +241,13 @@ def _sites(connection: Server) -> dict[str, Any]:
 
 
 def _shown(server: str | None, token_file: str | None, name: str) -> tuple[dict[str, Any], bool]:
-    """What the server tells of a site; where no service ever ran for it, what is written down; and whether none runs."""
+    """A site from the server, or from sites.yaml if no service ever ran; and whether no service runs now."""
     from pilotage.app.sites.entries import written_site
     from pilotage.client import ServerRefused
     from pilotage.client.errors import NoServer
 
     try:
-        with look(server, token_file) as connection:
+        with connect_to_read(server, token_file) as connection:
             try:
                 return _one(connection, name), connection.resting
             except ServerRefused as error:
@@ -286,8 +290,8 @@ def _facts(about: dict[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _trouble_lines(about: dict[str, Any]) -> Iterator[str]:
-    """Why nothing is submitted at a site, what is not heard there, and what the last pilot wrote that could not start."""
-    died = "pilots died there before they spoke" if about["dead_starts"] else ""
+    """Why no pilots are submitted at a site, which pilots are silent, and the output of the last one that failed to start."""
+    died = "pilots ended there before they contacted the service" if about["dead_starts"] else ""
     told = [each for each in (about["closed"], about["unheard"]) if each] or ([died] if died else [])
     if not told:
         return
@@ -296,11 +300,11 @@ def _trouble_lines(about: dict[str, Any]) -> Iterator[str]:
     for line in about["last_words"].splitlines():
         yield f"  | {one_line(line)}\n"
     if about["next_try_at"] is not None:
-        yield f"  the next pilot is tried at {moment(about['next_try_at'])}, where nothing else runs what waits\n"
+        yield f"  the next pilot is tried at {moment(about['next_try_at'])}, if packages still wait for it\n"
     if about["unheard"] or about["status"] == SILENT:
-        yield f"  find out which hop fails: pilotage site test {name}\n"
+        yield f"  find the failing hop: pilotage site test {name}\n"
     elif about["dead_starts"]:
-        yield f"  find out which hop fails: pilotage site test {name}; then: pilotage site wake {name}\n"
+        yield f"  find the failing hop: pilotage site test {name}; then: pilotage site wake {name}\n"
 
 
 def _pilot(row: dict[str, Any], request: dict[str, Any] | None, noticed: dict[str, Any] | None) -> Sequence[object]:
@@ -313,25 +317,25 @@ def _pilot(row: dict[str, Any], request: dict[str, Any] | None, noticed: dict[st
     return row["pilot"], row["native_id"] or (request or row)["native_id"], row["node"], begun, ended, last
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     from pilotage import app
 
     if isinstance(value, list):
-        return ", ".join(map(_said, value))
+        return ", ".join(map(_value_text, value))
     return value if isinstance(value, str) else " ".join(app.json_text(value).split())
 
 
 def _operate(connection: Server, deed: str, names: Sequence[str], *, as_json: bool, message: str = "") -> int:
-    done, refused = _asked(connection, deed, names, message=message, quiet=as_json)
+    done, refused = _send_each(connection, deed, names, message=message, quiet=as_json)
     if as_json:
         _emit_json({"operation": deed, "done": done, "refused": refused})
     return ExitCode.BAD_INPUT if refused else ExitCode.COMPLETE
 
 
-def _asked(
+def _send_each(
     connection: Server, deed: str, names: Sequence[str], *, message: str, quiet: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Ask for something at each site; one that is refused is named, and the others are asked all the same."""
+    """Send an operation to each site; one that is rejected is named, and the others are still sent."""
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
@@ -345,7 +349,7 @@ def _asked(
                 raise
             refused.append({"site": name, "code": error.code, "message": error.what})
             if not quiet:
-                say_to_reader(f"error: {error}")
+                print_message(f"error: {error}")
             continue
         done.append({"site": name, "operation": told["operation"], "events": told["events"]})
         if not quiet:
@@ -359,22 +363,22 @@ def _emit_json(told: object) -> None:
     emit([app.json_text(told)])
 
 
-# What came of probes, looked for in the book.
+# The results of probes, read from the book.
 
 LOOK_SECONDS = 1.0
 LATE_SECONDS = 30.0
-"""That a probe has failed is in the book so much later, at the latest."""
+"""Within this time after its timeout, the failure of a probe is in the book."""
 
 
-def patience_seconds() -> float:
-    """How long a probe is waited for where nobody says: until its service gives it up, as far as the settings here tell."""
+def probe_wait_seconds() -> float:
+    """The default wait for a probe: until the service gives it up, by the settings of this folder."""
     from pilotage.app.state_folder import settings_here
 
     return settings_here().engine.probe_timeout_seconds + LATE_SECONDS
 
 
 def position(connection: Server) -> int:
-    """How far the book is."""
+    """The last position of the book."""
     from pilotage.client.server import path_of
 
     found: int = connection.get(path_of("position"))["position"]
@@ -382,7 +386,7 @@ def position(connection: Server) -> int:
 
 
 def await_probes(connection: Server, sites: Sequence[str], *, after: int, seconds_max: float) -> list[dict[str, Any]]:
-    """What came of the probes of some sites that began behind a position; of those that do not end, that they did not."""
+    """The results of probes that started after a position; a probe that does not end in time counts as failed."""
     begun = time.monotonic()
     found: dict[str, dict[str, Any]] = {}
     while len(found) < len(sites) and time.monotonic() < begun + seconds_max:
@@ -391,7 +395,7 @@ def await_probes(connection: Server, sites: Sequence[str], *, after: int, second
                 found[name] = {"site": name, **result}
         if len(found) < len(sites):
             time.sleep(LOOK_SECONDS)
-    late = {"ok": False, "seconds": seconds_max, "message": "nothing was heard of it so far"}
+    late = {"ok": False, "seconds": seconds_max, "message": "there is no result yet"}
     return [found.get(name, {"site": name, **late}) for name in sites]
 
 
