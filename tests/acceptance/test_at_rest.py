@@ -73,7 +73,7 @@ def test_a_stopped_job_does_not_go_on_by_being_looked_at_and_that_is_said(stoppe
     )
     for words in ([], ["--follow"]):
         refused = stopped.run("logs", "waiting", "--attempt", "9", *words, code=2)
-        assert "there is no attempt 9: it had 1" in refused.stderr
+        assert "there is no attempt 9: the last one is 1" in refused.stderr
     assert find_service(stopped.state) is None
 
 
@@ -110,7 +110,7 @@ def test_a_job_is_tagged_and_looked_for_by_its_name(over: Place) -> None:
     job = over.told("status")["job"]["id"]
     assert "not registered" not in over.run("tag", "waiting", "study=A", "--now").stderr
     assert over.told("status", job)["job"]["tags"] == {"study": "A"}
-    assert f"the newest job of the name waiting is {job}" in over.run("query", "job=waiting").stderr
+    assert f"the newest job named waiting is {job}" in over.run("query", "job=waiting").stderr
     assert "newest" not in over.run("query", f"job={job} and state=RUNNING").stderr
 
 

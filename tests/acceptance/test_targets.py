@@ -109,10 +109,10 @@ def test_a_job_that_gives_way_to_one_for_other_files_is_told_so_and_not_that_som
     def given_way(*words: str) -> str:
         """How the job before is said to give way, to who begins another and to whom it belonged."""
         begun = place.run("run", "--detach", "--json", *words)
-        (said,) = [line for line in begun.stderr.splitlines() if "was not over" in line]
+        (said,) = [line for line in begun.stderr.splitlines() if "had not ended" in line]
         jobs.append(json.loads(begun.stdout)["job"])
         why = said.removeprefix(f"{jobs[-2]} had not ended and is killed: its document ")
-        how = "with another content" if why == "has changed" else why.removeprefix("is run again ")
+        how = "with another content" if why == "has changed" else why.removeprefix("runs again ")
         assert how != why
         told = place.run("attach", jobs[-2], code=1).stdout
         assert f"killed: superseded by {jobs[-1]}: its document was submitted again {how}\n" in told

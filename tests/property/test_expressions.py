@@ -92,4 +92,4 @@ def test_what_no_automaton_can_do_is_refused_by_name(expression: str) -> None:
     stage = f"stages:\n  - run: x\n    failure_patterns: [{{pattern: '{expression}'}}]\n"
     (fault,) = refused(stage)
     assert (fault.code, fault.line) == ("bad-expression", 5)
-    assert "could take for ever" in fault.message
+    assert "could take forever" in fault.message

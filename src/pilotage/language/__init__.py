@@ -1,7 +1,7 @@
-"""Reads documents: text → checked definition → resolved lists, packages and the graph of their files.
+"""Reads documents: text → checked definition → resolved lists → packages and their dependency graph.
 
-Hides YAML, templates, iteration and other people's formats. `load` does it all for one document; `expand` and `grow`
-are the pure part, which gives the same packages for the same definition and lists for ever.
+Hides YAML, templates, iteration and the formats of other systems. `load` does all of it for one document. `expand` and
+`grow` are pure: the same definition and lists always give the same packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs built in Python, with all that a document can say, and checked the same way."""
+"""Builds jobs in Python, with all fields of a document and the same checks."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from pilotage.model.jobs.definition import LANGUAGE_VERSION, Definition, Value, 
 
 
 class Job:
-    """A job in the making: `Job("sweep").stage(each={"seed": range(1, 1001)}, run="./simulate --seed {seed}", …)`.
+    """A job built in Python: `Job("sweep").stage(each={"seed": range(1, 1001)}, run="./simulate --seed {seed}", …)`.
 
-    Fields are those of the document, short forms included. Nothing is checked until `definition` or `load` is asked
-    for; faults then point at the lines of the document that `text` prints.
+    The fields are those of the document, including short forms. They are checked when `definition` or `load` is called;
+    faults then point at lines of the document that `text` returns.
     """
 
     def __init__(self, name: str, **fields: Unpack[SpokenJob]) -> None:
-        """Start a job with a short name."""
+        """Start a job with a name."""
         self._head: dict[str, Any] = {"pilotage": LANGUAGE_VERSION, "job": name, **fields}
         self._software: list[object] = list(self._head.pop("software", ()))
         self._stages: list[object] = []
 
     def __repr__(self) -> str:
-        """Its name, and how many stages it has so far."""
+        """The name of the job and the number of its stages."""
         count = len(self._stages)
         return f"<Job {self._head['job']}: {count} stage{'' if count == 1 else 's'}>"
 
     def software(self, **fields: Unpack[SpokenSoftware]) -> Job:
-        """Describe a software; gives the job back."""
+        """Add a description of software; returns the job."""
         self._software.append(fields)
         return self
 
     def stage(self, **fields: Unpack[SpokenStage]) -> Job:
-        """Add a stage; gives the job back."""
+        """Add a stage; returns the job."""
         self._stages.append(fields)
         return self
 
     @property
     def text(self) -> str:
-        """The job as a document, as it was said."""
+        """The job as a document, as it was written."""
         software = {"software": self._software} if self._software else {}
-        return write_yaml(_spoken({**self._head, **software, "stages": self._stages}))
+        return write_yaml(_plain({**self._head, **software, "stages": self._stages}))
 
     @property
     def canonical(self) -> str:
-        """The job as a document in canonical form; raises `DocumentError` with every fault."""
+        """The job as a document in canonical form; raises `DocumentError` with all faults."""
         return write_document(self.definition())
 
     def definition(self, folder: Folder | str = ".") -> Definition:
-        """The checked definition; raises `DocumentError` with every fault."""
+        """The checked definition; raises `DocumentError` with all faults."""
         document, report = read_document(self.text.encode(), file=self._file, folder=_folder(folder))
         if document is None:
             raise DocumentError(report.errors)
@@ -68,10 +68,10 @@ class Job:
         parameters: Mapping[str, str] | None = None,
         targets: Sequence[str] = (),
     ) -> LoadedJob:
-        """The job read, checked and expanded in a folder; raises `DocumentError` with every fault.
+        """Check and expand the job in a folder; raises `DocumentError` with all faults.
 
-        `jobs` are those that ran before, for stages that iterate over their outputs; `parameters` are values for those
-        that it declares. What none of the files `targets` needs is left out.
+        `jobs` finds earlier jobs, for stages that iterate over their outputs; `parameters` sets the parameters of the job.
+        With `targets`, packages that none of these files needs are left out.
         """
         return load(
             self.text.encode(),
@@ -92,15 +92,15 @@ def _folder(folder: Folder | str) -> Folder:
     return DiskFolder(folder) if isinstance(folder, str) else folder
 
 
-def _spoken(value: object) -> object:
-    """Python values as plain data: ranges become texts, records their canonical form."""
+def _plain(value: object) -> object:
+    """Python values as plain data: ranges become texts, records take their canonical form."""
     if isinstance(value, Value):
         return plain(value)
     if isinstance(value, range):
         step = f"..{value.step}" if value.step != 1 else ""
         return f"{value.start}..{value[-1]}{step}" if len(value) else f"{value.start}..{value.start - 1}"
     if isinstance(value, Mapping):
-        return {str(key): _spoken(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_spoken(item) for item in value]
+        return [_plain(item) for item in value]
     return value

@@ -1,7 +1,6 @@
-"""Where a document stands: the one place at which the language looks at files, behind a small port.
+"""The folder of a document: the only way in which this package reads files.
 
-Paths are relative to the document's folder. `DiskFolder` is the real thing; `MemoryFolder` is its twin for tests and
-for documents made in Python.
+Paths are relative to the folder. `DiskFolder` reads the disk; `MemoryFolder` is for tests and documents made in Python.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ FILE_BYTES_MAX = 256 * 2**20
 
 
 class Folder(Protocol):
-    """What the language may ask of the document's surroundings."""
+    """Read access to the folder of a document."""
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file, or None where there is no such readable file."""
+        """The content of a file, or None if it does not exist or cannot be read."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -33,20 +32,19 @@ class Folder(Protocol):
         ...
 
     def glob(self, pattern: str) -> list[str]:
-        """The names of the files that match, sorted; folders do not count, and hidden ones only when asked for."""
+        """The names of matching files, sorted; hidden ones only if the pattern names them."""
         ...
 
 
 class NotingFolder:
-    """Another folder, and which of its files were read."""
+    """Wraps a folder and records which files were read."""
 
     def __init__(self, folder: Folder) -> None:
-        """Ask this one."""
         self._folder = folder
         self.names: set[str] = set()
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file, which is noted."""
+        """The content of a file, which is recorded."""
         self.names.add(path)
         return self._folder.read(path)
 
@@ -64,45 +62,45 @@ class NotingFolder:
 
 
 class EarlierOutputs(NamedTuple):
-    """Outputs of a job that ran before: its id, and the names that match, sorted."""
+    """Outputs of an earlier job: its id, and the matching names, sorted."""
 
     job: str
     names: list[str]
 
 
 class EarlierJobs(Protocol):
-    """What the language may ask about jobs that ran before."""
+    """Access to the outputs of earlier jobs."""
 
     def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
-        """The granted outputs of a job, by its id or its name, that match; None where the job is not known.
+        """The granted outputs of a job, found by id or name, that match a pattern; None for an unknown job.
 
-        Raises `PilotageError` where its outputs cannot be taken.
+        Raises `PilotageError` if its outputs cannot be used.
         """
         ...
 
 
 class NoEarlierJobs:
-    """Knows no job: for use where no book is at hand."""
+    """Knows no earlier jobs, for use without a book."""
 
     def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
-        """Answer that there is no such job."""
+        """None: the job is unknown."""
         return None
 
 
 class DiskFolder:
-    """A folder on disk. Each directory is listed once: a thousand look-ups in one directory cost one listing."""
+    """A folder on disk. Each directory is listed once, so a thousand look-ups in it cost one listing."""
 
     def __init__(self, root: str | Path) -> None:
-        """Look below `root`; nothing is read yet."""
+        """Read below `root`."""
         self.root = Path(root)
         self._listings: dict[str, dict[str, bool]] = {}
         self._links: set[str] = set()
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file, or None where it cannot be read."""
+        """The content of a file, or None if it cannot be read."""
         try:
             found = self.root / path
-            # A pipe would wait for a writer for ever, and a device may never end.
+            # Reading a pipe could block for ever, and a device may never end.
             if not found.is_file() or found.stat().st_size > FILE_BYTES_MAX:
                 return None
             return found.read_bytes()
@@ -119,7 +117,7 @@ class DiskFolder:
         return name in ("", ".", "..") or name in self._listing(parent)
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is such a folder, from the listing of the one that it is in."""
+        """Whether there is such a folder, from the listing of its parent."""
         if "\0" in path or path.startswith("/"):
             return False
         parent, _, name = path.rstrip("/").rpartition("/")
@@ -147,10 +145,10 @@ class DiskFolder:
 
 
 class MemoryFolder:
-    """A folder that is only a mapping of names to contents."""
+    """A folder in memory: a mapping from names to contents."""
 
     def __init__(self, files: Mapping[str, bytes | str] | Iterable[str] = ()) -> None:
-        """Hold the given files; from bare names, empty ones."""
+        """Hold the given files; files given only by name are empty."""
         given = files if isinstance(files, Mapping) else dict.fromkeys(files, b"")
         self._files = {name: data.encode() if isinstance(data, str) else data for name, data in given.items()}
         self._listings: dict[str, dict[str, bool]] = {"": {}}
@@ -182,7 +180,7 @@ def _glob(pattern: str, listing: Callable[[str], dict[str, bool]], links: Collec
     absolute = pattern.startswith("/")
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if any("**" in part and part.strip("*") for part in parts):
-        # Stars that cross folders inside a name: take every file, and hold the whole name against the pattern.
+        # `**` inside a name crosses folders: match the pattern against the whole name of each file.
         everything = _glob("/**" if absolute else "**", listing, links)
         return [name for name in everything if matches("/".join(["", *parts] if absolute else parts), name)]
     parts = ["**" if part.startswith("**") else part for part in parts]
@@ -214,7 +212,7 @@ def _matching(part: str, entries: dict[str, bool], *, files: bool) -> list[str]:
 
 
 def _below(place: str, listing: Callable[[str], dict[str, bool]], links: Collection[str]) -> list[str]:
-    """A folder and every folder below it; hidden ones are left out, and links, which may lead back up."""
+    """A folder and all folders below it, without hidden ones and links, which may lead back up."""
     found, waiting = [], [place]
     while waiting:
         current = waiting.pop()

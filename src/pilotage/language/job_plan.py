@@ -1,4 +1,4 @@
-"""What the engine must know of a job, from its expansion: one template for each block, and the shapes of its stages."""
+"""Makes the plan for the engine from an expansion: one template per block, and the shapes of the stages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pilotage.model.site import Start
 
 
 def plan_of(expansion: Expansion) -> JobPlan:
-    """The plan of an expanded job, as far as it has grown."""
+    """The plan of an expanded job, without the packages of late stages that are not known yet."""
     definition = expansion.definition
     template_of = np.zeros(expansion.count, np.uint32)
     for position, block in enumerate(expansion.blocks):
@@ -44,7 +44,7 @@ def _late(stages: Iterable[LateStage]) -> tuple[LatePlan, ...]:
 
 
 def shapes_of(expansion: Expansion) -> tuple[StageShape, ...]:
-    """How many packages each stage has and of which activities, as the registration of the job tells it."""
+    """The number of packages and the activities of each stage, for the registration of the job."""
     activities: dict[tuple[int, int], dict[int, str]] = {}
     for block in expansion.blocks:
         activities.setdefault((block.stage, block.template), {})[block.number] = block.activity
@@ -99,7 +99,7 @@ def _template(definition: Definition, block: Block) -> Template:
 
 
 def _needed(package: Package) -> dict[str, int]:
-    """The sizes that the document gives of files from outside; what one binary makes for the next is none."""
+    """The declared sizes of inputs, without files that an earlier binary of the package makes."""
     made = _made(package)
     files = (each for binary in package.binaries for each in binary.inputs)
     return {each.name: each.size_bytes or 0 for each in files if each.name not in made}
@@ -111,7 +111,7 @@ def _made(package: Package) -> dict[str, int]:
 
 
 def _locators(block: Block) -> tuple[str, ...]:
-    """Where its files lie, up to what is another for each package: stores are told by the beginnings of their URLs."""
+    """The locators of its files, up to the first part that differs between packages: a URL prefix identifies a store."""
     found: dict[str, None] = {}
     for binary in block.package.binaries:
         inputs, outputs = (each.locator for each in binary.inputs), (each.locator for each in binary.outputs)
@@ -126,19 +126,19 @@ def _locators(block: Block) -> tuple[str, ...]:
 
 
 def _software(package: Package) -> tuple[str, ...]:
-    """What a site that says what is installed there must have."""
+    """The software that a site must have if it lists its software."""
     named = ((each.software, each.version) for each in package.binaries if each.software)
     return tuple(dict.fromkeys(f"{name}/{version}" if version else name for name, version in named))
 
 
 def _starts(definition: Definition, package: Package) -> tuple[tuple[Start, ...], ...]:
-    """The ways to start each binary whose software is not started in one way everywhere: a site must have one of them."""
+    """The ways to start each binary whose software has several: a site must support one of them."""
     ways = (tuple(way.start for way in ways_of(definition, package, each)) for each in package.binaries)
     return tuple(dict.fromkeys(each for each in ways if each and each != (Start(software=each[0].software),)))
 
 
 def _settings(definition: Definition, package: Package) -> dict[str, str]:
-    """What the document sets of pilotage itself for a package: the inner level wins, and of its binaries the last."""
+    """The settings of pilotage for a package: inner levels win, and of its binaries the last."""
     found = {**definition.environment.setting, **package.environment.setting}
     for binary in package.binaries:
         found.update(setting_levels(definition, package, binary))
@@ -164,7 +164,7 @@ def _demand(package: Package, settings: Mapping[str, str]) -> Demand:
 
 
 def _cpu_percent(package: Package) -> float:
-    """How much of its cores a package uses: its binaries run one after the other, and the most counts."""
+    """The share of its cores that a package uses: the maximum over its binaries, which run one after the other."""
     shares = [100.0 if each.cpu_percent is None else each.cpu_percent for each in package.binaries]
     return max(shares, default=100.0)
 

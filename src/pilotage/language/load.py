@@ -1,4 +1,4 @@
-"""From the bytes of a document in any known format to a checked, expanded job."""
+"""Loads a document in any known format: reads, checks and expands it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What came of a document: everything that could be read, and everything to be said about it."""
+    """The result of loading a document: what could be read, and its faults, warnings and losses."""
 
     format: Format
     document: Document | None
-    expansion: Expansion | None  # None where there is an error
+    expansion: Expansion | None  # None if there is an error
     report: Report
     losses: tuple[Loss, ...] = ()
-    read: Document | None = None  # what of a document of our own could be read, also where there is an error
-    files_read: tuple[str, ...] = ()  # files beside the document that were read with it
+    read: Document | None = None  # what could be read of a YAML document, even if there is an error
+    files_read: tuple[str, ...] = ()  # other files that were read with it
 
     def job(self) -> LoadedJob:
-        """The job, if there is no fault; raises `DocumentError` with every one otherwise."""
+        """The job; raises `DocumentError` with all faults if there are any."""
         if self.document is None or self.expansion is None:
             raise DocumentError(self.report.errors)
         warnings = tuple(self.report.warnings)
@@ -46,22 +46,22 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class LoadedJob(msgspec.Struct, frozen=True):
-    """A job without a fault: its definition, its packages, and what the writer should know about it."""
+    """A valid job: its definition, its packages, and its warnings."""
 
     definition: Definition
     expansion: Expansion
     warnings: tuple[Problem, ...]
     losses: tuple[Loss, ...]
     format: Format
-    files_read: tuple[str, ...] = ()  # files beside the document that were read with it
+    files_read: tuple[str, ...] = ()  # other files that were read with it
 
 
 def detect_format(data: bytes, *, file: str) -> Format:
-    """Which format a document is written in, from its name and its first words."""
+    """The format of a document, from its name and its first words."""
     if file.endswith(".dag"):
         return "dagman"
     if data.startswith(GZIP_MAGIC):
-        return "wfformat"  # the instances of that format are published packed
+        return "wfformat"  # only WfFormat instances are published gzipped
     head = data[:65536].lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"{"):
         return "wfformat" if b'"schemaVersion"' in data and b'"workflow"' in data else "yaml"
@@ -89,9 +89,10 @@ def load(
     parameters: Mapping[str, str] | None = None,
     targets: Sequence[str] = (),
 ) -> Loaded:
-    """Read, check and expand a document; without `source_format` it is detected. Nothing is raised: the report has every fault.
+    """Read, check and expand a document; its faults are in the report of the result, nothing is raised.
 
-    `parameters` are values for the parameters that it declares. What none of the files `targets` needs is left out.
+    Without `source_format`, the format is detected. `parameters` sets the parameters of the document. With `targets`,
+    packages that none of these files needs are left out.
     """
     chosen = source_format or detect_format(data, file=file)
     folder = noting = NotingFolder(folder)
@@ -100,11 +101,11 @@ def load(
     else:
         document, report, losses = _READERS[chosen](data, file, folder)
         for name in parameters or ():
-            report.error("unknown-parameter", f"there is no parameter {name!r}: a {chosen} document declares none")
+            report.error("unknown-parameter", f"there is no parameter {name!r}: {chosen} documents have no parameters")
     if document is None or report.errors:
         return Loaded(chosen, None, None, report, losses, document)
     advise(document.definition, report, document.mark, executors=executors)
-    if chosen == "yaml":  # other formats have their own ways with files
+    if chosen == "yaml":  # other formats have their own rules for files
         advise_on_outputs(document.definition, report, document.mark)
     expansion = expand(
         document.definition, RecordingLists(folder, jobs, targets=tuple(targets)), report, mark=document.mark
@@ -141,7 +142,7 @@ def _read_wfformat(data: bytes, file: str, folder: Folder) -> Read:
 
 
 def _imported(definition: Definition | None, report: Report, losses: Losses) -> Read:
-    """A definition that came from elsewhere; its parts have no places of their own."""
+    """A definition imported from another format, without positions of its parts."""
     return (None if definition is None else Document(definition, {}, report)), report, tuple(losses)
 
 

@@ -1,4 +1,4 @@
-"""What one format says that another cannot: every such thing is listed, none is dropped in silence."""
+"""Lists what a conversion between formats loses, so that nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pilotage.language.text.tree import NOWHERE, Mark
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that has no meaning on the other side: where it stood, its keyword, and what was lost and why."""
+    """One loss: its position in the source, its keyword, and what was lost and why."""
 
     file: str
     line: int
@@ -19,23 +19,22 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Losses:
-    """The ordered list of losses of one import or export; the same loss is listed once."""
+    """The losses of one import or export in order, without duplicates."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._entries: dict[Loss, None] = {}
 
     def add(self, keyword: str, reason: str, *, file: str, mark: Mark = NOWHERE) -> None:
-        """List one loss under its keyword."""
+        """Add one loss."""
         self._entries.setdefault(Loss(file=file, line=mark.line, keyword=keyword, reason=reason))
 
     def extend(self, other: Losses) -> None:
-        """List all losses of another list."""
+        """Add all losses of another list."""
         for loss in other:
             self._entries.setdefault(loss)
 
     def __iter__(self) -> Iterator[Loss]:
-        """The losses in the order in which they were found."""
+        """The losses in order."""
         return iter(self._entries)
 
     def __len__(self) -> int:

@@ -171,7 +171,7 @@ def test_a_stage_that_declares_nothing_is_told_of_with_what_becomes_of_its_files
     )
     found = loaded(text).report.warnings
     assert [(warning.code, warning.line) for warning in found] == [("no-outputs", 4), ("no-outputs", 7)]
-    assert found[0].message.startswith("the stage 'fit' declares no outputs: every file that it writes is removed")
+    assert found[0].message.startswith("the stage 'fit' declares no outputs: all files that it writes are removed")
     assert "outputs: [result.dat]" in found[0].hint
 
 

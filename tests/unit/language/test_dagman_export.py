@@ -218,7 +218,7 @@ def test_what_waits_for_a_late_stage_follows_those_before_it() -> None:
     assert "PARENT Stage1Line1Package1Split CHILD Stage3Line1Package1Merge\n" in files["late.dag"]
     [reason] = [loss.reason for loss in losses if loss.keyword == "each"]
     assert "'work'" in reason
-    assert "the exact order behind it is lost" in reason
+    assert "the exact order after it is lost" in reason
 
 
 def test_a_final_node_has_no_parents_and_loses_nothing_by_it() -> None:

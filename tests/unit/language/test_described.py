@@ -143,7 +143,7 @@ def test_what_an_image_says_in_vain_is_told() -> None:
 def test_an_entrypoint_that_is_not_started_is_told_and_the_command_line_runs_alone() -> None:
     image = {"type": "docker", "image": "b", "entrypoint": True}
     (told,) = tool(container_image=image).unsaid({"image": "a"})
-    assert told == "container-image: the entrypoint of the image is not started; all that runs is the command line"
+    assert told == "container-image: the entrypoint of the image is ignored; only the command line runs"
     assert tool(container_image={**image, "entrypoint": False}).unsaid({"image": "a"}) == []
 
 
@@ -207,14 +207,14 @@ class TestOutputs:
             ("x/[IMAGE].out", {"image": "{run}"}, ["a.nii.gz", "b.nii.gz"], "not its last suffix"),
             ("x/[IMAGE].out", {"image": "{late}"}, [], "not known yet"),
             ("x/[IMAGE].out", {"image": "{run}"}, ["a.nii", "b.dat"], "not its last suffix"),
-            ("x/[IMAGE].out", {"image": "a-{run}"}, ["a/b", "b"], "may hold folders"),
-            ("x/[IMAGE].out", {"image": "{run.parent}"}, ["a/b/c", "b/c/d"], "may hold folders"),
-            ("x-[WIDTH].out", {"width": "{run}"}, ["007", "008"], "written otherwise"),
+            ("x/[IMAGE].out", {"image": "a-{run}"}, ["a/b", "b"], "may contain folders"),
+            ("x/[IMAGE].out", {"image": "{run.parent}"}, ["a/b/c", "b/c/d"], "may contain folders"),
+            ("x-[WIDTH].out", {"width": "{run}"}, ["007", "008"], "write differently"),
             ("x-[LABEL].out", {"label": "{run}"}, ["a", ""], "is empty for some"),
             ("x-[LABEL].out", {}, [], "'label' in its path, which is not given"),
-            ("/x/[LABEL].out", {"label": "a"}, [], "outside of the job's tree: it is absolute"),
+            ("/x/[LABEL].out", {"label": "a"}, [], "outside the job's tree: it is absolute"),
             ("[LABEL]/", {"label": "a"}, [], "it names a folder"),
-            ("[LABEL]", {"label": "{run}"}, ["/a", "b"], "outside of the job's tree for some"),
+            ("[LABEL]", {"label": "{run}"}, ["/a", "b"], "outside the job's tree for some"),
         ],
     )
     def test_what_cannot_be_said_exactly_is_not_said(

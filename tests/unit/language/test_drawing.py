@@ -178,7 +178,7 @@ def test_text_shows_every_package_of_a_small_job() -> None:
 def test_text_shows_the_activities_of_a_large_job() -> None:
     assert drawn(SWEEP.format(count=2000), "text") == (
         "trial: 2,001 packages in 2 stages, 2,000 edges\n"
-        "drawn by activity; --format json has every package\n"
+        "drawn by activity; --format json lists every package\n"
         "\n"
         "stage 1: simulate (2,000 packages)\n"
         "  simulate  × 2,000\n"  # noqa: RUF001

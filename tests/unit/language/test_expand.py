@@ -236,7 +236,7 @@ def test_an_input_that_is_a_folder_is_refused_with_how_to_name_its_files(*, late
     each = "each: {p: 'p-*'}, " if late else ""
     text = f"stages:\n{before}  - {{{each}run: a, inputs: [x, d/]}}\n"
     fault = only_fault(text, folder=MemoryFolder(["x", "d/y"]))
-    assert (fault.code, fault.message) == ("folder-as-input", "the input 'd' is a folder, and inputs are files")
+    assert (fault.code, fault.message) == ("folder-as-input", "the input 'd' is a folder, but inputs are files")
     assert "d/*" in fault.hint
 
 

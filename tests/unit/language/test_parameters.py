@@ -56,9 +56,9 @@ def test_what_was_chosen_is_kept_in_the_definition() -> None:
     "given, code, says",
     [
         ({"cuont": "1"}, "unknown-parameter", "did you mean 'count'?"),
-        ({"count": "many"}, "wrong-type", "'count' is a whole number, got 'many'"),
+        ({"count": "many"}, "wrong-type", "'count' must be a whole number, got 'many'"),
         ({"count": "1\n"}, "wrong-type", "a whole number"),
-        ({"scale": "big"}, "wrong-type", "'scale' is a number"),
+        ({"scale": "big"}, "wrong-type", "'scale' must be a number"),
         ({"quick": "maybe"}, "wrong-type", "true or false"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_choice_that_does_not_fit_is_told_with_what_would(given: Mapping[str, 
 def test_a_parameter_without_a_value_says_how_to_give_one() -> None:
     text = "pilotage: 1\njob: j\nparameters: {seed: {type: integer}}\nrun: x {seed}\n"
     assert faults(text) == [
-        ("missing-parameter", "the parameter 'seed' has no default, and nothing was chosen say  --set seed=VALUE")
+        ("missing-parameter", "the parameter 'seed' has no default and was not set use  --set seed=VALUE")
     ]
     assert faults(text, seed="4") == []
 

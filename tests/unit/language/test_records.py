@@ -141,7 +141,7 @@ def test_an_unknown_field_has_a_near_name(field: str, near: str) -> None:
 def test_an_expression_that_would_run_for_ever_elsewhere_is_taken_and_one_without_bounds_refused() -> None:
     text = f"stages:\n  - run: x\n    failure_patterns: ['(a+)+$', '{'(' * 60}a{')+' * 60}', '(x{{1,900}}){{1,900}}']\n"
     (fault,) = loaded(text).report.errors
-    assert (fault.code, "'(x{1,900}){1,900}' could take for ever" in fault.message) == ("bad-expression", True)
+    assert (fault.code, "'(x{1,900}){1,900}' could take forever" in fault.message) == ("bad-expression", True)
 
 
 def test_shell_syntax_in_run_is_a_warning() -> None:

@@ -105,4 +105,4 @@ def test_a_value_that_shows_itself_too_late_gives_a_script_that_says_so_and_fail
     script = render_shell("echo $(({x}))", {"x": "a[$(echo INJECTED)]"})
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("{x} cannot be filled in: only a whole number")
+    assert done.stderr.startswith("{x} cannot be filled in: only an integer")

@@ -149,7 +149,7 @@ def test_an_empty_file_is_answered_with_how_to_add_a_site() -> None:
 def test_a_field_that_is_written_twice_names_the_key_that_came_first() -> None:
     text = one("name: lyon, kind: slurm, memory: 1 GiB, memory_bytes: 5")
     _, report = read_sites(text.encode(), file="sites.yaml")
-    assert [each.message for each in report.errors] == ["'memory_bytes' says again what 'memory' says"]
+    assert [each.message for each in report.errors] == ["'memory_bytes' is the same field as 'memory'"]
 
 
 NAMES = st.from_regex(r"[a-z][a-z0-9._-]{0,20}", fullmatch=True).filter(lambda name: name != "local")
@@ -192,5 +192,5 @@ def test_more_sites_than_a_service_can_look_after_are_refused_at_once_and_hundre
     assert codes(many(60_000)) == ["too-many-sites"]
     _, report = read_sites(many(60_000).encode(), file="sites.yaml")
     [problem] = report.errors
-    assert problem.message == "a service has at most 1,000 sites, and these are 60,000"
+    assert problem.message == "a service can have at most 1,000 sites; the file has 60,000"
     assert problem.line == SITES_MAX + 3

@@ -119,8 +119,7 @@ def test_the_activity_of_a_task_without_command_is_its_name_without_number(id_: 
 
 def test_a_missing_program_is_a_loss() -> None:
     assert (
-        "stands in its place (2 times)"
-        in lost(instance(task("a"), task("b")))["workflow.execution.tasks.command.program"]
+        "is used instead (2 times)" in lost(instance(task("a"), task("b")))["workflow.execution.tasks.command.program"]
     )
 
 
@@ -423,7 +422,7 @@ def test_what_waits_for_a_late_stage_follows_those_before_it() -> None:
     found, losses = exported(f"pilotage: 1\njob: x\nstages: {stages}\n")
     tasks = found["workflow"]["specification"]["tasks"]
     assert [(task["id"], task["parents"], task["children"]) for task in tasks] == [("s", [], ["m"]), ("m", ["s"], [])]
-    assert "the exact order behind it is lost" in losses["stage.each"]
+    assert "the exact order after it is lost" in losses["stage.each"]
 
 
 # --- the reference page -----------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Reads and checks Boutiques descriptors, and turns them into the command line that bosh prints.
+"""Reads and checks Boutiques descriptors, and makes the same command lines from them as bosh.
 
-`parse_descriptor` and `parse_invocation` take JSON text, `read_descriptor` and `read_invocation` nodes of any document.
+`parse_descriptor` and `parse_invocation` read JSON text, `read_descriptor` and `read_invocation` nodes of any document.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ __all__ = [
 
 
 def read_descriptor(node: Node, report: Report) -> Descriptor | None:
-    """The descriptor of a node, or None with every fault noted in the report."""
+    """The descriptor of a node, or None with all its faults in the report."""
     before = len(report.errors)
     value = value_of(node, report)
     place = Place(node, report)
@@ -81,7 +81,7 @@ def read_descriptor(node: Node, report: Report) -> Descriptor | None:
 
 
 def parse_descriptor(text: str, report: Report) -> Descriptor | None:
-    """The descriptor of a JSON text, or None with every fault noted in the report."""
+    """The descriptor of a JSON text, or None with all its faults in the report."""
     before = len(report.errors)
     node = read_json(text, report)
     if node is None:
@@ -91,6 +91,6 @@ def parse_descriptor(text: str, report: Report) -> Descriptor | None:
 
 
 def parse_invocation(text: str, report: Report) -> dict[str, Value]:
-    """The values of a JSON text by input id; what is at fault is noted in the report."""
+    """The values of an invocation by input id, read from JSON; faults go to the report."""
     node = read_json(text, report)
     return {} if node is None else read_invocation(node, report)

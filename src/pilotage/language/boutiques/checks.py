@@ -1,6 +1,6 @@
-"""The Boutiques descriptor schema (0.5), checked field by field: every fault at once, each with its place.
+"""Checks a descriptor against the Boutiques schema (0.5) field by field, and reports all faults with their places.
 
-The rules are those of `descriptor.schema.json`; what relates one part of a descriptor to another is in `lint`.
+The rules are those of `descriptor.schema.json`; rules between the parts of a descriptor are in `lint`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilotage.model.errors import did_you_mean
 
 
 class Place:
-    """A path into a document, where faults are noted."""
+    """A path into a descriptor, with the report for faults found there."""
 
     def __init__(self, root: Node, report: Report, path: tuple[str | int, ...] = ()) -> None:
         self.root = root
@@ -24,19 +24,19 @@ class Place:
         self.path = path
 
     def down(self, *steps: str | int) -> Place:
-        """The place of something inside this one."""
+        """The path of a part below this one."""
         return Place(self.root, self.report, self.path + steps)
 
     def error(self, code: str, message: str, *, hint: str = "") -> None:
-        """Note a fault of what stands here."""
+        """Report a fault of the value at this path."""
         self.report.error(code, self._told(message), mark_at(self.root, *self.path), hint=hint)
 
     def key_error(self, code: str, message: str, *, key: str, hint: str = "") -> None:
-        """Note a fault of a key of the object that stands here."""
+        """Report a fault of a key of the object at this path."""
         self.report.error(code, self._told(message), self._key_mark(key), hint=hint)
 
     def near(self, name: str, known: Collection[str]) -> str:
-        """A hint at the name that was meant; none once a document has so many faults that looking would take long."""
+        """A hint at a similar name; none once there are so many faults that the search would take long."""
         return did_you_mean(name, known) if len(known) <= 1000 and len(self.report.errors) < 100 else ""
 
     def _told(self, message: str) -> str:
@@ -60,7 +60,7 @@ class Place:
 
 
 class Field(msgspec.Struct, frozen=True):
-    """What one field may hold."""
+    """The type and limits of one field."""
 
     kind: str
     length_min: int = 0
@@ -70,7 +70,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The fields of one kind of object; `others` says whether fields besides them are let pass."""
+    """The fields of one kind of object; `others` allows fields besides them."""
 
     fields: dict[str, Field]
     required: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ ASSERTED_OUTPUT = Shape({"id": _ID, "md5-reference": _NAME}, required=("id",), o
 
 
 def check_object(value: Value, shape: Shape, place: Place) -> None:
-    """Note every fault of one object against its shape."""
+    """Report every fault of an object that differs from its shape."""
     if not isinstance(value, dict):
         place.error("wrong-type", f"expected an object, found {kind_of(value)}")
         return
@@ -209,7 +209,7 @@ def _check_field(value: Value, field: Field, place: Place) -> None:
 
 
 def _unfit(value: Value, kind: str) -> str:
-    """What was expected instead, or nothing when the value is of that kind."""
+    """What was expected instead; empty if the value is of that kind."""
     fits, expected = {
         "text": (isinstance(value, str), "text"),
         "text or boolean": (isinstance(value, (str, bool)), "text, true or false"),
@@ -252,13 +252,13 @@ def _check_condition(value: Value, place: Place) -> None:
 
 
 def check_unique(values: Sequence[Value], place: Place) -> None:
-    """Note the first item of a list that is there twice."""
+    """Report the first item that a list contains twice."""
     index = first_repeated(values)
     if index >= 0:
-        place.down(index).error("duplicate-item", "the same item stands in the list before")
+        place.down(index).error("duplicate-item", "the list already contains this item")
 
 
-# What the Boutiques schema says of several fields at once: which go together, and which exclude each other.
+# Rules of the Boutiques schema about several fields: which need and which exclude each other.
 
 _PARTS = {
     "inputs": INPUT,
@@ -268,7 +268,7 @@ _PARTS = {
     "error-codes": ERROR_CODE,
     "tests": TEST,
 }
-# A field on the left is only for inputs of the types on the right.
+# Fields that only inputs of certain types may have.
 _TYPES_OF = {
     "value-choices": ("String", "Number"),
     "integer": ("Number",),
@@ -276,7 +276,7 @@ _TYPES_OF = {
     "maximum": ("Number",),
     "uses-absolute-path": ("File",),
 }
-# A field on the left needs the one on the right.
+# Fields that need another field.
 _NEEDS = {
     "command-line-flag-separator": "command-line-flag",
     "min-list-entries": "list",
@@ -290,7 +290,7 @@ _NEEDS = {
 
 
 def check_descriptor_shape(value: Value, place: Place) -> None:
-    """Note every fault that the schema finds in a descriptor."""
+    """Report every violation of the schema in a descriptor."""
     check_object(value, DESCRIPTOR, place)
     if not isinstance(value, dict):
         return
@@ -325,7 +325,7 @@ def _each(items: Value, place: Place, check: Callable[[dict[str, Value], Place],
 def _check_needs(item: dict[str, Value], place: Place) -> None:
     for key, needed in _NEEDS.items():
         if key in item and needed not in item:
-            place.key_error("field-needs-field", f"the field {key!r} needs the field {needed!r} beside it", key=key)
+            place.key_error("field-needs-field", f"the field {key!r} needs the field {needed!r}", key=key)
 
 
 def _check_input(item: dict[str, Value], place: Place) -> None:
@@ -333,7 +333,7 @@ def _check_input(item: dict[str, Value], place: Place) -> None:
     kind = item.get("type")
     for key, kinds in _TYPES_OF.items():
         if key in item and "type" in item and kind not in kinds:
-            message = f"the field {key!r} is only for inputs of type {' or '.join(kinds)}, and this is {shown(kind)}"
+            message = f"the field {key!r} is only for inputs of type {' or '.join(kinds)}, not {shown(kind)}"
             place.key_error("field-not-for-type", message, key=key)
     if "value-choices" in item and kind == "String" and "default-value" in item and item["default-value"] is None:
         place.down("default-value").error("default-not-a-choice", "the default null is not one of the choices")

@@ -1,7 +1,7 @@
-"""From a descriptor and the values of its inputs to the command line, the paths of its outputs, and what else it needs.
+"""Makes the command line, output paths, configuration files and environment of a tool from its descriptor and inputs.
 
-All of it is substitution of value keys, one after the other in the order of the descriptor, inputs first, as bosh does
-it; the result is a line for a shell. Call `check_invocation` first: nothing is refused here.
+As in bosh, value keys are substituted one after the other in the order of the descriptor, inputs first; the result is a
+shell command. Call `check_invocation` first: nothing is checked here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pilotage.language.boutiques.values import Value
 
 # The conditions of `conditional-path-template`: a small boolean language over the values of inputs and outputs.
 #
-# Boutiques writes them in "limited Python syntax" and hands them to the interpreter. Here they are parsed, and only
-# comparisons, `and`, `or`, `not` and literals are ever evaluated.
+# Boutiques writes them in "limited Python syntax" and lets the interpreter evaluate them. Here they are parsed, and only
+# comparisons, `and`, `or`, `not` and literals are evaluated.
 
 DEFAULT = "default"
-LENGTH_MAX = 2000  # far beyond any condition that a person wrote, and short enough for Python's parser
+LENGTH_MAX = 2000  # far longer than real conditions, and short enough for Python's parser
 DEPTH_MAX = 50
 
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[=!<>]=|[=!<>()]|[^\s=!<>()'"]+|['"]""")
@@ -45,17 +45,17 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
 
 
 class ConditionError(Exception):
-    """A condition that cannot be understood, or that compares what cannot be compared; the text says which."""
+    """A condition that cannot be parsed or evaluated; the text says why."""
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """A parsed condition: an expression in which the ids it speaks of have made way for stand-in names."""
+    """A parsed condition, with a valid Python name in place of each id."""
 
     expression: ast.expr
     stand_ins: dict[str, str]  # stand-in name -> id
 
     def holds(self, values: Mapping[str, Value]) -> bool:
-        """Whether it is true; false if any id it speaks of has no value, as in Boutiques."""
+        """Whether the condition is true; false if one of its ids has no value, as in Boutiques."""
         if any(values.get(id_) is None for id_ in self.stand_ins.values()):
             return False
         operands = {name: _operand(values[id_]) for name, id_ in self.stand_ins.items()}
@@ -63,7 +63,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 def parsed(text: str, ids: Collection[str]) -> Condition:
-    """The condition of a text; raises `ConditionError` when it is none."""
+    """Parse a condition; raises `ConditionError` if it is invalid."""
     if len(text) > LENGTH_MAX:
         raise ConditionError(f"it is longer than {LENGTH_MAX} characters")
     prefix = "id"
@@ -81,7 +81,7 @@ def parsed(text: str, ids: Collection[str]) -> Condition:
     try:
         expression = ast.parse(" ".join(words), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as fault:
-        reason = fault.msg if isinstance(fault, SyntaxError) else "it is nested too deep"
+        reason = fault.msg if isinstance(fault, SyntaxError) else "it is nested too deeply"
         raise ConditionError(f"it cannot be read: {reason}") from None
     _check_nodes(expression, stand_ins)
     return Condition(expression, stand_ins)
@@ -92,16 +92,16 @@ def _check_nodes(expression: ast.expr, stand_ins: Mapping[str, str]) -> None:
     for _ in range(DEPTH_MAX):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
     if level:
-        raise ConditionError("it is nested too deep")
+        raise ConditionError("it is nested too deeply")
     for node in ast.walk(expression):
         if isinstance(node, ast.Name) and node.id not in stand_ins:
             raise ConditionError(f"{node.id!r} is not the id of an input or an output")
         if isinstance(node, ast.Constant) and not isinstance(node.value, (str, int, float, bool)):
             raise ConditionError(f"{node.value!r} is not text, a number, True or False")
         if isinstance(node, ast.Compare) and not all(type(sign) in _COMPARISONS for sign in node.ops):
-            raise ConditionError("only ==, !=, <, <=, >, >=, in and not in compare")
+            raise ConditionError("the only comparisons are ==, !=, <, <=, >, >=, in and not in")
         if not isinstance(node, _ALLOWED):
-            raise ConditionError("only comparisons, and, or, not, text and numbers are understood")
+            raise ConditionError("only comparisons, and, or, not, text and numbers are allowed")
 
 
 _ALLOWED = (
@@ -119,7 +119,7 @@ _ALLOWED = (
 
 
 def _operand(value: Value) -> object:
-    """A value as Boutiques puts it into a condition: what looks like a number is one, all else is its text."""
+    """A value as Boutiques uses it in a condition: a number if it looks like one, otherwise its text."""
     text = str(value)
     if _NUMBER.fullmatch(text):
         return value if isinstance(value, (int, float)) else float(text) if "." in text else int(text)
@@ -144,11 +144,11 @@ def _evaluated(node: ast.expr, operands: Mapping[str, object]) -> object:
         if isinstance(node.op, ast.Not):
             return not value
         if not isinstance(value, (int, float)):
-            raise ConditionError(f"{value!r} has no negative")
+            raise ConditionError(f"{value!r} cannot be negated")
         return -value
     if isinstance(node, ast.Compare):
         return _compared(node, operands)
-    raise ConditionError("only comparisons, and, or, not, text and numbers are understood")
+    raise ConditionError("only comparisons, and, or, not, text and numbers are allowed")
 
 
 def _compared(node: ast.Compare, operands: Mapping[str, object]) -> bool:
@@ -174,9 +174,9 @@ _TYPES = frozenset({"String", "File", "Flag", "Number"})
 
 
 def types_agree(text: str, types: Mapping[str, str]) -> bool:
-    """Whether Boutiques' own check passes: each comparison has one type on both sides, each `and` two truths.
+    """Whether Boutiques' own type check passes: equal types in each comparison, truth values around each `and`.
 
-    Only ids of letters and digits count as what they name: an id with an underscore is taken for text.
+    As there, only ids of letters and digits are looked up: an id with an underscore counts as text.
     """
     return _agrees([types.get(token, token) if _is_name(token) else token for token in _TOKEN.findall(text)])
 
@@ -186,9 +186,9 @@ def _is_name(token: str) -> bool:
 
 
 def _agrees(tokens: list[str]) -> bool:
-    """The check on one level; a pair of parentheses that agrees within itself counts as True.
+    """The check on one level; parentheses that pass the check count as True.
 
-    Of nested pairs only what follows the innermost opening one is looked at, as Boutiques does.
+    As in Boutiques, only the part after the innermost opening parenthesis is checked.
     """
     depth = start = 0
     words: list[str] = []
@@ -230,7 +230,7 @@ def _type_of(word: str) -> str:
 
 
 class OutputPath(msgspec.Struct, frozen=True):
-    """Where an output will be: a path, or a pattern with wildcards; None when no condition of it holds."""
+    """The path of an output, or a pattern with wildcards; None if none of its conditions holds."""
 
     id: str
     path: str | None
@@ -239,14 +239,14 @@ class OutputPath(msgspec.Struct, frozen=True):
 
 
 class ConfigurationFile(msgspec.Struct, frozen=True):
-    """A file that must be there before the tool starts, made from a `file-template`."""
+    """A file that must exist before the tool starts, made from a `file-template`."""
 
     path: str
     text: str
 
 
 class _Purpose(Enum):
-    """What a template is for; it decides about flags, quotes and keys without a value."""
+    """The use of a template, which decides about flags, quotes and keys without a value."""
 
     COMMAND = "command line"
     PATH = "path of an output"
@@ -254,7 +254,7 @@ class _Purpose(Enum):
 
 
 def completed(descriptor: Descriptor, invocation: Mapping[str, Value]) -> dict[str, Value]:
-    """The invocation with the default of every input that it leaves out or gives as null."""
+    """The invocation with defaults for inputs that are missing or null."""
     values = dict(invocation)
     for input_ in descriptor.inputs:
         if input_.default_value is not None and values.get(input_.id) is None:
@@ -263,7 +263,7 @@ def completed(descriptor: Descriptor, invocation: Mapping[str, Value]) -> dict[s
 
 
 def command_line(descriptor: Descriptor, invocation: Mapping[str, Value], *, directory: str = ".") -> str:
-    """The command line that `bosh exec simulate` prints; `directory` is where outputs with absolute paths will be."""
+    """The command line that `bosh exec simulate` prints; `directory` is the folder for outputs with absolute paths."""
     values = completed(descriptor, invocation)
     names = _output_names(descriptor, values, directory=directory, faults=[])
     return _Filler(descriptor, values, names).filled(descriptor.command_line, _Purpose.COMMAND)
@@ -284,7 +284,7 @@ def output_paths(
 def configuration_files(
     descriptor: Descriptor, invocation: Mapping[str, Value], *, directory: str = "."
 ) -> tuple[ConfigurationFile, ...]:
-    """The files that the tool reads its settings from; a line with a key that has no value is left empty."""
+    """The configuration files of the tool; a line whose key has no value is left empty."""
     values = completed(descriptor, invocation)
     names = _output_names(descriptor, values, directory=directory, faults=[])
     filler = _Filler(descriptor, values, names)
@@ -299,7 +299,7 @@ def configuration_files(
 
 
 def environment(descriptor: Descriptor, invocation: Mapping[str, Value]) -> dict[str, str]:
-    """The environment variables of the tool; one that stands for an input without a value is left out."""
+    """The environment variables of the tool, without those of inputs that have no value."""
     values = completed(descriptor, invocation)
     inputs = {input_.value_key: input_.id for input_ in descriptor.inputs if input_.value_key is not None}
     variables = {}
@@ -312,7 +312,7 @@ def environment(descriptor: Descriptor, invocation: Mapping[str, Value]) -> dict
 
 
 def condition_faults(descriptor: Descriptor, invocation: Mapping[str, Value]) -> list[str]:
-    """Why conditions of outputs cannot be decided with these values, each reason once."""
+    """The reasons why conditions of outputs cannot be evaluated with these values, each once."""
     faults: list[str] = []
     _output_names(descriptor, completed(descriptor, invocation), directory=".", faults=faults)
     return list(dict.fromkeys(faults))
@@ -321,9 +321,9 @@ def condition_faults(descriptor: Descriptor, invocation: Mapping[str, Value]) ->
 def _output_names(
     descriptor: Descriptor, values: Mapping[str, Value], *, directory: str, faults: list[str]
 ) -> dict[str, str]:
-    """The paths of the outputs by id; undecidable conditions go to `faults` and count as false."""
+    """The paths of the outputs by id; conditions that cannot be evaluated go to `faults` and count as false."""
     names: dict[str, str] = {}
-    for _ in range(2):  # the second time for paths that speak of outputs further down
+    for _ in range(2):  # the second pass fills in paths of outputs that are defined later
         for output in descriptor.outputs:
             template = _template_of(output, descriptor, {**values, **names}, faults=faults)
             if output.path_template is not None:
@@ -342,7 +342,7 @@ def _output_names(
 def _template_of(
     output: Output, descriptor: Descriptor, values: Mapping[str, Value], *, faults: list[str]
 ) -> str | None:
-    """The path of the first condition that holds."""
+    """The path template of the first condition that holds."""
     for entry in output.conditional_path_template:
         text, template = next(iter(entry.items()))
         if text.split() == [DEFAULT]:
@@ -357,7 +357,7 @@ def _template_of(
 
 
 class _Filler:
-    """Puts values in the place of their keys."""
+    """Replaces value keys by their values."""
 
     def __init__(self, descriptor: Descriptor, values: Mapping[str, Value], names: Mapping[str, str]) -> None:
         self.items: tuple[Input | Output, ...] = (*descriptor.inputs, *descriptor.outputs)

@@ -1,4 +1,4 @@
-"""A Boutiques descriptor as a value: what a command-line tool takes, makes, and how it is called."""
+"""A Boutiques descriptor as a value: the inputs, outputs and command line of a tool."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Output(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
-    """Inputs with a common rule; None means that the rule is not mentioned at all."""
+    """Inputs with a common rule; None means that the descriptor does not state the rule."""
 
     id: str
     name: str
@@ -95,7 +95,7 @@ class ErrorCode(msgspec.Struct, frozen=True):
 
 
 class Resources(msgspec.Struct, frozen=True, rename="kebab"):
-    """What the tool's author suggests for one run; memory and disk in GB, as Boutiques has them."""
+    """Resources that the author suggests for one run; memory and disk in GB, as in Boutiques."""
 
     cpu_cores: int | None = None
     ram: float | None = None

@@ -1,4 +1,4 @@
-"""An invocation: the values given to a tool's inputs, and every reason why a descriptor refuses them."""
+"""Reads an invocation, the values for the inputs of a tool, and checks it against the descriptor."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from pilotage.language.boutiques.values import (
 from pilotage.language.text.tree import NOWHERE, Mark, Node, Report, Table
 from pilotage.model.errors import did_you_mean
 
-# The part of JSON Schema (draft 4) that a descriptor's own `invocation-schema` is written in.
+# A validator for the part of JSON Schema (draft 4) that `invocation-schema` of a descriptor uses.
 #
-# bosh writes such schemas itself; a keyword that neither it nor this module knows is refused by its name.
+# bosh generates such schemas; a keyword that this module does not know is rejected by name.
 
 _DRAFT_4 = ("http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-04/schema")
 _SILENT = frozenset({"$schema", "id", "title", "description", "default", "format", "definitions"})
 
 Fault = tuple[tuple[str | int, ...], str]
-"""Where in the value, and what is wrong there."""
+"""The path in the value, and what is wrong there."""
 
 
 class SchemaError(Exception):
-    """The schema itself cannot be used; the text says why."""
+    """The schema itself is invalid or unsupported; the text says why."""
 
 
 def faults(value: Value, schema: Value, *, path: tuple[str | int, ...] = ()) -> Iterator[Fault]:
-    """Every fault of a value; raises `SchemaError` when the schema is no schema or needs more than is known here."""
+    """Every fault of a value; raises `SchemaError` if the schema is invalid or uses an unknown keyword."""
     if not isinstance(schema, dict):
         raise SchemaError(f"expected an object as a schema, found {kind_of(schema)}")
     if schema.get("$schema", _DRAFT_4[0]) not in _DRAFT_4:
-        raise SchemaError(f"only draft 4 of JSON Schema is known here, not {shown(schema['$schema'])}")
+        raise SchemaError(f"only draft 4 of JSON Schema is supported, not {shown(schema['$schema'])}")
     for name, rule in schema.items():
         if name in _SILENT:
             continue
         check = _CHECKS.get(name)
         if check is None:
-            raise SchemaError(f"the keyword {shown(name)} of JSON Schema is not known here")
+            raise SchemaError(f"the keyword {shown(name)} of JSON Schema is not supported")
         yield from check(value, rule, schema, path)
 
 
@@ -127,7 +127,7 @@ def _size(name: str, kind: type, *, sign: int) -> Callable[[Value, Value, _Schem
 def _unique(value: Value, rule: Value, _schema: _Schema, path: _Path) -> Iterator[Fault]:
     _needs(rule, bool, "uniqueItems")
     if rule is True and isinstance(value, list) and first_repeated(value) >= 0:
-        yield (*path, first_repeated(value)), "the same item stands in the list before"
+        yield (*path, first_repeated(value)), "the list already contains this item"
 
 
 def _items(value: Value, rule: Value, _schema: _Schema, path: _Path) -> Iterator[Fault]:
@@ -155,7 +155,7 @@ def _additional(value: Value, rule: Value, schema: _Schema, path: _Path) -> Iter
         if isinstance(known, dict) and key in known:
             continue
         if rule is False:
-            yield (*path, key), f"{shown(key)} is not known here"
+            yield (*path, key), f"{shown(key)} is not a known field"
         else:
             yield from faults(item, rule, path=(*path, key))
 
@@ -210,7 +210,7 @@ def _one_of(value: Value, rule: Value, _schema: _Schema, path: _Path) -> Iterato
 
 def _not(value: Value, rule: Value, _schema: _Schema, path: _Path) -> Iterator[Fault]:
     if not list(faults(value, rule, path=path)):
-        yield path, f"{kind_of(value)} may not stand here"
+        yield path, f"{kind_of(value)} is not allowed here"
 
 
 _CHECKS: dict[str, Callable[[Value, Value, _Schema, _Path], Iterator[Fault]]] = {
@@ -240,7 +240,7 @@ _CHECKS: dict[str, Callable[[Value, Value, _Schema, _Path], Iterator[Fault]]] = 
 
 
 class Invocation(dict[str, Value]):
-    """Values by input id, which remember where in their text they stood."""
+    """Values by input id, with their positions in the text."""
 
     def __init__(self, values: Mapping[str, Value], places: Mapping[str, Mark]) -> None:
         super().__init__(values)
@@ -248,7 +248,7 @@ class Invocation(dict[str, Value]):
 
 
 def read_invocation(node: Node, report: Report) -> dict[str, Value]:
-    """The values of an invocation by input id; empty, with a fault noted, when the node is no object."""
+    """The values of an invocation by input id; empty, with a fault in the report, if the node is not an object."""
     if not isinstance(node, Table):
         report.error("wrong-type", "expected an object that gives inputs their values", node.mark)
         return {}
@@ -258,7 +258,7 @@ def read_invocation(node: Node, report: Report) -> dict[str, Value]:
 
 
 def check_invocation(descriptor: Descriptor, invocation: Mapping[str, Value], report: Report) -> None:
-    """Note every reason why the descriptor refuses the invocation; defaults count as if they were given."""
+    """Report every violation of the descriptor by the invocation; defaults count as given."""
     check = _Check(descriptor, invocation, report)
     before = len(report.errors)
     if descriptor.invocation_schema:
@@ -285,7 +285,7 @@ class _Check:
         self.report.error(code, message, self.places.get(at, NOWHERE), hint=hint)
 
     def is_active(self, id_: str) -> bool:
-        """Whether an input is in use: it has a value, and a flag is not false."""
+        """Whether an input is used: it has a value, and a flag is not false."""
         if id_ not in self.values:
             return False
         return not (self._is_flag(id_) and self.values[id_] is False)
@@ -312,7 +312,7 @@ class _Check:
                 self._check_value(input_, self.values[id_])
             elif not input_.optional:
                 kind = f"a list of {input_.type} values" if input_.is_list else f"a {input_.type}"
-                self.error("missing-input", f"the input {id_!r} ({input_.name}, {kind}) is not optional and not given")
+                self.error("missing-input", f"the input {id_!r} ({input_.name}, {kind}) is required and not given")
 
     def _check_value(self, input_: Input, value: Value) -> None:
         if not input_.is_list:
@@ -373,7 +373,7 @@ class _Check:
             self._check_required_groups(input_, groups)
             for other in input_.disables_inputs or ():
                 if self.is_active(other):
-                    self.error("disables-input", f"{id_!r} does not go with {other!r}, and both are given", at=other)
+                    self.error("disables-input", f"{id_!r} excludes {other!r}, but both are given", at=other)
 
     def _is_met(self, id_: str) -> bool:
         return id_ in self.values and (not self._is_flag(id_) or self.values[id_] is True)
@@ -381,11 +381,11 @@ class _Check:
     def _check_required_groups(self, input_: Input, groups: Mapping[str, Group]) -> None:
         named = [groups[id_] for id_ in input_.requires_inputs or () if id_ in groups and id_ not in self.inputs]
         if input_.type == "Flag" and named:
-            # bosh looks for an input of the group's name, which no invocation may have
-            message = f"the flag {input_.id!r} requires the group {named[0].id!r}, and a flag can require inputs only"
+            # bosh looks for an input with the name of the group, which no invocation can have
+            message = f"the flag {input_.id!r} requires the group {named[0].id!r}, but a flag can require only inputs"
             self.error("requires-input", message, at=input_.id)
             return
-        for group in named[-1:]:  # of several groups bosh looks at the last
+        for group in named[-1:]:  # bosh checks only the last of several groups
             if not any(member in self.values for member in group.members):
                 message = f"{input_.id!r} requires one of {', '.join(group.members)} (group {group.id!r}), found none"
                 self.error("requires-input", message, at=input_.id)
@@ -393,11 +393,11 @@ class _Check:
     def groups(self) -> None:
         for group in self.descriptor.groups:
             active = [member for member in group.members if self.is_active(member)]
-            # bosh asks whether the rule is mentioned, and not what it says
+            # bosh checks whether the rule is stated, not whether it is true
             if group.mutually_exclusive is not None and len(active) > 1:
                 message = f"only one of {', '.join(group.members)} may be given (group {group.id!r}), found {', '.join(active)}"
                 hint = (
-                    "" if group.mutually_exclusive else "bosh takes 'mutually-exclusive': false for true; leave it out"
+                    "" if group.mutually_exclusive else "bosh treats 'mutually-exclusive': false as true; leave it out"
                 )
                 self.error("mutually-exclusive", message, at=active[1], hint=hint)
             if group.one_is_required and not any(self._is_met(member) for member in group.members):
@@ -405,7 +405,7 @@ class _Check:
                 self.error("one-is-required", message)
 
     def advice(self) -> None:
-        """Warn of rules that the descriptor states and bosh does not hold an invocation to."""
+        """Warn about violated rules that bosh does not enforce."""
         for group in self.descriptor.groups:
             missing = [member for member in group.members if not self.is_active(member)]
             if group.all_or_none and 0 < len(missing) < len(group.members):
@@ -421,5 +421,5 @@ class _Check:
                     self.report.warn("value-requires", message, self.places.get(id_, NOWHERE))
             for other in (input_.value_disables or {}).get(chosen, ()):
                 if self.is_active(other):
-                    message = f"{id_} = {shown(chosen)} does not go with {other!r}, and both are given"
+                    message = f"{id_} = {shown(chosen)} excludes {other!r}, but both are given"
                     self.report.warn("value-disables", message, self.places.get(id_, NOWHERE))

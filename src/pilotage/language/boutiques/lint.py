@@ -1,4 +1,4 @@
-"""What relates the inputs of a descriptor to each other: every rule of bosh's validator beyond the schema."""
+"""The rules between the parts of a descriptor: everything that bosh's validator checks beyond the schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage.language.boutiques.values import first_repeated, is_integer, shown
 
 
 def check_descriptor(descriptor: Descriptor, place: Place) -> None:
-    """Note every contradiction between the parts of a descriptor whose shape is right."""
+    """Report every contradiction between the parts of a descriptor that conforms to the schema."""
     _check_ids(descriptor, place)
     check_value_keys(descriptor, place)
     inputs = {input_.id: input_ for input_ in descriptor.inputs}
@@ -45,7 +45,7 @@ def _check_ids(descriptor: Descriptor, place: Place) -> None:
 
 
 def value_keys(descriptor: Descriptor) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Every value key, inputs first, with the part and the index where it stands."""
+    """Every value key, inputs first, with its section and index in the descriptor."""
     parts: tuple[tuple[str, Sequence[Input | Output]], ...] = (
         ("inputs", descriptor.inputs),
         ("output-files", descriptor.outputs),
@@ -57,7 +57,7 @@ def value_keys(descriptor: Descriptor) -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 def check_value_keys(descriptor: Descriptor, place: Place) -> None:
-    """Note value keys that nothing uses, that contain one another, or that two inputs share."""
+    """Report value keys that are unused, that contain one another, or that several inputs share."""
     templates = [line for output in descriptor.outputs for line in output.file_template or ()]
     templates += [output.path_template for output in descriptor.outputs if output.path_template is not None]
     variables = "".join(f"||{variable.value}" for variable in descriptor.environment_variables)
@@ -77,7 +77,7 @@ def check_value_keys(descriptor: Descriptor, place: Place) -> None:
             where.error("value-key-overlap", message, hint="enclose each key in brackets, such as '[NAME]'")
         if users[key] > 1:
             _check_shared_key(key, descriptor, where)
-            users[key] = 1  # once is enough
+            users[key] = 1  # report it once
 
 
 def _keys_inside(key: str, *, keys: Mapping[str, int], lengths: list[int]) -> list[str]:
@@ -91,7 +91,7 @@ def _keys_inside(key: str, *, keys: Mapping[str, int], lengths: list[int]) -> li
 
 
 def _check_shared_key(key: str, descriptor: Descriptor, where: Place) -> None:
-    # bosh looks for groups of exactly these inputs, refuses one that is not exclusive, and fails without any group.
+    # bosh looks for groups of exactly these inputs, rejects one that is not exclusive, and fails if there is none.
     sharing = {input_.id for input_ in descriptor.inputs if input_.value_key == key}
     groups = [group for group in descriptor.groups if set(group.members) == sharing]
     if not descriptor.groups or any(not group.mutually_exclusive for group in groups):
@@ -149,7 +149,7 @@ def _check_references(input_: Input, place: Place, *, inputs: Mapping[str, Input
             message = f"{input_.id!r} disables {id_!r}, which is not optional"
             place.down("disables-inputs", index).error("disables-required", message)
     if not input_.optional and (input_.requires_inputs is not None or input_.disables_inputs is not None):
-        message = f"{input_.id!r} is always there, so it cannot require or disable others"
+        message = f"{input_.id!r} is not optional, so it cannot require or disable others"
         place.error("required-input-depends", message, hint="make it 'optional', or drop the rule")
 
 
@@ -179,10 +179,10 @@ def _check_choice_rules(input_: Input, place: Place, *, inputs: Mapping[str, Inp
 
 
 def check_schema_limits(descriptor: Descriptor, place: Place) -> None:
-    """Note what no JSON schema can be made of, which is how bosh reads an invocation of this descriptor."""
+    """Report what bosh cannot express as the JSON schema with which it checks invocations."""
     for index, input_ in enumerate(descriptor.inputs):
         where = place.down("inputs", index)
-        if not input_.integer:  # an integer's choices are not looked at
+        if not input_.integer:  # bosh does not check the choices of an integer
             check_unique(input_.value_choices or (), where.down("value-choices"))
         check_unique(input_.requires_inputs or (), where.down("requires-inputs"))
         bounds = (("min-list-entries", input_.min_list_entries), ("max-list-entries", input_.max_list_entries))
@@ -192,7 +192,7 @@ def check_schema_limits(descriptor: Descriptor, place: Place) -> None:
     for index, group in enumerate(descriptor.groups):
         if group.one_is_required and not group.members:
             where = place.down("groups", index, "members")
-            where.error("empty-value", "one of the members is required, and there is none")
+            where.error("empty-value", "one of the members is required, but the group is empty")
 
 
 def _check_group(group: Group, place: Place, *, inputs: Mapping[str, Input]) -> None:
@@ -207,7 +207,7 @@ def _check_group(group: Group, place: Place, *, inputs: Mapping[str, Input]) -> 
         elif group.mutually_exclusive:
             for other in inputs[member].requires_inputs or ():
                 if other in members:
-                    message = f"{member!r} requires {other!r}, and this group excludes one of them"
+                    message = f"{member!r} requires {other!r}, but this group excludes one of them"
                     where.error("group-requires-each-other", message)
     repeated = first_repeated(group.members)
     if repeated >= 0:
@@ -216,7 +216,7 @@ def _check_group(group: Group, place: Place, *, inputs: Mapping[str, Input]) -> 
 
 def _check_group_pairs(group: Group, place: Place, *, together: Sequence[tuple[Group, frozenset[str]]]) -> None:
     if group.all_or_none and (group.one_is_required or group.mutually_exclusive):
-        message = "'all-or-none' cannot be joined with 'one-is-required' or 'mutually-exclusive'"
+        message = "'all-or-none' cannot be combined with 'one-is-required' or 'mutually-exclusive'"
         place.down("all-or-none").error("group-conflict", message)
     members = set(group.members)
     for other, joined in together:
@@ -227,17 +227,17 @@ def _check_group_pairs(group: Group, place: Place, *, together: Sequence[tuple[G
             message = f"{both} exclude each other here and go together in the group {other.id!r}"
             place.down("members").error("group-conflict", message)
         if group.one_is_required and members <= joined:
-            message = f"one of these is required, and all are in the all-or-none group {other.id!r}"
+            message = f"one of these is required, but all are in the all-or-none group {other.id!r}"
             place.down("members").error("group-conflict", message)
 
 
-# What relates the outputs, tests and container of a descriptor to the rest of it.
+# Rules about outputs, tests and the container.
 
 _INDEX = re.compile(r"^[a-zA-Z0-9]+://")
 
 
 def check_outputs(descriptor: Descriptor, place: Place) -> None:
-    """Note path templates that two outputs share, and conditions that cannot be decided."""
+    """Report path templates that two outputs share, and invalid conditions."""
     makers: dict[str, str] = {}
     for index, output in enumerate(descriptor.outputs):
         where = place.down("output-files", index)
@@ -274,16 +274,16 @@ def _check_condition(text: str, place: Place, *, output: Output, types: dict[str
     try:
         command.parsed(text, ids)
     except command.ConditionError as fault:
-        place.error("bad-condition", f"the condition {shown(text)} is at fault: {fault}")
+        place.error("bad-condition", f"the condition {shown(text)} is invalid: {fault}")
         return
-    # bosh looks at the types only where the output must exist
+    # bosh checks the types only if the output is required
     if not output.optional and not command.types_agree(text, types):
-        message = f"the condition {shown(text)} compares different types, or joins what is neither true nor false"
+        message = f"the condition {shown(text)} compares different types, or joins values that are not truth values"
         place.error("bad-condition", message, hint="write (A == B) and (C > D), each side of one type")
 
 
 def check_tests(descriptor: Descriptor, place: Place) -> None:
-    """Note tests of one name, and assertions about outputs that do not exist or are named twice."""
+    """Report tests of the same name, and assertions about outputs that do not exist or are repeated."""
     known = {output.id for output in descriptor.outputs}
     names: set[str] = set()
     for index, test in enumerate(descriptor.tests):
@@ -303,7 +303,7 @@ def check_tests(descriptor: Descriptor, place: Place) -> None:
 
 
 def check_container(descriptor: Descriptor, place: Place) -> None:
-    """Note an image whose own index is not the one given beside it."""
+    """Report an image whose index differs from the given one."""
     container = descriptor.container_image
     if container is None or container.index is None:
         return

@@ -1,4 +1,4 @@
-"""Plain JSON values out of document nodes, and the questions that a JSON schema asks of them."""
+"""Converts document nodes to JSON values, and compares and describes them as JSON Schema does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage.language.text.tree import NOWHERE, Listing, Mark, Node, Report, Sc
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 
 DEPTH_MAX = 100
-DIGITS_MAX = 4000  # Python itself refuses to read an integer of more than 4300 digits
+DIGITS_MAX = 4000  # Python's int() rejects texts of more than 4300 digits
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -21,7 +21,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def value_of(node: Node, report: Report, *, depth: int = 0) -> Value:
-    """The JSON value of a node; what cannot be one is reported and read as null."""
+    """The JSON value of a node; anything else is reported and becomes null."""
     if isinstance(node, Scalar):
         return _scalar_value(node, report)
     if depth >= DEPTH_MAX:
@@ -63,24 +63,24 @@ def _scalar_value(scalar: Scalar, report: Report) -> Value:
 def _check_text(scalar: Scalar, report: Report) -> None:
     if "\0" in scalar.text:
         report.error(
-            "nul-character", "expected text, found a NUL character in it: no command can carry one", scalar.mark
+            "nul-character", "the text contains a NUL character, which no command line can contain", scalar.mark
         )
     if _SURROGATE.search(scalar.text):
-        report.error("bad-character", "expected text, found half of a surrogate pair (\\ud800 to \\udfff)", scalar.mark)
+        report.error("bad-character", "the text contains half of a surrogate pair (\\ud800 to \\udfff)", scalar.mark)
 
 
 def is_number(value: object) -> bool:
-    """Whether JSON calls it a number: true and false are none."""
+    """Whether a value is a JSON number; true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_integer(value: object) -> bool:
-    """Whether it was written as an integer: draft 4 of JSON Schema does not take 1.0 for one."""
+    """Whether a value was written as an integer; in draft 4 of JSON Schema, 1.0 is not one."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def same(one: Value, *, other: Value) -> bool:
-    """Equality as JSON Schema has it: 1 equals 1.0, and true does not equal 1."""
+    """Equality as in JSON Schema: 1 equals 1.0, but true does not equal 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -91,7 +91,7 @@ def same(one: Value, *, other: Value) -> bool:
 
 
 def fingerprint(value: Value) -> object:
-    """Something hashable that is equal exactly for values that are the `same`."""
+    """A hashable object that is equal for two values if and only if they are the `same`."""
     if isinstance(value, bool):
         return ("boolean", value)
     if isinstance(value, list):
@@ -102,7 +102,7 @@ def fingerprint(value: Value) -> object:
 
 
 def first_repeated(values: Sequence[Value]) -> int:
-    """The index of the first value that stood before already, or -1."""
+    """The index of the first value that equals an earlier one, or -1."""
     seen: set[object] = set()
     for index, value in enumerate(values):
         mark = fingerprint(value)
@@ -113,7 +113,7 @@ def first_repeated(values: Sequence[Value]) -> int:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, for a message."""
+    """A description of a value for a message."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -126,13 +126,13 @@ def kind_of(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: short, on one line, in printable characters."""
+    """A value for a message: short, on one line, in printable characters."""
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def mark_at(node: Node, *path: str | int) -> Mark:
-    """The place of what stands under a path of keys and indexes, or of the nearest thing above it that exists."""
+    """The position of the value at a path of keys and indexes, or of its nearest existing parent."""
     mark = node.mark
     for step in path:
         found: Node | None = None
@@ -147,9 +147,9 @@ def mark_at(node: Node, *path: str | int) -> Mark:
     return mark
 
 
-# JSON and nothing but JSON: what bosh reads. Our own documents may be YAML; a descriptor may not.
+# Strict JSON, as bosh reads it. Our own documents may be YAML; a descriptor may not.
 
-# Texts are passed over, so that what is found stands outside them; half a pair is found in the text that holds it.
+# Strings are skipped, so that constants are found only outside of them; half a surrogate pair is found inside its string.
 _PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _STRANGE = re.compile(
     rf"""(?P<half>"(?:{_PAIR}|\\(?!u[dD][89a-fA-F])[^\n]|[^"\\\n])*\\u[dD][89a-fA-F][0-9a-fA-F]{{2}})
@@ -160,22 +160,22 @@ _WORDS = {"half": "a text holds half of a surrogate pair", "constant": "{} is no
 
 
 def read_json(text: str, report: Report) -> Node | None:
-    """The nodes of a JSON text; the first fault of its grammar, and every key given twice, are reported."""
+    """The nodes of a JSON text; the first syntax error and every duplicate key are reported."""
     is_json, node = yaml.read_json(text, report)
     if not is_json:
         message, mark = _explain(text)
-        report.error("not-json", f"this is no JSON: {message}", mark)
+        report.error("not-json", f"this is not JSON: {message}", mark)
     return node
 
 
 def _explain(text: str) -> tuple[str, Mark]:
-    """What the standard library says about a text that is no JSON, and where."""
+    """The syntax error that the standard library finds in a text, and its position."""
     try:
         json.loads(text, parse_int=str, parse_float=str)
     except json.JSONDecodeError as fault:
         return fault.msg.lower(), Mark(fault.lineno, fault.colno)
     except RecursionError:
-        return "it is nested too deep and not closed", Mark()
+        return "it is nested too deeply and not closed", Mark()
     for found in _STRANGE.finditer(text):
         if found.lastgroup:
             line = text.count("\n", 0, found.start()) + 1

@@ -1,6 +1,6 @@
-"""Draws a job's graph: text for a terminal, SVG for a page, DOT and JSON for other programs.
+"""Draws the graph of a job: text for a terminal, SVG for a page, DOT and JSON for other programs.
 
-Hides how a graph is laid out, and when there is too much of it to draw every package.
+Hides the layout of the graph, and when packages are drawn as one box per activity.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ DRAWINGS: tuple[Drawing, ...] = get_args(Drawing)
 
 
 def draw(expansion: Expansion, drawing: Drawing, *, columns: int = 80) -> Iterator[str]:
-    """The pieces of a drawing, to be written one after the other; `columns` is the width of a text."""
-    # Each kind is imported when it is asked for: whoever only counts files pays for none.
+    """The drawing as pieces of text; `columns` is the width of a text drawing."""
+    # Each format is imported when it is used, since counting files needs none of them.
     if drawing == "text":
         from pilotage.language.drawing.text import text_lines
 

@@ -1,4 +1,4 @@
-"""The graph in DOT, the language of Graphviz: every package and every edge, grouped by stage."""
+"""The graph in DOT (Graphviz) and in JSON: every package and every edge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILES_SHOWN_MAX = 3
 
 
 def dot_lines(expansion: Expansion) -> Iterator[str]:
-    """The lines of a directed graph; each node is called by its package's path."""
+    """The lines of a directed graph, grouped by stage; the path of a package is the name of its node."""
     job = expansion.definition.job
     yield f"digraph {quoted(job)} {{\n"
     yield "  rankdir=LR;\n"
@@ -40,7 +40,9 @@ def dot_lines(expansion: Expansion) -> Iterator[str]:
             yield f'    {quoted(expansion.path(package))} [label={label}, fillcolor="{colour.fill}", color="{colour.line}"];\n'
         yield "  }\n"
     files = FilesOnEdges(expansion)
-    called = lru_cache(maxsize=1024)(lambda package: quoted(expansion.path(package)))  # of makers with many consumers
+    called = lru_cache(maxsize=1024)(
+        lambda package: quoted(expansion.path(package))
+    )  # for producers with many consumers
     for consumer in range(expansion.count):
         makers = expansion.graph.predecessors(consumer).tolist()
         target = quoted(expansion.path(consumer)) if makers else ""
@@ -52,7 +54,7 @@ def dot_lines(expansion: Expansion) -> Iterator[str]:
 
 
 def _late_edges(expansion: Expansion, late: LateStage) -> Iterator[str]:
-    """The edges into a stage that is not laid out yet, and out of it."""
+    """The edges into and out of a late stage without packages yet."""
     node = quoted(stage_path(expansion, late.stage))
     before = [*map(expansion.path, late.packages), *(stage_path(expansion, stage) for stage in late.stages)]
     for path in before:
@@ -64,7 +66,7 @@ def _late_edges(expansion: Expansion, late: LateStage) -> Iterator[str]:
 
 
 def quoted(text: str) -> str:
-    """A text as DOT reads it back: in double quotes, on one line."""
+    """A text as a quoted string of DOT, on one line."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{_UNWRITABLE.sub(" ", escaped)}"'
 
@@ -76,7 +78,7 @@ def _label(files: list[str]) -> str:
     return f" [label={quoted(', '.join(files[:_FILES_SHOWN_MAX]) + more)}]"
 
 
-# The graph as JSON: every package and every edge, written piece by piece so that a million of them need no room.
+# The graph as JSON, written piece by piece, so that a million packages need little memory.
 
 _PIECE_ENTRIES = 500
 
@@ -84,8 +86,8 @@ _PIECE_ENTRIES = 500
 def json_pieces(expansion: Expansion) -> Iterator[str]:
     """`{"packages": [{"id", "name", "activity", "stage", "line"}], "edges": [{"from", "to", "files"}]}`.
 
-    A job with stages that are not laid out yet also has `"late": [{"stage", "name", "patterns", "after", "before"}]`,
-    where packages are called by their paths, and late stages by the beginning that their packages' paths will have.
+    A job with late stages also has `"late": [{"stage", "name", "patterns", "after", "before"}]`, where packages appear by
+    their paths, and late stages by the prefix that the paths of their packages will have.
     """
     yield '{"packages":['
     yield from _joined(_packages(expansion))
@@ -112,7 +114,7 @@ def _packages(expansion: Expansion) -> Iterator[dict[str, object]]:
 
 def _edges(expansion: Expansion) -> Iterator[dict[str, object]]:
     files = FilesOnEdges(expansion)
-    path = lru_cache(maxsize=1024)(expansion.path)  # of makers: many have more than one consumer
+    path = lru_cache(maxsize=1024)(expansion.path)  # many producers have several consumers
     for consumer in range(expansion.count):
         makers = expansion.graph.predecessors(consumer).tolist()
         target = expansion.path(consumer) if makers else ""
@@ -133,7 +135,7 @@ def _late(expansion: Expansion) -> Iterator[dict[str, object]]:
 
 
 def _joined(entries: Iterable[dict[str, object]]) -> Iterator[str]:
-    """The entries of a list, a line each, many lines at a time."""
+    """The entries of a list, one per line, many lines in each piece."""
     lines: list[str] = []
     separator = "\n"
     for entry in entries:

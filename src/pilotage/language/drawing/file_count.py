@@ -1,4 +1,4 @@
-"""How many different files a job makes or needs, counted without writing out its packages."""
+"""Counts the different files that a job makes or needs, without writing out its packages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pilotage.language.text.templates import Template, literal_text, part_of_nam
 
 
 def count_files(expansion: Expansion) -> int:
-    """The number of distinct names; what a pattern will make is not known yet, and not counted."""
+    """The number of distinct file names; files that match an output pattern are not known yet and not counted."""
     made = 0
     made_by: list[tuple[Block, Template]] = []
     for block in expansion.blocks:
         for _, output in block.outputs():
             template = block.output_template(output)
             if block.count and not block.makes_pattern(output):
-                # No name has two makers, or the job would have been refused: every one of these is a file of its own.
+                # No two packages make the same name, or the job would have been rejected: all these names differ.
                 made += block.count
                 made_by.append((block, template))
     needed, generals = _needed(expansion)
@@ -33,7 +33,7 @@ def count_files(expansion: Expansion) -> int:
 
 
 def _is_worth_comparing(block: Block, generals: set[str]) -> bool:
-    """Whether it is cheaper to compare what names look like than to write the names out."""
+    """Whether it is cheaper to compare patterns of the names than to write the names out."""
     return block.count > 100 * len(generals)
 
 
@@ -42,7 +42,7 @@ def _can_match_any(pattern: str, generals: set[str]) -> bool:
 
 
 def _needed(expansion: Expansion) -> tuple[set[str], set[str]]:
-    """The names of every input that is not a pattern or whose pattern was looked up on disk, and what they look like."""
+    """The names of all inputs, with patterns resolved on disk, and general patterns of these names."""
     names: set[str] = set()
     generals: set[str] = set()
     for block in expansion.blocks:
@@ -68,9 +68,9 @@ def _needed(expansion: Expansion) -> tuple[set[str], set[str]]:
 
 
 def _is_made(block: Block, template: Template) -> bool:
-    """Whether an input is nothing but the name of what an earlier stage makes: it is counted there.
+    """Whether an input is just the name of an output of an earlier stage, which is counted there.
 
-    To write out such names only to find that they are known would take longer than everything else together.
+    Writing out such names would take longer than everything else together.
     """
     if len(template.parts) != 1 or isinstance(template.parts[0], str) or template.parts[0].attribute:
         return False

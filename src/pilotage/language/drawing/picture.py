@@ -1,4 +1,4 @@
-"""What a drawing shows: boxes and arrows, one box per package of a small job, one per activity of a large one."""
+"""The content of a drawing: boxes and arrows, one box per package of a small job, one per activity of a large one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     """A package, the packages of one activity, or a stage whose packages are not known yet."""
 
     label: str
-    stage: int  # from 1; 0 where its packages are of several stages
+    stage: int  # from 1; 0 if its packages belong to several stages
     stage_name: str
     activity: str
-    count: int  # how many packages; 0 where this is not known yet
-    paths: tuple[str, ...]  # of its first and its last package
-    inner: int = 0  # edges among its own packages
-    awaits: tuple[str, ...] = ()  # what a stage that is not known yet waits for
+    count: int  # number of packages; 0 while it is unknown
+    paths: tuple[str, ...]  # of its first and last package
+    inner: int = 0  # edges between its own packages
+    awaits: tuple[str, ...] = ()  # the patterns that a late stage waits for
 
 
 class Arrow(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +39,12 @@ class Arrow(msgspec.Struct, frozen=True, kw_only=True):
     source: int
     target: int
     edges: int
-    files: tuple[str, ...]  # names and patterns, or the templates that give them; not necessarily all
-    more: bool = False  # whether there are files that are not listed
+    files: tuple[str, ...]  # names and patterns, or their templates; perhaps not all
+    more: bool = False  # whether some files are not listed
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is drawn."""
+    """All boxes and arrows, and the counts of the job."""
 
     job: str
     boxes: tuple[Box, ...]
@@ -56,7 +56,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def picture_of(expansion: Expansion, *, packages_max: int, edges_max: int) -> Picture:
-    """Every package, or, of a job with more packages or edges than given, its activities."""
+    """A box per package, or per activity if the job has more packages or edges than allowed."""
     summarised = expansion.count > packages_max or expansion.graph.edge_count > edges_max
     boxes, groups = _groups(expansion) if summarised else _packages(expansion)
     arrows = list(_arrows(expansion, groups, len(boxes), boxes))
@@ -74,7 +74,7 @@ def picture_of(expansion: Expansion, *, packages_max: int, edges_max: int) -> Pi
 
 
 def _late_arrows(expansion: Expansion, groups: Indices, boxes: list[Box]) -> list[Arrow]:
-    """Add a box for each stage that is not laid out yet; the arrows into these boxes and out of them."""
+    """Add a box for each late stage without packages yet; return the arrows into and out of these boxes."""
     places = {late.stage: len(boxes) + i for i, late in enumerate(expansion.late)}
     files: dict[tuple[int, int], dict[str, None]] = {}
     for late in expansion.late:
@@ -101,7 +101,7 @@ def _late_arrows(expansion: Expansion, groups: Indices, boxes: list[Box]) -> lis
 
 
 def _by_stage(boxes: list[Box], arrows: list[Arrow]) -> tuple[list[Box], list[Arrow]]:
-    """Boxes in the order of their stages, and the arrows between them as before."""
+    """The boxes in the order of their stages, and their arrows with the new positions."""
     order = sorted(range(len(boxes)), key=lambda i: boxes[i].stage)
     new = {old: place for place, old in enumerate(order)}
     moved = [msgspec.structs.replace(a, source=new[a.source], target=new[a.target]) for a in arrows]
@@ -116,7 +116,7 @@ def _packages(expansion: Expansion) -> tuple[list[Box], Indices]:
             label=block.package_name(block.position(package)),
             stage=block.stage + 1,
             stage_name=expansion.stage_names[block.stage],
-            activity=_called(block, expansion),
+            activity=_label(block, expansion),
             count=1,
             paths=(expansion.path(package),),
         )
@@ -124,15 +124,15 @@ def _packages(expansion: Expansion) -> tuple[list[Box], Indices]:
     return boxes, np.arange(expansion.count, dtype=np.int32)
 
 
-def _called(block: Block, expansion: Expansion) -> str:
-    """What packages are shown to do: a stage that has a name is called by it, not by an interpreter."""
+def _label(block: Block, expansion: Expansion) -> str:
+    """The label of packages: the name of their stage if it has one, since the activity may be just an interpreter."""
     package, stage = block.declared, expansion.definition.stages[block.stage]
     described = package.activity or any(binary.software for binary in package.binaries)
     return stage.name if stage.name and not described else block.activity
 
 
 def _groups(expansion: Expansion) -> tuple[list[Box], Indices]:
-    """A box per activity of a stage; where that gives too many, per activity of the whole job."""
+    """A box per activity of a stage; if these are too many, per activity of the whole job."""
     filled = [block for block in expansion.blocks if block.count]
     by_stage = {(block.stage + 1, block.activity) for block in filled}
     apart = len(by_stage) <= GROUPS_MAX
@@ -151,7 +151,7 @@ def _groups(expansion: Expansion) -> tuple[list[Box], Indices]:
             groups[packages] = position
             first, last = min(first, int(packages[0])), max(last, int(packages[-1]))
         count = sum(block.count for block in blocks)
-        called = _called(blocks[0], expansion) if stage and alone[stage] == 1 else activity
+        called = _label(blocks[0], expansion) if stage and alone[stage] == 1 else activity
         box = Box(
             label=called,
             stage=stage,
@@ -165,7 +165,7 @@ def _groups(expansion: Expansion) -> tuple[list[Box], Indices]:
 
 
 def _largest(members: dict[tuple[int, str], list[Block]]) -> dict[tuple[int, str], list[Block]]:
-    """The largest activities, and all others as one."""
+    """The largest activities, and one group for all others."""
     sizes = {key: sum(block.count for block in blocks) for key, blocks in members.items()}
     kept = set(sorted(sizes, key=lambda key: -sizes[key])[: ACTIVITIES_MAX - 1])
     found = {key: blocks for key, blocks in members.items() if key in kept}
@@ -175,7 +175,7 @@ def _largest(members: dict[tuple[int, str], list[Block]]) -> dict[tuple[int, str
 
 
 def _arrows(expansion: Expansion, groups: Indices, count: int, boxes: list[Box]) -> Iterator[Arrow]:
-    """The edges between different boxes; those within one are noted in its box."""
+    """The edges between different boxes; edges inside a box are counted in the box."""
     found: dict[int, tuple[int, list[tuple[int, int]]]] = {}
     for segment in expansion.graph.segments:
         rows = segment.predecessors
@@ -200,7 +200,7 @@ def _arrows(expansion: Expansion, groups: Indices, count: int, boxes: list[Box])
 
 
 def _sampled_files(expansion: Expansion, samples: list[tuple[int, int]]) -> tuple[tuple[str, ...], bool]:
-    """What goes along some edges, and whether that tells of the others too: one text of the document gives many names."""
+    """The files or templates of some edges, and whether other edges may have further ones."""
     names: dict[str, None] = {}
     for_all = False
     files = FilesOnEdges(expansion)
@@ -213,14 +213,14 @@ def _sampled_files(expansion: Expansion, samples: list[tuple[int, int]]) -> tupl
     return tuple(names), for_all
 
 
-# Colours of activities: light grounds with dark lines, so that black text on any of them is easy to read.
+# Colours of activities: light fill and dark border, so that black text is easy to read on each.
 #
-# The hues keep apart for the common kinds of colour blindness (after Okabe and Ito); a job with more activities
-# than colours uses them again.
+# The hues can be told apart with the common kinds of colour blindness (after Okabe and Ito); a job with more activities
+# than colours repeats them.
 
 
 class Colour(msgspec.Struct, frozen=True):
-    """The ground of a box and the line around it."""
+    """The fill and the border of a box."""
 
     fill: str
     line: str
@@ -245,23 +245,23 @@ def colour_of_activities(activities: Iterable[str]) -> dict[str, Colour]:
     return {activity: COLOURS[i % len(COLOURS)] for i, activity in enumerate(distinct)}
 
 
-# How much room a text takes where every character has one width: wide ones take two cells, combining ones none.
+# The width of text in terminal cells: wide characters take two, combining ones none.
 
 
 def cells(text: str) -> int:
-    """How many cells of a terminal a text fills."""
+    """The width of a text in terminal cells."""
     return len(text) if text.isascii() else sum(map(cell, text))
 
 
 def cell(character: str) -> int:
-    """How many cells one character fills."""
+    """The width of one character in cells."""
     if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
 def clipped(text: str, cells_max: int) -> str:
-    """The text, or its beginning and an ellipsis where it would be wider than allowed."""
+    """The text, or its beginning and an ellipsis if it is too wide."""
     text = "".join(character if character.isprintable() else "\ufffd" for character in text)
     if cells(text) <= cells_max:
         return text
@@ -275,7 +275,7 @@ def clipped(text: str, cells_max: int) -> str:
 
 
 def shortened(text: str, cells_max: int) -> str:
-    """The text, or its beginning and its end, since names often differ only there."""
+    """The text, or its beginning and end if it is too wide, since names often differ at the end."""
     text = "".join(character if character.isprintable() else "\ufffd" for character in text)
     if cells(text) <= cells_max or cells_max < 8:
         return clipped(text, cells_max)
@@ -289,5 +289,5 @@ def shortened(text: str, cells_max: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """The text with spaces after it up to a width in cells."""
+    """The text, padded with spaces to a width in cells."""
     return text + " " * (width - cells(text))

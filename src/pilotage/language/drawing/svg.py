@@ -1,4 +1,4 @@
-"""The graph as a self-contained SVG: layers from left to right, a colour per activity, details when pointed at."""
+"""The graph as a self-contained SVG: layers from left to right, a colour per activity, details as tooltips."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.text.names import plural
 from pilotage.model.jobs.graph import depths, followers
 
-# Lays boxes out in layers from left to right: each stands to the right of what it waits for (after Sugiyama).
+# Lays out boxes in layers from left to right: each is to the right of the boxes it waits for (after Sugiyama).
 #
-# First every box gets a layer, the longest way to it. An arrow that crosses layers gets a bend in each, so that it
-# goes between the boxes and not through them. Then the order within the layers is improved until few arrows cross,
-# and at last everything is moved up and down towards its neighbours without overlapping.
+# First each box gets a layer, the length of the longest path to it. An arrow that crosses layers gets a bend in each, so
+# that it goes between the boxes. Then boxes are reordered within the layers to reduce crossings, and finally moved up and
+# down towards their neighbours without overlap.
 
 _SWEEPS = 12
 _ROUNDS = 24
 
 
 class Laid(msgspec.Struct, frozen=True):
-    """Where everything stands: the layer of each box, the middle of each box, and the bends of each arrow."""
+    """The layout: the layer and the centre of each box, and the bends of each arrow."""
 
     layers: tuple[int, ...]
     middles: tuple[float, ...]
     bends: tuple[tuple[tuple[int, float], ...], ...]  # for each arrow: (layer, height), from its source on
-    backward: frozenset[int]  # arrows against the order, which only a summary can have
+    backward: frozenset[int]  # arrows from right to left, which only a drawing by activity can have
 
 
 class _Slot:
@@ -89,7 +89,7 @@ def _join(left: _Slot, right: _Slot) -> None:
 
 
 def _layers(picture: Picture) -> tuple[list[int], frozenset[int]]:
-    """The layer of each box, and the arrows that had to be left out to get them."""
+    """The layer of each box, and the backward arrows, which are ignored for the layers."""
     count = len(picture.boxes)
     backward = _backward(picture.arrows, count)
     forward = (arrow for position, arrow in enumerate(picture.arrows) if position not in backward)
@@ -97,7 +97,7 @@ def _layers(picture: Picture) -> tuple[list[int], frozenset[int]]:
 
 
 def _backward(arrows: Sequence[Arrow], count: int) -> frozenset[int]:
-    """The arrows that close a loop, found by a walk that notes which boxes it is inside of."""
+    """The arrows that close a cycle, found by a depth-first search."""
     out: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for position, arrow in enumerate(arrows):
         out[arrow.source].append((arrow.target, position))
@@ -132,7 +132,7 @@ def _columns(slots: list[_Slot]) -> list[list[_Slot]]:
 
 
 def _reduce_crossings(columns: list[list[_Slot]]) -> None:
-    """Sort each layer by the average place of its neighbours, to and fro, and keep the best order seen."""
+    """Sort each layer by the average position of its neighbours, forwards and backwards, and keep the best order."""
     best, fewest = [list(column) for column in columns], _crossings(columns)
     for sweep in range(_SWEEPS):
         forward = sweep % 2 == 0
@@ -156,7 +156,7 @@ def _average(slot: _Slot, neighbours: list[_Slot]) -> float:
 
 
 def _crossings(columns: list[list[_Slot]]) -> int:
-    """How many pairs of arrows cross, counted as inversions layer by layer."""
+    """The number of arrow crossings, counted as inversions layer by layer."""
     total = 0
     for column in columns:
         ends = [order for slot in column for order in sorted(other.order for other in slot.after)]
@@ -165,7 +165,7 @@ def _crossings(columns: list[list[_Slot]]) -> int:
 
 
 def _inversions(values: list[int]) -> int:
-    """How many pairs stand in the wrong order, with a Fenwick tree."""
+    """The number of inversions, counted with a Fenwick tree."""
     tree = [0] * (max(values, default=0) + 2)
     found = 0
     for seen, value in enumerate(values):
@@ -182,7 +182,7 @@ def _inversions(values: list[int]) -> int:
 
 
 def _place(columns: list[list[_Slot]], gap: float) -> None:
-    """Stack each layer, then move everything towards the middle of its neighbours, as far as there is room."""
+    """Stack each layer, then move each slot towards the centre of its neighbours as far as there is room."""
     for column in columns:
         height = sum(slot.height + gap for slot in column) - gap
         top = -height / 2
@@ -202,8 +202,8 @@ def _wish(slot: _Slot, *, forward: bool) -> float:
 
 
 def _settle(column: list[_Slot], wished: list[float], gap: float) -> None:
-    """Give each slot its wish; where wishes collide, a run of slots moves to the average of what its members want."""
-    runs: list[tuple[float, list[_Slot], list[float]]] = []  # the middle of the first, the slots, wishes for the first
+    """Move each slot to its wished position; slots that would overlap move together to the average of their wishes."""
+    runs: list[tuple[float, list[_Slot], list[float]]] = []  # centre of the first, the slots, wishes for the first
     for slot, wish in zip(column, wished, strict=True):
         start, members, wishes = wish, [slot], [wish]
         while runs:
@@ -227,7 +227,7 @@ def _settle(column: list[_Slot], wished: list[float], gap: float) -> None:
 
 
 def _extent(members: list[_Slot], gap: float) -> float:
-    """From the middle of the first to the middle of the last."""
+    """The distance from the centre of the first slot to that of the last."""
     inner = sum(slot.height + gap for slot in members[:-1])
     return inner - members[0].height / 2 + members[-1].height / 2 if len(members) > 1 else 0.0
 
@@ -243,8 +243,8 @@ _GAP = 16.0
 _BEND_HEIGHT = 6.0
 _LAYER_GAP = 76.0
 _LAYER_GAP_MAX = 220.0
-_BELOW = 44.0  # for arrows that go back
-_CHARACTER = 7.25  # the width of a cell at 12 px: DejaVu Sans Mono, the widest of the usual ones
+_BELOW = 44.0  # room for backward arrows
+_CHARACTER = 7.25  # the width of a cell at 12 px in DejaVu Sans Mono, the widest of the common fonts
 _SMALL_CHARACTER = 6.1
 _PADDING = 12.0
 _CAPTION_MAX = 26
@@ -265,10 +265,10 @@ _STYLE = (
 
 
 class _Sheet(msgspec.Struct, frozen=True):
-    """The measures of one drawing."""
+    """The dimensions of one drawing."""
 
     lefts: tuple[float, ...]  # of the layers
-    widths: tuple[float, ...]  # of the layers: boxes above each other are equally wide, and no arrow runs behind one
+    widths: tuple[float, ...]  # of the layers: all boxes of a layer are equally wide, so no arrow runs behind one
     heights: tuple[float, ...]  # of the boxes
     laid: Laid
     top: float  # of the layers
@@ -277,7 +277,7 @@ class _Sheet(msgspec.Struct, frozen=True):
 
 
 def svg_text(expansion: Expansion) -> str:
-    """The whole drawing; every package of a small job, the activities of a large one."""
+    """The SVG of a job: every package of a small job, the activities of a large one."""
     picture = picture_of(expansion, packages_max=PACKAGES_MAX, edges_max=EDGES_MAX)
     return draw_picture(picture)
 
@@ -286,7 +286,7 @@ def draw_picture(picture: Picture) -> str:
     """The SVG of a picture."""
     sheet = _measure(picture)
     colours = colour_of_activities(box.activity for box in picture.boxes)
-    # Arrows first: boxes stand on top of them.
+    # Arrows first, so that boxes are drawn on top of them.
     pieces = [_arrow(picture, sheet, position) for position in range(len(picture.arrows))]
     pieces += [_box(box, sheet, i, colours[box.activity]) for i, box in enumerate(picture.boxes)]
     head = _head(picture, colours)
@@ -318,7 +318,7 @@ def _measure(picture: Picture) -> _Sheet:
     lefts, left = [], _MARGIN
     for layer, width in enumerate(column_widths):
         lefts.append(left)
-        # Arrows that climb far need room, or they would run into one another.
+        # Steep arrows need a wider gap, or they would overlap.
         left += width + max(_LAYER_GAP, captions[layer] + 30, min(_LAYER_GAP_MAX, climbs[layer] / 5))
     legend = _legend_width(picture)
     right = max((lefts[layer] + column_widths[layer] for layer in range(layers)), default=0.0)
@@ -336,7 +336,7 @@ def _measure(picture: Picture) -> _Sheet:
 
 
 def _climbs(picture: Picture, laid: Laid, layers: int) -> list[float]:
-    """How far arrows go up or down behind each layer, at most."""
+    """The largest vertical distance of an arrow after each layer."""
     found = [0.0] * layers
     for position, arrow in enumerate(picture.arrows):
         if position in laid.backward:
@@ -386,14 +386,14 @@ def _title(box: Box) -> str:
     if box.paths:
         lines.append(" … ".join(box.paths))
     if box.inner:
-        lines.append(f"{plural(box.inner, 'edge')} among its own packages")
+        lines.append(f"{plural(box.inner, 'edge')} between its own packages")
     if box.awaits:
         lines.append(f"waits for {', '.join(box.awaits)}")
     return "\n".join(lines)
 
 
 def _corner(sheet: _Sheet, position: int) -> tuple[float, float]:
-    """The upper left corner of a box on the sheet."""
+    """The upper left corner of a box."""
     middle = sheet.laid.middles[position] + sheet.top
     return sheet.lefts[sheet.laid.layers[position]], middle - sheet.heights[position] / 2
 
@@ -418,7 +418,7 @@ def _arrow(picture: Picture, sheet: _Sheet, position: int) -> str:
 
 
 def _is_captioned(picture: Picture, arrow: Arrow) -> bool:
-    """Whether there is room to write on an arrow: the picture is simple, and nothing else leaves its source."""
+    """Whether an arrow gets a caption: the picture is simple, and the arrow is the only one of its source."""
     if not arrow.files or not picture.summarised or len(picture.boxes) > _CAPTIONED_BOXES_MAX:
         return False
     return sum(other.source == arrow.source for other in picture.arrows) == 1
@@ -430,7 +430,7 @@ def _caption(arrow: Arrow) -> str:
 
 
 def _forward_path(sheet: _Sheet, position: int, arrow: Arrow) -> str:
-    """A smooth line through the bends; in each layer it crosses it runs level past the boxes there."""
+    """A smooth line through the bends, horizontal where it passes a layer."""
     left, top = _corner(sheet, arrow.source)
     x, y = left + sheet.widths[sheet.laid.layers[arrow.source]], top + sheet.heights[arrow.source] / 2
     path = f"M{x:.1f} {y:.1f}"
@@ -449,7 +449,7 @@ def _curve(x: float, y: float, end_x: float, end_y: float) -> str:
 
 
 def _backward_path(sheet: _Sheet, arrow: Arrow) -> str:
-    """Around below everything, for an arrow against the order."""
+    """A line below all boxes, for a backward arrow."""
     left, top = _corner(sheet, arrow.source)
     x, y = left + sheet.widths[sheet.laid.layers[arrow.source]] / 2, top + sheet.heights[arrow.source]
     target_left, target_top = _corner(sheet, arrow.target)
@@ -492,7 +492,7 @@ def _head_width(picture: Picture) -> float:
 
 
 def _legend(picture: Picture) -> list[str]:
-    """The activities, where their colours need an explanation: boxes are not called by them."""
+    """The activities in the legend; none if the labels of the boxes show them already."""
     activities = list(dict.fromkeys(box.activity for box in picture.boxes))
     wanted = not picture.summarised and 1 < len(activities) <= _ACTIVITIES_SHOWN_MAX
     return activities if wanted else []
@@ -521,7 +521,7 @@ def _escaped(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without characters that no XML may hold."""
+    """The text without characters that XML forbids."""
     return "".join(
         c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "\ufffd"
         for c in text

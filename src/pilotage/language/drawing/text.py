@@ -1,4 +1,4 @@
-"""The graph as text for a terminal: every box with the boxes it waits for, no wider than asked."""
+"""The graph as text for a terminal: each box with the boxes it waits for."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PACKAGES_MAX = 100
 EDGES_MAX = 400
 _COLUMNS_MIN = 40
 _LABEL_MAX = 32
-_LINES_MAX = 3  # for what one box waits for
+_LINES_MAX = 3  # for the sources of one box
 _FILES_MAX = 3
 
 
 def text_lines(expansion: Expansion, *, columns: int) -> Iterator[str]:
-    """The lines of the drawing, each with its end of line."""
+    """The lines of the drawing, each with a newline."""
     picture = picture_of(expansion, packages_max=PACKAGES_MAX, edges_max=EDGES_MAX)
     width = max(columns, _COLUMNS_MIN)
     yield from (line.rstrip() + "\n" for line in _lines(picture, width))
@@ -26,7 +26,7 @@ def text_lines(expansion: Expansion, *, columns: int) -> Iterator[str]:
 def _lines(picture: Picture, width: int) -> Iterator[str]:
     yield clipped(f"{picture.job}: {_counts(picture)}", width)
     if picture.summarised:
-        yield clipped("drawn by activity; --format json has every package", width)
+        yield clipped("drawn by activity; --format json lists every package", width)
     shown = picture.boxes
     label_width = min(_LABEL_MAX, max((cells(box.label) for box in shown), default=0))
     size_width = max((len(_size(box)) for box in shown), default=0) if picture.summarised else 0
@@ -64,7 +64,7 @@ def _size(box: Box) -> str:
 
 
 def _sources(picture: Picture, box: Box, arrows: list[Arrow]) -> list[str]:
-    """What a box waits for, a text for each arrow into it."""
+    """The sources of a box, a text for each arrow into it."""
     found = []
     if box.inner:
         found.append(f"each other ({plural(box.inner, 'edge')})")
@@ -82,7 +82,7 @@ def _sources(picture: Picture, box: Box, arrows: list[Arrow]) -> list[str]:
 
 
 def _row(head: str, sources: list[str], width: int) -> Iterator[str]:
-    """A box and what it waits for, over a few lines where one is not enough."""
+    """A box and its sources, on a few lines if they do not fit on one."""
     if not sources:
         yield head
         return
@@ -96,7 +96,7 @@ def _row(head: str, sources: list[str], width: int) -> Iterator[str]:
 
 
 def _wrapped(items: list[str], room: int) -> list[str]:
-    """Items with commas between them, on a few lines; the last says how many are left out."""
+    """Items with commas, on a few lines; the last line tells how many are left out."""
     rest = f"and {len(items):,} more"
     lines: list[list[str]] = [[]]
     for position, item in enumerate(items):
@@ -104,7 +104,7 @@ def _wrapped(items: list[str], room: int) -> list[str]:
         text = clipped(item, room - (0 if last else len(rest) + 2)) + ("" if last else ",")
         if lines[-1] and cells(" ".join([*lines[-1], text])) > room:
             if len(lines) == _LINES_MAX:
-                # The line may be full: make room for the words that end it.
+                # The line may be full: make room for the last words.
                 left = len(items) - position
                 while len(lines[-1]) > 1 and cells(" ".join([*lines[-1], rest])) > room:
                     lines[-1].pop()

@@ -1,4 +1,4 @@
-"""Expands a definition and its lists to numbered packages, their files and commands, and the graph these imply."""
+"""Expands a definition and its lists to numbered packages with their files and commands, and the dependency graph."""
 
 __all__ = [
     "advice",

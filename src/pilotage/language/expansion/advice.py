@@ -1,4 +1,4 @@
-"""What a writer should know about a valid job, and what can only be checked once its packages are known."""
+"""Warnings about a valid job, and checks that need its packages."""
 
 from __future__ import annotations
 
@@ -38,48 +38,46 @@ PART_HINTS = {
 
 
 def advise(definition: Definition, report: Report, mark: MarkOf, *, executors: Collection[str]) -> None:
-    """Note what is allowed and probably not meant."""
+    """Warn about what is allowed but probably not intended."""
     for place, variable in unused_variables(definition):
         report.warn("unused-variable", f"nothing uses the variable {variable!r}", mark(place))
-    for place, variable, files in _not_taken(definition):
+    for place, variable, files in _unused_files(definition):
         message = (
-            f"the stage iterates over the files {files!r}, and none of its packages takes {{{variable}}} as an input"
+            f"the stage iterates over the files {files!r}, but none of its packages has {{{variable}}} as an input"
         )
-        hint = f'add inputs: ["{{{variable}}}"], so that each waits for its file and gets it'
+        hint = f'add inputs: ["{{{variable}}}"], so that each package waits for its file and gets it'
         report.warn("not-taken", message, mark(place), hint=hint)
     for place, output in _unused_outputs(definition):
-        message = f"nobody uses the output {output!r}, and it may be deleted"
-        report.warn("unused-output", message, mark(place), hint="let it be kept, or leave it out")
+        message = f"nothing uses the output {output!r}, and it may be deleted"
+        report.warn("unused-output", message, mark(place), hint="keep it, or leave it out")
     for place, value in values_in(definition):
         if isinstance(value, Package) and value.executor and value.executor not in executors:
-            message = f"no site, nor kind of sites, is called {value.executor!r} here: it may run anywhere"
+            message = f"no site and no kind of site is called {value.executor!r} here: it may run anywhere"
             report.warn(
                 "unknown-executor", message, mark((*place, "executor")), hint=did_you_mean(value.executor, executors)
             )
 
 
 def advise_on_outputs(definition: Definition, report: Report, mark: MarkOf) -> None:
-    """Note every stage that declares no file at all: what it writes goes with the folders of its packages."""
+    """Warn about each stage without outputs: its files are removed with the folders of its packages."""
     for number, stage in enumerate(definition.stages):
         packages = [package for line in stage.lines for package in line.packages]
         if packages and not any(map(_may_give_files, packages)):
             who = f"the stage {stage.name!r}" if stage.name else "the stage"
-            message = f"{who} declares no outputs: every file that it writes is removed when its package ends"
-            hint = (
-                "name what is to be kept, as in outputs: [result.dat]; what only prints or sends something needs none"
-            )
+            message = f"{who} declares no outputs: all files that it writes are removed when its package ends"
+            hint = "name the files to keep, as in outputs: [result.dat]; a stage that only prints or sends something needs none"
             report.warn(NO_OUTPUTS, message, mark(("stages", number)), hint=hint)
 
 
 def _may_give_files(package: Package) -> bool:
-    """Whether a package declares files, or need not: what it does is elsewhere, or a description may say what it makes."""
+    """Whether a package declares outputs or needs none: it acts elsewhere, or a descriptor may declare its outputs."""
     if package.noop or package.done or package.subjob or package.side_effects:
         return True
     return any(b.outputs or b.stdout or b.stderr or b.software for b in package.binaries)
 
 
 def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None:
-    """Hold the parameters of software that Boutiques describes against its descriptor, and tell what it says in vain."""
+    """Check parameters of software against its Boutiques descriptor, and warn about unused parts of the descriptor."""
     told: set[tuple[str, str, str]] = set()
     for block in expansion.blocks:
         for number, binary in enumerate(block.declared.binaries):
@@ -87,7 +85,7 @@ def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None
             software = find_software(expansion.definition, binary) if binary.software else None
             if software is None or software.boutiques is None or not block.count:
                 continue
-            # Few documents hold a descriptor, and its reader takes a while to import.
+            # Few documents use descriptors, and importing their reader takes time.
             from pilotage.language.expansion.tool_software import container_of, described_by, known_values
 
             found = described_by(software.boutiques)
@@ -101,7 +99,7 @@ def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None
 
 
 def _check_distinct(found: Described, block: Block, binary: Binary, report: Report, at: Mark) -> None:
-    """Check each set of parameters once, however many packages have it."""
+    """Check each set of parameters once, however many packages use it."""
     names = sorted({p.name for text in texts_in(binary.parameters) for p in parse_template(text).placeholders})
     columns, varying = BlockColumns(block), [name for name in names if name not in block.constants]
     first: dict[tuple[str, ...], int] = {}
@@ -125,7 +123,7 @@ def _check_distinct(found: Described, block: Block, binary: Binary, report: Repo
 def _parts_unused(
     found: Described, block: Block, binary: Binary, known: KnownValues, *, image: Container | None
 ) -> list[str]:
-    """What a descriptor says and nothing in the job answers to."""
+    """The parts of a descriptor that the job does not use."""
     parts = found.unsaid(binary.parameters, known)
     if binary.outputs:
         parts = [part for part in parts if not part.startswith("output-files:")]
@@ -154,8 +152,8 @@ def texts_in(value: object) -> Iterator[str]:
             yield from texts_in(item)
 
 
-def _not_taken(definition: Definition) -> Iterator[tuple[Place, str, str]]:
-    """Files that a stage iterates over, and that none of its packages takes as an input."""
+def _unused_files(definition: Definition) -> Iterator[tuple[Place, str, str]]:
+    """Files that a stage iterates over and none of its packages has as an input."""
     for number, stage in enumerate(definition.stages):
         taken = {
             placeholder.name
@@ -189,11 +187,11 @@ def _unused_outputs(definition: Definition) -> Iterator[tuple[Place, str]]:
             yield (*place, "dispositions"), text
 
 
-# Programs that a document names by a path, and that are not there: their packages cannot start.
+# Programs that a document names by a path and that do not exist: their packages cannot start.
 
 
 def warn_of_missing_programs(document: Document, folder: Folder) -> None:
-    """Tell of each program such as `./simulate` that is neither in the folder nor made by a package."""
+    """Warn about each program such as `./simulate` that is neither in the folder nor made by a package."""
     definition, told = document.definition, set[str]()
     for place, package in values_in(definition):
         if not isinstance(package, Package) or package.container is not None or package.noop or package.done:
@@ -206,20 +204,20 @@ def warn_of_missing_programs(document: Document, folder: Folder) -> None:
                 continue
             told.add(program)
             where = document.report.found(document.mark((*place, "binaries", number, field)), word)
-            message = f"the program {word!r} is not there, and no package makes it: the command cannot be started"
-            hint = "names are relative to the folder of the document; a program of the PATH is named without a folder"
+            message = f"the program {word!r} does not exist, and no package makes it: the command cannot start"
+            hint = "names are relative to the folder of the document; a program in the PATH is named without a folder"
             document.report.warn("missing-program", message, where, hint=hint)
 
 
 def _named_by_a_path(word: str) -> str:
-    """The file of a program that is named by a path within the folder; empty where it is not."""
+    """The file of a program that is named by a path within the folder; otherwise empty."""
     if "/" not in word or "{" in word or word.startswith(("/", "~", "$")) or why_outside(word):
         return ""
     return tidy_name(word)
 
 
 def _is_made(program: str, definition: Definition) -> bool:
-    """Whether a package may make a program, or takes it as an input from wherever it is."""
+    """Whether a package may make a program, or has it as an input."""
     for _, binary in values_in(definition):
         if not isinstance(binary, Binary):
             continue

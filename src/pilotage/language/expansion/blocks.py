@@ -1,4 +1,4 @@
-"""Blocks: one package template of a job with all the packages it gives, which exist only as numbers and formulas."""
+"""Blocks: a package template of a job with all its packages, which exist only as numbers and formulas."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pilotage.model.jobs.definition import Binary, Definition, InputFile, Line, 
 from pilotage.model.jobs.layout import StageLayout
 
 Constants = Mapping[str, str]
-_BINARY = 7  # in places such as stages/0/lines/0/packages/0/binaries/2/inputs/0
+_BINARY = 7  # index of the binary's number in paths such as stages/0/lines/0/packages/0/binaries/2/inputs/0
 
 
 class Block:
-    """The packages that one package template gives, over the items of its stage and of its line."""
+    """The packages of one package template, over the items of its stage and its line."""
 
     __slots__ = (
         "_inputs",
@@ -62,7 +62,7 @@ class Block:
         stage_name: str,
         name: str,
     ) -> None:
-        """`stage`, `template` and `number` are the positions of the package template; `name` goes before the tag."""
+        """`stage`, `template` and `number` locate the package template; `name` is the part of package names before the tag."""
         line = definition.stages[stage].lines[template]
         self.layout = layout
         self.stage = stage
@@ -70,27 +70,27 @@ class Block:
         self.number = number
         self.items = stage_items
         self.line_items = line_items
-        self.declared = line.packages[number]  # as it is written
-        self.package = self.declared  # with what descriptions of its software add
+        self.declared = line.packages[number]  # as written in the document
+        self.package = self.declared  # with additions from the descriptors of its software
         self.activity = activity_of(self.package) or stage_name
-        # A variable that is iterated over goes before a constant of the same name, in every text alike.
+        # An iteration variable hides a constant of the same name.
         iterated = {*stage_items.columns, *line_items.columns}
         constants = definition.constants
         self.constants: Constants = {name: text for name, text in constants.items() if name not in iterated}
         self.name = name
-        if any(_by_boutiques(definition, binary) for binary in self.package.binaries):
-            self.package = self._with_what_is_described(definition)
+        if any(_has_descriptor(definition, binary) for binary in self.package.binaries):
+            self.package = self._with_descriptors(definition)
         self._outputs = tuple(self._find_outputs())
         self._inputs = tuple(self._find_inputs())
 
     @property
     def count(self) -> int:
-        """How many packages it gives."""
+        """The number of its packages."""
         return self.items.count * self.line_items.count
 
     @property
     def place(self) -> Place:
-        """Where its template stands in the definition."""
+        """The path of its template in the definition."""
         return ("stages", self.stage, "lines", self.template, "packages", self.number)
 
     def packages(self) -> range | list[int]:
@@ -111,7 +111,7 @@ class Block:
         return as_array(self.packages())
 
     def position(self, package: int) -> int:
-        """Which of its packages has this number in the job."""
+        """The position in the block of the package with this number in the job."""
         _, item, line, _ = self.layout.locate(package)
         return item * self.line_items.count + line
 
@@ -137,7 +137,7 @@ class Block:
         return column is not None and column.is_list
 
     def tag(self, position: int) -> str:
-        """The tag of one of its packages; empty where nothing is iterated."""
+        """The tag of one of its packages; empty without an iteration."""
         item, line = divmod(position, self.line_items.count)
         outer, inner = self.items.tag(item), self.line_items.tag(line)
         return f"{outer}_{inner}" if outer and inner else outer or inner
@@ -148,7 +148,7 @@ class Block:
         return np.hstack([self.items.tags[outer], self.line_items.tags[inner]]).astype(np.int32)
 
     def values(self, position: int) -> dict[str, str | tuple[str, ...]]:
-        """Every placeholder's value for one of its packages, but `inputs`, `outputs` and `arguments`."""
+        """The values of all placeholders for one of its packages, except `inputs`, `outputs` and `arguments`."""
         item, line = divmod(position, self.line_items.count)
         found: dict[str, str | tuple[str, ...]] = dict(self.constants)
         found.update(self.items.values(item))
@@ -158,13 +158,13 @@ class Block:
         return found
 
     def dotted(self, position: int) -> str:
-        """The place of one of its packages as it stands in file names: `1.2.1`."""
+        """The dotted number of one of its packages: `1.2.1`."""
         item, line = divmod(position, self.line_items.count)
         number = self.layout.package(template=self.template, item=item, line=line, number=self.number)
         return self.layout.id(number).dotted
 
     def package_name(self, position: int) -> str:
-        """What one of its packages is called."""
+        """The name of one of its packages."""
         if self.package.name:
             return render(self.bound(self.package.name), self.values(position))
         tag = self.tag(position)
@@ -180,25 +180,25 @@ class Block:
         return [self.written_output(output, values) for _, output in self.outputs()]
 
     def made(self, position: int, *, before_binary: int | None = None) -> list[tuple[str, bool]]:
-        """What one of its packages makes: each name or pattern, and whether it is a pattern; or its first binaries do.
+        """The outputs of one of its packages, or of its first binaries: each name, and whether it is a pattern.
 
-        The text of a name does not tell: a value with a `*` in it is no pattern.
+        The text alone does not show that: a name whose value contains `*` is not a pattern.
         """
         values = self.values(position)
         outputs = [o for place, o in self.outputs() if before_binary is None or binary_of(place) < before_binary]
         return [(self.written_output(output, values), self.makes_pattern(output)) for output in outputs]
 
     def makes_pattern(self, output: OutputFile) -> bool:
-        """Whether an output is a pattern of names, for every package alike."""
+        """Whether an output is a pattern; this is the same for all packages."""
         return is_pattern(literal_text(self.output_template(output)))
 
     def written_output(self, output: OutputFile, values: Values) -> str:
-        """The name or pattern of an output with its gaps filled in."""
+        """The name or pattern of an output with its placeholders filled in."""
         escape = literal if self.makes_pattern(output) else None
         return tidy_name(render(self.output_template(output), values, quote=escape))
 
     def output_template(self, output: OutputFile) -> Template:
-        """The template of an output's names; for a regular expression, the pattern of the folder it fills."""
+        """The template of an output's names; for a regular expression, the pattern of its folder."""
         if output.expression:
             return self.bound(f"{output.folder}/**" if output.folder else "**")
         return self.bound(output.name)
@@ -208,21 +208,21 @@ class Block:
         return bind(parse_template(text), self.constants)
 
     def binaries(self) -> Iterator[tuple[Place, Binary]]:
-        """Its binaries with their places."""
+        """Its binaries with their paths in the definition."""
         for position, binary in enumerate(self.package.binaries):
             yield (*self.place, "binaries", position), binary
 
     def outputs(self) -> tuple[tuple[Place, OutputFile], ...]:
-        """Everything it makes: the outputs of its binaries, and their standard streams where these are kept."""
+        """All its outputs: those of its binaries, and their standard streams that are kept."""
         return self._outputs
 
     def inputs(self) -> tuple[tuple[Place, InputFile], ...]:
-        """Everything it needs: the inputs of its binaries, and their standard input."""
+        """All its inputs: those of its binaries, and their standard input."""
         return self._inputs
 
-    def _with_what_is_described(self, definition: Definition) -> Package:
-        """The package with the files, the container and the resources that descriptors of its software add."""
-        # Few jobs need it, and the reader of descriptors takes a while to import.
+    def _with_descriptors(self, definition: Definition) -> Package:
+        """The package with the files, container and resources that descriptors of its software add."""
+        # Few jobs use descriptors, and importing their reader takes time.
         from pilotage.language.expansion import tool_software
 
         known = tool_software.known_values(self)
@@ -257,29 +257,28 @@ class Block:
         return found
 
 
-def _by_boutiques(definition: Definition, binary: Binary) -> bool:
+def _has_descriptor(definition: Definition, binary: Binary) -> bool:
     """Whether a Boutiques descriptor describes the software of a binary."""
     software = find_software(definition, binary) if binary.software else None
     return software is not None and software.boutiques is not None
 
 
 def binary_of(place: Place) -> int:
-    """The number, from 0, of the binary that a place of an input or output stands in."""
+    """The number, from 0, of the binary in the path of an input or output."""
     return int(place[_BINARY])
 
 
 def as_array(packages: Sequence[int]) -> Indices:
-    """Package numbers as an array; a range is not walked through."""
+    """Package numbers as an array; a range is converted without a loop."""
     if isinstance(packages, range):
         return np.arange(packages.start, packages.stop, packages.step, dtype=np.int32)
     return np.asarray(packages, dtype=np.int32)
 
 
 class BlockColumns(Mapping[str, Sequence[str]]):
-    """The texts of a block's variables over all its packages, made when a template first asks for one."""
+    """The texts of a block's variables over all its packages, computed at first use."""
 
     def __init__(self, block: Block) -> None:
-        """Nothing is made yet."""
         self._block = block
         self._made: dict[str, Sequence[str]] = {}
 
@@ -307,7 +306,7 @@ class BlockColumns(Mapping[str, Sequence[str]]):
 
 
 def bind(template: Template, constants: Constants) -> Template:
-    """Fill in what is the same for every package, so that a constant costs nothing per package."""
+    """Fill in the constants once, so that they cost nothing per package."""
     if not any(placeholder.name in constants for placeholder in template.placeholders):
         return template
     parts: list[Part] = []
@@ -323,7 +322,7 @@ def bind(template: Template, constants: Constants) -> Template:
 
 
 def activity_of(package: Package) -> str:
-    """What the packages of a template have in common: their software, or the name of their program."""
+    """The activity of a package: its software, or the name of its program."""
     if package.activity:
         return package.activity
     for binary in package.binaries:
@@ -336,7 +335,7 @@ def activity_of(package: Package) -> str:
 
 
 def stage_names(definition: Definition) -> list[str]:
-    """What to call each stage: its name, or the activity of its first package, made different where needed."""
+    """The name of each stage: its own, or the activity of its first package, made unique."""
     taken = {stage.name for stage in definition.stages if stage.name}
     names: list[str] = []
     for number, stage in enumerate(definition.stages, start=1):
@@ -351,7 +350,7 @@ def stage_names(definition: Definition) -> list[str]:
 
 
 def template_names(lines: Sequence[Line], stage_name: str) -> list[list[str]]:
-    """What the packages of each template of a stage are called before their tags, by line and position."""
+    """The names of a stage's package templates, without tags, by line and position."""
     activities = [activity_of(line.packages[0]) if line.packages else "" for line in lines]
     alike = len(set(activities)) < len(activities) or "" in activities
     names = []
@@ -365,16 +364,15 @@ def template_names(lines: Sequence[Line], stage_name: str) -> list[list[str]]:
 
 
 class BlockIndex:
-    """Finds the block that gives a package."""
+    """Finds the block of a package."""
 
     def __init__(self) -> None:
-        """Start with no block."""
         self._starts: list[int] = []
         self._layouts: list[StageLayout] = []
         self._blocks: dict[tuple[int, int, int], Block] = {}
 
     def add(self, block: Block) -> None:
-        """Take up a block; blocks come in the order of their packages."""
+        """Add a block; blocks are added in the order of their packages."""
         if block.layout.count and (not self._layouts or self._layouts[-1] is not block.layout):
             self._starts.append(block.layout.first)
             self._layouts.append(block.layout)
@@ -385,7 +383,7 @@ class BlockIndex:
         return self.locate(package)[0]
 
     def locate(self, package: int) -> tuple[Block, int]:
-        """The block of a package, and which of its packages this one is."""
+        """The block of a package, and its position there."""
         layout = self._layouts[bisect.bisect_right(self._starts, package) - 1]
         template, item, line, number = layout.locate(package)
         block = self._blocks[layout.stage - 1, template, number]

@@ -1,9 +1,7 @@
-"""Which files go along an edge, from what its maker makes and its consumer needs.
+"""Finds the files of an edge: the outputs of its producer that its consumer needs.
 
-What a consumer needs is worked out once and kept until another one is asked about: a merge has thousands of edges. So is
-what a maker of many files makes, with an index of the names: each of its edges carries few of them.
-Whether a name is a pattern is never guessed from its text, and an edge without a file carries none, whatever its
-packages are called.
+The inputs of a consumer are cached until another one is asked for, since a merge has thousands of edges. The outputs of a
+producer of many files are cached with an index of their names, since each of its edges has few of them.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from pilotage.language.text.patterns import can_both_match, literal_prefix, matc
 from pilotage.model.jobs.definition import OutputFile
 from pilotage.model.jobs.graph import EdgeKind, Graph, find_loop, followers
 
-_FEW = 8  # outputs: what makes no more is worked out anew for each of its edges
+_FEW = 8  # producers with at most so many outputs are not cached
 _NAMES_KEPT_MAX = 500_000
-_FILE, _PATTERN = int(EdgeKind.FILE), int(EdgeKind.PATTERN)  # plain numbers: there are as many edges as files, and more
+_FILE, _PATTERN = int(EdgeKind.FILE), int(EdgeKind.PATTERN)  # plain integers, since there are millions of edges
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """An output that goes along an edge: its name, or the pattern of names that are not known yet."""
+    """An output on an edge: its name, or the pattern of names that are not known yet."""
 
     name: str
     is_open: bool
@@ -37,27 +35,26 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class FilesOnEdges:
-    """Knows the files on the edges of a job; quickest when asked consumer by consumer."""
+    """Finds the files of the edges of a job; fastest if called consumer by consumer."""
 
     def __init__(self, expansion: Expansion) -> None:
-        """Nothing is worked out yet."""
         self._expansion = expansion
         self._last: tuple[int, _Needed] | None = None
-        self._makers: dict[int, _Made] = {}  # those of many files that were asked about
-        self._kept = 0  # how many names these have
+        self._makers: dict[int, _Made] = {}  # cached producers with many outputs
+        self._kept = 0  # the number of their names
 
     def between(self, maker: int, consumer: int) -> list[str]:
-        """The names and patterns of what a maker gives to a consumer; empty for an edge without a file."""
+        """The names and patterns that a consumer reads from a producer; empty for an edge without files."""
         return list(dict.fromkeys(carried.name for carried in self.carried(maker, consumer)))
 
     def carried(self, maker: int, consumer: int) -> list[Carried]:
-        """The outputs of a maker that a consumer takes, or may take."""
+        """The outputs of a producer that a consumer reads, or may read."""
         kind = _kind(self._expansion.graph, maker, consumer)
         if not kind & (_FILE | _PATTERN):
             return []
         needed = self._needed(consumer)
         made = self._made(maker)
-        # A pattern is served by earlier stages and earlier in the line only, a name from anywhere.
+        # A pattern matches only outputs of earlier stages and of earlier packages in the line; a name matches any output.
         before = made.stage < needed.stage or needed.line_start <= maker < consumer
         ordinals: set[int] = set()
         if kind & _FILE:
@@ -87,7 +84,7 @@ class FilesOnEdges:
 
 
 class _Made:
-    """What one package makes: names, and patterns of names, each found by how it begins."""
+    """The outputs of one package: names, and patterns of names, indexed by prefix."""
 
     __slots__ = ("_made", "_named", "_open", "_outputs", "_prefixes", "_sorted", "count", "stage")
 
@@ -98,7 +95,7 @@ class _Made:
         self._made = block.made(block.position(package))
         self.count = len(self._made)
         self._named: dict[str, list[int]] = {}
-        self._open: dict[str, list[int]] = {}  # by the text that each begins with
+        self._open: dict[str, list[int]] = {}  # patterns by their literal prefix
         for ordinal, (name, is_open) in enumerate(self._made):
             (self._open if is_open else self._named).setdefault(literal_prefix(name) if is_open else name, []).append(
                 ordinal
@@ -127,7 +124,7 @@ class _Made:
                 yield from self._named[name]
 
     def open_for(self, needed: _Needed) -> Iterator[int]:
-        """The outputs that are patterns and of which some may be needed."""
+        """The output patterns that may match an input."""
         if len(needed.names) > len(self._made):
             likely = {ordinal for ordinals in self._open.values() for ordinal in ordinals}
         else:
@@ -138,7 +135,7 @@ class _Made:
                 yield ordinal
 
     def _beginning_like(self, text: str) -> Iterator[int]:
-        """The open outputs of which one may begin as a name or a pattern does: one beginning goes on as the other."""
+        """The output patterns whose prefix is compatible with that of a name or pattern: one begins with the other."""
         prefix = literal_prefix(text)
         for end in range(len(prefix)):
             yield from self._open.get(prefix[:end], ())
@@ -149,7 +146,7 @@ class _Made:
 
 
 def beginning_with(prefix: str, texts: Sequence[str]) -> Iterator[str]:
-    """Those of some sorted texts that begin with another."""
+    """The texts of a sorted list that begin with a prefix."""
     for position in range(bisect.bisect_left(texts, prefix), len(texts)):
         if not texts[position].startswith(prefix):
             return
@@ -157,7 +154,7 @@ def beginning_with(prefix: str, texts: Sequence[str]) -> Iterator[str]:
 
 
 class _Needed:
-    """What one package needs: names, and patterns of names."""
+    """The inputs of one package: names, and patterns of names."""
 
     __slots__ = ("_sorted", "line_start", "names", "patterns", "stage")
 
@@ -174,18 +171,18 @@ class _Needed:
         return ()
 
     def takes_some_of(self, made: str) -> bool:
-        """Whether a name that matches a pattern of a maker is needed, or may be."""
+        """Whether an input matches, or may match, an output pattern."""
         return any(can_both_match(made, pattern) for pattern in self.patterns) or self._names_one_of(made)
 
     def _names_one_of(self, made: str) -> bool:
-        """Whether one of the names matches; only those that begin alike are looked at."""
+        """Whether one of the input names matches; only those with the same prefix are compared."""
         if self._sorted is None:
             self._sorted = sorted(self.names)
         return any(matches(made, name) for name in beginning_with(literal_prefix(made), self._sorted))
 
 
 def _kind(graph: Graph, maker: int, consumer: int) -> int:
-    """Why a package waits for another; each row of the graph is sorted, so it is searched and not gone through."""
+    """The kind of an edge, found by binary search, since each row of the graph is sorted."""
     found = 0
     for segment in graph.segments:
         start, end = segment.predecessors.span(consumer)
@@ -197,13 +194,13 @@ def _kind(graph: Graph, maker: int, consumer: int) -> int:
     return found
 
 
-# What stands before and behind a stage that is not laid out yet, for pictures and for formats that cannot say it.
+# The packages before and after a late stage, for drawings and for formats without late stages.
 
 _EDGES_MAX = 4_000_000
 
 
 def stage_path(expansion: Expansion, stage: int) -> str:
-    """The path of a stage, counted from 1; the paths of its packages, once it has some, begin with it."""
+    """The path of a stage, counted from 1; the paths of its packages begin with it."""
     return f"{expansion.definition.job}/{stage:03}"
 
 
@@ -218,7 +215,7 @@ def packages_behind(expansion: Expansion, stage: int) -> list[int]:
 
 
 def inputs_from(expansion: Expansion, block: Block, stage: int) -> list[str]:
-    """The inputs of a block, as the document says them, that a late stage may make; empty where it waits for no file."""
+    """The inputs of a block, as written in the document, that a late stage may make; empty if it waits for no file."""
     made = late_outputs(expansion.definition, stage - 1)
     found: dict[str, None] = {}
     for _, given in block.inputs():
@@ -230,7 +227,7 @@ def inputs_from(expansion: Expansion, block: Block, stage: int) -> list[str]:
 
 
 def packages_before(expansion: Expansion, stage: int) -> list[int]:
-    """The packages that have to be done before a late stage can be laid out, also those before late stages before it."""
+    """The packages that must end before a late stage can be expanded, including those before earlier late stages."""
     late_stages = {late.stage: late for late in expansion.late}
     found: set[int] = set()
     seen: set[int] = set()
@@ -245,9 +242,9 @@ def packages_before(expansion: Expansion, stage: int) -> list[int]:
 
 
 def edges_across(expansion: Expansion) -> list[tuple[int, int]] | None:
-    """Edges that stand for all late stages: from everyone before one to everyone behind it.
+    """Edges that replace the late stages: from every package before one to every package after it.
 
-    None where these would be too many, or would close a loop.
+    None if these are too many, or would close a cycle.
     """
     sides = [
         (packages_before(expansion, late.stage), packages_behind(expansion, late.stage)) for late in expansion.late

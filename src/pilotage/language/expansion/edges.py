@@ -1,4 +1,4 @@
-"""What each package needs, looked up among the makers: the edges of the graph."""
+"""Finds the producer of each input: the edges of the graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Needs:
     """Collects the edges of a job, block by block."""
 
     def __init__(self, making: Making) -> None:
-        """Look up in what has been laid out so far."""
         self._making = making
         self._makers = making.makers
         self._edges: list[tuple[Indices, Indices, int]] = []
@@ -37,11 +36,11 @@ class Needs:
         self._count = 0
         self._matched: dict[tuple[str, int], Found | None] = {}
         self._by_package_name: dict[str, list[int]] | None = None
-        self._stood_before = False  # whether the block at hand stood before the job grew
-        self.late_waits: dict[int, tuple[int, ...]] = {}  # block → stages, counted from 0, not laid out yet
+        self._stood_before = False  # whether the current block existed before the job grew
+        self.late_waits: dict[int, tuple[int, ...]] = {}  # block → late stages, counted from 0, that it waits for
 
     def of_block(self, position: int, block: Block) -> None:
-        """Note the edges of all packages of a block; `position` is its place among the blocks."""
+        """Add the edges of all packages of a block; `position` is its index among the blocks."""
         packages = block.package_array()
         self._stood_before = position < self._making.new_blocks
         if block.number:
@@ -57,7 +56,7 @@ class Needs:
             self.late_waits[position] = tuple(sorted(late))
 
     def of_late_block(self, block: Block) -> None:
-        """Refuse at once what the packages of a stage to come will never get; files on disk are looked up now."""
+        """Report inputs that packages of a late stage can never get; files on disk are looked up now."""
         everywhere = len(self._making.definition.stages)
         for place, given in block.inputs():
             template = block.bound(given.name)
@@ -84,7 +83,7 @@ class Needs:
                 self._refuse_folders([text], place)
 
     def edges(self, *, first_source: int | None) -> tuple[Indices, Indices, Kinds]:
-        """Every edge noted; when a graph grows, of older packages only those that come from new ones."""
+        """All edges; when a graph grows, edges between two older packages are left out."""
         if self._singles:
             columns = np.array(self._singles, dtype=np.int32)
             self._singles.clear()
@@ -103,7 +102,7 @@ class Needs:
         return sources, targets, kinds
 
     def _add(self, sources: Indices, targets: Indices, kind: EdgeKind) -> None:
-        """Note edges; a package does not wait for itself."""
+        """Add edges, without those from a package to itself."""
         different = sources != targets
         if not different.all():
             sources, targets = sources[different], targets[different]
@@ -113,7 +112,7 @@ class Needs:
     # --- inputs -----------------------------------------------------------------------------------------------------
 
     def _of_input(self, block: Block, packages: Indices, place: Place, given: InputFile) -> set[int]:
-        """Note the edges of one input; the stages not laid out yet that it waits for."""
+        """Add the edges of one input; return the late stages that it waits for."""
         awaited = EdgeKind(0) if self._starts_early(block) else EdgeKind.AWAITED
         template = block.bound(given.name)
         fixed = literal_text(template)
@@ -148,14 +147,14 @@ class Needs:
         return self._of_unmade(block, [names[i] for i in unmade.tolist()], targets[unmade], place, given, awaited)
 
     def _refuse_own_files(self, names: list[str], place: Place) -> bool:
-        """Note an input that is a file of pilotage itself; whether there is one."""
+        """Report an input that is a file of pilotage itself; return whether there is one."""
         own = first_own(names)
         if own is not None:
-            self._making.error("outside-tree", f"the input {own[0]!r} is refused: {own[1]}", place)
+            self._making.error("outside-tree", f"the input {own[0]!r} is not allowed: {own[1]}", place)
         return own is not None
 
     def _single(self, template: Template, packages: Indices, awaited: EdgeKind) -> bool:
-        """Note the one edge of a plain name; imported jobs have little else. False where it needs a closer look."""
+        """Add the edge of a plain name, the common case in imported jobs; False if it needs a closer look."""
         maker = self._makers.by_name.get(tidy_name(literal_text(template)))
         target = int(packages[0])
         if maker is None or maker == target:
@@ -167,7 +166,7 @@ class Needs:
     def _of_unmade(
         self, block: Block, names: list[str], targets: Indices, place: Place, given: InputFile, awaited: EdgeKind
     ) -> set[int]:
-        """Names without a maker by name: made under a pattern, by a stage to come, or from outside."""
+        """Inputs that no output names: they match an output pattern, come from a late stage, or from outside."""
         late: set[int] = set()
         if self._makers.patterns or self._makers.late:
             nowhere: list[str] = []
@@ -186,7 +185,7 @@ class Needs:
         if names and not _comes_from_outside(given):
             names = self._refuse_outside(names, place)
             if self._stood_before and names:
-                message = f"the input {names[0]!r} was expected of a stage that has grown without making it"
+                message = f"the input {names[0]!r} was expected from a late stage, which has not made it"
                 self._making.report.warn("missing-input", message, self._making.mark(place))
             absent = self._making.lists.absent(names)
             if absent:
@@ -195,7 +194,7 @@ class Needs:
         return late
 
     def _open_in_line(self, pattern: str, block: Block, target: int, binary: int) -> list[int]:
-        """The packages before one in its line, or itself by an earlier binary, that make what matches under a pattern."""
+        """Packages earlier in the line, or the package itself by an earlier binary, whose output patterns match."""
         return [
             before
             for before, made in self._made_in_line(block, target, binary)
@@ -203,7 +202,7 @@ class Needs:
         ]
 
     def _made_in_line(self, block: Block, target: int, binary: int) -> Iterator[tuple[int, list[tuple[str, bool]]]]:
-        """What the packages before one in its line make, and what its own earlier binaries do."""
+        """The outputs of packages earlier in the line, and of earlier binaries of the package."""
         for before in range(target - block.number, target):
             other = self._making.block_of(before)
             yield before, other.made(other.position(before))
@@ -211,7 +210,7 @@ class Needs:
             yield target, block.made(block.position(target), before_binary=binary)
 
     def _refuse_own(self, names: list[str], packages: Indices, block: Block, place: Place) -> None:
-        """A package that needs what it makes itself waits for ever, unless an earlier binary makes it or it is there."""
+        """Report an input that the package makes itself, unless an earlier binary makes it or it exists."""
         outputs = [output for where, output in block.outputs() if binary_of(where) < binary_of(place)]
         for name, package in zip(names, packages.tolist(), strict=True):
             values = block.values(block.position(package))
@@ -220,31 +219,33 @@ class Needs:
             if self._making.lists.absent([name]):
                 called = self._making.package_name(package)
                 message = f"a package waits for itself: {called} ─[{name}]→ {called}"
-                self._making.error("cycle", message, place, "the file is made here, and nowhere before it is needed")
+                self._making.error(
+                    "cycle", message, place, "the package makes this file itself, and nothing makes it before"
+                )
                 return
 
     def _refuse_outside(self, names: list[str], place: Place) -> list[str]:
-        """Refuse inputs that nobody could bring, since they are not below the document's folder; the others."""
+        """Report inputs outside the folder of the document, which cannot be transferred; return the others."""
         found = outside(names)
         if found:
             (name, reason), more = found[0], f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
-            message = f"the input {name!r}{more} is refused: {reason}"
+            message = f"the input {name!r}{more} is not allowed: {reason}"
             hint = (
-                "an input lies in the folder of the document: put it there, or a link to it (ln -s), and name that; what"
-                " the command reads by its whole path need not be an input"
+                "inputs are files in the folder of the document: put it there, or a link to it (ln -s), and name that; a file that"
+                " the command reads by its absolute path need not be an input"
             )
             self._making.error("outside-tree", message, place, hint)
         refused = {name for name, _ in found}
         return [name for name in names if name not in refused] if refused else names
 
     def _check_image(self, block: Block, image: str) -> None:
-        """Tell of a container image that is a file of the folder, and is not there; what an engine would pull is not asked for."""
+        """Report a container image that is a missing file of the folder; images to pull are not checked."""
         template = block.bound(image)
         name = literal_text(template)
         if template.placeholders or not name.endswith(IMAGE_FILES) or "://" in name or name.startswith("/"):
             return
         if self._makers.of_names([tidy_name(name)])[0] == NOBODY and self._making.lists.absent([tidy_name(name)]):
-            message = f"the container image {name!r} is a file, and is not in the folder"
+            message = f"the container image {name!r} is a file that is not in the folder"
             hint = self._making.lists.near(name) or "put it there, or name one that an engine can pull"
             mark = self._making.mark((*block.place, "container"))
             self._making.report.warn("missing-image", message, mark, hint=hint)
@@ -253,8 +254,8 @@ class Needs:
         found = self._making.lists.folders(names)
         if found:
             more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
-            message = f"the input {found[0]!r}{more} is a folder, and inputs are files"
-            hint = f"name the files in it: {found[0]}/*, or {found[0]}/** with all folders below"
+            message = f"the input {found[0]!r}{more} is a folder, but inputs are files"
+            hint = f"name the files in it: {found[0]}/*, or {found[0]}/** to include all folders below"
             self._making.error("folder-as-input", message, place, hint)
 
     def _refuse_missing(self, absent: list[str], place: Place) -> None:
@@ -266,16 +267,16 @@ class Needs:
         self._making.error("missing-input", message, place, hint)
 
     def _near_names(self, name: str) -> list[str]:
-        """Some made names that share a beginning with one; comparing with a million would take minutes."""
+        """Some output names with the same prefix; comparing a name with a million would take minutes."""
         near = [made for made in self._makers.by_name if made[:2] == name[:2]]
         return near[:200]
 
     def _listed(self, block: Block, packages: Indices, template: Template) -> tuple[list[str], Indices, Indices | None]:
-        """The names that a list variable holds for each package, for each name the package, and its maker if known."""
+        """The names in a list variable of all packages, the package of each name, and its producer if known."""
         placeholder = template.placeholders[0]
         column = block.column(placeholder.name)
         if column is None or not isinstance(column.values, Groups):
-            raise TypeError(f"{placeholder} is no list")
+            raise TypeError(f"{placeholder} is not a list")
         groups = column.values
         if isinstance(groups.values, ProducedNames) and column.take is None and not placeholder.attribute:
             makers = groups.values.packages
@@ -310,7 +311,7 @@ class Needs:
     def _match(
         self, pattern: str, block: Block, targets: Indices, place: Place, given: InputFile, awaited: EdgeKind
     ) -> set[int]:
-        """Note the edges of packages that take what matches one pattern; the late stages that more may come of."""
+        """Add the edges of packages with the same input pattern; return the late stages that may make further files."""
         found, makers = self._made_before(pattern, block, int(targets[0]), binary_of(place))
         waiting = self._makers.awaits(pattern, before_stage=block.stage)
         if self._count + (len(found) + len(makers)) * len(targets) > EDGES_MAX:
@@ -326,7 +327,7 @@ class Needs:
         return set(waiting)
 
     def _refuse_unmatched(self, pattern: str, given: InputFile, place: Place) -> None:
-        """Note a pattern that no stage serves, unless it is served from outside."""
+        """Report an input pattern that no output matches, unless its files come from outside."""
         try:
             if _comes_from_outside(given):
                 return
@@ -334,7 +335,7 @@ class Needs:
                 self._refuse_outside(list(found), place)
                 return
         except ListFault:
-            # A stage has grown, and those that could have made it did not: the disk was looked at long ago.
+            # A late stage was expanded, and no producer made a matching file; the disk was checked at submission.
             message = f"no file matches the input {pattern!r}: none was made"
             self._making.report.warn("no-match", message, self._making.mark(place))
             return
@@ -344,7 +345,7 @@ class Needs:
         self._making.error("no-match", message, place, f"did you mean {near!r}?" if near else "")
 
     def _made_before(self, pattern: str, block: Block, target: int, binary: int) -> tuple[Indices, Indices]:
-        """The makers of known names that match, and of patterns: in earlier stages, earlier in the line, or itself."""
+        """The producers of matching names, and of patterns: in earlier stages, earlier in the line, or the package itself."""
         key = (pattern, block.stage)
         if key not in self._matched:
             self._matched[key] = self._makers.matching(pattern, before_stage=block.stage)
@@ -362,7 +363,7 @@ class Needs:
     # --- control ----------------------------------------------------------------------------------------------------
 
     def _of_after(self, block: Block, packages: Indices, index: int) -> set[int]:
-        """Packages named in `after`, which wait for no file; the stages among them that are not laid out yet."""
+        """Add the edges of `after`, which have no files; return the late stages among them."""
         template = block.bound(block.package.after[index])
         names = render_column(template, self._making.block_columns(block), block.count)
         if self._by_package_name is None:
@@ -381,7 +382,7 @@ class Needs:
         for name in names:
             found = self._by_package_name.get(name)
             if found is None:
-                if not self._making.faulty:  # else it may be a package of a stage that could not be laid out
+                if not self._making.faulty:  # otherwise it may be a package of a faulty stage
                     hint = did_you_mean(name, list(self._by_package_name)[:2000])
                     place = (*block.place, "after", index)
                     self._making.error("unknown-package", f"no package or stage is called {name!r}", place, hint)
@@ -397,11 +398,11 @@ class Needs:
 
 
 def _made_by_earlier_binary(block: Block, place: Place, given: InputFile) -> bool:
-    """Whether an earlier binary of the package makes an input by the very same text; the common case of a chain."""
+    """Whether an earlier binary of the package has an output with the same text, as is common in a chain."""
     earlier = block.package.binaries[: binary_of(place)]
     return any(given.name in (binary.stdout, *(output.name for output in binary.outputs)) for binary in earlier)
 
 
 def _comes_from_outside(given: InputFile) -> bool:
-    """Whether an input that nobody makes is fine all the same."""
+    """Whether an input may exist without a producer."""
     return bool(given.locator) or given.acquisition == "self"

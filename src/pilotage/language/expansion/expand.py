@@ -1,8 +1,8 @@
-"""Expansion: a definition and its lists become numbered packages, their files, and the graph these imply.
+"""Expands a definition and its lists to numbered packages and their dependency graph.
 
-First every stage is laid out in order and what it makes is noted; then what each package needs is looked up among the
-makers, wherever they stand. A stage whose list is not known yet is left for later: `grow` lays it out when the files
-it iterates over have appeared. Nothing here looks at a disk or a clock: the lists come through `Lists`.
+First all stages are expanded in order and their outputs recorded; then a producer is looked up for each input. A stage
+whose list is not known yet is late: `grow` expands it when the files it iterates over exist. Nothing here reads the disk
+or a clock: the lists come from `Lists`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _CYCLES_MAX = 10
 
 
 def expand(definition: Definition, lists: Lists, report: Report, *, mark: MarkOf | None = None) -> Expansion | None:
-    """The packages of a job and their graph; None after noting every fault.
+    """The packages of a job and their graph; None, with all faults in the report, if there are any.
 
-    Late stages whose lists are recorded already are laid out again in the order in which they appeared.
+    Late stages whose lists are already recorded are expanded again in the original order.
     """
     version = lists.resolved.expander_version
     if version != EXPANDER_VERSION:
@@ -51,14 +51,14 @@ def expand(definition: Definition, lists: Lists, report: Report, *, mark: MarkOf
 
 
 def grow(expansion: Expansion, stage: int, produced: Mapping[int, Iterable[str]], report: Report) -> Expansion | None:
-    """The expansion with a late stage laid out over what has appeared: by package, the names that it made.
+    """A new expansion in which a late stage is expanded; `produced` has the names that each package made.
 
-    `stage` counts from 1. Its lists, in the order of their makers and sorted for each, become part of the resolved
-    lists. None after noting every fault of what came out; the expansion that was there stays as it is.
+    `stage` counts from 1. Its lists, in the order of the producers and sorted for each, become part of the resolved lists.
+    None, with all faults in the report, if there are any; the given expansion does not change.
     """
     late = expansion.late_stage(stage)
     if late.stages:
-        raise ValueError(f"stage {stage} waits for the stages {late.stages}, which are not laid out yet")
+        raise ValueError(f"stage {stage} waits for the stages {late.stages}, which are not expanded yet")
     if not _made_once(expansion, produced, report):
         return None
     lists: dict[str, tuple[str, ...]] = {}
@@ -76,7 +76,7 @@ def grow(expansion: Expansion, stage: int, produced: Mapping[int, Iterable[str]]
 
 
 def _made_once(expansion: Expansion, produced: Mapping[int, Iterable[str]], report: Report) -> bool:
-    """Whether no name appeared twice; patterns do not tell beforehand."""
+    """Whether no two packages made the same name, which patterns cannot tell beforehand."""
     makers: dict[str, int] = {}
     for package, names in produced.items():
         for name in names:
@@ -96,7 +96,7 @@ def _grown(expansion: Expansion, stage: int, lists: Lists, report: Report) -> Ex
 
 
 def _finish(making: Making, earlier: Expansion | None, *, laid_out: tuple[LateStage, ...] = ()) -> Expansion | None:
-    """Look up what is needed, build the graph, and let go of every text that can be written again."""
+    """Find the producers, build the graph, and drop all texts that can be computed again."""
     making.refuse_equal_names()
     needs = Needs(making)
     for position, block in enumerate(making.blocks):
@@ -124,21 +124,21 @@ def _finish(making: Making, earlier: Expansion | None, *, laid_out: tuple[LateSt
         laid_out=laid_out,
         late_blocks=(*_still_late(making, earlier), *making.late_blocks),
     )
-    # Also beside other faults: the edges that were found are true, and so are the cycles they make.
+    # Even if there are other faults: the edges found so far are right, and so are their cycles.
     for loop in itertools.islice(expansion.graph.cycles(), _CYCLES_MAX):
         _refuse_cycle(making, expansion, loop)
     return None if making.faulty else restrict(expansion, making.report, earlier=earlier)
 
 
 def _still_late(making: Making, earlier: Expansion | None) -> list[Block]:
-    """The templates of late stages that were not looked at again, since another one has grown."""
+    """The blocks of stages that are still late, after another one was expanded."""
     looked_at = {block.stage for block in making.late_blocks}
     known = earlier.late_blocks if earlier else ()
     return [block for block in known if block.stage in making.late and block.stage not in looked_at]
 
 
 def _refuse_cycle(making: Making, expansion: Expansion, loop: list[int]) -> None:
-    """Note packages that wait for each other, with the files they wait for and the lines they stand in."""
+    """Report packages that wait for each other, with the files and the lines in the document."""
     shown = loop if len(loop) <= 2 * _SHOWN_MAX else loop[:_SHOWN_MAX]
     steps = []
     on_edges = FilesOnEdges(expansion)
@@ -149,13 +149,13 @@ def _refuse_cycle(making: Making, expansion: Expansion, loop: list[int]) -> None
     dots = "" if len(shown) == len(loop) else f"… ({len(loop) - len(shown)} more) → "
     message = f"these packages wait for each other: {''.join(steps)}{dots}{making.package_name(loop[0])}"
     lines = sorted({making.mark(making.block_of(package).place).line for package in shown} - {0})
-    hint = f"they stand at the lines {', '.join(map(str, lines))}" if len(lines) > 1 else ""
+    hint = f"they are at the lines {', '.join(map(str, lines))}" if len(lines) > 1 else ""
     making.error("cycle", message, making.block_of(loop[0]).place, hint)
 
 
-# More faults of a document that is refused already: what can be said of its texts and lists all the same.
+# Further faults of a document that is already rejected: those of its texts and lists.
 
-# Faults that stand for themselves: what is missing, or called by no known name, may be in a part that was not readable.
+# Faults that cannot follow from another one. An unknown or missing name may be defined in a part that was not readable.
 _SURE = frozenset(
     {
         "bad-table",
@@ -178,10 +178,10 @@ _SURE = frozenset(
 )
 
 
-# Of these, the ones that no unreadable field of the same record can have brought about.
+# Of these, the ones that no unreadable field of the same record can cause.
 _NEVER_FOLLOWS = frozenset({"bad-table", "not-utf8", "outside-tree", "too-many-items", "two-makers"})
 
-# What could not be read below one of these has no part in how many packages there are, what they are called, and their files.
+# Unreadable fields that do not affect the number, the names and the files of packages.
 _HARMLESS = frozenset(
     {
         "abort_on",
@@ -211,7 +211,7 @@ _HARMLESS = frozenset(
         "work_bytes",
     }
 )
-# A field that nobody knows may have been meant for one of these.
+# An unknown field may be a misspelling of one of these.
 _OF_FILES = (
     *("stages", "lines", "packages", "binaries", "each", "variables", "name", "software", "catalogue"),
     *("run", "shell", "inputs", "outputs", "stdin", "stdout", "stderr", "arguments", "parameters", "after"),
@@ -219,32 +219,32 @@ _OF_FILES = (
 
 
 class _Further(Report):
-    """A report that remembers from which place each text at fault was looked for."""
+    """A report that remembers the original position of each text that was searched."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(report.file, report.lines)
         self._from: dict[Mark, Mark] = {}
 
     def found(self, mark: Mark, text: str) -> Mark:
-        """The same, remembered."""
+        """As in `Report`, and remember the start of the search."""
         found = super().found(mark, text)
         self._from[found] = mark
         return found
 
     def begun(self, mark: Mark) -> Mark:
-        """The place from which a place was found."""
+        """The position from which a search that found this one started."""
         return self._from.get(mark, mark)
 
 
 def look_further(document: Document, reading: DocumentParse) -> None:
-    """Note the faults of a refused document's texts and lists as well, as far as they follow from no other fault."""
+    """Report further faults in the texts and lists of a rejected document, unless they may follow from another fault."""
     spoilt: set[Mark] = set()
     unreadable: set[Mark] = set()
 
     def mark(place: Place) -> Mark:
         found = document.mark(place)
         moved = any(place[:end] in reading.moved for end in range(1, len(place) + 1))
-        # A record takes all it holds with it, but the document as a whole and its levels do not.
+        # A fault in a record covers everything inside it, except for the document itself and its levels.
         if moved or any(place[:end] in around for end in range(2, len(place) + 1)):
             spoilt.add(found)
         if moved or place in around:
@@ -258,7 +258,7 @@ def look_further(document: Document, reading: DocumentParse) -> None:
     further = _Further(report)
     expand(document.definition, RecordingLists(reading.folder), further, mark=mark)
     known = {Mark(problem.line, problem.column) for problem in report.errors}
-    # A field that nobody knows may have been meant for `variables`, and variables may be what could not be read.
+    # An unknown field may be a misspelling of `variables`, and variables may have been unreadable.
     unsure = bool({("variables",), ("parameters",)} & reading.faulty) or () in reading.with_unknown_fields
     for problem in further.errors:
         place = Mark(problem.line, problem.column)

@@ -1,4 +1,4 @@
-"""An expanded job: its packages, which exist as numbers and are written out when asked for, and their graph."""
+"""An expanded job: its graph, and its packages, which are numbers until they are written out."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ NOTHING_PRODUCED: Produced = {}
 
 
 class LateStage(msgspec.Struct, frozen=True):
-    """A stage whose list is not known yet: what it will iterate over, and who has to finish first."""
+    """A late stage: the patterns it will iterate over, and the stages and packages that it waits for."""
 
     stage: int
     name: str
     patterns: tuple[str, ...]
     stages: tuple[int, ...]  # late stages it waits for, counted from 1
-    packages: tuple[int, ...]  # packages that make what matches
-    within: tuple[int, ...] = ()  # for each pattern the one stage whose outputs it asks for, counted from 1, or 0
+    packages: tuple[int, ...]  # packages that make matching files
+    within: tuple[int, ...] = ()  # for each pattern, the only stage whose outputs count, from 1, or 0 for all
 
 
 class Expansion:
-    """What an expansion gives. It is not changed any more; a job that grows gets a new one."""
+    """The result of an expansion. It never changes; a job that grows gets a new one."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Expansion:
         self.layouts = layouts
         self.stage_names = stage_names
         self.late = late
-        self.laid_out = laid_out  # stages that were late once, each as it was before it was laid out, in that order
-        self.late_blocks = late_blocks  # the templates of late stages, without packages yet
-        self.left_out = left_out  # packages that the targets of the run do not need
-        self.late_waits = late_waits  # position of a block → the late stages, from 1, that its packages wait for
+        self.laid_out = laid_out  # formerly late stages, as they were before their expansion, in its order
+        self.late_blocks = late_blocks  # the blocks of late stages, without packages yet
+        self.left_out = left_out  # packages that no target needs
+        self.late_waits = late_waits  # index of a block → the late stages, from 1, that its packages wait for
         self._late_patterns: dict[int, list[str]] = {}
         self._index = BlockIndex()
         for block in blocks:
@@ -71,16 +71,16 @@ class Expansion:
 
     @property
     def count(self) -> int:
-        """How many packages are known."""
+        """The number of known packages."""
         return self.graph.count
 
     @property
     def wanted(self) -> int:
-        """How many of the known packages are not left out."""
+        """The number of known packages that are not left out."""
         return self.count - len(self.left_out)
 
     def restricted(self, *, left_out: frozenset[int], late: Collection[int]) -> Expansion:
-        """The same with packages left out, and without the late stages that are not among these, counted from 1."""
+        """A copy with packages left out, which keeps only the given late stages, counted from 1."""
         waits = {block: tuple(s for s in stages if s in late) for block, stages in self.late_waits.items()}
         return Expansion(
             definition=self.definition,
@@ -98,24 +98,24 @@ class Expansion:
 
     @property
     def lines(self) -> int:
-        """How many lines are known."""
+        """The number of known lines."""
         return sum(layout.lines for layout in self.layouts.values())
 
     @property
     def binaries(self) -> int:
-        """How many binaries the known packages have."""
+        """The number of binaries of all known packages."""
         return sum(block.count * len(block.package.binaries) for block in self.blocks)
 
     def block(self, package: int) -> Block:
-        """The template side of a package."""
+        """The block of a package."""
         return self._index.of(package)
 
     def locate(self, package: int) -> tuple[Block, int]:
-        """The template side of a package, and its position there."""
+        """The block of a package, and its position there."""
         return self._index.locate(package)
 
     def id(self, package: int) -> PackageId:
-        """The place of a package."""
+        """The stage, line and number of a package."""
         return self.block(package).layout.id(package)
 
     def path(self, package: int) -> str:
@@ -129,12 +129,12 @@ class Expansion:
         return layout.number(place) if layout and place else None
 
     def name(self, package: int) -> str:
-        """What a package is called."""
+        """The name of a package."""
         block = self.block(package)
         return block.package_name(block.position(package))
 
     def package(self, package: int, produced: Produced = NOTHING_PRODUCED) -> ConcretePackage:
-        """A package written out. `produced` has, by package, the names that came of patterns."""
+        """A package written out; `produced` has, by package, the files that matched output patterns."""
         block = self.block(package)
         return write_package(
             block,
@@ -148,7 +148,7 @@ class Expansion:
         return map(self.package, range(self.count))
 
     def outputs(self, package: int) -> list[str]:
-        """The names and patterns of what a package makes."""
+        """The names and patterns of a package's outputs."""
         block = self.block(package)
         return block.output_names(block.position(package))
 
@@ -159,9 +159,9 @@ class Expansion:
     def matching_inputs(
         self, package: int, pattern: str, produced: Produced = NOTHING_PRODUCED, *, binary: int = 0
     ) -> tuple[str, ...] | None:
-        """The files that a pattern among the inputs of a binary stands for; None while some are not made yet."""
+        """The files that match an input pattern of a binary; None while some are not made yet."""
         own = self.block(package)
-        # A binary may take what an earlier one of its package made.
+        # A binary may read outputs of earlier binaries of its package.
         made = own.made(own.position(package), before_binary=binary) if binary else []
         names = [name for name, is_open in made if not is_open and matches(pattern, name)]
         waiting = False
@@ -178,7 +178,7 @@ class Expansion:
         return tuple(dict.fromkeys(names)) or files_read(self.resolved.lists, pattern)
 
     def takes_by_pattern(self, package: int, maker: int) -> bool:
-        """Whether a package takes whatever another will make under a pattern."""
+        """Whether a package reads the files that match an output pattern of another one."""
         for segment in self.graph.segments:
             start, end = segment.predecessors.span(package)
             for position in range(start, end):
@@ -204,10 +204,10 @@ class Expansion:
         for late in self.late:
             if late.stage == stage:
                 return late
-        raise LookupError(f"stage {stage} is not waiting for its list")
+        raise LookupError(f"stage {stage} is not late")
 
     def known_outputs(self, pattern: str, *, before_stage: int, stage: int | None = None) -> list[tuple[int, str]]:
-        """The names that earlier stages (or one stage) are known to make and that match, each with its package."""
+        """The known output names of earlier stages, or of one stage, that match, each with its package."""
         found: list[tuple[int, str]] = []
         for block in self.blocks:
             if block.stage < before_stage and stage in (None, block.stage):
@@ -221,7 +221,7 @@ class Expansion:
         return found
 
     def critical_path_seconds(self) -> float | None:
-        """The longest way through the job by the estimated run times; None where no package has one."""
+        """The length of the critical path by estimated run times; None if no package has one."""
         seconds = np.zeros(self.count)
         known = False
         for block in self.blocks:

@@ -1,7 +1,7 @@
-"""Resolved lists: globs, tables and files are read once, and what was read is part of the result.
+"""Resolved lists: globs, tables and files are read once and become part of the expansion.
 
-`RecordingLists` looks at the document's folder and remembers each answer; `RecordedLists` gives the remembered answers
-back. An expansion asks only through these, so a definition with its recorded lists expands the same for ever.
+`RecordingLists` reads the folder of the document and records each answer; `RecordedLists` replays the recorded answers.
+An expansion reads only through these, so a definition with its recorded lists always expands to the same packages.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from pilotage.language.text.patterns import literal, matches
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.jobs.submission import ResolvedLists
 
-_FOLDERS_LOOKED_FOR = 10_000  # names of one input: who takes a folder for a file does so from the first on
+_FOLDERS_CHECKED_MAX = 10_000  # names of one input: if one is a folder by mistake, the first ones are
 _NEAR_MAX = 2000
 _TARGETS = "targets"
 
 
 class ListFault(Exception):
-    """A list could not be had; the expander notes it with its place."""
+    """A list could not be read; the expander reports it with its position."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
-        """Say what was asked for and why there is no answer."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -37,26 +36,26 @@ class ListFault(Exception):
 
 
 class LateList(msgspec.Struct, frozen=True):
-    """Names that appeared, and the number of the package that made each."""
+    """The names that a late stage iterates over, and the number of the package that made each."""
 
     names: tuple[str, ...]
     makers: tuple[int, ...]
 
 
 class Lists(Protocol):
-    """Where an expansion gets its lists."""
+    """The source of all lists of an expansion."""
 
     @property
     def resolved(self) -> ResolvedLists:
-        """Every list given so far, by a key that says what was asked."""
+        """All lists so far, by a key that identifies the question."""
         ...
 
     def files_read(self, pattern: str) -> tuple[str, ...]:
-        """The files that matched if the disk was asked for them, without asking it now."""
+        """The files that matched if the pattern was looked up on disk before; no new look-up."""
         ...
 
     def files(self, pattern: str) -> tuple[str, ...]:
-        """The files on disk that match; empty if none does."""
+        """The matching files on disk, perhaps none."""
         ...
 
     def lines(self, path: str) -> tuple[str, ...]:
@@ -72,38 +71,38 @@ class Lists(Protocol):
         ...
 
     def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
-        """What appeared for a stage that had to wait for it; None while it is not known."""
+        """The list of a late stage; None while it is not known."""
         ...
 
     def absent(self, names: list[str]) -> list[str]:
-        """Those of the names that are no files on disk."""
+        """The names that are not files on disk."""
         ...
 
     def folders(self, names: list[str]) -> list[str]:
-        """Those of the names that are folders on disk."""
+        """The names that are folders on disk."""
         ...
 
     def near(self, name: str) -> str:
-        """A hint at a file on disk with nearly this name, if there is one."""
+        """A hint at a file on disk with a similar name, or an empty text."""
         ...
 
 
 class RecordingLists:
-    """Reads through a folder and keeps what it read, by a key that says what was asked."""
+    """Reads lists from a folder and records them."""
 
     def __init__(self, folder: Folder, jobs: EarlierJobs | None = None, *, targets: tuple[str, ...] = ()) -> None:
-        """Nothing is read until it is asked for; `targets` are the files that the job is run for, none: all."""
+        """`targets` are the targets of the run; empty means everything."""
         self._folder = folder
         self._jobs = jobs or NoEarlierJobs()
         self._resolved: dict[str, tuple[str, ...]] = {_TARGETS: targets} if targets else {}
 
     @property
     def resolved(self) -> ResolvedLists:
-        """What was read so far."""
+        """The lists read so far."""
         return ResolvedLists(lists=dict(self._resolved))
 
     def files_read(self, pattern: str) -> tuple[str, ...]:
-        """The files that matched when the disk was asked for them."""
+        """The files that matched when the pattern was looked up on disk."""
         return files_read(self._resolved, pattern)
 
     def files(self, pattern: str) -> tuple[str, ...]:
@@ -119,7 +118,7 @@ class RecordingLists:
         return self._resolved[key]
 
     def lines(self, path: str) -> tuple[str, ...]:
-        """The lines of a file; empty ones do not count."""
+        """The lines of a file, without empty ones."""
         key = f"lines:{path}"
         if key not in self._resolved:
             lines = (line.rstrip("\r") for line in self._text(path).split("\n"))
@@ -144,26 +143,26 @@ class RecordingLists:
             except PilotageError as fault:
                 raise ListFault("job-outputs", fault.what, fault.next_step) from None
             if found is None:
-                message = f"no job {job!r} that is over is known here, neither by its id nor by its name"
+                message = f"no finished job has the id or the name {job!r}"
                 raise ListFault("unknown-job", message, "see: pilotage query")
             self._resolved[key] = tuple(found.names)
-            self._resolved[f"job:{_escaped(job)}"] = (found.job,)  # which one a name meant
+            self._resolved[f"job:{_escaped(job)}"] = (found.job,)  # the id that the name was resolved to
         return self._resolved[key]
 
     def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
-        """None: what is being submitted has made nothing yet."""
+        """None: a job that is being submitted has made nothing yet."""
         return None
 
     def absent(self, names: list[str]) -> list[str]:
-        """Those of the names that the folder does not have."""
+        """The names that are not in the folder."""
         return [name for name in names if not self._folder.exists(name)]
 
     def folders(self, names: list[str]) -> list[str]:
-        """Those of the names that are folders on disk."""
-        return [name for name in names[:_FOLDERS_LOOKED_FOR] if self._folder.is_folder(name)]
+        """The names that are folders on disk."""
+        return [name for name in names[:_FOLDERS_CHECKED_MAX] if self._folder.is_folder(name)]
 
     def near(self, name: str) -> str:
-        """A hint at a file in the same folder with nearly this name."""
+        """A hint at a file in the same folder with a similar name."""
         parent, _, _ = name.rpartition("/")
         beside = self._folder.glob(f"{literal(parent)}/*" if parent else "*")
         found = near_name(name, beside[:_NEAR_MAX])
@@ -173,10 +172,10 @@ class RecordingLists:
         data = self._folder.read(path)
         if data is None:
             there = self._folder.exists(path)
-            why = "is no file that can be read" if there else "is not there"
+            why = "cannot be read" if there else "does not exist"
             raise ListFault("missing-file", f"the file {path!r} {why}", "" if there else self.near(path))
         if b"\0" in data:
-            raise ListFault("nul-character", f"the file {path!r} holds a NUL character: is it text?")
+            raise ListFault("nul-character", f"the file {path!r} contains a NUL character: is it text?")
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -184,20 +183,19 @@ class RecordingLists:
 
 
 class RecordedLists:
-    """Gives recorded lists back and looks at nothing."""
+    """Replays recorded lists; reads nothing."""
 
     def __init__(self, resolved: ResolvedLists) -> None:
-        """Answer from these."""
         self._record = resolved
         self._resolved = resolved.lists
 
     @property
     def resolved(self) -> ResolvedLists:
-        """The record."""
+        """The recorded lists."""
         return self._record
 
     def files_read(self, pattern: str) -> tuple[str, ...]:
-        """The recorded matches, if the disk was asked for them."""
+        """The recorded matches, if the pattern was looked up on disk."""
         return files_read(self._resolved, pattern)
 
     def files(self, pattern: str) -> tuple[str, ...]:
@@ -218,22 +216,22 @@ class RecordedLists:
         return self._recorded(f"job:{_escaped(job)}:{pattern}")
 
     def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
-        """What appeared for a stage that had to wait, if that is recorded."""
+        """The recorded list of a late stage, or None."""
         key = late_key(stage, pattern, within)
         if key not in self._resolved:
             return None
         return LateList(self._resolved[key], tuple(map(int, self._resolved[makers_key(key)])))
 
     def absent(self, names: list[str]) -> list[str]:
-        """None of them: what was there at submission was checked then."""
+        """An empty list: the files were checked at submission."""
         return []
 
     def folders(self, names: list[str]) -> list[str]:
-        """None of them: what was there at submission was checked then."""
+        """An empty list: the files were checked at submission."""
         return []
 
     def near(self, name: str) -> str:
-        """No hint: the disk is not looked at."""
+        """No hint: the disk is not read."""
         return ""
 
     def _recorded(self, key: str) -> tuple[str, ...]:
@@ -243,14 +241,14 @@ class RecordedLists:
 
 
 def _escaped(name: str) -> str:
-    """A name without a colon, so that no two questions share a key."""
+    """A name with its colons escaped, so that keys are unique."""
     return name.replace("%", "%25").replace(":", "%3A")
 
 
 def files_read(lists: Mapping[str, tuple[str, ...]], pattern: str) -> tuple[str, ...]:
-    """The files on disk at submission that match a pattern, as far as the disk was asked for them then.
+    """The files on disk at submission that match a pattern, if a pattern that covers it was looked up then.
 
-    A stage that was laid out late asks for each of its items; what was asked at submission is more general.
+    A late stage asks for the pattern of each item; the pattern that was looked up at submission is more general.
     """
     known = lists.get(files_key(pattern))
     if known is not None:
@@ -260,7 +258,7 @@ def files_read(lists: Mapping[str, tuple[str, ...]], pattern: str) -> tuple[str,
 
 
 def targets_of(lists: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The files that a job is run for, by their names or patterns; empty: for everything that it makes."""
+    """The targets of a run, names or patterns; empty means everything."""
     return lists.get(_TARGETS, ())
 
 
@@ -270,17 +268,17 @@ def files_key(pattern: str) -> str:
 
 
 def late_key(stage: int, pattern: str, within: int | None) -> str:
-    """The key of what appeared for a stage, of all earlier stages or within one; both count from 0."""
+    """The key of the list of a late stage, from all earlier stages or from one; both count from 0."""
     return f"late:{stage}:{'' if within is None else within}:{pattern}"
 
 
 def makers_key(key: str) -> str:
-    """The key of the packages that made what another key lists."""
+    """The key of the packages that made the names of another key."""
     return f"makers-of-{key}"
 
 
 def _parse_csv(text: str, path: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The header and the columns; every row must be as long as the header."""
+    """The header and the columns; all rows must be as long as the header."""
     rows = [(number, row) for number, row in _numbered_rows(text, path) if row]
     if not rows:
         raise ListFault("empty-table", f"the table {path!r} is empty; expected a header and rows")
@@ -305,34 +303,32 @@ def _numbered_rows(text: str, path: str) -> list[tuple[int, list[str]]]:
     try:
         rows.extend((reader.line_num, row) for row in reader)
     except csv.Error as error:
-        raise ListFault("bad-table", f"line {reader.line_num} of {path!r} is no CSV: {error}") from None
+        raise ListFault("bad-table", f"line {reader.line_num} of {path!r} is not CSV: {error}") from None
     return rows
 
 
-# Items: what an iteration yields, as columns over numbered items with tags, nothing copied that can be computed.
+# Items: the result of an iteration, as columns over numbered items with tags. Nothing is copied that can be computed.
 #
 # A tag is a row of integers, written `0_1`. One list has the tags 0, 1, 2 …; `cross` joins tags, `flat-cross`
-# counts anew, `dot` keeps those of its first operand, `match` those of the last: it pairs an item with every item
-# on its right whose tag begins with its own.
+# numbers from 0 again, `dot` keeps the tags of its first operand, `match` those of the last: it pairs an item with each
+# item of the next operand whose tag begins with its own.
 
 Indices = NDArray[np.int32]
 Tags = NDArray[np.int32]
 
 
 class RangeTexts(Sequence[str]):
-    """The integers of a range as texts, made when asked for."""
+    """The integers of a range as texts, computed when needed."""
 
     def __init__(self, text: str) -> None:
-        """Take a range such as `1..1000` or `001..100`."""
+        """Parse a range such as `1..1000` or `001..100`."""
         self._range = range_of(text)
         self._width = range_width(text)
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._range)
 
     def __iter__(self) -> Iterator[str]:
-        """Each in turn."""
         return map(self._text, self._range) if self._width else map(str, self._range)
 
     @overload
@@ -340,7 +336,6 @@ class RangeTexts(Sequence[str]):
     @overload
     def __getitem__(self, position: slice) -> Sequence[str]: ...
     def __getitem__(self, position: int | slice) -> str | Sequence[str]:
-        """One of them, or some."""
         if isinstance(position, slice):
             return [self._text(value) for value in self._range[position]]
         return self._text(self._range[position])
@@ -350,7 +345,7 @@ class RangeTexts(Sequence[str]):
 
 
 class Groups(Sequence[tuple[str, ...]]):
-    """The values of a list, so many at a time."""
+    """The values of a list in groups of equal size."""
 
     def __init__(self, values: Sequence[str], size: int) -> None:
         """Cut `values` into groups of `size`; the last may be shorter."""
@@ -358,11 +353,10 @@ class Groups(Sequence[tuple[str, ...]]):
         self.size = size
 
     def __len__(self) -> int:
-        """How many groups there are."""
         return (len(self.values) + self.size - 1) // self.size
 
     def sizes(self) -> Indices:
-        """How many values each group has."""
+        """The number of values in each group."""
         sizes = np.full(len(self), self.size if len(self) > 1 else len(self.values), np.int64)
         if len(self) > 1:
             sizes[-1] = len(self.values) - (len(self) - 1) * self.size
@@ -373,7 +367,6 @@ class Groups(Sequence[tuple[str, ...]]):
     @overload
     def __getitem__(self, position: slice) -> Sequence[tuple[str, ...]]: ...
     def __getitem__(self, position: int | slice) -> tuple[str, ...] | Sequence[tuple[str, ...]]:
-        """One group, or some."""
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(len(self)))]
         if not 0 <= position < len(self):
@@ -382,7 +375,7 @@ class Groups(Sequence[tuple[str, ...]]):
 
 
 class Column:
-    """The values of one variable: a list, and for each item which of its elements it takes."""
+    """The values of one variable: a list, and for each item the index of its element."""
 
     __slots__ = ("take", "values")
 
@@ -401,12 +394,14 @@ class Column:
         return self.values[item if self.take is None else int(self.take[item])]
 
     def texts(self) -> list[str]:
-        """The values of all items; not for columns of lists."""
-        values: list[str] = list(self.values)  # type: ignore[arg-type] # columns of lists are never asked
+        """The values of all items; raises `TypeError` for a column of lists."""
+        if isinstance(self.values, Groups):
+            raise TypeError("the values of this column are lists")
+        values = list(self.values)
         return values if self.take is None else list(map(values.__getitem__, self.take.tolist()))
 
     def taken(self, take: Indices) -> Column:
-        """The column for other items, each given by the number of an item of this one."""
+        """The column of new items, each given by the number of an item of this column."""
         return Column(self.values, take if self.take is None else self.take[take])
 
 
@@ -423,7 +418,7 @@ class Items:
 
     @property
     def own_tags(self) -> Tags | None:
-        """The tags as they are kept: None where item i has the tag i."""
+        """The stored tags; None if item i has the tag i."""
         return self._tags
 
     @property
@@ -442,19 +437,19 @@ class Items:
         return {name: column.value(item) for name, column in self.columns.items()}
 
     def taken(self, take: Indices) -> dict[str, Column]:
-        """The columns for other items, each given by the number of an item of these."""
+        """The columns of new items, each given by the number of one of these items."""
         return {name: column.taken(take) for name, column in self.columns.items()}
 
 
-ONE = Items(1, {}, np.zeros((1, 0), np.int32))  # what stands without `each` is there once, without a tag
+ONE = Items(1, {}, np.zeros((1, 0), np.int32))  # without `each` there is one item, without a tag
 
 
 def dot(operands: Sequence[tuple[str, Items]]) -> Items:
-    """Pair by position; all must be equally long. Each operand comes with what it is called in a fault."""
+    """Pair by position; all operands must be equally long. Each comes with its name for messages."""
     first_name, first = operands[0]
     for name, other in operands[1:]:
         if other.count != first.count:
-            message = f"dot pairs lists of one length: {first_name} has {first.count}, {name} has {other.count}"
+            message = f"dot needs lists of equal length: {first_name} has {first.count}, {name} has {other.count}"
             raise ListFault("unequal-lengths", message, "use cross for every pair, or match to pair by tags")
     return Items(first.count, _columns([items for _, items in operands]), first.own_tags)
 
@@ -479,7 +474,7 @@ def cross(operands: Sequence[Items]) -> Items:
 
 
 def flat_cross(operands: Sequence[Items]) -> Items:
-    """Every combination, counted anew."""
+    """Every combination, numbered from 0."""
     crossed = cross(operands)
     return Items(crossed.count, crossed.columns)
 
@@ -513,5 +508,5 @@ def _columns(operands: Sequence[Items]) -> dict[str, Column]:
 def _add(columns: dict[str, Column], more: Mapping[str, Column]) -> None:
     for name, column in more.items():
         if name in columns:
-            raise ListFault("duplicate-variable", f"the variable {name!r} is given twice in one iteration")
+            raise ListFault("duplicate-variable", f"the variable {name!r} is defined twice in one iteration")
         columns[name] = column

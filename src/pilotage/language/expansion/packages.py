@@ -1,4 +1,4 @@
-"""One package written out: the commands it runs, the files it takes and makes, and the variables it sees."""
+"""Writes out one package: its commands, its inputs and outputs, and its variables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SHELL = ("/bin/sh", "-c")
 
 
 class ConcreteInput(msgspec.Struct, frozen=True, kw_only=True):
-    """One input: the files it stands for. `awaited` says that more may come of patterns not made yet."""
+    """One input and its files. `awaited`: further files may match a pattern that is not made yet."""
 
     declared: InputFile
     names: tuple[str, ...]
@@ -68,10 +68,10 @@ class ConcreteOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConcreteBinary(msgspec.Struct, frozen=True, kw_only=True):
-    """One command with its files; `argv` is what is started, nothing in it is left to fill in."""
+    """One command with its files; `argv` is complete."""
 
     declared: Binary
-    software: str  # id@version of its description, if it has one
+    software: str  # id@version of its description, or empty
     argv: tuple[str, ...]
     inputs: tuple[ConcreteInput, ...]
     outputs: tuple[ConcreteOutput, ...]
@@ -79,11 +79,11 @@ class ConcreteBinary(msgspec.Struct, frozen=True, kw_only=True):
     stdout: str
     stderr: str
     environment: Environment
-    error_codes: Mapping[str, str] = {}  # what its description says that exit codes mean
+    error_codes: Mapping[str, str] = {}  # the meaning of exit codes, from its description
 
 
 class ConcretePackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package with nothing left to fill in."""
+    """A package with all placeholders filled in."""
 
     number: int
     id: PackageId
@@ -102,19 +102,19 @@ class ConcretePackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def awaited(self) -> bool:
-        """Whether some of its inputs are not known yet; its commands cannot be run before they are."""
+        """Whether some of its inputs are not known yet, so that its commands cannot run."""
         return any(given.awaited for binary in self.binaries for given in binary.inputs)
 
     @property
     def needed(self) -> list[str]:
-        """The names of everything it takes, and the patterns of what is not made yet."""
+        """The names of all inputs, and the patterns of those that are not made yet."""
         found = [name for binary in self.binaries for given in binary.inputs for name in given.names]
         found += [g.declared.name for b in self.binaries for g in b.inputs if g.awaited and is_pattern(g.declared.name)]
         return found + [binary.stdin for binary in self.binaries if binary.stdin]
 
     @property
     def made(self) -> list[str]:
-        """The names and patterns of everything it makes."""
+        """The names and patterns of all outputs."""
         found = [output.name for binary in self.binaries for output in binary.outputs]
         streams = [stream for b in self.binaries for stream in (b.stdout, b.stderr) if stream]
         return list(dict.fromkeys(found + streams))
@@ -129,10 +129,10 @@ def write_package(
     left_out: Collection[str] = (),
     choose: Choose | None = None,
 ) -> ConcretePackage:
-    """Write out one package of a block; `inputs` says which files a pattern stands for.
+    """Write out one package of a block; `inputs` finds the files that match a pattern.
 
-    Names that are `left_out`, since who would have made them was dropped, are in no list of inputs. `choose` says how its
-    software is started where it runs; without it, as it may be started.
+    Names in `left_out`, whose producers were dropped, appear in no list of inputs. `choose` selects how the software is
+    started at the site of the package; without it, a way that may be possible is taken.
     """
     choose = choose or way_beforehand(block.package)
     position = block.position(package)
@@ -169,7 +169,7 @@ def write_package(
 
 
 def filled(record: Record, values: Values) -> Record:
-    """A record with every text of it, and of the records inside it, filled in."""
+    """A record with the placeholders filled in in all its texts and inner records."""
     changed: dict[str, object] = {}
     for field in fields_of(type(record)):
         found = getattr(record, field.name)
@@ -183,7 +183,7 @@ def filled(record: Record, values: Values) -> Record:
 
 
 def needed_names(block: Block, package: int, inputs: MatchingInputs) -> list[str]:
-    """The names of everything a package takes, and the patterns of what is not made yet; no command is written."""
+    """The names of all inputs of a package, and the patterns of those that are not made yet, without writing commands."""
     values = block.values(block.position(package))
     found: list[str] = []
     for place, given in block.inputs():
@@ -277,7 +277,7 @@ def _name(text: str, values: Values) -> str:
 
 
 def command_of(binary: Binary, values: Values, definition: Definition, way: Way | None = None) -> tuple[str, ...]:
-    """What is started for a binary, with everything filled in; `way` is how its software is started."""
+    """The complete argument list of a binary; `way` is the chosen way to start its software."""
     if not binary.software:
         return _command(binary.run, binary.shell, binary.invoking_script, values)
     parameters = filled_parameters(binary.parameters, values)
@@ -295,7 +295,7 @@ def command_of(binary: Binary, values: Values, definition: Definition, way: Way 
 def _chosen(binary: Binary, package: Package, definition: Definition, choose: Choose) -> Way:
     way = choose(ways_of(definition, package, binary))
     if way is None:
-        message = f"the software {binary.software!r} has no execution for job type {package.job_type!r} there"
+        message = f"the software {binary.software!r} has no execution for job type {package.job_type!r} at this site"
         raise PilotageError(message, subject=definition.job)
     return way
 

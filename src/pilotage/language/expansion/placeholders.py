@@ -1,4 +1,4 @@
-"""Whether every placeholder means something where it stands, and every variable is used."""
+"""Checks that every placeholder is known and allowed at its position, and that every variable is used."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pilotage.model.jobs.definition import Binary, Definition, InputFile, Packag
 
 
 class NoteFault(Protocol):
-    """Notes a fault: its code, message, place and hint, and the text that is at fault."""
+    """Reports a fault: its code, message, path and hint, and the faulty text."""
 
     def __call__(self, code: str, message: str, place: Place, hint: str = "", *, at: str = "") -> None:
-        """Note it."""
+        """Report a fault."""
         ...
 
 
@@ -37,7 +37,7 @@ _FILE_LISTS = frozenset({"inputs", "outputs", "arguments"})
 
 
 def check_placeholders(block: Block, definition: Definition, error: NoteFault) -> bool:
-    """Note every placeholder of a block's texts that is unknown or out of place; whether there was none."""
+    """Report unknown and misplaced placeholders in the texts of a block; return whether there are none."""
     fine = True
     known = block.variables()
     for place, value, inner, template in _templates(block.package, block.place):
@@ -55,7 +55,7 @@ def check_placeholders(block: Block, definition: Definition, error: NoteFault) -
                 and block.is_list(placeholder.name)
                 and len(template.parts) > 1
             ):
-                fault = "list-in-text", f"{placeholder} is a list: it must stand alone as an input", ""
+                fault = "list-in-text", f"{placeholder} is a list: it must be a whole input", ""
             if fault:
                 fine = False
                 error(fault[0], fault[1], (*place, *inner), fault[2], at=str(placeholder))
@@ -67,7 +67,7 @@ def check_placeholders(block: Block, definition: Definition, error: NoteFault) -
 
 
 def _software_faults(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[str, str, str, Place]]:
-    """What a described command needs and a binary does not give, and what it gives and the command does not know."""
+    """Parameters that a software needs and a binary does not set, and those that it sets and the software does not have."""
     software = find_software(definition, binary) if binary.software else None
     if software is None or software.boutiques is not None:
         return
@@ -79,7 +79,7 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
         types = {e.job_type for i in software.infrastructures for e in i.executions}
         yield "no-execution", message, did_you_mean(package.job_type, types), ("software",)
         return
-    # Which of them is taken is known when a site is: all must be in order.
+    # The site decides which of these is used, so all must be valid.
     lists = {name for name, value in binary.parameters.items() if isinstance(value, list)}
     faults: dict[tuple[str, str, str], None] = {}
     asked: set[str] = set()
@@ -87,7 +87,7 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
         for _, text, style in templates_in(execution):
             template = parse_template(text, style)
             for placeholder in template.placeholders:
-                # Whether it is given at all is asked below.
+                # Missing parameters are checked below.
                 allowed = block.variables() | _FILE_LISTS | {placeholder.name}
                 fault = _fault(placeholder, template, block, allowed, lists_allowed=True, more_lists=lists)
                 if fault:
@@ -99,7 +99,7 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
     for name in sorted(asked - known):
         message = f"the software {software.id!r} needs the parameter {name!r}"
         several = len({way.release.version for way in ways}) > 1
-        hint = "give it, or say the version: a site may have any of them" if several else ""
+        hint = "set it, or name the version: a site may have any of them" if several else ""
         yield "missing-parameter", message, hint, ("parameters",)
     for name in binary.parameters:
         releases = [each for each in definition.software if each.id == software.id and each.boutiques is None]
@@ -123,29 +123,29 @@ def _fault(
     lists_allowed: bool,
     more_lists: Collection[str] = (),
 ) -> tuple[str, str, str] | None:
-    """What is wrong with one placeholder: a code, a message and a hint."""
+    """The fault of one placeholder: code, message and hint; None if it is valid."""
     name = placeholder.name
     if name not in allowed:
         if name in _FILE_LISTS:
-            return "misplaced-placeholder", f"{placeholder} can stand in commands only", ""
+            return "misplaced-placeholder", f"{placeholder} is only allowed in commands", ""
         return "unknown-placeholder", f"{placeholder} is not known here", did_you_mean(name, allowed)
     if placeholder.attribute and placeholder.attribute not in ATTRIBUTES:
-        message = f"a value has no part {placeholder.attribute!r}, as {placeholder} asks for"
+        message = f"a value has no part {placeholder.attribute!r}, which {placeholder} names"
         return "unknown-placeholder", message, did_you_mean(placeholder.attribute, ATTRIBUTES)
     is_list = block.is_list(name) or name in _FILE_LISTS or name in more_lists
     if is_list and not lists_allowed:
-        return "list-in-text", f"{placeholder} is a list and cannot stand in a name", ""
+        return "list-in-text", f"{placeholder} is a list and cannot be part of a name", ""
     if (
         is_list
         and len(template.parts) > 1
         and not any("\n" in p or " " in p for p in template.parts if isinstance(p, str))
     ):
-        return "list-in-text", f"{placeholder} is a list: it must stand alone as an argument", "use shell: to join it"
+        return "list-in-text", f"{placeholder} is a list: it must be a whole argument", "use shell: to join it"
     return None
 
 
 def _templates(package: Package, place: Place) -> Iterator[tuple[Place, Value, Place, Template]]:
-    """Every text with placeholders of a package and all inside it."""
+    """Every text with placeholders in a package and its parts."""
     for where, value in values_in(package, place):
         for inner, text, style in templates_in(value):
             yield where, value, inner, parse_template(text, style)
@@ -168,7 +168,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def unused_variables(definition: Definition) -> Iterator[tuple[Place, str]]:
-    """The variables that no text uses, with their places."""
+    """The variables that no text uses, with their paths."""
     everywhere = {p.name for s in definition.stages for p in _used(s)}
     in_sources = {
         p.name
@@ -208,16 +208,16 @@ def _own(value: Value) -> Iterator[Placeholder]:
         yield from parse_template(text, style).placeholders
 
 
-# Whether the values of a block can stand where its `shell:` scripts have them: in arithmetic, in here-documents.
+# Checks that the values of a block fit the positions of their placeholders in `shell:` scripts.
 _SMALL_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def check_script_values(
     block: Block, definition: Definition, columns: Mapping[str, Sequence[str]], error: NoteFault
 ) -> None:
-    """Note the first value of each script that cannot be filled in; of most scripts none has to be looked at.
+    """Report the first value of each script that cannot be filled in; most scripts accept any value.
 
-    Names of files that `{inputs}` and `{outputs}` stand for are not known here: a script that cannot take one fails.
+    The file names of `{inputs}` and `{outputs}` are not known here: a script that cannot use one fails when it runs.
     """
     for place, binary in block.binaries():
         for text, inner, parameters in _scripts(binary, block, definition):
@@ -230,7 +230,7 @@ def check_script_values(
                 if slot.context == "arithmetic" and gap.name in _FILE_LISTS
             ]
             if lists:
-                error("list-in-text", f"{lists[0]} is a list, and only a number can stand in $(( ))", (*place, *inner))
+                error("list-in-text", f"{lists[0]} is a list, but $(( )) allows only a number", (*place, *inner))
                 continue
             unfit = list(_unfit(text, block, columns, parameters, numbers_fit=not script.documents))
             if unfit:
@@ -242,7 +242,7 @@ def check_script_values(
 def _scripts(
     binary: Binary, block: Block, definition: Definition
 ) -> Iterator[tuple[str, Place, Mapping[str, object] | None]]:
-    """The scripts of a binary, or of its software with the parameters that it is given."""
+    """The scripts of a binary, or of its software with its parameters."""
     if binary.shell:
         yield binary.shell, ("shell",), None
     for way in ways_of(definition, block.package, binary):
@@ -258,7 +258,7 @@ def _unfit(
     *,
     numbers_fit: bool,
 ) -> Iterator[tuple[int, str]]:
-    """The packages whose values do not fit, with the reason."""
+    """The packages with values that do not fit, and the reasons."""
     names = {gap.name for gap in parse_template(text, "shell").placeholders}
     if names & _FILE_LISTS:
         return

@@ -1,4 +1,4 @@
-"""Who makes what: every output name of a job with its maker, and the patterns of names that are not known yet."""
+"""The producers of files: every output name of a job with its package, and the output patterns."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _FEW = 8
 
 
 class Chunk:
-    """The names that one output of one block gives, in the order of its packages."""
+    """The names of one output of one block, in the order of its packages."""
 
     __slots__ = ("_asked", "_sorted", "block", "general", "names", "ordinal", "packages", "place")
 
     def __init__(
         self, block: Block, *, ordinal: int, place: Place, general: str, names: list[str], packages: Sequence[int]
     ) -> None:
-        """`general` is a pattern that all the names match; `ordinal` counts the outputs of the block."""
+        """`general` is a pattern that all names match; `ordinal` is the number of the output in its block."""
         self.block = block
         self.ordinal = ordinal
         self.place = place
@@ -51,7 +51,7 @@ class Chunk:
         self._sorted: list[tuple[str, int]] = []
 
     def matching(self, pattern: str) -> list[int]:
-        """The positions of the names that match; asked often, it looks only among those that begin right."""
+        """The positions of the matching names; if this is called often, an index by prefix is used."""
         self._asked += 1
         if self._asked <= _ASKED_OFTEN or len(self.names) < _ASKED_OFTEN:
             return matching(pattern, self.names)
@@ -65,12 +65,12 @@ class Chunk:
 
 
 class Found:
-    """Names that match a pattern, with the package and the output each comes from, in the order of the makers."""
+    """Names that match a pattern, with their packages and outputs, in the order of the packages."""
 
     __slots__ = ("names", "order", "ordinals", "packages", "pieces")
 
     def __init__(self, pieces: Iterable[tuple[Chunk, list[int]]]) -> None:
-        """Join what was found in several chunks."""
+        """Join the matches of several chunks."""
         found = list(pieces)
         packages = [
             as_array(chunk.packages) if len(positions) == len(chunk.names) else as_array(chunk.packages)[positions]
@@ -85,7 +85,7 @@ class Found:
         self.ordinals = np.concatenate(ordinals)
         self.names = names[0] if len(names) == 1 else [name for some in names for name in some]
         self.pieces = found
-        self.order: NDArray[np.int64] | None = None  # how the pieces, one after the other, were put in order
+        self.order: NDArray[np.int64] | None = None  # the permutation that sorted the concatenated pieces
         if len(found) > 1:
             self.order = order = np.lexsort((self.ordinals, self.packages))
             self.packages, self.ordinals = self.packages[order], self.ordinals[order]
@@ -93,19 +93,19 @@ class Found:
 
 
 class Makers:
-    """Everything a job makes, as far as it is known."""
+    """All known outputs of a job."""
 
     def __init__(self) -> None:
         """Start with nothing."""
         self.by_name: dict[str, int] = {}
         self.chunks: list[Chunk] = []
-        self._by_start: dict[str, list[int]] = {}  # chunks by what all their names begin with
-        self._starts: list[str] = []  # the same, sorted
+        self._by_start: dict[str, list[int]] = {}  # chunks by the common prefix of their names
+        self._starts: list[str] = []  # the prefixes, sorted
         self.patterns = PatternIndex()
-        self.late: list[tuple[int, str]] = []  # stages that are not expanded yet, and patterns of what they will make
+        self.late: list[tuple[int, str]] = []  # late stages, and patterns of the names that they will make
 
     def add(self, chunk: Chunk) -> list[tuple[str, int, int]]:
-        """Take up new names; those that have a maker already are given back with both makers."""
+        """Add new names; return those that already have a producer, with both producers."""
         start = literal_prefix(chunk.general)
         if start not in self._by_start:
             bisect.insort(self._starts, start)
@@ -116,7 +116,7 @@ class Makers:
             self.by_name.update(zip(chunk.names, chunk.packages, strict=True))
             if len(self.by_name) == before + len(chunk.names):
                 return []
-            # The chunk itself holds a name twice: go back, and find it one by one.
+            # The chunk itself contains a name twice: undo, and add the names one by one.
             for name in chunk.names:
                 self.by_name.pop(name, None)
         doubles = []
@@ -128,7 +128,7 @@ class Makers:
         return doubles
 
     def of_names(self, names: list[str]) -> Indices:
-        """The maker of each name, or `NOBODY`; all made or none made is found without looking at each in turn."""
+        """The producer of each name, or `NOBODY`; the cases that all or none have one are fast."""
         try:
             return np.array(list(map(self.by_name.__getitem__, names)), dtype=np.int32)
         except KeyError:
@@ -138,13 +138,13 @@ class Makers:
         return np.array([get(name, NOBODY) for name in names], dtype=np.int32)
 
     def makes_nothing_like(self, pattern: str) -> bool:
-        """Whether surely nobody makes a name that matches; with many makers no answer is worth the search."""
+        """Whether certainly no output matches; False without a search if there are many outputs."""
         if self.patterns or self.late or len(self.chunks) > _CHUNKS_COMPARED_MAX:
             return False
         return not any(can_both_match(chunk.general, pattern) for chunk in self.chunks)
 
     def matching(self, pattern: str, *, before_stage: int, stage: int | None = None) -> Found | None:
-        """The known names of earlier stages (or of one stage) that match; None if none does."""
+        """The known output names of earlier stages, or of one stage, that match; None if none does."""
         pieces = []
         for chunk in self._beginning_like(pattern):
             if chunk.block.stage >= before_stage or (stage is not None and chunk.block.stage != stage):
@@ -156,7 +156,7 @@ class Makers:
         return Found(pieces) if pieces else None
 
     def _beginning_like(self, pattern: str) -> list[Chunk]:
-        """The chunks whose names begin as a pattern does; thousands of stages are asked about each other."""
+        """The chunks whose prefix is compatible with that of a pattern; an index, since there may be thousands of stages."""
         prefix = literal_prefix(pattern)
         found = [i for end in range(len(prefix)) for i in self._by_start.get(prefix[:end], ())]
         position = bisect.bisect_left(self._starts, prefix)
@@ -166,25 +166,25 @@ class Makers:
         return [self.chunks[i] for i in sorted(found)]
 
     def awaits(self, pattern: str, *, before_stage: int) -> list[int]:
-        """The stages not expanded yet, among earlier ones, that may make a name matching a pattern."""
+        """The earlier late stages that may make a matching name."""
         return sorted({s for s, made in self.late if s < before_stage and can_both_match(made, pattern)})
 
 
 class PatternIndex:
-    """Patterns of outputs with their makers, found by the text that they begin with or the one that they end with."""
+    """Output patterns with their producers, indexed by literal prefix and suffix."""
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self._makers: dict[str, list[tuple[int, int]]] = {}  # the packages, with their stages, of each pattern
+        self._makers: dict[str, list[tuple[int, int]]] = {}  # for each pattern, the packages and their stages
         self._by_prefix = _Beginnings()
-        self._by_suffix = _Beginnings()  # read backwards
+        self._by_suffix = _Beginnings()  # of reversed suffixes
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether there are any patterns."""
         return bool(self._makers)
 
     def add(self, patterns: Iterable[tuple[str, int]], *, stage: int) -> None:
-        """Take up patterns, each with the package that makes what matches."""
+        """Add patterns, each with its package."""
         for pattern, package in patterns:
             makers = self._makers.get(pattern)
             if makers is None:
@@ -194,7 +194,7 @@ class PatternIndex:
             makers.append((package, stage))
 
     def makers_of(self, pattern: str, *, before_stage: int, stage: int | None = None) -> list[int]:
-        """The packages of earlier stages that may make names which match a pattern, or that are this name."""
+        """The packages of earlier stages whose output patterns may match a name or a pattern."""
         found: set[int] = set()
         for made in self._beginning_or_ending_like(pattern):
             makers = [p for p, s in self._makers[made] if s < before_stage and stage in (None, s)]
@@ -203,12 +203,12 @@ class PatternIndex:
         return sorted(found)
 
     def _beginning_or_ending_like(self, pattern: str) -> Iterable[str]:
-        """The patterns that agree with one at its beginning, or those at its end: whichever are fewer."""
+        """The patterns with a compatible prefix, or those with a compatible suffix: the smaller set."""
         one = self._by_prefix.agreeing(literal_prefix(pattern))
         if len(one) <= _FEW and sum(map(len, one)) <= _FEW:
             return chain.from_iterable(one)
         other = self._by_suffix.agreeing(literal_suffix(pattern)[::-1])
-        # Each list holds one pattern at least, so counting lists is quick, and tells which to count out first.
+        # Each list has at least one pattern, so the number of lists tells quickly which set to count first.
         if len(other) < len(one):
             one, other = other, one
         count = sum(map(len, one))
@@ -217,16 +217,16 @@ class PatternIndex:
 
 
 class _Beginnings:
-    """Patterns by a text that they begin with, as far as it tells them apart."""
+    """Patterns indexed by a prefix of limited length."""
 
     def __init__(self) -> None:
         self._patterns: dict[str, list[str]] = {}
-        self._sorted: list[str] = []  # the texts, but for the new ones
+        self._sorted: list[str] = []  # the prefixes, without the new ones
         self._new: list[str] = []
         self._lengths: set[int] = set()
 
     def add(self, beginning: str, pattern: str) -> None:
-        """Take up a pattern."""
+        """Add a pattern."""
         beginning = beginning[:_BEGINNING_LENGTH_MAX]
         patterns = self._patterns.get(beginning)
         if patterns is None:
@@ -236,7 +236,7 @@ class _Beginnings:
         patterns.append(pattern)
 
     def agreeing(self, beginning: str) -> list[list[str]]:
-        """The patterns whose text begins with another, or the other with it; one list for each text."""
+        """The patterns with a compatible prefix: one begins with the other; one list for each prefix."""
         self._sort()
         beginning = beginning[:_BEGINNING_LENGTH_MAX]
         length = len(beginning)
@@ -246,7 +246,7 @@ class _Beginnings:
         return [*filter(None, shorter), *map(self._patterns.__getitem__, self._sorted[start:end])]
 
     def _sort(self) -> None:
-        """Put the new texts in their places: a few one by one, for stages by the thousand add one each."""
+        """Sort in the new prefixes; a few are inserted one by one, since thousands of stages may add one each."""
         if len(self._new) <= _FEW:
             for text in self._new:
                 bisect.insort(self._sorted, text)
@@ -257,7 +257,7 @@ class _Beginnings:
 
 
 def general_pattern(template: Template) -> str:
-    """A pattern that every name of a template matches: each gap may be anything."""
+    """A pattern that all names of a template match, with a wildcard for each placeholder."""
     written = "".join(part if isinstance(part, str) else "\0" for part in template.parts)
     if not is_pattern(written):
         written = literal(written)
@@ -265,7 +265,7 @@ def general_pattern(template: Template) -> str:
 
 
 def late_outputs(definition: Definition, stage: int) -> list[str]:
-    """Patterns of what a stage, counted from 0, will make once it is laid out."""
+    """Patterns of the outputs of a late stage, counted from 0."""
     constants = definition.constants
     for source in (s for each in _iterations(definition, stage) for s in sources(each)):
         constants.pop(source.variable, None)
@@ -282,5 +282,5 @@ def _iterations(definition: Definition, stage: int) -> list[Iteration | None]:
 
 
 def has_list(template: Template, block: Block) -> Placeholder | None:
-    """The placeholder of a template that stands for a list, if there is one."""
+    """The placeholder of a template that is a list, or None."""
     return next((p for p in template.placeholders if block.is_list(p.name)), None)

@@ -1,4 +1,4 @@
-"""From what a document says to iterate over to the items themselves, with lists from earlier stages, disk or record."""
+"""Resolves an iteration to its items, with lists from earlier stages, from disk or from the record."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from pilotage.model.jobs.definition import Combination, Iteration, Source
 
 
 class NotYetKnown(Exception):
-    """A list depends on files that are not made yet; `stages` and `packages` are those to wait for."""
+    """A list depends on files that are not made yet by `stages` and `packages`."""
 
     def __init__(
         self, *, stages: Sequence[int], packages: Sequence[int], patterns: tuple[tuple[str, int | None], ...]
     ) -> None:
-        """Name who will make what matches the patterns, each with the one stage it asks for, if it does."""
+        """`patterns` are those of the files, each with the only stage whose outputs count, or None."""
         super().__init__(*patterns)
         self.stages = tuple(stages)
         self.packages = tuple(packages)
@@ -45,27 +45,25 @@ class NotYetKnown(Exception):
 
 
 class ProducedNames(Sequence[str]):
-    """Names of outputs of earlier stages, kept as package and output numbers and written out when asked for."""
+    """Output names of earlier stages, stored as package and output numbers and written out when needed."""
 
     __slots__ = ("_names", "_ordinals", "_writer", "packages")
 
     def __init__(self, found: Found, writer: Callable[[int, int], str]) -> None:
-        """`writer` gives the name of an output from the numbers of its package and of the output."""
+        """`writer` returns the name of an output from the numbers of its package and output."""
         self.packages = found.packages
         self._ordinals = found.ordinals
         self._writer = writer
         self._names: list[str] | None = found.names
 
     def forget(self) -> None:
-        """Drop the texts; from now on each is written when asked for."""
+        """Drop the cached texts; from now on each is written out when needed."""
         self._names = None
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self.packages)
 
     def __iter__(self) -> Iterator[str]:
-        """Each in turn."""
         return iter(self._names) if self._names is not None else (self[i] for i in range(len(self)))
 
     @overload
@@ -73,7 +71,6 @@ class ProducedNames(Sequence[str]):
     @overload
     def __getitem__(self, position: slice) -> Sequence[str]: ...
     def __getitem__(self, position: int | slice) -> str | Sequence[str]:
-        """One of them, or some."""
         if self._names is not None:
             return self._names[position]
         if isinstance(position, slice):
@@ -82,7 +79,7 @@ class ProducedNames(Sequence[str]):
 
 
 class ItemResolver:
-    """Makes items for one stage of a job."""
+    """Resolves the iterations of a job's stages."""
 
     def __init__(
         self,
@@ -93,28 +90,27 @@ class ItemResolver:
         stage_names: Sequence[str],
         variables: dict[str, str],
     ) -> None:
-        """Take where names and lists come from; `index` finds the block of a package."""
         self._makers = makers
         self._lists = lists
         self._index = index
         self._stage_names = list(stage_names)
         self._variables = variables
         self.produced: list[ProducedNames] = []
-        self.growing: int | None = None  # the late stage whose recorded lists are due; others have to wait their turn
+        self.growing: int | None = None  # the late stage that is being expanded; other late stages have no lists yet
 
     def items(self, iteration: Iteration, *, stage: int) -> Items:
-        """The items of an iteration; raises `ListFault`, or `NotYetKnown` where a list has to wait."""
+        """The items of an iteration; raises `ListFault`, or `NotYetKnown` if a list is not known yet."""
         if isinstance(iteration, Combination):
             operands = self._operands(iteration, stage=stage)
             if iteration.operator == "dot":
-                return dot([(_called(item), items) for item, items in zip(iteration.of, operands, strict=True)])
+                return dot([(_operand_name(item), items) for item, items in zip(iteration.of, operands, strict=True)])
             return {"cross": cross, "flat-cross": flat_cross, "match": match}[iteration.operator](operands)
         return self._source(iteration, stage=stage)
 
     def _operands(self, combination: Combination, *, stage: int) -> list[Items]:
         """The items of each operand.
 
-        All are asked for, also where one has to wait: files are read at submission, and all waits are known together.
+        All are resolved even if one is not known yet: files are read at submission, and all waits are reported together.
         """
         found: list[Items] = []
         waits: list[NotYetKnown] = []
@@ -137,7 +133,7 @@ class ItemResolver:
         return found
 
     def shape(self, iteration: Iteration | None) -> Items:
-        """No items, with the variables that an iteration will have: enough to check texts before its lists are known."""
+        """Empty items with the variables of an iteration, to check texts before its lists are known."""
         columns: dict[str, Column] = {}
         for source in sources(iteration):
             if source.variable:
@@ -195,13 +191,13 @@ class ItemResolver:
             self.produced.append(produced)
             return produced, _tags_of(made)
         if self.growing is not None:
-            # It was waited for, and nobody made any: no lines. What was on disk at submission is in the record.
+            # The stage waited for these files, and none was made: no lines. Files on disk at submission are in the record.
             return self._lists.files_read(pattern), None
         if source.stage:
             raise ListFault("no-match", f"no output of the stage {source.stage!r} matches {pattern!r}")
         on_disk = self._lists.files(pattern)
         if not on_disk:
-            noun = "files match" if is_pattern(pattern) else "such file is there:"
+            noun = "files match" if is_pattern(pattern) else "file exists:"
             raise ListFault("no-match", f"no {noun} {pattern!r}, and no earlier stage makes any")
         return on_disk, None
 
@@ -212,7 +208,7 @@ class ItemResolver:
         return self._stage_names.index(name)
 
     def _filled(self, text: str) -> str:
-        """The text of a source with the job's variables filled in; nothing else is known before the items are."""
+        """The text of a source with the variables of the job filled in; no others are known before the items."""
         template = parse_template(text)
         if template.fault:
             raise ListFault("bad-template", f"in {text!r}: {template.fault}")
@@ -221,7 +217,7 @@ class ItemResolver:
             if not isinstance(part, str):
                 if part.name not in self._variables or part.attribute:
                     hint = did_you_mean(part.name, self._variables)
-                    raise ListFault("unknown-placeholder", f"{part} is not known where lists are read", hint)
+                    raise ListFault("unknown-placeholder", f"{part} is not known when lists are read", hint)
                 filled.append(self._variables[part.name])
             else:
                 filled.append(part)
@@ -230,7 +226,7 @@ class ItemResolver:
     def _refuse_reserved(self, columns: dict[str, tuple[str, ...]], table: str) -> None:
         for name in sorted(RESERVED & columns.keys()):
             message = f"the column {name!r} of the table {table!r} cannot be a variable: {{{name}}} has its own meaning"
-            hint = f"take it under another name: {{my_{name}: {{csv: {table}, column: {name}}}}}"
+            hint = f"use it under another name: {{my_{name}: {{csv: {table}, column: {name}}}}}"
             raise ListFault("reserved-name", message, hint)
 
     def _refuse_empty(self, count: int, message: str) -> None:
@@ -239,7 +235,7 @@ class ItemResolver:
 
 
 def _tags_of(found: Found) -> Tags | None:
-    """The makers' tags; where names share one, each with its number among these. None to count them anew."""
+    """The tags of the producers; names with equal tags also get a number. None: number from 0."""
     if len(found.pieces) == 1:
         chunk, positions = found.pieces[0]
         if len(positions) == chunk.block.items.count and chunk.block.line_items is ONE:
@@ -248,22 +244,22 @@ def _tags_of(found: Found) -> Tags | None:
     if len({piece.shape[1] for piece in rows}) != 1:
         return None
     joined = np.vstack(rows)
-    return _told_apart(joined if found.order is None else joined[found.order])
+    return _distinct(joined if found.order is None else joined[found.order])
 
 
 def _tags_by_makers(makers: Sequence[int], index: BlockIndex) -> Tags | None:
-    """The same for names whose makers are known one by one."""
+    """As `_tags_of`, for a list of producers."""
     rows = []
     for package in makers:
         block = index.of(package)
         rows.append(block.tag_rows([block.position(package)])[0])
     if len({len(row) for row in rows}) != 1:
         return None
-    return _told_apart(np.vstack(rows))
+    return _distinct(np.vstack(rows))
 
 
-def _told_apart(tags: Tags) -> Tags:
-    """Tags as they are where they differ, otherwise each with its number among its equals."""
+def _distinct(tags: Tags) -> Tags:
+    """The tags; if some are equal, each with its number among its equals."""
     _, which, counts = np.unique(tags, axis=0, return_inverse=True, return_counts=True)
     if (counts == 1).all():
         return tags.astype(np.int32)
@@ -275,8 +271,8 @@ def _told_apart(tags: Tags) -> Tags:
     return np.hstack([tags, numbers[:, None]]).astype(np.int32)
 
 
-def _called(iteration: Iteration) -> str:
-    """What an operand is called in a fault."""
+def _operand_name(iteration: Iteration) -> str:
+    """The name of an operand for a message."""
     if isinstance(iteration, Source):
         return repr(iteration.variable) if iteration.variable else f"the table {iteration.csv!r}"
-    return f"{iteration.operator} of {', '.join(map(_called, iteration.of))}"
+    return f"{iteration.operator} of {', '.join(map(_operand_name, iteration.of))}"

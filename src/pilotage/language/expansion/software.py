@@ -1,4 +1,4 @@
-"""Software described once: which description a binary means, how it is started, and the variables of every level."""
+"""Descriptions of software: which one a binary uses, how it is started, and the environment variables of all levels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
 def find_software(definition: Definition, binary: Binary) -> Software | None:
-    """The description a binary names; without a version, the first one of that id."""
+    """The description that a binary names; without a version, the first one of that id."""
     for software in definition.software:
         if software.id == binary.software and binary.version in ("", software.version):
             return software
@@ -30,18 +30,18 @@ class Way(NamedTuple):
 
     @property
     def start(self) -> Start:
-        """Where it fits."""
+        """The requirements of this way to start."""
         release = self.release
         software = f"{release.id}/{release.version}" if release.version else release.id
         return Start(software=software, infrastructure=self.infrastructure.name, platform=self.infrastructure.platform)
 
 
 Choose = Callable[[Sequence[Way]], "Way | None"]
-"""Which of the ways of a binary is taken; None: none fits."""
+"""Chooses one of the ways to start a binary; None if none fits."""
 
 
 def ways_of(definition: Definition, package: Package, binary: Binary) -> list[Way]:
-    """Every way to start what a binary names, in the order of the document; none where Boutiques describes it."""
+    """All ways to start the software of a binary, in the order of the document; none if Boutiques describes it."""
     first = find_software(definition, binary) if binary.software else None
     if first is None or first.boutiques is not None:
         return []
@@ -57,7 +57,7 @@ def ways_of(definition: Definition, package: Package, binary: Binary) -> list[Wa
 
 
 def way_at(site: Site, package: Package) -> Choose:
-    """The choice once it is known where a package runs."""
+    """The choice when the site of a package is known."""
 
     def choose(ways: Sequence[Way]) -> Way | None:
         fitting = fitting_start([way.start for way in ways], site, platform=package.platform)
@@ -67,12 +67,12 @@ def way_at(site: Site, package: Package) -> Choose:
 
 
 def way_at_position(position: int) -> Choose:
-    """The way at a position, or the last one: to look at each of them."""
+    """The way at a position, or the last one, to go through all of them."""
     return lambda ways: ways[min(position, len(ways) - 1)] if ways else None
 
 
 def way_beforehand(package: Package) -> Choose:
-    """What is shown before a site is known: on what the executor names, else on anything, else the first way."""
+    """The choice before a site is known: a way for the named executor, else one for any, else the first."""
 
     def choose(ways: Sequence[Way]) -> Way | None:
         named = [way for way in ways if package.executor and way.infrastructure.name == package.executor]
@@ -85,7 +85,7 @@ def way_beforehand(package: Package) -> Choose:
 def environment_levels(
     definition: Definition, package: Package, binary: Binary, values: Values, way: Way | None = None
 ) -> Environment:
-    """The variables of a binary, filled in: release, infrastructure, execution, job, package, binary; the inner wins."""
+    """The variables of a binary, filled in, from release, infrastructure, execution, job, package and binary; later levels win."""
     exported: dict[str, str] = {}
     for level in (
         *_described(definition, binary, way),
@@ -99,7 +99,7 @@ def environment_levels(
 
 
 def setting_levels(definition: Definition, package: Package, binary: Binary) -> dict[str, str]:
-    """What is set of pilotage itself for a binary before its site is known, by the same levels: what every way has."""
+    """The settings of pilotage for a binary before its site is known: those that all ways to start it share."""
     setting, _ = described_settings(definition, package, binary)
     for level in (definition.environment, package.environment, binary.environment):
         setting.update(level.setting)
@@ -120,7 +120,7 @@ def described_settings(definition: Definition, package: Package, binary: Binary)
 
 
 def _described(definition: Definition, binary: Binary, way: Way | None) -> list[Environment]:
-    """The levels that the description of a software has, the outer ones first."""
+    """The levels in the description of a software, the outer ones first."""
     if way is not None:
         return [way.release.environment, way.infrastructure.environment, way.execution.environment]
     software = find_software(definition, binary) if binary.software else None
@@ -143,7 +143,7 @@ def _filled(value: object, values: Values) -> object:
 
 
 def parameter_texts(parameters: Mapping[str, object]) -> dict[str, str | tuple[str, ...]]:
-    """Parameters as placeholders of a command: a list becomes several arguments."""
+    """Parameters as values of placeholders in a command: a list becomes several arguments."""
     return {
         name: tuple(map(_text, value)) if isinstance(value, list) else _text(value)
         for name, value in parameters.items()
@@ -157,7 +157,7 @@ def _text(value: object) -> str:
 
 
 def typed(parameters: Mapping[str, object], numbers: set[str]) -> dict[str, object]:
-    """Parameters in which a text that stands for a number, by a placeholder, is that number."""
+    """Parameters in which the named ones, filled in as text, are numbers."""
     return {name: _number(value) if name in numbers else value for name, value in parameters.items()}
 
 

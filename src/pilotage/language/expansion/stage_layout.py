@@ -1,6 +1,6 @@
-"""A job in the making: stages are laid out in order, and what they make is noted.
+"""Expands the stages of a job in order, and records their outputs.
 
-This is the scratch paper of an expansion. It holds every name a job makes, and is thrown away when the graph is built.
+This is the working state of an expansion. It holds all output names of a job, and is dropped when the graph is built.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ PACKAGES_MAX = ITEMS_MAX
 
 
 class Making:
-    """One expansion in the making."""
+    """The working state of one expansion."""
 
     def __init__(self, definition: Definition, lists: Lists, report: Report, mark: MarkOf) -> None:
-        """Start with nothing laid out; `mark` gives the place in the document of a place in the definition."""
+        """`mark` returns the position in the document of a path in the definition."""
         self.definition = definition
         self.lists = lists
         self.report = report
@@ -46,7 +46,7 @@ class Making:
         self.faulty = False
         self.faulty_blocks: set[int] = set()
         self.late_blocks: list[Block] = []  # of late stages, without packages yet
-        self.packages_by_name: dict[str, int] = {}  # of the names that were written
+        self.packages_by_name: dict[str, int] = {}  # for names that the document gives
         self.new_blocks = 0
         self.names = stage_names(definition)
         self.columns: dict[int, BlockColumns] = {}
@@ -59,19 +59,19 @@ class Making:
         )
 
     def error(self, code: str, message: str, place: Place, hint: str = "", *, at: str = "") -> None:
-        """Note a fault at a place of the definition, and there at the text that is `at` fault, if one is."""
+        """Report a fault at a path of the definition, and at the faulty text `at` there, if given."""
         self.faulty = True
         self.report.error(code, message, self.report.found(self.mark(place), at), hint=hint)
 
     # --- laying out -------------------------------------------------------------------------------------------------
 
     def lay_out_all(self) -> None:
-        """Lay out every stage that can be."""
+        """Expand all stages that are not late."""
         for stage in range(len(self.definition.stages)):
             self.lay_out(stage)
 
     def take_over(self, expansion: Expansion) -> None:
-        """Go on from an earlier expansion: its names are written out again, for new ones to be held against."""
+        """Continue an earlier expansion: its names are written out again, to be compared with new ones."""
         self.blocks = list(expansion.blocks)
         self.layouts = dict(expansion.layouts)
         self.late = {late.stage - 1: late for late in expansion.late}
@@ -86,7 +86,7 @@ class Making:
             self._check_names(block)
 
     def _concerned_patterns(self, expansion: Expansion) -> list[str]:
-        """Patterns of the names that matter when a job grows: what its late stages make, and what is still awaited."""
+        """Patterns of the names that matter when a job grows: outputs of late stages, and files still awaited."""
         patterns = [pattern for _, pattern in self.makers.late]
         patterns += [pattern for late in self.late.values() for pattern in late.patterns]
         waiting = [given for position in expansion.late_waits for _, given in self.blocks[position].inputs()]
@@ -98,7 +98,7 @@ class Making:
         return list(dict.fromkeys(patterns + [general_pattern(parse_template(given.name)) for given in waiting]))
 
     def lay_out_from(self, stage: int) -> None:
-        """Lay out a late stage, and those later ones whose lists this makes known."""
+        """Expand a late stage, and later ones whose lists are known then."""
         self.resolver.growing = stage
         for number in [stage, *(late for late in sorted(self.late) if late > stage)]:
             self.late.pop(number)
@@ -106,7 +106,7 @@ class Making:
             self.lay_out(number)
 
     def lay_out(self, stage: int) -> None:
-        """Number the packages of a stage and note what they make."""
+        """Number the packages of a stage and record their outputs."""
         definition = self.definition.stages[stage]
         place: Place = ("stages", stage)
         waiting: list[NotYetKnown] = []
@@ -129,7 +129,7 @@ class Making:
             self._check_late(stage)
             return
         if stage_items is None or None in line_items:
-            self._note_late_outputs(stage)  # whatever it makes, nobody is to be told that nobody makes it
+            self._note_late_outputs(stage)  # so that consumers of its outputs are not reported as faulty
             return
         self._number(stage, stage_items, [items for items in line_items if items is not None])
 
@@ -181,13 +181,13 @@ class Making:
                 )
 
     def _check_late(self, stage: int) -> None:
-        """Check the texts of a stage whose list is not known yet: better refused now than when the files are there."""
+        """Check the texts of a late stage now, rather than when its files exist."""
         definition = self.definition.stages[stage]
         try:
             stage_items = self.resolver.shape(definition.each)
             line_items = [self.resolver.shape(line.each) for line in definition.lines]
         except ListFault:
-            return  # noted where the list was asked for
+            return  # reported when the list was resolved
         templates = [TemplateLayout(0, len(line.packages)) for line in definition.lines]
         layout = StageLayout(stage=stage + 1, first=0, items=0, templates=templates)
         for block in self._blocks(layout, stage_items, line_items):
@@ -195,7 +195,7 @@ class Making:
                 self.late_blocks.append(block)
 
     def _check_names(self, block: Block) -> None:
-        """Refuse a written name that two packages have."""
+        """Report a name in the document that two packages have."""
         if not block.package.name:
             return
         template = block.bound(block.package.name)
@@ -204,14 +204,14 @@ class Making:
             other = self.packages_by_name.setdefault(name, package)
             if other != package:
                 message = f"two packages are called {name!r}: {self.path(other)} and {self.path(package)}"
-                hint = "let the name depend on what is iterated over, for example by {tag}"
+                hint = "make the name depend on the item, for example with {tag}"
                 self.error("duplicate-name", message, (*block.place, "name"), hint)
                 return
 
     def refuse_equal_names(self) -> None:
-        """Refuse names that nobody wrote and that come out equal all the same: stage `x` item 0, and a stage `x-0`."""
+        """Report generated names that are equal, such as item 0 of a stage `x` and a stage `x-0`."""
         if len(set(self.names)) < len(self.names):
-            return  # refused already, as two stages of one name
+            return  # reported already, as two stages of the same name
         unwritten = [block for block in self.blocks if not block.package.name and block.count]
         counts = Counter(block.name for block in unwritten)
         bases, written = sorted(counts), sorted(self.packages_by_name)
@@ -241,7 +241,7 @@ class Making:
         try:
             return self.resolver.items(iteration, stage=stage)
         except NotYetKnown as wait:
-            waiting.append(wait.with_traceback(None))  # which would keep every name of the job alive
+            waiting.append(wait.with_traceback(None))  # a traceback would keep all names of the job in memory
         except ListFault as fault:
             self.error(fault.code, fault.message, place, fault.hint)
         return None
@@ -249,7 +249,7 @@ class Making:
     # --- what is made -----------------------------------------------------------------------------------------------
 
     def _note_outputs(self, block: Block, concerned: list[str] | None = None) -> None:
-        """Note what a block makes; of one that stood before, only what the `concerned` patterns can be about."""
+        """Record the outputs of a block; of an older block, only those that match `concerned` patterns."""
         packages = block.packages()
         for ordinal, (place, output) in enumerate(block.outputs()):
             template = block.output_template(output)
@@ -261,11 +261,11 @@ class Making:
             if bad:
                 name, reason = bad[0]
                 more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-                self.error("outside-tree", f"the output {name!r}{more} is refused: {reason}", place)
+                self.error("outside-tree", f"the output {name!r}{more} is not allowed: {reason}", place)
                 self.makers.late.append((block.stage, general_pattern(template)))
                 continue
             written, names = names, tidy_names(names)
-            # A value may lead to another folder; then nothing is known of the names before they are looked at.
+            # A value may contain folders; then nothing is known about the names before they are written out.
             moved = names is not written and len(template.placeholders) > 0
             general = "**" if moved else tidy_name(general_pattern(template))
             if pattern:
@@ -284,12 +284,12 @@ class Making:
                 self._refuse_doubles(doubles, block, place)
 
     def _check_literal_outputs(self, block: Block) -> None:
-        """Hold names without a gap against the tree, also where another text of the block is at fault."""
+        """Check output names without placeholders, even if another text of the block is faulty."""
         for place, output in block.outputs():
             template = block.output_template(output)
             reason = "" if template.placeholders else why_outside(literal_text(template))
             if reason:
-                self.error("outside-tree", f"the output {literal_text(template)!r} is refused: {reason}", place)
+                self.error("outside-tree", f"the output {literal_text(template)!r} is not allowed: {reason}", place)
 
     def _refuse_doubles(self, doubles: list[tuple[str, int, int]], block: Block, place: Place) -> None:
         name, first, second = doubles[0]
@@ -311,24 +311,24 @@ class Making:
         )
         if first == second:
             message = f"{self.path(first)} ({self.package_name(first)}) makes {name!r}{more} twice{where}"
-        hint = "let the name depend on what is iterated over, for example by {tag}" if other is block else ""
+        hint = "make the name depend on the item, for example with {tag}" if other is block else ""
         self.error("two-makers", message, place, hint)
 
     def _note_late_outputs(self, stage: int) -> None:
-        """Note patterns of what a stage will make once it is laid out."""
+        """Record patterns of the outputs of a late stage."""
         self.makers.late.extend((stage, pattern) for pattern in late_outputs(self.definition, stage))
 
     # --- asked for by others ----------------------------------------------------------------------------------------
 
     def block_columns(self, block: Block) -> BlockColumns:
-        """The texts of a block's variables; kept while this expansion is in the making."""
+        """The texts of a block's variables, cached for this expansion."""
         key = id(block)
         if key not in self.columns:
             self.columns[key] = BlockColumns(block)
         return self.columns[key]
 
     def block_of(self, package: int) -> Block:
-        """The block that gives a package."""
+        """The block of a package."""
         return self.index.of(package)
 
     def path(self, package: int) -> str:
@@ -336,12 +336,12 @@ class Making:
         return self.block_of(package).layout.id(package).path(self.definition.job)
 
     def package_name(self, package: int) -> str:
-        """What a package is called."""
+        """The name of a package."""
         block = self.block_of(package)
         return block.package_name(block.position(package))
 
 
 def _any_begins(names: list[str], beginning: str) -> bool:
-    """Whether one of some sorted names begins so."""
+    """Whether one of the sorted names has this prefix."""
     position = bisect.bisect_left(names, beginning)
     return position < len(names) and names[position].startswith(beginning)

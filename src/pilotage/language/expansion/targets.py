@@ -1,7 +1,7 @@
-"""Targets: the files that a run is for. What none of them needs is left out, and keeps its number all the same.
+"""Targets of a run: packages that no target needs are left out, but keep their numbers.
 
-The names of the targets are kept among the resolved lists, so that a job is laid out again with the same packages left
-out. What is still to come is not known exactly: of a late stage that may be needed, everything that it may take stays.
+The targets are stored with the resolved lists, so that a later expansion leaves out the same packages. Needs of late
+stages are not known exactly: if a late stage may be needed, everything that it may read is kept.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NAMES_MAX = 2000
 
 
 def restrict(expansion: Expansion, report: Report, *, earlier: Expansion | None) -> Expansion | None:
-    """The expansion with everything left out that its targets do not need; None after noting a target that nobody makes.
+    """Leave out all packages that no target needs; None, with a fault in the report, if nothing makes a target.
 
-    Of one that has grown since `earlier`, what stood before stays as it was. A target that nobody makes any more by then
-    is passed over: the others are made all the same, and `unmade_targets` tells of it at the end.
+    In an expansion that has grown since `earlier`, older packages stay as they were. A target that nothing makes any more
+    is skipped then; `unmade_targets` reports it at the end.
     """
     targets = targets_of(expansion.resolved.lists)
     if not targets:
@@ -43,7 +43,7 @@ def restrict(expansion: Expansion, report: Report, *, earlier: Expansion | None)
             report.error("unknown-target", message, hint=hint.replace("known here", "it makes"))
             return None
     if earlier is not None:
-        # Of those that were not needed none is left: what waits, waits for its list.
+        # Late stages that are not needed were removed before, so the remaining ones only wait for their lists.
         for late in expansion.late:
             needs.take_late(late.stage)
     needs.take_upstream()
@@ -56,15 +56,15 @@ def restrict(expansion: Expansion, report: Report, *, earlier: Expansion | None)
 
 
 class UnmadeTarget(NamedTuple):
-    """A file that a job is run for and that it has not made, or a pattern of such, and who could have made it."""
+    """A target, a name or a pattern, that the job has not made, and its possible producers."""
 
     target: str
-    packages: tuple[int, ...]  # that make it, or could have made it of a pattern
-    stages: tuple[int, ...]  # that were late, counted from 1, of whose packages it could have come
+    packages: tuple[int, ...]  # that make it, or have a matching output pattern
+    stages: tuple[int, ...]  # late stages, counted from 1, that could have made it
 
 
 def unmade_targets(expansion: Expansion, made: Callable[[int], Collection[str]]) -> Iterator[UnmadeTarget]:
-    """The targets of a job that nothing has made; `made` gives the names of what a package made."""
+    """The targets that were not made; `made` returns the names that a package made."""
     needs = _Needed(expansion)
     for target in targets_of(expansion.resolved.lists):
         packages, _ = needs.makers_of(target)
@@ -76,14 +76,12 @@ def unmade_targets(expansion: Expansion, made: Callable[[int], Collection[str]])
 
 
 def stages_left_out(expansion: Expansion) -> frozenset[int]:
-    """The stages, counted from 1, of which the targets of a job need nothing."""
+    """The stages, counted from 1, that no target needs."""
     if not targets_of(expansion.resolved.lists):
         return frozenset()
     left_out = expansion.left_out
     wanted = {late.stage for late in expansion.late}
-    wanted |= {
-        stage + 1 for stage, layout in expansion.layouts.items() if not layout.count
-    }  # nothing was to be left out
+    wanted |= {stage + 1 for stage, layout in expansion.layouts.items() if not layout.count}  # nothing is left out
     wanted |= {block.stage + 1 for block in expansion.blocks if any(each not in left_out for each in block.packages())}
     return frozenset(range(1, len(expansion.stage_names) + 1)) - wanted
 
@@ -97,7 +95,7 @@ def _may_make(expansion: Expansion, stage: int, pattern: str) -> bool:
 
 
 class _Needed:
-    """What the targets need, found by going from each maker to whatever it waits for."""
+    """The packages and late stages that the targets need, found by following the edges upstream."""
 
     def __init__(self, expansion: Expansion) -> None:
         self._expansion = expansion
@@ -105,10 +103,10 @@ class _Needed:
         self._position = {id(block): position for position, block in enumerate(expansion.blocks)}
         self.packages: NDArray[np.bool_] = np.zeros(expansion.count, np.bool_)
         self.stages: set[int] = set()  # late ones, counted from 1
-        self._left: list[int] = []  # packages whose producers were not taken yet
+        self._left: list[int] = []  # packages whose producers are not added yet
 
     def take(self, target: str) -> bool:
-        """Take who makes a file, or files that match a pattern; whether anybody does, or may."""
+        """Add the producers of a target; return whether there are any, or may be."""
         found, by_name = self.makers_of(target)
         self._take(found)
         if by_name:
@@ -120,15 +118,15 @@ class _Needed:
         return bool(found or stages)
 
     def makers_of(self, target: str) -> tuple[list[int], bool]:
-        """The packages that make a file, or files that match a pattern, or may; and whether one makes it by its name."""
+        """The packages that make a target, or may; and whether one of them makes it by name."""
         pattern = target if is_pattern(target) else literal(target)
         by_name = [*self._makers(pattern, open_names=False)]
-        if by_name and not is_pattern(target):  # a name has one maker
+        if by_name and not is_pattern(target):  # a name has only one producer
             return by_name, True
         return [*by_name, *self._makers(pattern, open_names=True)], False
 
     def take_upstream(self) -> None:
-        """Take everything that what was taken waits for."""
+        """Add all packages upstream of those added."""
         expansion = self._expansion
         while self._left:
             number = self._left.pop()
@@ -137,7 +135,7 @@ class _Needed:
                 self.take_late(stage)
 
     def take_late(self, stage: int) -> None:
-        """Take a late stage, with everything that it iterates over, and that its packages may need."""
+        """Add a late stage, with the producers of its items and of everything that its packages may read."""
         late = self._late.get(stage)
         if late is None or stage in self.stages:
             return
@@ -165,7 +163,7 @@ class _Needed:
                 self._left.append(number)
 
     def _makers(self, pattern: str, *, open_names: bool) -> Iterator[int]:
-        """The packages that make names which match a pattern; or those of whose patterns such names may come."""
+        """The packages with output names that match a pattern; or those with output patterns that may match."""
         for block in self._expansion.blocks:
             for _, output in block.outputs():
                 template = block.output_template(output)
@@ -181,7 +179,7 @@ class _Needed:
                 yield from (numbers[i] for i in found)
 
     def _may_need(self, late: LateStage) -> tuple[list[str], list[str]]:
-        """Patterns of the files that a late stage may take, and of the names of packages that it waits for."""
+        """Patterns of the files that a late stage may read, and of the names of packages that it waits for."""
         definition = self._expansion.definition
         stage = definition.stages[late.stage - 1]
         patterns = list(late.patterns)
@@ -199,7 +197,7 @@ class _Needed:
 
 
 def _general(template: Template, lists: dict[str, str]) -> str:
-    """A pattern that every name of a template matches; a gap that is one of a list of files is as these are."""
+    """A pattern that all names of a template match; a placeholder for a file is replaced by the pattern of its list."""
     if len(template.parts) == 1 and template.placeholders:
         gap = template.placeholders[0]
         if not gap.attribute and gap.name in lists:
@@ -213,7 +211,7 @@ def _names(block: Block, template: Template, *, open_names: bool) -> list[str]:
 
 
 def _outputs(expansion: Expansion) -> Iterator[str]:
-    """The names, and patterns of names, that a job makes; not more of them than somebody can have meant."""
+    """Some output names and patterns of a job, for hints."""
     count = 0
     for block in expansion.blocks:
         for _, output in block.outputs():

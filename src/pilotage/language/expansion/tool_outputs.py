@@ -1,8 +1,8 @@
-"""The paths of a descriptor's outputs as templates, for parameters whose placeholders are not filled in yet.
+"""Makes templates for the paths of a descriptor's outputs from parameters that contain placeholders.
 
-bosh fills value keys in as text. Here each placeholder goes through the same filling as a character that no text
-holds, and is put back afterwards: as it was, as its name, or as its stem, whichever means the same for every value that
-it is known to take. What cannot be said exactly is not said at all, and the reason is kept.
+bosh substitutes value keys as text. Here each placeholder goes through the same substitution as a private character, and
+is put back afterwards: as itself, as its name or as its stem, whichever is right for all its known values. If no template
+is exactly right, there is none, and the reason is recorded.
 """
 
 from __future__ import annotations
@@ -21,61 +21,61 @@ from pilotage.language.text.templates import Part, Placeholder, parse_template, 
 from pilotage.model.jobs.definition import OutputFile
 
 KnownValues = Callable[[str], Collection[str] | None]
-"""The texts that a placeholder's name stands for over all packages; None where that is not known yet."""
+"""The values of a placeholder over all packages; None if they are not known yet."""
 
-_FIRST_STAND_IN = 0xF0000  # a plane of Unicode for private use; what documents hold of it is not taken
+_FIRST_STAND_IN = 0xF0000  # private-use planes of Unicode; characters that the document uses are skipped
 _LAST_STAND_IN = 0x10FFFF
 _STAND_IN = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_LAST_STAND_IN)}]")
-_INTEGERS = re.compile(r"(?:(?:0|-?[1-9][0-9]*)\n)*+")  # a million are looked at in one go
+_INTEGERS = re.compile(r"(?:(?:0|-?[1-9][0-9]*)\n)*+")  # checks a million at once
 _SPECIAL = re.compile(r"[*?\[]")
-_NUMBERED = frozenset({"tag", "package"})  # digits with `_` or `.` between them, whatever is iterated
+_NUMBERED = frozenset({"tag", "package"})  # digits separated by `_` or `.`, for any iteration
 
 
 class NotSaid(Exception):
-    """The path of an output cannot be said as a template; the text says why."""
+    """The path of an output cannot be expressed as a template; the text says why."""
 
 
 class OutputTemplates(msgspec.Struct, frozen=True):
-    """What came of the outputs of a descriptor: those that can be said, and why the others cannot."""
+    """The outputs of a descriptor as templates, and the reasons for those that have none."""
 
     said: tuple[OutputFile, ...]
     unsaid: tuple[str, ...]
 
 
 class _Gap(msgspec.Struct, frozen=True):
-    """One placeholder on its way through the filling of value keys, as `folder/name`, or as `name` alone."""
+    """One placeholder during the substitution of value keys, as `folder/name` or as `name`."""
 
     placeholder: Placeholder
     input: Input
     texts: Collection[str] | None
-    alone: bool  # nothing else stands in the value
-    begins: bool  # nothing stands before it in its folder, so that its own name is the name of the file
-    may_have_folders: bool  # its text may hold a slash
+    alone: bool  # it is the whole value
+    begins: bool  # it begins a path component, so that its own file name begins that of the file
+    may_have_folders: bool  # its value may contain a slash
 
 
 def nothing_known(_name: str) -> None:
-    """Of no placeholder is anything known."""
+    """The values of no placeholder are known."""
 
 
 def boutiques_values(descriptor: Descriptor, parameters: Mapping[str, object]) -> dict[str, Value]:
-    """Parameters as an invocation: what a placeholder gave for a number is that number."""
+    """Parameters as an invocation, with numbers where the descriptor has the type Number."""
     values = typed(parameters, {given.id for given in descriptor.inputs if given.type == "Number"})
-    # Parameters are plain data already, and the type of an invocation's values contains itself: nothing to convert.
+    # Parameters are plain data already; the cast is only for the recursive type of invocation values.
     return cast("dict[str, Value]", values)
 
 
 def escaped(text: str) -> str:
-    """A text as a template that stands for nothing but itself."""
+    """A text as a template without placeholders."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def literal_name(text: str) -> str:
-    """The template of a file name in which no character is special."""
+    """The template of a literal file name."""
     return escaped(literal(text))
 
 
 def bound(value: object, known: KnownValues) -> object:
-    """A parameter in which a placeholder that has one value for all packages is that value."""
+    """A parameter with those placeholders filled in that have the same value for all packages."""
     if isinstance(value, list):
         return [bound(item, known) for item in value]
     if not isinstance(value, str):
@@ -93,7 +93,7 @@ def bound(value: object, known: KnownValues) -> object:
 
 
 def plain_value(value: object) -> object | None:
-    """A parameter without placeholders as the value it is; None where it has some."""
+    """The value of a parameter without placeholders; None if it has some."""
     texts = value if isinstance(value, list) else [value]
     templates = [parse_template(text) for text in texts if isinstance(text, str)]
     if any(template.placeholders for template in templates):
@@ -130,7 +130,7 @@ class _Paths:
         }
 
     def templates(self) -> OutputTemplates:
-        """Every output, said or not."""
+        """All outputs, with a template or a reason."""
         chosen: dict[str, Output] = {}
         reasons: dict[str, str] = {}
         for output in self.descriptor.outputs:
@@ -148,7 +148,7 @@ class _Paths:
         said: dict[str, OutputFile] = {}
         for id_, output in chosen.items():
             if output.file_template is not None:
-                continue  # made before the tool starts, and not by it
+                continue  # written before the tool starts, not by it
             try:
                 name = self._said(output, paths)
             except NotSaid as reason:
@@ -159,7 +159,7 @@ class _Paths:
         return OutputTemplates(tuple(said.values()), tuple(unsaid))
 
     def _chosen(self, output: Output) -> str | None:
-        """The path of an output before its keys are filled in, by its conditions where it has some."""
+        """The path template of an output, chosen by its conditions if it has some."""
         outputs = {other.id for other in self.descriptor.outputs}
         ids = {item.id for item in self.descriptor.inputs} | outputs
         for entry in output.conditional_path_template:
@@ -175,11 +175,11 @@ class _Paths:
                 if condition.holds(cast("dict[str, Value]", self.plain)):
                     return template
             except command.ConditionError as fault:
-                raise NotSaid(f"depends on a condition that cannot be decided: {fault}") from None
+                raise NotSaid(f"depends on a condition that cannot be evaluated: {fault}") from None
         return output.path_template
 
     def _said(self, output: Output, paths: Mapping[str, str]) -> str:
-        """The name of one output as a template of the language."""
+        """The name of one output as a template."""
         if output.optional:
             raise NotSaid("is optional")
         template, path = output.path_template or "", paths[output.id]
@@ -187,7 +187,7 @@ class _Paths:
             if item.value_key and item.value_key in template and self.values.get(item.id) is None:
                 raise NotSaid(f"has {item.id!r} in its path, which is not given")
             if item.value_key and item.value_key in path:
-                raise NotSaid(f"keeps the key of {item.id!r} in its path: its value is a folder, or empty")
+                raise NotSaid(f"keeps the key of {item.id!r} in its path, since its value is a folder or empty")
         for other in self.descriptor.outputs:
             if (
                 other.value_key
@@ -197,7 +197,7 @@ class _Paths:
                 raise NotSaid(f"has the path of the output {other.id!r} in its own")
         reason = why_outside(_STAND_IN.sub("x", path))
         if reason:
-            raise NotSaid(f"is outside of the job's tree: {reason}")
+            raise NotSaid(f"is outside the job's tree: {reason}")
         return "".join(self._parts(path, output))
 
     def _parts(self, path: str, output: Output) -> Iterator[str]:
@@ -206,16 +206,16 @@ class _Paths:
             start, character = found.start(), found.group()
             if start < end:
                 continue
-            # bosh looks for outputs in one folder at a time: `**` is no more than `*` to it
+            # bosh expands patterns within one folder: to it, `**` means `*`
             yield escaped(re.sub(r"\*\*+", "*", path[end:start]))
             end = found.end()
             if character in self.specials:
                 yield self.specials[character]
             elif character not in self.folders and character not in self.gaps:
-                raise NotSaid("has a character in its path that no file name should have")
+                raise NotSaid("has an invalid character in its path")
             elif character in self.folders:
                 if path[end : end + 2] != f"/{self.folders[character]}":
-                    raise NotSaid("has a path that leads through '..'")
+                    raise NotSaid("has '..' in its path")
                 end += 2
                 yield self._whole(self.gaps[self.folders[character]], output, before=path[:start])
             else:
@@ -225,30 +225,30 @@ class _Paths:
         yield escaped(re.sub(r"\*\*+", "*", path[end:]))
 
     def _whole(self, gap: _Gap, output: Output, *, before: str) -> str:
-        """A placeholder that came through whole, but for extensions."""
+        """The template of a placeholder that kept its folders, perhaps without extensions."""
         placeholder, texts = gap.placeholder, gap.texts
         if not before and texts is not None and any(text.startswith(("/", "../")) for text in texts):
-            raise NotSaid(f"is outside of the job's tree for some values of {placeholder}")
+            raise NotSaid(f"is outside the job's tree for some values of {placeholder}")
         if not self._loses_suffix(gap, output):
             return str(placeholder)
         stem = Placeholder(placeholder.name, "stem")
         if not gap.may_have_folders:
             return str(stem)
         if before and not before.endswith("/") and not all("/" in text for text in texts or ()):
-            raise NotSaid(f"needs a part of {placeholder} that no placeholder gives")
+            raise NotSaid(f"needs a part of {placeholder} that no placeholder provides")
         return f"{Placeholder(placeholder.name, 'parent')}/{stem}"
 
     def _base(self, gap: _Gap, output: Output) -> str:
-        """A placeholder that lost its folders."""
+        """The template of a placeholder that lost its folders."""
         placeholder = gap.placeholder
         if placeholder.attribute or not gap.begins:
-            raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may hold folders")
+            raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may contain folders")
         if any(text.endswith("/") for text in gap.texts or ()):
             raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may be a folder")
         return str(Placeholder(placeholder.name, "stem" if self._loses_suffix(gap, output) else "name"))
 
     def _loses_suffix(self, gap: _Gap, output: Output) -> bool:
-        """Whether what the descriptor strips is exactly the last suffix, for every value; or nothing at all."""
+        """Whether the descriptor strips exactly the last suffix of every value; False if it strips nothing."""
         placeholder, texts = gap.placeholder, gap.texts
         if gap.input.type == "Number":
             self._check_number(gap)
@@ -273,10 +273,10 @@ class _Paths:
         return True
 
     def _check_number(self, gap: _Gap) -> None:
-        """A number is written anew by bosh: 007 becomes 7."""
+        """Raise if bosh would write a number differently: 007 becomes 7."""
         known = gap.placeholder.name in _NUMBERED or (gap.texts is not None and _all_stay_numbers(gap.texts))
         if not (known and gap.alone):
-            raise NotSaid(f"has the number {gap.placeholder} in its path, which may be written otherwise there")
+            raise NotSaid(f"has the number {gap.placeholder} in its path, which bosh may write differently")
 
     def _open(self, value: object, item: Input) -> Value:
         """A parameter with its placeholders and special characters replaced by stand-ins."""
@@ -307,7 +307,7 @@ class _Paths:
         return "".join(written)
 
     def _stand_in(self, gap: _Gap) -> str:
-        """The characters that stand for a gap on its way."""
+        """The private characters for a placeholder."""
         name = self._character()
         self.gaps[name] = gap
         if not gap.may_have_folders:
@@ -317,7 +317,7 @@ class _Paths:
         return f"{folder}/{name}"
 
     def _closed(self, value: object) -> Value:
-        """A value without placeholders: its special characters are meant as they stand."""
+        """A value without placeholders, whose special characters are literal."""
         if isinstance(value, list):
             return [self._closed(item) for item in value]
         if not isinstance(value, str):
@@ -340,7 +340,7 @@ class _Paths:
 
 
 def _all_stay_numbers(texts: Collection[str]) -> bool:
-    """Whether each text is what is written for the number it stands for."""
+    """Whether each text is the canonical form of its number."""
     if _INTEGERS.fullmatch("".join(f"{text}\n" for text in texts)):
         return True
     return all(str(typed({"n": text}, {"n"})["n"]) == text for text in texts)

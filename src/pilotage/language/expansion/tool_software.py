@@ -1,7 +1,7 @@
 """Software described by a Boutiques descriptor, as a binary of a job uses it.
 
-A `Described` is made once per description and kept. Of the parts that a job can also say itself (files, variables,
-the image, resources) the descriptor's are what holds where the document says nothing.
+A `Described` is made once per descriptor and cached. Files, variables, image and resources of the descriptor apply where
+the document declares none.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from pilotage.model.jobs.definition import (
 
 GIGABYTE = 10**9
 ERROR_CODE_CHARACTERS_MAX = 300
-"""Of what a descriptor says of an exit code: it is a line of a message."""
+"""The longest description of an exit code, which becomes a line of a message."""
 _KEPT_MAX = 64
-_ELSEWHERE = re.compile(r"/|~|[A-Za-z][A-Za-z0-9+.-]*:/")  # not in the job's tree: an absolute path, a URL
+_ELSEWHERE = re.compile(r"/|~|[A-Za-z][A-Za-z0-9+.-]*:/")  # outside the job's tree: an absolute path or a URL
 _INDEX = re.compile(r"[A-Za-z0-9]+://")
 _IMAGE_FILE = re.compile(r".*\.(sif|simg|img)")
 
 
 class Described:
-    """A software as its descriptor has it: what it runs, takes and makes for a set of parameters.
+    """A software with a Boutiques descriptor: its command, inputs and outputs for given parameters.
 
-    Parameters of `command`, `refusals`, `environment` and `configuration` are filled in; those of `inputs`, `outputs`
-    and `unsaid` are as the document has them, with placeholders, and `known` says which values these take.
+    `command`, `refusals` and `environment` take parameters that are filled in; `inputs`, `outputs` and `unsaid` take those
+    of the document, with placeholders, and `known` returns the values of these.
     """
 
     def __init__(self, descriptor: Mapping[str, object]) -> None:
-        """Read a descriptor; raises `DocumentError` where it is none."""
+        """Read a descriptor; raises `DocumentError` if it is invalid."""
         report = Report("descriptor")
         found = boutiques.read_descriptor(tree_of(descriptor), report)
         if found is None:
@@ -68,29 +68,29 @@ class Described:
         self.descriptor: Descriptor = found
 
     def refusals(self, parameters: Mapping[str, object]) -> list[str]:
-        """What bosh would refuse about one set of parameters."""
+        """The reasons why bosh would reject a set of parameters."""
         report = Report("parameters")
         check_invocation(self.descriptor, boutiques_values(self.descriptor, parameters), report)
         return [problem.message for problem in report.errors]
 
     def command(self, parameters: Mapping[str, object]) -> str:
-        """The shell command for one set of parameters; raises `DocumentError` where bosh would refuse it."""
+        """The shell command for a set of parameters; raises `DocumentError` if bosh would reject them."""
         report, values = Report("parameters"), boutiques_values(self.descriptor, parameters)
         check_invocation(self.descriptor, values, report)
         report.refuse_if_faulty()
         return command_line(self.descriptor, values)
 
     def argv(self, parameters: Mapping[str, object]) -> tuple[str, ...]:
-        """What is started: the descriptor's own shell with the command."""
+        """The argument list: the shell of the descriptor with the command."""
         return (self.descriptor.shell, "-c", self.command(parameters))
 
     def environment(self, parameters: Mapping[str, object]) -> dict[str, str]:
-        """The variables of the tool; one that stands for an input without a value is left out."""
+        """The environment variables of the tool, without those of inputs that have no value."""
         return boutiques.environment(self.descriptor, boutiques_values(self.descriptor, parameters))
 
     @property
     def container(self) -> Container | None:
-        """The image; one of docker runs in any engine, one of singularity in apptainer."""
+        """The image: a docker image runs in any engine, a singularity image in apptainer."""
         image = self.descriptor.container_image
         if image is None or image.type == "rootfs":
             return None
@@ -108,7 +108,7 @@ class Described:
 
     @property
     def resources(self) -> Resources:
-        """What the tool's author suggests; the estimated time is no limit, and is `run_time_seconds`."""
+        """The resources that the author suggests, without the estimated time, which is not a limit."""
         suggested = self.descriptor.suggested_resources
         return Resources(
             cores=suggested.cpu_cores or 1,
@@ -119,7 +119,7 @@ class Described:
 
     @property
     def error_codes(self) -> dict[str, str]:
-        """What exit codes of the tool mean, by the code; of one that is told twice, what was said first, as bosh has it."""
+        """The meaning of exit codes; of a code that is described twice, the first description, as in bosh."""
         found: dict[str, str] = {}
         for each in self.descriptor.error_codes:
             found.setdefault(str(each.code), " ".join(each.description.split())[:ERROR_CODE_CHARACTERS_MAX])
@@ -131,22 +131,22 @@ class Described:
         return self.descriptor.suggested_resources.walltime_seconds
 
     def outputs(self, parameters: Mapping[str, object], known: KnownValues = nothing_known) -> tuple[OutputFile, ...]:
-        """The outputs that can be said as templates of the document."""
+        """The outputs that can be expressed as templates."""
         return self._templates(parameters, known).said
 
     def inputs(self, parameters: Mapping[str, object], known: KnownValues = nothing_known) -> tuple[InputFile, ...]:
-        """The values of File inputs that lie in the job's tree, as templates."""
+        """The files of File inputs in the job's tree, as templates."""
         names: dict[str, InputFile] = {}
         paths = {path for output in self.descriptor.outputs for path in _paths_of(output)}
         for item in self.descriptor.inputs:
-            # An input whose value is the path of an output names what is made, not what is needed.
+            # An input whose value is the path of an output names a file that the tool makes.
             if item.type == "File" and (item.value_key is None or item.value_key not in paths):
                 for name in _file_names(item, parameters.get(item.id), known):
                     names.setdefault(name, InputFile(name=name))
         return tuple(names.values())
 
     def unsaid(self, parameters: Mapping[str, object], known: KnownValues = nothing_known) -> list[str]:
-        """The parts of the descriptor that a job cannot honour, each with the name of its field before a colon."""
+        """The parts of the descriptor that a job cannot use, each with the name of its field before a colon."""
         found = [f"output-files: {part}" for part in self._templates(parameters, known).unsaid]
         found += [
             f"file-template: the configuration file {output.id!r} is not written"
@@ -156,11 +156,9 @@ class Described:
         image = self.descriptor.container_image
         if image is not None:
             if image.type == "rootfs":
-                found.append("container-image: a root file system is no image that an engine runs")
+                found.append("container-image: no engine runs a root file system")
             if image.entrypoint:
-                found.append(
-                    "container-image: the entrypoint of the image is not started; all that runs is the command line"
-                )
+                found.append("container-image: the entrypoint of the image is ignored; only the command line runs")
             if image.container_opts:
                 found.append(f"container-image: the options {' '.join(image.container_opts)!r} are not passed on")
             if image.working_directory:
@@ -181,7 +179,7 @@ def _paths_of(output: boutiques.Output) -> Iterator[str]:
 
 
 def _file_names(item: Input, value: object, known: KnownValues) -> Iterator[str]:
-    """The templates of the files of one input; a default of the descriptor counts where nothing is given."""
+    """The templates of the files of one input, or of its default in the descriptor."""
     if value is None:
         default = item.default_value
         texts = [escaped(text) for text in (default if isinstance(default, list) else [default]) if text is not None]
@@ -198,7 +196,7 @@ def _file_names(item: Input, value: object, known: KnownValues) -> Iterator[str]
 
 
 def _is_elsewhere(text: str, known: KnownValues) -> bool:
-    """Whether a file is surely not in the job's tree, for any of its values."""
+    """Whether a file is outside the job's tree for all its values."""
     first = parse_template(text).parts[0]
     if not isinstance(first, Placeholder):
         return _ELSEWHERE.match(first) is not None
@@ -225,7 +223,7 @@ class _Texts(Protocol):
 
 
 def known_values(block: HasColumns) -> KnownValues:
-    """What is known of the variables of a block; each is looked at once."""
+    """A function that returns the values of a block's variables, cached."""
     kept: dict[str, frozenset[str] | None] = {}
 
     def known(name: str) -> frozenset[str] | None:
@@ -246,8 +244,8 @@ _kept: OrderedDict[int, tuple[Mapping[str, object], Described]] = OrderedDict()
 
 
 def described_by(descriptor: Mapping[str, object]) -> Described:
-    """The description of a descriptor, read once for all packages that use it."""
-    # Known by identity, which holds as long as the descriptor is kept beside what was made of it.
+    """The software of a descriptor, read once for all packages that use it."""
+    # The key is the identity of the descriptor, which the cache keeps alive.
     entry = _kept.get(id(descriptor))
     if entry is not None and entry[0] is descriptor:
         return entry[1]
@@ -259,17 +257,17 @@ def described_by(descriptor: Mapping[str, object]) -> Described:
 
 
 def described(software: Software | None) -> Described | None:
-    """How Boutiques describes a software; None where it does not."""
+    """The Boutiques description of a software, or None."""
     return None if software is None or software.boutiques is None else described_by(software.boutiques)
 
 
 def described_binary(definition: Definition, binary: Binary) -> Described | None:
-    """How Boutiques describes what a binary runs; None where it does not."""
+    """The Boutiques description of the software of a binary, or None."""
     return described(find_software(definition, binary)) if binary.software else None
 
 
 def with_described_files(binary: Binary, found: Described, known: KnownValues = nothing_known) -> Binary:
-    """A binary with the files its descriptor speaks of; what the document declares under the same name wins."""
+    """A binary with the files of its descriptor; a file that the document declares under the same name wins."""
     declared_inputs = {tidy_name(given.name) for given in binary.inputs}
     declared_outputs = {tidy_name(output.name) for output in binary.outputs if output.name}
     outputs = [o for o in found.outputs(binary.parameters, known) if tidy_name(o.name) not in declared_outputs]
@@ -285,7 +283,7 @@ def with_described_files(binary: Binary, found: Described, known: KnownValues = 
 
 
 def container_of(definition: Definition, package: Package) -> Container | None:
-    """The image of a package: the document's, or the one that the descriptors of all its binaries name."""
+    """The image of a package: that of the document, or the one that the descriptors of all its binaries name."""
     if package.container is not None:
         return package.container
     found = [described_binary(definition, binary) for binary in package.binaries]
@@ -294,7 +292,7 @@ def container_of(definition: Definition, package: Package) -> Container | None:
 
 
 def resources_of(definition: Definition, package: Package) -> Resources:
-    """The resources of a package: where the document keeps to the default, the most that a descriptor suggests."""
+    """The resources of a package: those of the document, or else the maximum that its descriptors suggest."""
     own, usual = package.resources, Resources()
     suggested = [one.resources for b in package.binaries if (one := described_binary(definition, b)) is not None]
 

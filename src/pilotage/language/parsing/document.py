@@ -1,4 +1,4 @@
-"""Reading a document: text → tree → checked definition, with every fault of it at once."""
+"""Reads a document: text → tree → checked definition, and reports all its faults at once."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from pilotage.model.jobs.definition import LANGUAGE_VERSION, Definition, Softwar
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A definition with the place of each of its parts, and what was said about it while reading."""
+    """A definition with the positions of its parts, and its report."""
 
     definition: Definition
     marks: dict[Place, Mark]
     report: Report
 
     def mark(self, place: Place) -> Mark:
-        """Where a part stands, or where the nearest part around it does."""
+        """The position of a part, or of the nearest part around it."""
         return nearest_mark(self.marks, place)
 
 
 def read_document(data: bytes, *, file: str, folder: Folder) -> tuple[Document | None, Report]:
-    """Read a document of our own language; the report has every fault, and the document is None if there is one."""
+    """Read a YAML document; the report has all faults, and the document is None if there are any."""
     tree, report = read_tree(data, file=file)
     return read_definition(tree, report, folder=folder) if tree is not None else (None, report)
 
 
 def read_definition(tree: Node, report: Report, *, folder: Folder) -> tuple[Document | None, Report]:
-    """Read the tree of a document; None if there is a fault."""
+    """Read the tree of a document; None if there are faults."""
     document, _ = read_what_can_be(tree, report, folder=folder)
     return (None if report.errors else document), report
 
@@ -44,7 +44,7 @@ def read_definition(tree: Node, report: Report, *, folder: Folder) -> tuple[Docu
 def read_what_can_be(
     tree: Node, report: Report, *, folder: Folder, given: Mapping[str, str] | None = None
 ) -> tuple[Document | None, DocumentParse]:
-    """Read the tree of a document as far as it can be understood, whatever the faults; the reading knows where they are.
+    """Read as much of a tree as possible, despite faults; the `DocumentParse` knows where these are.
 
     `given` are values for its parameters.
     """
@@ -85,10 +85,10 @@ def write_document(definition: Definition) -> str:
 
 
 def _head_is_known(tree: Table, reading: DocumentParse) -> bool:
-    """Whether the document says which language it is written in, and whether that is ours."""
+    """Whether the document has the field `pilotage` with our version of the language."""
     head = tree.get("pilotage")
     if head is None:
-        message = "this is no pilotage document: the field 'pilotage' is missing"
+        message = "this is not a pilotage document: the field 'pilotage' is missing"
         hint = f"begin with the line  pilotage: {LANGUAGE_VERSION}"
         keys = {key.text for key, _ in tree.entries}
         if keys == {"software"}:
@@ -100,14 +100,14 @@ def _head_is_known(tree: Table, reading: DocumentParse) -> bool:
         reading.fault("missing-head", tree, message, hint=hint)
         return False
     if not isinstance(head, Scalar) or head.text != str(LANGUAGE_VERSION):
-        message = f"this version reads language version {LANGUAGE_VERSION}, the document says {describe(head)}"
+        message = f"this program reads language version {LANGUAGE_VERSION}, the document has {describe(head)}"
         reading.fault("unknown-version", head, message)
         return False
     return True
 
 
 def _read_catalogues(node: Node, reading: DocumentParse) -> tuple[Software, ...]:
-    """The software of every catalogue file, the earlier ones first."""
+    """The software of all catalogue files, in order."""
     found: list[Software] = []
     names = node.items if isinstance(node, Listing) else (node,)
     for name in names:
@@ -136,7 +136,7 @@ def _mark_below(reading: DocumentParse, at: Place, place: Place) -> Mark:
 
 
 def nearest_mark(marks: Mapping[Place, Mark], place: Place) -> Mark:
-    """Where a part stands, or where the nearest part around it does."""
+    """The position of a part, or of the nearest part around it."""
     for end in range(len(place), -1, -1):
         found = marks.get(place[:end])
         if found is not None and found.line:

@@ -1,4 +1,4 @@
-"""How a document says what to iterate over: short and canonical forms of `each`.
+"""Reads `each`, what a stage or a line iterates over, in its short and canonical forms.
 
 `{seed: 1..1000}` is one variable; several variables in one mapping are crossed; `dot`, `cross`, `flat-cross` and
 `match` combine iterations, nested freely; `{csv: runs.csv}` gives every column of a table.
@@ -20,7 +20,7 @@ from pilotage.model.jobs.definition import Combination, Iteration, Operator, Sou
 
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 RANGE = re.compile(r"(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})(?:\.\.(-?[0-9]{1,18}))?")
-ITEMS_MAX = 20_000_000  # ten times a big job; more would not fit into the memory of the machine that reads it
+ITEMS_MAX = 20_000_000  # ten times a big job; more would not fit into memory
 _LIKE_RANGE = re.compile(r"-?[0-9]+\.\.")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 RESERVED = frozenset({"inputs", "outputs", "arguments", "job", "tag", "package"})
@@ -41,7 +41,7 @@ class Values(msgspec.Struct, frozen=True):
 
 
 class Each(msgspec.Struct, frozen=True):
-    """What a stage or a line is repeated over."""
+    """The iteration of a stage or a line."""
 
     def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The iteration, or `MISSING`."""
@@ -55,7 +55,7 @@ class Each(msgspec.Struct, frozen=True):
             return _read_source(node, place, reading)
         operators = [key for key in keys if key in OPERATORS]
         if operators and len(keys) > 1:
-            message = f"{operators[0]!r} stands alone: its operands go inside it"
+            message = f"{operators[0]!r} must be the only key: its operands go inside it"
             return reading.fault("mixed-iteration", node, message)
         if operators:
             return self._combine(node, operators[0], place, reading)
@@ -125,7 +125,7 @@ def _read_variable(key: Scalar, item: Node, place: Place, reading: DocumentParse
         if item.get("variable") is not None:
             return reading.fault("duplicate-key", item, f"the variable is named {key.text!r} already")
         if item.entries and not any(k.text in _KEYS or near_name(k.text, _KEYS) for k, _ in item.entries):
-            message = f"{key.text!r} is no way to combine lists; there are {', '.join(OPERATORS)}"
+            message = f"{key.text!r} is not a way to combine lists; these are {', '.join(OPERATORS)}"
             hint = (
                 did_you_mean(key.text, OPERATORS)
                 or f"or, for a variable {key.text!r}, give one of {', '.join(_ORIGINS)}"
@@ -164,8 +164,8 @@ def _read_source(table: Table, place: Place, reading: DocumentParse) -> object:
         return MISSING
     for value in values.get("values") or ():
         if is_pattern(value) and "{" not in value:
-            message = f"{value!r} in a list is taken as it stands, not as a pattern of files"
-            hint = f"write {values.get('variable', 'x')}: {value!r} to iterate over what matches"
+            message = f"{value!r} in a list is a plain text, not a pattern of files"
+            hint = f"write {values.get('variable', 'x')}: {value!r} to iterate over matching files"
             reading.report.warn("pattern-in-list", message, table.mark, hint=hint)
             break
     reading.marks[place] = table.mark
@@ -176,7 +176,7 @@ def _read_source(table: Table, place: Place, reading: DocumentParse) -> object:
 
 
 def _source_fault(values: dict[str, Any]) -> str:
-    """What is wrong with the fields of a source, taken together."""
+    """What is wrong with the combination of a source's fields, or an empty text."""
     origins = [name for name in _ORIGINS if name in values]
     variable = values.get("variable", "")
     empty = [name for name, value in values.items() if value == ""]
@@ -189,20 +189,20 @@ def _source_fault(values: dict[str, Any]) -> str:
     if not variable and (origins != ["csv"] or "column" in values or "group" in values):
         return "a name for the variable is missing"
     if variable and origins == ["csv"] and "column" not in values:
-        return f"which column of {values['csv']!r} is {variable!r}? Add column:, or leave the variable away to take all"
+        return f"which column of {values['csv']!r} is {variable!r}? Add column:, or leave out the variable to use all"
     for name, partner in (("column", "csv"), ("stage", "files"), ("job", "files")):
         if name in values and partner not in values:
-            return f"{name!r} goes with {partner!r}"
+            return f"{name!r} requires {partner!r}"
     if "stage" in values and "job" in values:
         return "outputs come either from a stage of this job or from an earlier job, not both"
     return range_fault(values["range"]) if "range" in values else ""
 
 
 def variable_fault(name: str) -> str:
-    """Why a name cannot be a variable's, or an empty text."""
+    """Why a name cannot be that of a variable, or an empty text."""
     if not _VARIABLE.fullmatch(name):
         return f"{name!r} cannot name a variable: letters, digits, '_' and '-', not starting with a digit"
-    return f"{name!r} has a meaning of its own and cannot name a variable" if name in RESERVED else ""
+    return f"{name!r} is reserved and cannot name a variable" if name in RESERVED else ""
 
 
 def range_fault(text: str) -> str:
@@ -215,11 +215,11 @@ def range_fault(text: str) -> str:
     count = len(range_of(text))
     if count > ITEMS_MAX:
         return f"the range {text} has {count:,} values; at most {ITEMS_MAX:,} are possible"
-    return "" if count else f"the range {text} is empty; counting down takes a step: 10..1..-1"
+    return "" if count else f"the range {text} is empty; counting down needs a step: 10..1..-1"
 
 
 def range_of(text: str) -> range:
-    """The integers of a range, its last value included; counting down takes a negative step."""
+    """The integers of a range, including its last value; counting down needs a negative step."""
     found = RANGE.fullmatch(text)
     if found is None:
         return range(0)
@@ -229,14 +229,14 @@ def range_of(text: str) -> range:
 
 
 def range_width(text: str) -> int:
-    """How many digits the values of `001..100` are padded to; 0 where they are not."""
+    """The number of digits to which the values of `001..100` are padded; 0 without padding."""
     ends = text.split("..")[:2]
     digits = [end.lstrip("-") for end in ends]
     return max(map(len, digits)) if any(len(end) > 1 and end[0] == "0" for end in digits) else 0
 
 
 def sources(iteration: Iteration | None) -> list[Source]:
-    """Every list an iteration draws on, from left to right."""
+    """All sources of an iteration, from left to right."""
     if iteration is None:
         return []
     if isinstance(iteration, Source):

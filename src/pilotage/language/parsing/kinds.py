@@ -1,7 +1,7 @@
-"""The kinds of values a field can have: each reads a node, and says in JSON Schema what it accepts.
+"""The kinds of values of a field: each reads a node, and returns the JSON Schema of what it accepts.
 
-A kind never raises on what it reads: it notes the fault with its place and answers `MISSING`, so that one pass over a
-document finds every fault in it.
+A kind never raises: it reports the fault with its position and returns `MISSING`, so that one pass over a document finds
+all faults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pilotage.model.errors import Problem, near_name
 Place = tuple[str | int, ...]
 Schema = dict[str, Any]
 
-# YAML 1.1 lists them among its truth values, but no reader in use takes them so; `[x, y]` is what people write.
+# YAML 1.1 lists these as truth values, but no common reader treats them so, and people write `[x, y]`.
 _LETTERS = frozenset("yYnN")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _LONG_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,999})")
@@ -30,7 +30,7 @@ _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?")
 
 
 class _Missing:
-    """The answer of a kind that could not read its node."""
+    """The result of a kind that could not read its node."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -40,54 +40,54 @@ MISSING = _Missing()
 
 
 class DocumentParse:
-    """One pass over one document: its report, its surroundings, and the place of every value that was read."""
+    """The state of reading one document: its report, its folder, and the position of every value."""
 
     def __init__(self, report: Report, folder: Folder) -> None:
-        """Start with no places known; `folder` is where files that the document names are read."""
+        """`folder` contains the files that the document names."""
         self.report = report
         self.folder = folder
         self.marks: dict[Place, Mark] = {}
-        self.faulty: set[Place] = set()  # the records that could not be read whole, and all around them
-        self.lost: set[Place] = set()  # the fields that were not read, or not whole
-        self.unknown: set[Place] = set()  # and those that nobody knows
+        self.faulty: set[Place] = set()  # records that were not read completely, and those around them
+        self.lost: set[Place] = set()  # fields that were not read, or not completely
+        self.unknown: set[Place] = set()  # unknown fields
         self.with_unknown_fields: set[Place] = set()
-        self.moved: set[Place] = set()  # the elements of lists that stand elsewhere now, with all they hold
+        self.moved: set[Place] = set()  # list elements whose index changed, since one before them was not read
 
     def spoil(self, place: Place) -> None:
-        """Note that a record was not read whole: what it seems to lack is no second fault."""
+        """Mark a record as incomplete, so that missing fields are not reported as a second fault."""
         self.faulty.update(place[:end] for end in range(len(place) + 1))
 
     def is_faulty(self, place: Place) -> bool:
-        """Whether a record was not read whole, or does not stand where it was read."""
+        """Whether a record was not read completely, or its index changed."""
         return place in self.faulty or any(place[:end] in self.moved for end in range(1, len(place) + 1))
 
     def fault(self, code: str, node: Node, message: str, *, hint: str = "") -> _Missing:
-        """Note a fault and answer `MISSING`."""
+        """Report a fault and return `MISSING`."""
         self.report.error(code, message, node.mark, hint=hint)
         return MISSING
 
 
 class Kind(Protocol):
-    """What a field can hold."""
+    """The kind of a field's value."""
 
     def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
-        """The value of a node, or `MISSING` after noting why not."""
+        """The value of a node, or `MISSING` after reporting why not."""
         ...
 
     def schema(self) -> Schema:
-        """What is accepted, as JSON Schema."""
+        """The JSON Schema of accepted values."""
         ...
 
 
 def describe(node: Node) -> str:
-    """What a node is, for a message."""
+    """A description of a node for a message."""
     if isinstance(node, Scalar):
         return repr(node.text if len(node.text) <= 60 else node.text[:57] + "…")
     return "a list" if isinstance(node, Listing) else "a mapping"
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A text, taken as it is written: `1.10` stays `1.10`; what YAML tools disagree about must be quoted."""
+    """A text, kept as written: `1.10` stays `1.10`; texts that YAML tools read differently must be quoted."""
 
     def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The text of a scalar."""
@@ -95,13 +95,13 @@ class Text(msgspec.Struct, frozen=True):
             return reading.fault("wrong-type", node, f"expected text, got {describe(node)}")
         unclear = ambiguity(node) if node.plain and node.text not in _LETTERS else ""
         if unclear:
-            return reading.fault("ambiguous-scalar", node, unclear, hint=f'write "{node.text}" to mean the text')
+            return reading.fault("ambiguous-scalar", node, unclear, hint=f'write "{node.text}" for the text')
         if "\0" in node.text:
             return reading.fault("nul-character", node, "a NUL character in a text")
         return node.text
 
     def schema(self) -> Schema:
-        """Text, or a number that is taken as its text."""
+        """A text, or a number, which is read as text."""
         return {"type": ["string", "number"]}
 
 
@@ -115,9 +115,9 @@ class Expression(msgspec.Struct, frozen=True):
             try:
                 compile_expression(text)
             except UnboundedExpression as error:
-                return reading.fault("bad-expression", node, f"{text!r} could take for ever: {error}")
+                return reading.fault("bad-expression", node, f"{text!r} could take forever: {error}")
             except (re.error, RecursionError, OverflowError) as error:
-                return reading.fault("bad-expression", node, f"{text!r} is no regular expression: {error}")
+                return reading.fault("bad-expression", node, f"{text!r} is not a regular expression: {error}")
         return text
 
     def schema(self) -> Schema:
@@ -219,7 +219,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class ListOf(msgspec.Struct, frozen=True):
-    """A list; a single element may stand alone."""
+    """A list; a single element needs no brackets."""
 
     item: Kind
 
@@ -231,7 +231,7 @@ class ListOf(msgspec.Struct, frozen=True):
             reading.marks[(*place, position)] = element.mark
             values.append(self.item.read(element, (*place, position), reading))
         if MISSING in values:
-            # What stands behind a gap moves up, away from its mark: nothing more is to be said about it.
+            # Elements after one that was not read move up and lose their position: no faults of them are reported.
             reading.spoil(place)
             reading.moved.update((*place, position) for position in range(values.index(MISSING), len(values)))
         return tuple(value for value in values if value is not MISSING)
@@ -283,7 +283,7 @@ class Anything(msgspec.Struct, frozen=True):
         if node.text == "null":
             return None
         if _LONG_INTEGER.fullmatch(node.text):
-            return int(node.text)  # however long: as a float it would lose digits
+            return int(node.text)  # of any length: a float would lose digits
         if _DECIMAL.fullmatch(node.text):
             return Number(False).read(node, place, reading)
         return Text().read(node, place, reading)
@@ -293,10 +293,9 @@ class Anything(msgspec.Struct, frozen=True):
         return {}
 
 
-# Files that a document draws on for its software: catalogues, and Boutiques descriptors.
+# Other files with descriptions of software: catalogues and Boutiques descriptors.
 #
-# Both are read when the document is, and become part of the definition: a job must mean the same when they have
-# changed.
+# They are read with the document and become part of the definition, so that a later change does not affect the job.
 
 
 def read_file(node: Scalar, reading: DocumentParse, *, noun: str) -> tuple[Node, DocumentParse] | None:
@@ -315,7 +314,7 @@ def read_file(node: Scalar, reading: DocumentParse, *, noun: str) -> tuple[Node,
 
 
 def _joined(outer: list[Problem], inner: list[Problem]) -> list[Problem]:
-    """Let the inner report write on into the outer one's list."""
+    """Let the inner report append to the list of the outer one."""
     outer.extend(inner)
     return outer
 
@@ -324,7 +323,7 @@ class Descriptor(msgspec.Struct, frozen=True):
     """A Boutiques descriptor: the descriptor itself, or the name of its file."""
 
     def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
-        """The descriptor as plain data, after every check that bosh makes."""
+        """The descriptor as plain data, after all checks that bosh makes."""
         if isinstance(node, Scalar):
             name = Text().read(node, place, reading)
             if name is MISSING:
@@ -335,7 +334,7 @@ class Descriptor(msgspec.Struct, frozen=True):
             node, reading = found
         if not isinstance(node, Table):
             return reading.fault("wrong-type", node, f"expected a Boutiques descriptor, got {describe(node)}")
-        # Few documents hold a descriptor, and its reader takes a while to import.
+        # Few documents use descriptors, and importing their reader takes time.
         from pilotage.language.boutiques import read_descriptor
 
         if read_descriptor(node, reading.report) is None:

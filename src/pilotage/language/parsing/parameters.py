@@ -1,4 +1,4 @@
-"""The parameters of a document: what is chosen for a run, held against what the document declares."""
+"""Checks the parameters that are set for a run against those that the document declares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMS: dict[ParameterType, str] = {"integer": "a whole number", "number": "a nu
 def choose_parameters(
     definition: Definition, given: Mapping[str, str], reading: DocumentParse, mark: MarkOf
 ) -> Definition:
-    """The definition with what was chosen; every fault of the declarations and of the choice is noted."""
+    """The definition with its parameters set; all faults of declarations and values are reported."""
     report = reading.report
     for name in given:
         if name not in definition.parameters:
@@ -40,18 +40,18 @@ def choose_parameters(
         if parameter.chosen is None:
             reading.spoil(("parameters",))
             reading.lost.add(place)
-            message = f"the parameter {name!r} has no default, and nothing was chosen"
-            report.error("missing-parameter", message, mark(place), hint=f"say  --set {name}=VALUE")
+            message = f"the parameter {name!r} has no default and was not set"
+            report.error("missing-parameter", message, mark(place), hint=f"use  --set {name}=VALUE")
         for text in dict.fromkeys((parameter.default, parameter.value)):
             if text is not None and not fits(parameter.type, text):
-                message = f"the parameter {name!r} is {_FORMS[parameter.type]}, got {text!r}"
+                message = f"the parameter {name!r} must be {_FORMS[parameter.type]}, got {text!r}"
                 reading.lost.add(place)
                 report.error("wrong-type", message, mark(place))
     return msgspec.structs.replace(definition, parameters=chosen)
 
 
 def fits(kind: ParameterType, text: str) -> bool:
-    """Whether a text is of a type."""
+    """Whether a text is valid for a type."""
     if kind == "integer":
         return re.fullmatch("[-+]?[0-9]{1,18}", text) is not None
     if kind == "number":

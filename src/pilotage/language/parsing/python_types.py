@@ -1,7 +1,7 @@
-"""The document's fields as Python types, for jobs that are built in code: what a document may say, these may.
+"""The fields of a document as Python types, for jobs that are built in code.
 
-Every mapping here has the fields of its record in `model.jobs.definition`, the short names included, and of the levels that
-may be left out below it; a test holds the two against each other. The records themselves may stand for mappings.
+Each mapping has the fields of its record in `model.jobs.definition`, including short names and the fields of levels below
+it that may be left out; a test compares the two. The records themselves can be used instead of mappings.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SpokenRetryRule(TypedDict, total=False):
 
 
 class SpokenRetry(TypedDict, total=False):
-    """How failures are answered."""
+    """How failed attempts are retried."""
 
     attempts_max: int
     rules: Sequence[SpokenRetryRule | definition.RetryRule]
@@ -84,7 +84,7 @@ class SpokenFailurePattern(TypedDict, total=False):
 
 
 class SpokenProgress(TypedDict, total=False):
-    """How to see that a package gets somewhere."""
+    """How to detect that a package makes progress."""
 
     files: Sequence[str] | str
     stalled_after: Duration
@@ -117,7 +117,7 @@ class SpokenAbortOn(TypedDict, total=False):
 
 
 class SpokenResources(TypedDict, total=False):
-    """What a package takes of a node."""
+    """The resources of a package."""
 
     cores: float
     memory: Size

@@ -1,11 +1,11 @@
 """Records of the language, derived from the classes of `model.jobs.definition`: their fields, kinds and short forms.
 
-Short forms, all at the level of nodes, so that places stay true:
-- what belongs to a deeper level may stand higher while that level is not written: a stage with `run:` is a stage of
-  one line of one package of one binary;
-- `cores:` and its like may stand directly in a package, outside `resources:`;
-- a quantity may drop its unit's name and carry the unit itself: `memory: 2 GiB` for `memory_bytes`;
-- a record that is mostly one field may be that field alone: an input is its name.
+Short forms are resolved on nodes, so that positions stay right:
+- fields of a deeper level may be written higher if that level is not written out: a stage with `run:` is a stage of one
+  line of one package of one binary;
+- `cores:` and other resources may be written directly in a package, outside `resources:`;
+- a quantity may have its unit in the value instead of the name: `memory: 2 GiB` for `memory_bytes`;
+- a record may be written as its main field alone: an input is its name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pilotage.language.text.tree import Listing, Node, Scalar, Table
 from pilotage.model.errors import did_you_mean
 from pilotage.model.jobs import definition
 
-# Commands: a text split into arguments once, when it is read, and never given to a shell.
+# Commands: a text is split into arguments once, when it is read, and never passed to a shell.
 
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _FOR_A_SHELL = re.compile(r"[|&;<>`*?]|\$[({A-Za-z_]|^~(?:/|$)|\[[^\]]*\]")
@@ -52,7 +52,7 @@ _BUILT_IN = frozenset({".", "alias", "cd", "export", "set", "source", "ulimit", 
 
 
 def shell_words(text: str) -> list[str]:
-    """The words of a command that only a shell would understand; what is quoted is not among them."""
+    """The unquoted words of a command that only a shell would interpret."""
     bare = _QUOTED.sub(lambda found: "_" * len(found[0]), text)
     found = []
     for match in re.finditer(r"\S+", bare):
@@ -66,7 +66,7 @@ def shell_words(text: str) -> list[str]:
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command as one text, split as a shell would split it and nothing more, or as a list of arguments."""
+    """A command as one text, which is split like in a shell but not expanded, or as a list of arguments."""
 
     def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The arguments."""
@@ -82,7 +82,7 @@ class Command(msgspec.Struct, frozen=True):
         text = Text().read(node, place, reading)
         if not isinstance(text, str) or not isinstance(node, Scalar):
             return MISSING
-        text = text.replace("\\\n", " ")  # a command may go on in the next line
+        text = text.replace("\\\n", " ")  # a command may continue on the next line
         lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
         lexer.whitespace_split = True
         lexer.commenters = ""
@@ -94,9 +94,9 @@ class Command(msgspec.Struct, frozen=True):
         if words:
             reading.report.warn(
                 "shell-syntax",
-                f"no shell reads this command: {_listed(words)} {'is' if len(words) == 1 else 'are'} taken as plain text",
+                f"no shell reads this command: {_listed(words)} {'is' if len(words) == 1 else 'are'} plain text",
                 reading.report.found(node.mark, words[0].strip()),
-                hint="use shell: instead of run:, or quote what is meant as it stands",
+                hint="use shell: instead of run:, or quote what is meant literally",
             )
         return arguments
 
@@ -112,11 +112,11 @@ def _listed(words: list[str]) -> str:
     return ", ".join(shown[:5]) + (" …" if len(shown) > 5 else "")
 
 
-# Points in time: ISO 8601 with a zone, because a time without one means something else at every site.
+# Points in time: ISO 8601 with a zone, since a time without one means something different at each site.
 
 
 class Time(msgspec.Struct, frozen=True):
-    """An ISO 8601 time with its zone, kept as it was written."""
+    """An ISO 8601 time with its zone, kept as written."""
 
     def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
         """The text, if it is a time with a zone."""
@@ -171,24 +171,24 @@ SPECIAL: dict[tuple[type, str], Kind] = {
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One field of a record: the names it may be written by, its kind, and what it is for."""
+    """One field of a record: its names, its kind and its description."""
 
     name: str
-    short_name: str  # without its unit, or the same
+    short_name: str  # without the unit, or the same
     kind: Kind
     required: bool
     default: object
     description: str
-    marks: frozenset[str]  # what its text is: "template", "path", "expression"
+    marks: frozenset[str]  # the use of its text: "template", "path", "expression"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A mapping with known fields, read into one class."""
+    """A mapping with known fields, read into a class."""
 
     struct: type[definition.Value]
 
     def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
-        """The value, or `MISSING`; every fault inside is noted."""
+        """The value, or `MISSING`; all faults inside are reported."""
         table = self._table(node)
         if table is None:
             names = ", ".join(field.short_name for field in fields_of(self.struct)[:6])
@@ -201,7 +201,7 @@ class Record(msgspec.Struct, frozen=True):
         table = self._settle(table, reading, unknown)
         reading.unknown.update((*place, name) for name in unknown)
         values: dict[str, object] = {}
-        written: dict[str, str] = {}  # field → the key that came first
+        written: dict[str, str] = {}  # field → its first key
         faulty = len(reading.report.errors) > faults
         if faulty:
             reading.with_unknown_fields.add(place)
@@ -211,7 +211,7 @@ class Record(msgspec.Struct, frozen=True):
             if field.name in values:
                 faulty = True
                 reading.lost.add((*place, field.name))
-                reading.fault("duplicate-key", key, f"{key.text!r} says again what {written[field.name]!r} says")
+                reading.fault("duplicate-key", key, f"{key.text!r} is the same field as {written[field.name]!r}")
                 continue
             written[field.name] = key.text
             reading.marks[(*place, field.name)] = item.mark
@@ -249,7 +249,7 @@ class Record(msgspec.Struct, frozen=True):
         return None
 
     def _settle(self, table: Table, reading: DocumentParse, unknown: list[str]) -> Table:
-        """Put every entry where it belongs: here, in the inline record, or in the implied child; refuse the unknown."""
+        """Move each entry to its level: this record, the inline record, or the implied child; report unknown ones."""
         own = {name for field in fields_of(self.struct) for name in (field.name, field.short_name)}
         inline = INLINE.get(self.struct)
         inline_names = names_of(inline[1]) if inline else frozenset()
@@ -276,7 +276,7 @@ class Record(msgspec.Struct, frozen=True):
             if moved and written:
                 unknown.extend(key.text for key, _ in moved)
                 for key, _ in moved:
-                    message = f"{key.text!r} belongs to a deeper level, and {child!r} is written out here"
+                    message = f"{key.text!r} belongs to a deeper level, but {child!r} is written out here"
                     reading.fault("misplaced-field", key, message, hint=f"move it below {child!r}")
             elif moved:
                 mark = moved[0][0].mark
@@ -287,7 +287,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def _hint(key: Scalar, item: Node, known: frozenset[str] | set[str]) -> str:
-    """What was probably meant by a field that is not known."""
+    """A hint for an unknown field."""
     longer = sorted(name for name in known if len(key.text) > 2 and name.startswith(key.text))
     if longer:
         return f"did you mean {longer[0]!r}?"
@@ -300,7 +300,7 @@ def _hint(key: Scalar, item: Node, known: frozenset[str] | set[str]) -> str:
 def _merge(
     here: list[tuple[Scalar, Node]], name: str, inlined: list[tuple[Scalar, Node]], reading: DocumentParse
 ) -> list[tuple[Scalar, Node]]:
-    """Join what stood inline with the record itself, where that is written too."""
+    """Merge inline fields into the inline record if that is written, too."""
     rest = [(key, item) for key, item in here if key.text != name]
     written = [(key, item) for key, item in here if key.text == name]
     entries = list(inlined)
@@ -309,7 +309,7 @@ def _merge(
             return here
         for key, value in item.entries:
             if any(key.text == other.text for other, _ in inlined):
-                reading.fault("duplicate-key", key, f"{key.text!r} stands both here and in {name!r}")
+                reading.fault("duplicate-key", key, f"{key.text!r} is both here and in {name!r}")
             else:
                 entries.append((key, value))
     return [*rest, (Scalar(name, plain=False, mark=inlined[0][0].mark), Table(tuple(entries), inlined[0][0].mark))]
@@ -337,13 +337,13 @@ def fields_of(struct: type[definition.Value]) -> tuple[Field, ...]:
 
 @cache
 def names_of(struct: type[definition.Value]) -> frozenset[str]:
-    """Every name a field of a record may be written by."""
+    """All names of all fields of a record."""
     return frozenset(name for field in fields_of(struct) for name in (field.name, field.short_name))
 
 
 @cache
 def names_below(struct: type[definition.Value]) -> frozenset[str]:
-    """The names that belong to the levels below a record."""
+    """The names of the fields of the levels below a record."""
     if struct not in CHILDREN:
         return frozenset()
     child = CHILDREN[struct][1]
@@ -356,7 +356,7 @@ def _hints(struct: type[definition.Value]) -> dict[str, Any]:
 
 
 def _metas(hint: Any) -> list[Meta]:
-    """What is noted on a type, on the outside first; for a list also on its elements."""
+    """The metadata of a type, the outer one first; for a list also that of its elements."""
     if get_origin(hint) is tuple:
         return _metas(get_args(hint)[0])
     if get_origin(hint) is dict:
@@ -368,7 +368,7 @@ def _metas(hint: Any) -> list[Meta]:
 
 
 def _kind(hint: Any, name: str) -> Kind:
-    """The kind that a field's type asks for."""
+    """The kind for the type of a field."""
     metas = _metas(hint)
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]

@@ -1,4 +1,4 @@
-"""What must hold between the fields of a definition, whatever its lists turn out to be."""
+"""Rules between the fields of a definition that do not depend on its lists."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 _JOB_NAME_FORM = "letters, digits, '.', '_', '+' and '-', starting with a letter or digit, at most 200"
 
 
-# These can follow from another fault: what a name stands for was perhaps described, and not readable.
+# These may follow from another fault: the description of the software was perhaps not readable.
 _CONSEQUENCES = frozenset({"unknown-software", "unknown-software-version"})
-# These are true of what was read, whatever was not.
+# These are faults even if other parts were not readable.
 _STANDS_BY_ITSELF = frozenset(
     {"bad-name", "bad-stream", "contradicting-dispositions", "reserved-name", "unknown-choice"}
 )
-_NAME_CHARACTERS_MAX = 4096  # no file system takes a longer path
+_NAME_CHARACTERS_MAX = 4096  # no file system allows a longer path
 
 
 def check_rules(
@@ -55,9 +55,9 @@ def check_rules(
     is_lost: Callable[[Place], bool] = lambda _: False,
     own_software: int | None = None,
 ) -> None:
-    """Note every broken rule, but none of records that are faulty already: what they lack may be what was unreadable.
+    """Report every broken rule, except in faulty records, whose missing fields may just have been unreadable.
 
-    Of the software, only the first `own_software` stand in this document; others were checked where they stand.
+    Only the first `own_software` descriptions are from this document; those of catalogues were checked there.
     """
     faulty = is_faulty(())
     if not _JOB_NAME.fullmatch(definition.job):
@@ -65,7 +65,7 @@ def check_rules(
         report.error("bad-name", message, mark(("job",)))
     if not faulty:
         if not definition.stages:
-            report.error("no-stages", "a job needs at least one stage, and this one has none", mark(("stages",)))
+            report.error("no-stages", "a job needs at least one stage", mark(("stages",)))
         _check_names(definition, report, mark)
         _check_limits(definition, report, mark)
     _check_variables(definition, report, mark)
@@ -87,7 +87,7 @@ def _stands_elsewhere(place: Place, own_software: int | None) -> bool:
 
 
 def check_software(software: Software, report: Report, mark: MarkOf) -> None:
-    """Note every broken rule of a description that stands in a file of its own."""
+    """Report every broken rule in a description of software from a file of its own."""
     for place, value in values_in(software):
         for code, message, hint, inner in _faults(value, Definition(job="catalogue")):
             report.error(code, message, mark((*place, *inner)), hint=hint)
@@ -101,7 +101,7 @@ _ANY_TEXT = frozenset(
 
 
 def _misplaced(value: Value) -> Iterator[tuple[str, str, Place]]:
-    """Placeholders in texts that are the same for every package, and would be taken as they stand."""
+    """Placeholders in texts that are the same for all packages, where they are not filled in."""
     for field in fields_of(type(value)):
         found = getattr(value, field.name)
         if "template" in field.marks or field.name in _ANY_TEXT or not isinstance(field.kind, (Text, ListOf)):
@@ -111,7 +111,7 @@ def _misplaced(value: Value) -> Iterator[tuple[str, str, Place]]:
             if gaps:
                 yield (
                     "misplaced-placeholder",
-                    f"{gaps[0]} cannot stand in {field.name!r}, which is the same for all",
+                    f"{gaps[0]} is not allowed in {field.name!r}, which is the same for all packages",
                     (field.name,),
                 )
 
@@ -128,7 +128,7 @@ def _template_faults(value: Value) -> Iterator[tuple[str, str, Place]]:
 
 
 def _check_limits(definition: Definition, report: Report, mark: MarkOf) -> None:
-    """A limit is for packages of a category, and there should be some."""
+    """Warn about limits of categories without packages."""
     used = {p.category for _, p in values_in(definition) if isinstance(p, Package)}
     for category in definition.limits:
         if category not in used:
@@ -136,7 +136,7 @@ def _check_limits(definition: Definition, report: Report, mark: MarkOf) -> None:
 
 
 def values_in(value: Value, place: Place = ()) -> Iterator[tuple[Place, Value]]:
-    """Every record of a definition with its place, outer ones first; what nobody wrote is left out."""
+    """All records of a definition with their paths, outer ones first, without those that only have defaults."""
     yield place, value
     for name, default in _record_fields(type(value)):
         inner = getattr(value, name)
@@ -152,7 +152,7 @@ def values_in(value: Value, place: Place = ()) -> Iterator[tuple[Place, Value]]:
 
 @cache
 def _record_fields(kind: type[Value]) -> tuple[tuple[str, object], ...]:
-    """The fields that hold records, or lists of them, with their defaults: imported jobs have many, mostly empty."""
+    """The fields with records, or lists of them, and their defaults; cached, since imported jobs have many records."""
     if kind is Combination:
         return (("of", None),)
     of_lists = (field for field in fields_of(kind) if isinstance(field.kind, ListOf))
@@ -161,7 +161,7 @@ def _record_fields(kind: type[Value]) -> tuple[tuple[str, object], ...]:
 
 
 def templates_in(value: Value) -> Iterator[tuple[Place, str, Style]]:
-    """Every text of one record (not of those inside it) that may hold placeholders."""
+    """All texts of one record, without inner records, that may contain placeholders."""
     for name in _template_fields(type(value)):
         found = getattr(value, name)
         if not found:
@@ -207,7 +207,7 @@ def _faults(value: Value, definition: Definition) -> Iterator[Fault]:
         if not value.infrastructures and value.boutiques is None:
             yield (
                 "no-command",
-                f"the software {value.id!r} does not say how it is started",
+                f"the software {value.id!r} has no command",
                 "add run: or boutiques:",
                 (),
             )
@@ -222,12 +222,12 @@ def _package_faults(package: Package) -> Iterator[Fault]:
     for position, rule in enumerate(package.retry.rules):
         if rule.reason and rule.reason not in known:
             hint = did_you_mean(rule.reason, known)
-            message = f"{rule.reason!r} is no failure reason, and no failure pattern of the package names it"
+            message = f"{rule.reason!r} is not a failure reason, and no failure pattern of the package names it"
             yield "unknown-choice", message, hint, ("retry", "rules", position, "reason")
     if package.startup_parameters and not package.startup_script:
-        yield "no-startup-script", "startup_parameters go with a startup_script", "", ("startup_parameters",)
+        yield "no-startup-script", "startup_parameters require a startup_script", "", ("startup_parameters",)
     if package.scripts.skip_exit_code is not None and package.scripts.pre is None:
-        yield "no-pre-script", "skip_exit_code is about the pre script, and there is none", "", ("scripts",)
+        yield "no-pre-script", "skip_exit_code requires a pre script", "", ("scripts",)
     for position, name in enumerate(package.node_restriction):
         if not NODE_NAME.fullmatch(name):
             message = f"{name!r} cannot name a node: expected {NODE_NAME_FORM}"
@@ -249,14 +249,14 @@ def _binary_faults(binary: Binary, definition: Definition) -> Iterator[Fault]:
             (given[1],),
         )
     if binary.version and not binary.software:
-        yield "no-software", "version goes with software", "", ("version",)
+        yield "no-software", "version requires software", "", ("version",)
     if binary.software:
         yield from _software_faults(binary, definition)
     for stream in ("stdin", "stdout", "stderr"):
         if is_pattern(getattr(binary, stream)):
-            yield "bad-stream", f"{stream} is one file, and {getattr(binary, stream)!r} is a pattern", "", (stream,)
+            yield "bad-stream", f"{stream} is one file, but {getattr(binary, stream)!r} is a pattern", "", (stream,)
     for name in sorted(RESERVED & binary.parameters.keys()):
-        message = f"{{{name}}} has a meaning of its own: a parameter cannot be called so"
+        message = f"{{{name}}} is reserved: a parameter cannot have this name"
         yield "reserved-name", message, "", ("parameters", name)
 
 
@@ -265,7 +265,9 @@ def _software_faults(binary: Binary, definition: Definition) -> Iterator[Fault]:
     if described and all(software.boutiques is None for software in described):
         for name, value in binary.parameters.items():
             if not _is_argument(value):
-                message = f"the parameter {name!r} must be a text, a number, or a list of these, to stand in a command"
+                message = (
+                    f"the parameter {name!r} must be a text, a number, or a list of these, to be used in a command"
+                )
                 yield "wrong-type", message, "", ("parameters", name)
     versions = [software.version for software in described]
     if not versions:
@@ -278,7 +280,7 @@ def _software_faults(binary: Binary, definition: Definition) -> Iterator[Fault]:
 
 
 def _is_argument(value: object) -> bool:
-    """Whether a parameter can stand in a command."""
+    """Whether a parameter can be used in a command."""
     if isinstance(value, list):
         return all(isinstance(item, (str, int, float)) for item in value)
     return isinstance(value, (str, int, float))
@@ -305,9 +307,9 @@ def _environment_faults(environment: Environment) -> Iterator[Fault]:
         place = ("setting", name)
         if setting is None:
             hint = did_you_mean(name, PACKAGE_SETTINGS)
-            yield "unknown-setting", f"{name!r} is no setting that a package may override", hint, place
+            yield "unknown-setting", f"{name!r} is not a setting that a package may override", hint, place
         elif not _fits(setting.kind, text):
-            yield "wrong-type", f"the setting {name!r} takes a value of kind {setting.kind}, got {text!r}", "", place
+            yield "wrong-type", f"the setting {name!r} needs a value of kind {setting.kind}, got {text!r}", "", place
 
 
 def _fits(kind: str, text: str) -> bool:
@@ -321,7 +323,7 @@ def _fits(kind: str, text: str) -> bool:
 
 
 def _check_variables(definition: Definition, report: Report, mark: MarkOf) -> None:
-    """Constants are used as placeholders, so they are named like these, and none has a meaning already."""
+    """Constants are used as placeholders, so their names must be valid and not reserved."""
     for name in definition.variables:
         fault = variable_fault(name)
         if fault:
@@ -329,7 +331,7 @@ def _check_variables(definition: Definition, report: Report, mark: MarkOf) -> No
 
 
 def _check_names(definition: Definition, report: Report, mark: MarkOf) -> None:
-    """Names of stages, and of software with its version, are given once."""
+    """Names of stages, and of software with its version, must be unique."""
     seen: dict[str, int] = {}
     for position, stage in enumerate(definition.stages):
         if stage.name and stage.name in seen:

@@ -1,8 +1,7 @@
 """The JSON Schema of a document, derived from the same tables that read it: records, kinds and short forms.
 
-An editor that knows this schema completes field names and underlines mistakes while a document is being written. It
-says what each field may hold, wherever its short forms let it stand; what depends on other fields or on files is left
-to `pilotage check`.
+With this schema, an editor completes field names and marks mistakes. It describes the values of each field at all levels
+where its short forms allow it; rules between fields and files are left to `pilotage check`.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def document_schema() -> Schema:
-    """The schema of a whole document, short forms included."""
+    """The schema of a document, including short forms."""
     head: Schema = {
         "$schema": DIALECT,
         "title": "a pilotage document",
-        "description": "A job: what is to be run over what, and which files each part takes and makes.",
+        "description": "A job: its stages, what they run and iterate over, and the files that they read and write.",
     }
     definitions = {struct.__name__: _record_schema(struct) for struct in _structs(definition.Definition)}
     job = definitions.pop(definition.Definition.__name__)
@@ -44,7 +43,7 @@ def document_schema() -> Schema:
 
 
 def record_schema(struct: type[definition.Value], *, title: str, version: int) -> Schema:
-    """The schema of a file that is one record beside a document, and begins with the version of its language."""
+    """The schema of another file that is one record with a version of its language."""
     definitions = {each.__name__: _record_schema(each) for each in _structs(struct)}
     whole = definitions.pop(struct.__name__)
     whole["properties"]["pilotage"] = {"const": version, "description": "The version of the language."}
@@ -54,7 +53,7 @@ def record_schema(struct: type[definition.Value], *, title: str, version: int) -
 
 
 def _structs(start: type[definition.Value]) -> list[type[definition.Value]]:
-    """Every record that a document can hold, outer ones first."""
+    """All records that a document can contain, outer ones first."""
     found, waiting = [start], [start]
     while waiting:
         for field in fields_of(waiting.pop()):
@@ -75,7 +74,7 @@ def _records_in(kind: Kind) -> Iterator[type[definition.Value]]:
 
 
 def _record_schema(struct: type[definition.Value]) -> Schema:
-    """What a record may be: its fields, or one of its short forms."""
+    """The schema of a record: its fields, or one of its short forms."""
     fields = _object_schema(struct)
     alone = ALONE.get(struct)
     if alone:
@@ -88,7 +87,7 @@ def _record_schema(struct: type[definition.Value]) -> Schema:
 
 
 def _object_schema(struct: type[definition.Value]) -> Schema:
-    """The fields of a record, with those of deeper levels that may stand here while these are not written out."""
+    """The fields of a record, and those of deeper levels that are allowed here if these are not written out."""
     inline = INLINE.get(struct)
     above = {**_properties(struct), **(_properties(inline[1]) if inline else {})}
     deeper = {name: schema for name, schema in _properties_below(struct).items() if name not in above}
@@ -109,7 +108,7 @@ def _object_schema(struct: type[definition.Value]) -> Schema:
     if rules:
         schema["allOf"] = rules
     if deeper:
-        # What belongs to a deeper level may stand here only while that level is not written out.
+        # Fields of a deeper level are allowed here only if that level is not written out.
         schema["dependentSchemas"] = {CHILDREN[struct][0]: {"properties": dict.fromkeys(sorted(deeper), False)}}
     return schema
 
@@ -121,7 +120,7 @@ _CATALOGUE: Schema = {
 
 
 def _properties(struct: type[definition.Value]) -> dict[str, Schema]:
-    """Every name that a field of a record goes by, with what it may hold."""
+    """All names of the fields of a record, with their schemas."""
     found: dict[str, Schema] = {}
     for field in fields_of(struct):
         found[field.name] = _field_schema(field)
@@ -131,7 +130,7 @@ def _properties(struct: type[definition.Value]) -> dict[str, Schema]:
 
 
 def _properties_below(struct: type[definition.Value]) -> dict[str, Schema]:
-    """The fields of the levels below a record; an outer level wins over an inner one, as it does in reading."""
+    """The fields of the levels below a record; outer levels win, as in reading."""
     if struct not in CHILDREN:
         return {}
     child = CHILDREN[struct][1]
@@ -150,7 +149,7 @@ def _is_there(field: Field) -> Schema:
     return {"anyOf": [{"required": [name]} for name in names]} if len(names) > 1 else {"required": names}
 
 
-# The reference page of the document, written from the same tables that read it.
+# The reference page of the document, generated from the same tables.
 
 SECTIONS: tuple[tuple[type[definition.Value], str], ...] = (
     (definition.Definition, "The job"),
@@ -186,12 +185,12 @@ SITE_SECTIONS: tuple[tuple[type[definition.Value], str], ...] = (
 
 
 def sites_tables() -> str:
-    """Every record of a file of sites with its fields, as Markdown."""
+    """All records of a file of sites with their fields, as Markdown."""
     return "\n".join(_tables(SITE_SECTIONS))
 
 
 def reference_tables() -> str:
-    """Every record with its fields, as Markdown."""
+    """All records of a document with their fields, as Markdown."""
     parts = _tables(SECTIONS)
     parts.append("## Settings that a package may override\n")
     parts.append("By `environment: {setting: {…}}`, at any level.\n")
@@ -217,7 +216,7 @@ def _sentence(struct: type[definition.Value]) -> str:
         text += f" It may be written as its `{alone.short_name}` alone."
     if struct in CHILDREN:
         child = CHILDREN[struct][0]
-        text += f" Without `{child}`, the fields of the one below may stand here."
+        text += f" Without `{child}`, the fields of the level below can be written here."
     return text
 
 
@@ -240,7 +239,7 @@ def _default(value: object) -> str:
 
 
 def _value(kind: Kind) -> str:
-    """What a kind accepts, in a few words."""
+    """The values of a kind, in a few words."""
     if isinstance(kind, ListOf):
         return f"list of {_value(kind.item)}"
     if isinstance(kind, MapOf):

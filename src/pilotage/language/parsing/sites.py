@@ -1,4 +1,4 @@
-"""Reading `sites.yaml`: text → tree → checked entries, with every fault of the file at once; and writing one entry into it."""
+"""Reads and writes `sites.yaml`: text → tree → checked entries, with all faults of the file at once."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _SSH_FORM = "ssh://HOST, ssh://USER@HOST or ssh://USER@HOST:PORT"
 def read_sites(
     data: bytes, *, file: str, kinds: Callable[[], Collection[str]] | None = None
 ) -> tuple[SitesFile | None, Report]:
-    """Read a file of sites; the report has every fault, and there is no answer if there is one.
+    """Read a file of sites; the report has all faults, and the result is None if there are any.
 
-    `kinds` says which batch systems there are, where that is known; it is asked only about those that are not `local`.
+    `kinds` returns the known batch systems; it is called only if an entry is not `local`.
     """
     tree, report = read_tree(data, file=file)
     if tree is None:
@@ -55,8 +55,8 @@ def read_sites(
         return None, report
     listed = table.get("sites")
     if isinstance(listed, Listing) and len(listed.items) > SITES_MAX:
-        message = f"a service has at most {SITES_MAX:,} sites, and these are {len(listed.items):,}"
-        hint = "a site is a whole cluster, or a queue of it, and has any number of nodes"
+        message = f"a service can have at most {SITES_MAX:,} sites; the file has {len(listed.items):,}"
+        hint = "a site is a whole cluster or one of its queues, with any number of nodes"
         report.error("too-many-sites", message, listed.items[SITES_MAX].mark, hint=hint)
         return None, report
     found = Record(SitesFile).read(table, (), reading)
@@ -69,11 +69,11 @@ def read_sites(
                 report.error(code, message, nearest_mark(reading.marks, ("sites", position, field)))
             many = ("sites", position, "pilots_max")
             if entry.name == LOCAL_NAME and entry.pilots_max not in (None, 1) and many in reading.marks:
-                message = "this computer has one pilot, whose 'slots' say how much it runs at once"
+                message = "this computer has one pilot; 'slots' limits how much it runs at once"
                 report.error("misplaced-field", message, reading.marks[many])
             if kinds is not None and entry.kind != LOCAL_NAME and entry.kind not in (known := {LOCAL_NAME, *kinds()}):
                 mark = nearest_mark(reading.marks, ("sites", position, "kind"))
-                message = f"no batch system of the kind {entry.kind!r} is known"
+                message = f"there is no batch system of the kind {entry.kind!r}"
                 report.error("unknown-choice", message, mark, hint=did_you_mean(entry.kind, known))
             seen[entry.name] = position
     return (found if isinstance(found, SitesFile) and not report.errors else None), report
@@ -101,14 +101,14 @@ def write_sites(file: SitesFile) -> str:
 
 
 class EntryLine(NamedTuple):
-    """Where an entry begins: its line, from 1, and how far its dash is from the margin."""
+    """The start of an entry: its line, from 1, and the indentation of its dash."""
 
     line: int
     indent: int
 
 
 def entry_lines(data: bytes, *, file: str) -> list[EntryLine]:
-    """Where each entry of a file without faults begins."""
+    """The start of each entry of a valid file."""
     tree, report = read_tree(data, file=file)
     listed = tree.get("sites") if isinstance(tree, Table) else None
     found = []
@@ -124,7 +124,7 @@ def sites_schema() -> Schema:
 
 
 def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, str]]:
-    """What is wrong between the fields of an entry, or between it and those before it: code, message, field."""
+    """Faults between the fields of an entry, or with the entries before it: code, message, field."""
     if not _NAME.fullmatch(entry.name):
         yield "bad-name", f"{entry.name!r} cannot name a site: expected {SITE_NAME_FORM}", "name"
     elif entry.name in seen:
@@ -134,7 +134,7 @@ def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, 
     if entry.address and not _is_ssh(entry.address):
         yield "bad-address", f"expected {_SSH_FORM}, got {entry.address!r}", "address"
     if entry.kind == "local" and entry.address:
-        yield "misplaced-field", "the kind 'local' starts processes here, and has no address", "address"
+        yield "misplaced-field", "the kind 'local' starts processes here and has no address", "address"
     if entry.kind == "local" and entry.mode == "bound":
         yield "misplaced-field", "the kind 'local' has no batch system to bind a package to", "mode"
     if entry.kind == "local" and entry.nodes_max > 1:
@@ -142,23 +142,23 @@ def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, 
     if entry.kind == "local":
         for field in _OF_BATCH_SYSTEMS:
             if getattr(entry, field) != getattr(_DEFAULTS, field):
-                yield "misplaced-field", f"the kind 'local' starts processes here, and has no use for {field!r}", field
+                yield "misplaced-field", f"the kind 'local' starts processes here and does not use {field!r}", field
     yield from _faults_of_texts(entry)
     if entry.users and any(not user for user in entry.users):
-        yield "bad-name", "a user without a name", "users"
+        yield "bad-name", "the name of a user is empty", "users"
 
 
 def _faults_of_texts(entry: SiteEntry) -> Iterator[tuple[str, str, str]]:
-    """What would be read as something else where it is written into the script of a batch job."""
+    """Texts that would be misread in the script of a batch job."""
     for field in _TEXTS:
         if _has_control(getattr(entry, field)):
-            yield "bad-text", f"{field!r} cannot hold a control character", field
+            yield "bad-text", f"{field!r} cannot contain a control character", field
     if not entry.python.strip():
-        yield "bad-text", "'python' is empty: name what starts Python there, or leave it out", "python"
+        yield "bad-text", "'python' is empty: name the command of Python there, or leave it out", "python"
     if any(map(_has_control, entry.directives)):
-        yield "bad-text", "each of 'directives' is one line, without a control character", "directives"
+        yield "bad-text", "each of 'directives' must be one line without control characters", "directives"
     if entry.folder.startswith("~") and entry.folder != "~" and not entry.folder.startswith("~/"):
-        yield "bad-path", f"only one's own home folder can be meant by `~`, got {entry.folder!r}", "folder"
+        yield "bad-path", f"`~` can only be your own home folder, got {entry.folder!r}", "folder"
 
 
 def _has_control(text: str) -> bool:
@@ -173,5 +173,5 @@ def _is_ssh(address: str) -> bool:
         return False
     rest = parts.path.strip("/") or parts.query or parts.fragment or parts.password
     host = parts.hostname or ""
-    safe = not host.startswith("-") and not (parts.username or "").startswith("-")  # ssh would take it for an option
+    safe = not host.startswith("-") and not (parts.username or "").startswith("-")  # ssh would read it as an option
     return parts.scheme == "ssh" and bool(host) and safe and not rest and (port is None or port > 0)

@@ -1,7 +1,7 @@
-"""Reading `world.yaml`: text → tree → a checked world, with every fault of the file at once; and writing one.
+"""Reads and writes `world.yaml`: text → tree → checked world, with all faults of the file at once.
 
-Short forms are undone on nodes before anything is read, as for a job: a time or a factor alone is a fixed distribution,
-a list of them an empirical one.
+Short forms are resolved on nodes first, as for a job: a time or a factor alone is a fixed distribution, a list of them an
+empirical one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pilotage.model.sites.world import GIVEN, WORLD_VERSION, Factors, SiteWorld,
 
 
 def _spread_end(place: Place) -> int:
-    """How much of a place names the distribution that it lies in."""
+    """The length of the part of a path that leads to its distribution."""
     return 3 if place[0] == "sites" else 4 if "activities" in place else 2
 
 
 class _Note(Protocol):
-    """Notes a fault at a place."""
+    """Reports a fault at a path."""
 
     def __call__(self, code: str, message: str, place: Place, hint: str = "") -> None: ...
 
@@ -40,7 +40,7 @@ _EMPIRICAL_MAX = 100_000
 
 
 def read_world(data: bytes, *, file: str, sites: Collection[str]) -> tuple[WorldFile | None, Report]:
-    """Read a world for some sites; the report has every fault, and there is no answer if there is one."""
+    """Read a world for some sites; the report has all faults, and the result is None if there are any."""
     tree, report = read_tree(data, file=file)
     if tree is None:
         return None, report
@@ -53,7 +53,7 @@ def read_world(data: bytes, *, file: str, sites: Collection[str]) -> tuple[World
         return None, report
 
     def note(code: str, message: str, place: Place, hint: str = "") -> None:
-        # What could not be read has been told of; what it seems to lack is no second fault.
+        # Unreadable parts are reported already; what seems to be missing there is not a second fault.
         if not any(reading.is_faulty(place[:end]) for end in (len(place), _spread_end(place))):
             report.error(code, message, nearest_mark(reading.marks, place), hint=hint)
 
@@ -88,10 +88,10 @@ def _check_site(site: SiteWorld, place: Place, note: _Note) -> None:
             _check_spread(spread, (*place, field), note)
     every = site.outage_every
     if every is not None and every.distribution == "fixed" and every.value_seconds == 0:
-        note("out-of-range", "a site that is up for no time never does anything", (*place, "outage_every"))
+        note("out-of-range", "a site without time between outages never runs anything", (*place, "outage_every"))
     times = [each.after_seconds for each in site.drift]
     if times != sorted(set(times)):
-        note("bad-order", "each change comes after the one before it", (*place, "drift"))
+        note("bad-order", "each change must come after the one before it", (*place, "drift"))
 
 
 def _check_packages(world: WorldFile, note: _Note) -> None:
@@ -102,14 +102,14 @@ def _check_packages(world: WorldFile, note: _Note) -> None:
     for position, activity in enumerate(packages.activities):
         place: Place = ("packages", "activities", position)
         if activity.name in names:
-            note("duplicate-name", f"{activity.name!r} stands here twice", (*place, "name"))
+            note("duplicate-name", f"{activity.name!r} is listed twice", (*place, "name"))
         names.add(activity.name)
         if activity.run_time is not None:
             _check_spread(activity.run_time, (*place, "run_time"), note)
 
 
 def _check_spread(spread: Times | Factors, place: Place, note: _Note) -> None:
-    """Whether a distribution has what its form needs, and nothing else."""
+    """Check that a distribution has the fields of its form and no others."""
     wanted = GIVEN[spread.distribution]
     for field in msgspec.structs.fields(type(spread)):
         short = field.name.removesuffix("_seconds")
@@ -121,19 +121,23 @@ def _check_spread(spread: Times | Factors, place: Place, note: _Note) -> None:
             note("missing-field", f"the distribution {spread.distribution!r} needs the field {short!r}", place)
         elif given and short not in wanted:
             takes = " and ".join(repr(name) for name in wanted)
-            note("misplaced-field", f"{spread.distribution!r} takes {takes}, not {short!r}", (*place, field.name))
+            note(
+                "misplaced-field",
+                f"{spread.distribution!r} has the fields {takes}, not {short!r}",
+                (*place, field.name),
+            )
     low, high = (spread.low_seconds, spread.high_seconds) if isinstance(spread, Times) else (spread.low, spread.high)
     if low is not None and high is not None and low > high:
-        note("out-of-range", f"'low' is {low:g}, which is more than 'high', {high:g}", place)
+        note("out-of-range", f"'low', {low:g}, is more than 'high', {high:g}", place)
     if len(spread.values) > _EMPIRICAL_MAX:
-        note("too-large", f"{len(spread.values):,} values; at most {_EMPIRICAL_MAX:,} are taken", place)
+        note("too-large", f"{len(spread.values):,} values; at most {_EMPIRICAL_MAX:,} are allowed", place)
 
 
 # --- short forms ------------------------------------------------------------------------------------------------------
 
 
 def _written_out(tree: Table) -> Table:
-    """The same tree with every distribution as a mapping."""
+    """The tree with all distributions written as mappings."""
     return _with(tree, {"sites": _each(lambda node: _spreads(node, _OF_SITES)), "packages": _packages})
 
 

@@ -1,6 +1,6 @@
-"""Writes plain data as YAML that every reader of YAML understands in the same way.
+"""Writes plain data as YAML that all YAML readers understand in the same way.
 
-A text stays unquoted only where our own loader, YAML 1.1 and YAML 1.2 all read it back as that very text.
+A text is written unquoted only if our own loader, YAML 1.1 and YAML 1.2 all read it back as the same text.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from pilotage.language.text.tree import Scalar
 
-# What other readers of YAML would make of an unquoted text.
+# How other YAML readers would interpret an unquoted text.
 #
-# pilotage keeps every value as the text that was written and lets the schema decide. YAML 1.1 and 1.2 guess
-# instead, and differ; these rules know their guesses, so that readers can refuse the dangerous ones and the writer
-# can quote them.
+# pilotage keeps every value as text and lets the schema decide its type. YAML 1.1 and 1.2 infer types, and differ; these
+# rules know their inferences, so that the reader can reject ambiguous texts and the writer can quote them.
 
 _TRUTHS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 _NULLS = frozenset({"~", "null", "Null", "NULL"})
@@ -23,8 +22,8 @@ _CODED_INTEGER = re.compile(r"[-+]?0(?:x[0-9a-fA-F_]+|o[0-7_]+|b[01_]+)", re.IGN
 _ZEROS_FIRST = re.compile(r"[-+]?0[0-9_]+(?:\.[0-9_]*)?")
 _UNDERSCORED = re.compile(r"[-+]?[0-9][0-9]*_[0-9_]*(?:\.[0-9_]*)?")
 
-# YAML 1.1 (types int, float, timestamp) and the core schema of YAML 1.2, taken together and a little wider than either:
-# an unneeded quote costs nothing, a missing one changes a value.
+# The union of YAML 1.1 (types int, float, timestamp) and the core schema of YAML 1.2, and a little more: an unneeded
+# quote costs nothing, a missing one changes a value.
 _OTHER_THAN_TEXT = re.compile(
     r"""
       ~ | null | true | false | yes | no | on | off | y | n | = | <<
@@ -39,9 +38,9 @@ _OTHER_THAN_TEXT = re.compile(
 
 
 def ambiguity(scalar: Scalar) -> str:
-    """Why an unquoted value would be another one elsewhere, and what to write instead; empty when it is clear.
+    """Why other readers would read an unquoted value differently, and what to write instead; empty if it is clear.
 
-    Sexagesimals such as `1:30:00`, and numbers such as `1.10`, are not reported: the schema takes their text.
+    Sexagesimals such as `1:30:00` and numbers such as `1.10` are not reported, since the schema uses their text.
     """
     if not scalar.plain:
         return ""
@@ -69,13 +68,13 @@ def ambiguity(scalar: Scalar) -> str:
 
 
 def is_text_everywhere(text: str) -> bool:
-    """Whether no version of YAML would read the text, unquoted, as a number, a truth value, a date or null."""
+    """Whether no version of YAML reads the unquoted text as a number, a truth value, a date or null."""
     return text != "" and _OTHER_THAN_TEXT.fullmatch(text) is None
 
 
 COLUMNS_MAX = 100
 _STEP = 2
-_SIMPLE_KEY_CHARACTERS_MAX = 1000  # YAML reads longer keys only after a `?`
+_SIMPLE_KEY_CHARACTERS_MAX = 1000  # YAML allows longer keys only after a `?`
 
 _NOT_ON_ONE_LINE = re.compile("[^ -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _NOT_IN_LITERAL = re.compile("[^\t\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
@@ -87,14 +86,14 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "\x
 
 
 def write_yaml(value: object) -> str:
-    """YAML text of mappings, sequences, texts, numbers, truth values and None, in block style and in the order given."""
+    """Mappings, sequences, texts, numbers, truth values and None as YAML, in block style and in the given order."""
     lines: list[str] = []
     _write(value, head="", indent=0, lines=lines)
     return "\n".join(lines) + "\n"
 
 
 def _write(value: object, *, head: str, indent: int, lines: list[str]) -> None:
-    """Append a value; `head` is what already stands on its line: the indentation, with `- ` or a key and its colon."""
+    """Append a value; `head` is the beginning of its line: the indentation, and `- ` or a key with its colon."""
     line = _on_one_line(value, head=head)
     if line is not None:
         lines.append(line)
@@ -105,7 +104,7 @@ def _write(value: object, *, head: str, indent: int, lines: list[str]) -> None:
     elif isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         _write_sequence(value, head=head, indent=indent, lines=lines)
     else:
-        raise TypeError(f"a document holds text, numbers, lists and mappings, not {type(value).__name__}")
+        raise TypeError(f"a document can contain text, numbers, lists and mappings, not {type(value).__name__}")
 
 
 def _write_mapping(value: Mapping[object, object], *, head: str, indent: int, lines: list[str]) -> None:
@@ -145,7 +144,7 @@ def _write_literal(text: str, *, head: str, indent: int, lines: list[str]) -> No
 
 
 def _on_one_line(value: object, *, head: str) -> str | None:
-    """The line of a value that fits on one, or None."""
+    """The line of a value, or None if it does not fit on one."""
     if isinstance(value, str):
         return None if _fits_literal(value) else head + _scalar(value)
     if value is None or isinstance(value, (bool, int, float)):
@@ -193,7 +192,7 @@ def _literal_of(value: object) -> str:
             return ".nan"
         if math.isinf(value):
             return ".inf" if value > 0 else "-.inf"
-        # YAML 1.1 takes a number with an exponent for text unless it has a point and a sign.
+        # YAML 1.1 reads a number with an exponent as text unless it has a point and a sign.
         written = repr(float(value))
         return written.replace("e", ".0e") if "e" in written and "." not in written else written
     assert isinstance(value, int)
@@ -223,7 +222,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _fits_literal(text: str) -> bool:
-    """Whether a literal block gives the text back exactly: it has lines, and none that only has spaces."""
+    """Whether a literal block preserves the text exactly: it has several lines, and none of spaces only."""
     if "\n" not in text or _NOT_IN_LITERAL.search(text) or text[0] in " \t\n":
         return False
     return not any(line.isspace() for line in text.split("\n"))

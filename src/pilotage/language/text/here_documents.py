@@ -1,4 +1,4 @@
-"""Here-documents of a shell script: where one ends, and whether a line of it would be its end."""
+"""Here-documents of a shell script: how they end, and how the shell joins their lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class HereDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a here-document: its stretch of the script, its end word, and the gaps inside."""
+    """The body of a here-document: its range in the script, its end word, and the placeholders inside."""
 
     word: str
     literal: bool
@@ -20,12 +20,12 @@ class HereDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ends(line: str, document: HereDocument) -> bool:
-    """Whether a line is the end of a here-document."""
+    """Whether a line ends a here-document."""
     return (line.lstrip("\t") if document.strips_tabs else line) == document.word
 
 
 def joined_lines(lines: Sequence[str]) -> list[str]:
-    """The lines of a document as a shell sees them that takes a backslash at the end as "goes on"."""
+    """The lines of a here-document after the shell has joined those that end with a backslash."""
     joined: list[str] = []
     goes_on = False
     for line in lines:
@@ -40,6 +40,6 @@ def joined_lines(lines: Sequence[str]) -> list[str]:
 
 
 def ends_evenly(body: str) -> bool:
-    """Whether the last line does not go on: the backslashes at its end come in pairs."""
+    """Whether the last line is not continued: it ends with an even number of backslashes."""
     text = body.removesuffix("\n")
     return (len(text) - len(text.rstrip("\\"))) % 2 == 0

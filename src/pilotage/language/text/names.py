@@ -1,4 +1,4 @@
-"""Names and counts in words: what a job may be called, names that differ from one another, URLs, plurals."""
+"""Names of jobs and files, unique names, URLs, plurals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def job_name_like(text: str, *, otherwise: str) -> str:
-    """What a job may be called that comes nearest to a text; `otherwise` where nothing of it is left."""
+    """A valid job name made from a text; `otherwise` if nothing of it remains."""
     if JOB_NAME.fullmatch(text):
         return text
     near = _NOT_IN_JOB_NAME.sub("-", text).strip("-._+")[:JOB_NAME_CHARACTERS_MAX]
@@ -36,20 +36,20 @@ def plural(count: int, noun: str) -> str:
 
 
 class FreeNames:
-    """Gives out names so that no two are the same: a second `a` becomes `a-2`."""
+    """Makes names unique: a second `a` becomes `a-2`."""
 
     def __init__(self, *, separator: str = "-") -> None:
-        """All names are free; the separator stands before the number."""
+        """`separator` goes before the number."""
         self._separator = separator
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
 
     def reserve(self, name: str) -> None:
-        """Keep a name from being given out for another."""
+        """Mark a name as used."""
         self._taken.add(name)
 
     def take(self, name: str) -> str:
-        """The wanted name, or the nearest one that is free."""
+        """The wanted name, or the next free one with a number."""
         found = name
         while found in self._taken:
             number = self._next.get(name, 2)
@@ -59,7 +59,7 @@ class FreeNames:
         return found
 
 
-# Names of files in a job's tree: one spelling for each, and none outside the tree.
+# File names in a job's tree: one spelling for each file, and none outside the tree.
 
 STATE_FOLDER = ".pilotage"
 _OWN_FOLDERS = {
@@ -67,25 +67,25 @@ _OWN_FOLDERS = {
     ".pilotage-staged": "is where pilotage keeps outputs that have no name yet",
 }
 
-# What can make a name other than it looks, in names that each stand between newlines.
+# Parts of names that need normalizing or are not allowed, in a text with a newline before and after each name.
 _SUSPICIOUS = ("//", "..", "\0", "\n/", "/\n", "\n\n", "\n./", "/./", "/.\n", "\n.\n", f"\n{STATE_FOLDER}")
 
 
 def _all_plain(names: list[str]) -> bool:
-    """Whether no name needs a closer look; a million are searched in one go."""
+    """Whether no name needs normalizing or checking; searches a million names at once."""
     joined = "\n" + "\n".join(names) + "\n"
     return not any(sign in joined for sign in _SUSPICIOUS)
 
 
 def tidy_names(names: list[str]) -> list[str]:
-    """The names with `./`, `//` and `a/../` taken out; where there is nothing to do, the same list."""
+    """The names without `./`, `//` and `a/../`; the same list if there is nothing to do."""
     if not names or _all_plain(names):
         return names
     return [tidy_name(name) for name in names]
 
 
 def tidy_name(name: str) -> str:
-    """One name in its one spelling."""
+    """The normalized spelling of a name."""
     if "/" not in name or "\0" in name:
         return name
     tidy = posixpath.normpath(name)
@@ -104,7 +104,7 @@ def why_outside(name: str) -> str:
     if not name:
         return "it is empty"
     if "\0" in name:
-        return "it holds a NUL character"
+        return "it contains a NUL character"
     if name.startswith("/"):
         return "it is absolute"
     tidy = tidy_name(name)
@@ -118,13 +118,13 @@ def why_outside(name: str) -> str:
 
 
 def why_own(tidy: str) -> str:
-    """Why a name is none for files of a job, since pilotage keeps its own there, or an empty text."""
+    """Why pilotage reserves a name for itself, or an empty text."""
     folder = tidy.partition("/")[0]
     return f"{folder} {_OWN_FOLDERS[folder]}" if folder in _OWN_FOLDERS else ""
 
 
 def first_own(names: list[str]) -> tuple[str, str] | None:
-    """The first of some names that pilotage keeps for itself, with the reason; a million are searched in one go."""
+    """The first name that pilotage reserves for itself, with the reason; searches a million names at once."""
     if f"\n{STATE_FOLDER}" not in "\n" + "\n".join(names):
         return None
     return next(((name, reason) for name in names if (reason := why_own(name))), None)

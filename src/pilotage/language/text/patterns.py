@@ -1,7 +1,7 @@
 """File-name patterns: `*` and `?` within one folder, `**` across folders, `[abc]`, `[!abc]`.
 
-Besides matching, the language must know whether two patterns *can* match one name: a stage that takes `done-*.dat`
-waits for a stage that will make `done-{run}-*`, before any of these names exists.
+Besides matching, an expansion must know whether two patterns *can* match the same name: a stage with the input
+`done-*.dat` waits for a stage with the output `done-{run}-*`, before any of these files exists.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _STARS = frozenset({"*", "**", "**/"})
 _FIRST_SPECIAL = re.compile(r"[*?\[]")
 _RUN_OF_STARS = re.compile(r"\*+")
 
-# What is kept about patterns of a user must stay small: so many of them, and none that is long.
+# Limits of the caches: a number of patterns, and none that is long.
 _KEPT_MAX = 4096
 _KEPT_LENGTH_MAX = 256
 
 
 class _Shape(NamedTuple):
-    """What is fixed about a pattern: the text that every matching name begins with, and the one it ends with.
+    """The fixed parts of a pattern: the prefix and the suffix of all matching names.
 
-    `stars` is `*` or `**` if all stars are of this one kind and the ends are all that is fixed outside of them;
-    `folders` tells whether there is a slash between the first star and the last.
+    `stars` is `*` or `**` if all stars are of that kind and only the prefix and suffix are fixed; `folders` tells whether
+    there is a slash between the first and the last star.
     """
 
     prefix: str
@@ -40,32 +40,32 @@ def is_pattern(name: str) -> bool:
 
 
 def literal(name: str) -> str:
-    """A pattern that matches exactly this text."""
+    """A pattern that matches only this text."""
     return "".join(f"[{c}]" if c in _SPECIAL else c for c in name)
 
 
 def literal_prefix(pattern: str) -> str:
-    """The text of a pattern before its first special character: every name that matches begins with it."""
+    """The text before the first special character: all matching names begin with it."""
     first = _FIRST_SPECIAL.search(pattern)
     return pattern[: first.start()] if first else pattern
 
 
 def literal_suffix(pattern: str) -> str:
-    """The text of a pattern after its last special character: every name that matches ends with it."""
+    """The text after the last special character: all matching names end with it."""
     last = max(pattern.rfind("*"), pattern.rfind("?"), pattern.rfind("["))
     if last < 0:
         return pattern
     last = max(last, pattern.rfind("]"))
     suffix = pattern[last + 1 :]
-    # The slash of `**/` belongs to it, and need not be there.
+    # The slash of `**/` is part of it, and optional.
     return suffix[1:] if suffix.startswith("/") and pattern[max(last - 1, 0) : last + 1] == "**" else suffix
 
 
 def pattern_expression(pattern: str) -> str:
-    """The regular expression, for a full match, of a pattern.
+    """A regular expression for a full match of a pattern.
 
-    A star is left at the first place where what follows it fits, wherever the next star can take up the rest: a name
-    that does not match must not cost every way of sharing it out between the stars.
+    A star takes the shortest match after which the following text fits, if the next star can take the rest. So a name that
+    does not match costs no exponential backtracking.
     """
     tokens = _tokens(pattern)
     stars = [i for i, token in enumerate(tokens) if token in _STARS]
@@ -119,7 +119,7 @@ def matching(pattern: str, names: list[str]) -> list[int]:
 
 
 def _all_match(names: list[str], prefix: str, suffix: str) -> bool:
-    """Whether every name surely begins and ends so, with no folder in between: counted over all names at once."""
+    """Whether all names certainly have this prefix and suffix and no folder in between; counts over all names at once."""
     count = len(names)
     joined = "\n" + "\n".join(names) + "\n"
     folders = count * (prefix.count("/") + suffix.count("/"))
@@ -133,12 +133,12 @@ def _all_match(names: list[str], prefix: str, suffix: str) -> bool:
 
 
 def can_both_match(left: str, right: str) -> bool:
-    """Whether there is a name that both patterns match: from their ends where these decide, else by a walk."""
+    """Whether some name matches both patterns: decided by prefix and suffix if possible, else by a product search."""
     if not is_pattern(left):
         return matches(right, left)
     if not is_pattern(right):
         return matches(left, right)
-    # Only a set may be such that no character is in it.
+    # Only a set can be empty.
     if left == right and "[" not in left:
         return True
     one, other = _shape(left), _shape(right)
@@ -146,8 +146,8 @@ def can_both_match(left: str, right: str) -> bool:
         return False
     if one.stars == "mixed" or other.stars == "mixed":
         return _walk(left, right)
-    # From here on a name that begins with the longer prefix, then has what stands between the stars of the one, then
-    # of the other, then the longer suffix, matches both: if no `*` of the one has to take a slash of the other.
+    # Now the name made of the longer prefix, the parts between the stars of one pattern, those of the other, and the longer
+    # suffix matches both, unless a `*` of one would have to match a slash of the other.
     if one.stars == other.stars:
         if one.stars == "**" or ("/" not in left and "/" not in right):
             return True
@@ -159,20 +159,20 @@ def can_both_match(left: str, right: str) -> bool:
 
 
 def _ends_agree(one: _Shape, other: _Shape) -> bool:
-    """Whether a name can begin as both do, and end as both do."""
+    """Whether the prefixes and the suffixes are compatible."""
     return (one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)) and (
         one.suffix.endswith(other.suffix) or other.suffix.endswith(one.suffix)
     )
 
 
 def _beyond(one: _Shape, other: _Shape) -> str:
-    """What the ends of one have that those of the other do not reach; the stars of the other must take it."""
+    """The part of one pattern's prefix and suffix that the stars of the other must match."""
     reached = max(len(one.suffix) - len(other.suffix), 0)
     return one.prefix[len(other.prefix) :] + one.suffix[:reached]
 
 
 def _agree_in_every_folder(left: str, right: str) -> bool:
-    """Whether two patterns whose stars all stay within a folder can match one name: then each part of it alone."""
+    """Whether two patterns without `**` can match the same name: compare them folder by folder."""
     ours, theirs = left.split("/"), right.split("/")
     return len(ours) == len(theirs) and all(map(can_both_match, ours, theirs))
 
@@ -184,7 +184,7 @@ def _shape(pattern: str) -> _Shape:
 def _shape_of(pattern: str) -> _Shape:
     prefix, suffix = literal_prefix(pattern), literal_suffix(pattern)
     middle = pattern[len(prefix) : len(pattern) - len(suffix)]
-    # With the stars at both ends of what is not fixed, a `?` between them can have any character.
+    # If stars enclose the variable part, a `?` between them can match any character.
     if "[" in middle or "]" in middle or not (middle.startswith("*") and middle.endswith("*")):
         return _Shape(prefix, suffix, "mixed", folders=True)
     kinds = {"*" if len(run) == 1 else "**" for run in _RUN_OF_STARS.findall(middle)}
@@ -197,9 +197,9 @@ _kept_shape = lru_cache(maxsize=_KEPT_MAX)(_shape_of)
 
 
 def _walk(left: str, right: str) -> bool:
-    """Whether there is a name that both patterns match: a walk over the product of the two.
+    """Whether some name matches both patterns: a search over the product of the two.
 
-    No step leads back in either pattern, so what was reached is kept only for the few places ahead of the left one.
+    Steps only go forward in both patterns, so only the states of the next few positions of the left one are kept.
     """
     if len(left) <= _KEPT_LENGTH_MAX and len(right) <= _KEPT_LENGTH_MAX:
         a, b, share_a_character = _kept_steps(left), _kept_steps(right), _kept_share_a_character
@@ -237,7 +237,7 @@ def _walk(left: str, right: str) -> bool:
 
 
 def _steps(pattern: str) -> tuple[str, ...]:
-    """The tokens, with each `**/` followed by what it stands for unless it matches nothing: anything, and a slash."""
+    """The tokens, with each `**/` followed by what it means if it matches something: any text, and a slash."""
     return tuple(step for token in _tokens(pattern) for step in ((token, "**", "/") if token == "**/" else (token,)))
 
 
@@ -263,7 +263,7 @@ def _tokens(pattern: str) -> tuple[str, ...]:
             end = i
             while end < len(pattern) and pattern[end] == "*":
                 end += 1
-            # `**/` also matches no folder at all, so its slash belongs to it.
+            # `**/` also matches zero folders, so its slash is part of it.
             folders = pattern.startswith("/", end)
             tokens.append("**/" if folders else "**")
             i = end + 1 if folders else end
@@ -297,7 +297,7 @@ def _expression(token: str) -> str:
 
 
 def _members(inner: str) -> str:
-    """What stands between the brackets of a set, as a regular expression has it; `z-a` is three characters."""
+    """The content of a set as in a regular expression; `z-a` is three characters."""
     written = []
     i = 0
     while i < len(inner):
@@ -312,12 +312,12 @@ def _members(inner: str) -> str:
 
 
 def _share_a_character(left: str, right: str) -> bool:
-    """Whether one character can be consumed by both tokens; two sets are compared over the characters they name."""
+    """Whether both tokens can match the same character; two sets are compared at the characters they name."""
     fixed = [token for token in (left, right) if len(token) == 1 and token not in _STARS and token != "?"]
     if len(fixed) == 2:
         return left == right
     one, other = _one_character(left), _one_character(right)
-    # Where two sets meet, they meet at the end of a range of one of them, or right beside one; or in plain letters.
+    # If two sets overlap, they share the end of a range, a neighbour of one, or an ordinary letter.
     ends = (chr(min(max(ord(c) + by, 1), 0x10FFFF)) for c in left + right for by in (-1, 0, 1))
     candidates = fixed or chain(map(chr, range(1, 0x250)), ends)
     return any(one.fullmatch(c) and other.fullmatch(c) for c in candidates)
@@ -327,14 +327,14 @@ _kept_share_a_character = lru_cache(maxsize=_KEPT_MAX)(_share_a_character)
 
 
 def _one_character(token: str) -> re.Pattern[str]:
-    """The regular expression of a character that a token can consume."""
+    """The regular expression of the characters that a token matches."""
     if token.startswith("**"):
         return re.compile(".", re.DOTALL)
     return re.compile(_expression("?" if token == "*" else token))
 
 
 def _prefix_and_suffix(pattern: str) -> tuple[str, str] | None:
-    """The fixed ends of a pattern with a single `*` and nothing else special."""
+    """Prefix and suffix of a pattern with a single `*` and no other special character; otherwise None."""
     if pattern.count("*") != 1 or "?" in pattern or "[" in pattern:
         return None
     prefix, _, suffix = pattern.partition("*")

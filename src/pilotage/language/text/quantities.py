@@ -1,4 +1,4 @@
-"""Numbers with units: `2 GiB`, `90s`, `1:30:00`, `2-12:00:00`. A unit that is not known is refused, never guessed."""
+"""Numbers with units: `2 GiB`, `90s`, `1:30:00`, `2-12:00:00`. An unknown unit is rejected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
 _CLOCK = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,6}):([0-5][0-9])(?::([0-5][0-9]))?")
 
-# Beyond these a canonical form could not be read back, and no computer has so much of either.
+# Larger values could not be read back from their canonical form, and no computer has them.
 _BYTES_MAX = 10**18
 _SECONDS_MAX = 10.0**15
 
@@ -55,7 +55,7 @@ SECONDS_FORM = "a time such as 90s, 10 min, 2h, 1d or 1:30:00"
 
 
 def parse_bytes(text: str) -> int | None:
-    """A size in bytes, or None; `K`, `M`, `G`, `T` alone are the binary ones, as batch systems read them."""
+    """A size in bytes, or None; `K`, `M`, `G`, `T` alone are binary units, as in batch systems."""
     found = _QUANTITY.fullmatch(text.strip())
     factor = _BYTES.get(found[2].lower()) if found else None
     if found is None or factor is None:
@@ -67,7 +67,7 @@ def parse_bytes(text: str) -> int | None:
 
 
 def parse_seconds(text: str) -> float | None:
-    """A duration in seconds, or None; `H:MM:SS` and `D-HH:MM:SS` as batch systems write them."""
+    """A duration in seconds, or None; also `H:MM:SS` and `D-HH:MM:SS`, as in batch systems."""
     text = text.strip()
     clock = _CLOCK.fullmatch(text)
     if clock:
@@ -75,7 +75,7 @@ def parse_seconds(text: str) -> float | None:
         hours, minutes, seconds = (first, second, third) if clock[4] or clock[1] else (0, first, second)
         return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
     if _NUMBER.fullmatch(text):
-        # A bare number as a program writes it, with all its digits: the canonical form of `0.1234567 min`.
+        # A number without a unit, with all digits, as in the canonical form of `0.1234567 min`.
         return _within(float(text))
     found = _QUANTITY.fullmatch(text)
     factor = _SECONDS.get(found[2].lower()) if found else None

@@ -1,6 +1,6 @@
-"""Reading a shell script as dash and as bash would, to know in which context each of its gaps stands.
+"""Parses a shell script as dash and bash do, to find the context of each placeholder ("gap") in it.
 
-Where the two shells disagree, or would read a value a second time as code, a gap is refused.
+A gap is rejected where the two shells disagree, or would evaluate its value as code.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _NUMBER_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A gap of a script: where it stands, and whether a harmless value may stand there without quotes."""
+    """A gap of a script: its context, and whether a harmless value needs no quotes there."""
 
     context: Context
     plain: bool = False
 
 
 class RefusedGap(Exception):
-    """A gap, named by its position, that cannot be filled."""
+    """A gap that cannot be filled, given by its position."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -57,28 +57,28 @@ _Kind = Literal["code", "single", "double", "arithmetic", "brace", "backtick", "
 _Position = Literal["command", "assigned", "arguments", "name", "after-name", "case-subject", "case-in"]
 
 _REFUSING: dict[_Kind, str] = {
-    "brace": "stands inside ${ … }, where no value can be quoted",
-    "backtick": "stands between backticks, where no value can be quoted: write $( … ) instead",
-    "ansi": "stands inside $'…', which dash and bash read differently",
+    "brace": "is inside ${ … }, where no value can be quoted",
+    "backtick": "is between backticks, where no value can be quoted: write $( … ) instead",
+    "ansi": "is inside $'…', which dash and bash read differently",
 }
 
 
 class _Frame:
-    """A stretch of a script that is open: what kind it is, and for code, what the next word would be."""
+    """An open construct of a script: its kind and, for code, the state of the current command."""
 
     def __init__(self, kind: _Kind, begun: int, *, substitution: bool = False) -> None:
         self.kind: _Kind = kind
-        self.begun = begun  # where in the script
+        self.begun = begun  # its position in the script
         self.substitution = substitution  # whether it is a $( ), which is part of a word
         self.depth = 0  # of brackets, in arithmetic
         self.pending: list[tuple[str, bool, bool]] = []  # announced here-documents: end word, literal, strips tabs
         self.position: _Position = "command"
-        self.command = ""  # the first word of the command, where it is known
+        self.command = ""  # the first word of the command, if it is known
         self.previous = ""  # the word before this one
-        self.again = ""  # a command that reads its arguments as code
+        self.again = ""  # a command that evaluates its arguments as code
         self.integer = False  # `declare -i`
         self.redirects = False  # the next word is a file
-        self.duplicates = False  # and comes after >&, or another operator with an ampersand
+        self.duplicates = False  # and follows >& or another operator with an ampersand
         self.numbers = False  # [[ … ]] compares numbers
         self.test_gap = -1  # a gap inside [[ … ]]
         self.word = -1  # where the word begins, or -1 between words
@@ -88,7 +88,7 @@ class _Frame:
 
 
 class ScriptReader:
-    """Goes through a script from left to right and knows in which context it stands."""
+    """Parses a script from left to right and tracks the context."""
 
     def __init__(self, text: str, start: int, end: int, frames: tuple[_Frame, ...]) -> None:
         self.text = text
@@ -97,7 +97,7 @@ class ScriptReader:
         self.frames: list[_Frame] = list(frames) or [_Frame("code", start)]
         self.slots: list[Slot] = []
         self.documents: list[HereDocument] = []
-        self.unsure = ""  # why it is not certain any more how a shell reads what follows
+        self.unsure = ""  # why it is no longer certain how a shell parses the rest
         self._steps: dict[_Kind, Callable[[_Frame, str], None]] = {
             "code": self._in_code,
             "single": self._in_single,
@@ -114,7 +114,7 @@ class ScriptReader:
         while self.at < self.end:
             frame, character = self.frames[-1], self.text[self.at]
             if character == GAP and frame.kind in _REFUSING:
-                self._slot("double")  # which refuses it
+                self._slot("double")  # which rejects it
             self._steps[frame.kind](frame, character)
         for frame in self.frames:
             if frame.kind == "code" and frame.word >= 0:
@@ -126,7 +126,7 @@ class ScriptReader:
 
     def _slot(self, context: Context, *, plain: bool = False) -> None:
         if self.unsure:
-            raise RefusedGap(self.at, f"stands after {self.unsure}: {_WAY_OUT}")
+            raise RefusedGap(self.at, f"comes after {self.unsure}: {_WAY_OUT}")
         for frame in self.frames:
             reason = _REFUSING.get(frame.kind)
             if reason is not None:
@@ -135,15 +135,15 @@ class ScriptReader:
         if self.frames[0].kind == "document" and not (
             len(self.frames) == 1 or (len(self.frames) == 2 and context == "arithmetic")
         ):
-            raise RefusedGap(self.at, f"stands in a command inside a here-document: {_WAY_OUT}")
+            raise RefusedGap(self.at, f"is in a command inside a here-document: {_WAY_OUT}")
         self.slots.append(Slot(context, plain))
         self.at += 1
 
     def _escape(self) -> bool:
-        """Pass a backslash and what it escapes; whether that was the end of a line."""
+        """Skip a backslash and the character it escapes; return whether that was a newline."""
         following = self.text[self.at + 1 : self.at + 2]
         if following == GAP and self.at + 1 < self.end:
-            raise RefusedGap(self.at + 1, "stands after a backslash: write two of them for one before the value")
+            raise RefusedGap(self.at + 1, "comes after a backslash: write two of them for one before the value")
         self.at += 2
         return following == "\n"
 
@@ -155,7 +155,7 @@ class ScriptReader:
         elif character == "#" and frame.word < 0:
             self._comment()
         elif self.text.startswith("\\\n", self.at):
-            self.at += 2  # a line that goes on
+            self.at += 2  # a continued line
         else:
             if frame.word < 0:
                 frame.word, frame.literal = self.at, True
@@ -199,18 +199,18 @@ class ScriptReader:
         begun = self.text[frame.word : self.at]
         assigns = _ASSIGNMENT.match(begun) is not None
         if frame.again:
-            raise RefusedGap(self.at, f"is given to {frame.again}, which reads it as code once more: {_WAY_OUT}")
+            raise RefusedGap(self.at, f"is an argument of {frame.again}, which evaluates it as code: {_WAY_OUT}")
         if frame.redirects and frame.duplicates:
-            raise RefusedGap(self.at, "stands after >&, where bash expands it twice: write > {gap} 2>&1 instead")
+            raise RefusedGap(self.at, "comes after >&, where bash expands it twice: write > {gap} 2>&1 instead")
         if frame.command in _NAMES_VARIABLES and (not assigns or frame.integer):
-            raise RefusedGap(self.at, f"would name a variable for {frame.command}, which bash may run as code")
+            raise RefusedGap(self.at, f"would name a variable for {frame.command}, which bash may evaluate as code")
         if frame.command in _TESTS and frame.previous == "-v":
-            raise RefusedGap(self.at, f"would name a variable for {frame.command} -v, which bash may run as code")
+            raise RefusedGap(self.at, f"would name a variable for {frame.command} -v, which bash may evaluate as code")
         if frame.command == "[[":
             frame.test_gap = self.at
             self._check_numbers(frame)
         if _INDEX_BEGUN.match(begun) and _INDEX_ENDS.match(self.text, self.at, self.end):
-            raise RefusedGap(self.at, f"stands in the index of an array, which bash reads as code: {_WAY_OUT}")
+            raise RefusedGap(self.at, f"is in the index of an array, which bash evaluates as code: {_WAY_OUT}")
         plain = (
             (assigns or frame.redirects or frame.position not in ("command", "assigned"))
             and "{" not in begun
@@ -221,7 +221,9 @@ class ScriptReader:
 
     def _check_numbers(self, frame: _Frame) -> None:
         if frame.numbers and frame.test_gap >= 0:
-            raise RefusedGap(frame.test_gap, "is compared as a number by [[, which bash may run as code: use [ instead")
+            raise RefusedGap(
+                frame.test_gap, "is compared as a number by [[, which bash may evaluate as code: use [ instead"
+            )
 
     def _operator(self, frame: _Frame, character: str) -> None:
         if frame.word >= 0:
@@ -259,7 +261,7 @@ class ScriptReader:
 
     def _open_bracket(self, frame: _Frame) -> None:
         if frame.cases and frame.cases[-1]:
-            self.at += 1  # before a pattern, where it means nothing
+            self.at += 1  # before a pattern, where it has no meaning
             return
         if self.text.startswith("((", self.at) and frame.position in ("command", "name"):
             self.frames.append(_Frame("arithmetic", self.at))
@@ -303,14 +305,14 @@ class ScriptReader:
         frame.duplicates = "&" in text[max(begun - 1, 0) : self.at]
 
     def _end_word(self, frame: _Frame) -> None:
-        """A word has ended: what it makes of the next one."""
+        """Update the state at the end of a word."""
         word = self.text[frame.word : self.at] if frame.literal else ""
         begun = self.text[frame.word : self.at]
         frame.word = -1
         if frame.redirects:
             frame.redirects = False
             if frame.position == "command":
-                frame.position = "assigned"  # no word of the shell's own comes after a redirection
+                frame.position = "assigned"  # no reserved word follows a redirection
             return
         if _INDEX_BEGUN.match(begun) and begun[0] != "[" and "]" not in begun:
             self._lose("the index of an array, which bash reads on over spaces")
@@ -333,7 +335,7 @@ class ScriptReader:
         frame.previous = word
 
     def _later_word(self, frame: _Frame, word: str, begun: str) -> None:
-        """A word that is neither the first of a command nor stands before it."""
+        """Update the state after a word that follows the first one of a command."""
         position = frame.position
         if position == "name":
             frame.position = "after-name"
@@ -354,7 +356,7 @@ class ScriptReader:
             frame.integer = True
 
     def _keyword(self, frame: _Frame, word: str) -> bool:
-        """Whether a word at the start of a command is one of the shell's own."""
+        """Whether a word at the start of a command is a reserved word of the shell."""
         if word in _THEN_A_COMMAND:
             return True
         if word == "case":
@@ -388,7 +390,7 @@ class ScriptReader:
             self._in_expanded(frame, character)
 
     def _gap_in_quotes(self, context: Context) -> None:
-        """Quotes are no help where a command reads its arguments once more."""
+        """A gap in quotes; quotes do not help if a command evaluates its arguments as code."""
         code = next((frame for frame in reversed(self.frames) if frame.kind == "code"), None)
         if code is None:
             self._slot(context)
@@ -398,7 +400,7 @@ class ScriptReader:
         self.slots[before] = Slot(context)
 
     def _in_expanded(self, frame: _Frame, character: str) -> None:
-        """What means the same in double quotes, here-documents, arithmetic and ${ }."""
+        """Handle characters with the same meaning in double quotes, here-documents, arithmetic and ${ }."""
         if character == "\\":
             if self._escape():
                 self._note_newline()
@@ -429,7 +431,7 @@ class ScriptReader:
         if character == GAP:
             neighbours = self.text[frame.begun : self.at][-1:] + self.text[self.at + 1 : self.at + 2]
             if _OF_A_NUMBER.search(neighbours):
-                raise RefusedGap(self.at, "stands in the middle of a number or a name between $(( and ))")
+                raise RefusedGap(self.at, "is in the middle of a number or a name between $(( and ))")
             frame.test_gap = self.at
             self._slot("arithmetic")
         elif character == "(":
@@ -451,9 +453,9 @@ class ScriptReader:
             self._in_expanded(frame, character)
 
     def _not_arithmetic(self, frame: _Frame) -> None:
-        """What began like arithmetic does not end like it."""
+        """Handle a construct that began like arithmetic but does not end like it."""
         if frame.test_gap >= 0:
-            reason = "stands between (( and a single bracket: write $( ( … ) ) for a command in brackets"
+            reason = "is between (( and a single bracket: write $( ( … ) ) for a command in brackets"
             raise RefusedGap(frame.test_gap, reason)
         self._lose("$(( … that does not end with ))")
 
@@ -500,7 +502,7 @@ class ScriptReader:
             self._note_newline()
 
     def _note_newline(self) -> None:
-        """A line ended inside quotes or an expansion."""
+        """Handle a newline inside quotes or an expansion."""
         if any(frame.pending for frame in self.frames):
             self._lose("a here-document that was announced before the end of a line in quotes")
 
@@ -518,7 +520,7 @@ class ScriptReader:
             self._in_expanded(frame, character)
 
     def _announce(self, frame: _Frame) -> None:
-        """Read `<<END`: the end word, whether it is quoted, and whether tabs are stripped."""
+        """Parse `<<END`: the end word, whether it is quoted, and whether tabs are stripped."""
         text = self.text
         self.at += 2
         strips_tabs = text.startswith("-", self.at)
@@ -531,7 +533,7 @@ class ScriptReader:
             if character == GAP:
                 raise RefusedGap(self.at, "cannot be the end word of a here-document")
             if character in "$`":
-                self._lose("a here-document whose end word holds $ or a backtick")
+                self._lose("a here-document whose end word contains $ or a backtick")
             if character in "'\"":
                 literal = True
                 close = text.find(character, self.at + 1, self.end)
@@ -554,7 +556,7 @@ class ScriptReader:
         frame.pending.append((word, literal, strips_tabs))
 
     def _end_line(self, frame: _Frame) -> None:
-        """A line of code has ended: here come the here-documents that were announced in it."""
+        """At the end of a line of code, parse the here-documents that were announced in it."""
         if any(outer.pending for outer in self.frames if outer is not frame):
             self._lose("a here-document whose line ends inside brackets")
         pending, frame.pending = frame.pending, []

@@ -1,7 +1,7 @@
 """Texts with placeholders: `sim-{seed}.dat`, `{raw.stem}`, `{inputs}`.
 
-`{{` and `}}` stand for braces. In a command or a file name every brace must belong to a placeholder; in a `shell:`
-script, where braces are everyday, only `{name}` is one and everything else is left alone.
+`{{` and `}}` are literal braces. In a command or a file name every other brace must belong to a placeholder; in a `shell:`
+script, where braces are common, only `{name}` is a placeholder and all other braces are literal.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 from pilotage.language.text.here_documents import HereDocument, ends, joined_lines
 from pilotage.language.text.shell_syntax import GAP, RefusedGap, ScriptReader, Slot
 
-# Putting values into a shell script so that each stays what it is, wherever it stands.
+# Fills values into a shell script, quoted for their context.
 #
-# A script is read once, with a NUL for each gap. A value between words is quoted whole; inside double quotes,
-# single quotes or a here-document it is escaped for that place; inside `$(( ))` it must be a whole number.
+# A script is parsed once, with a NUL for each gap. A value outside quotes is quoted as a whole; inside double quotes, single
+# quotes or a here-document it is escaped for that context; inside `$(( ))` it must be an integer.
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _NUMBER = re.compile(r"[+-]?[0-9]+|0[xX][0-9a-fA-F]+")
@@ -28,7 +28,7 @@ _NUMBER_MAX = 2**63 - 1
 
 
 class ShellScript(msgspec.Struct, frozen=True, kw_only=True):
-    """A script that was read: each gap in order, or why one of them (`at_fault`) cannot be filled."""
+    """A parsed script: its gaps in order, or the reason why one of them (`at_fault`) cannot be filled."""
 
     text: str  # with a NUL for each gap
     slots: tuple[Slot, ...] = ()
@@ -38,11 +38,11 @@ class ShellScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def takes_any_value(self) -> bool:
-        """Whether every value can be quoted where it stands, so that none has to be looked at beforehand."""
+        """Whether every value can be quoted in its context, so that none must be checked beforehand."""
         return not self.documents and all(slot.context != "arithmetic" for slot in self.slots)
 
     def fill(self, values: Sequence[tuple[str, ...]]) -> str:
-        """The script with the values of each gap, one or a list; raises `UnfitValue` where one cannot stand there."""
+        """Fill in the values of each gap, one or a list; raises `UnfitValue` if one is not allowed there."""
         quoted = [
             " ".join([_quoted(value, slot, gap) for value in items])
             for gap, (slot, items) in enumerate(zip(self.slots, values, strict=True))
@@ -53,10 +53,9 @@ class ShellScript(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnfitValue(Exception):
-    """A value that cannot stand in its gap."""
+    """A value that is not allowed in its gap."""
 
     def __init__(self, gap: int, reason: str) -> None:
-        """Say which gap, and why."""
         super().__init__(reason)
         self.gap = gap
         self.reason = reason
@@ -68,9 +67,9 @@ def _woven(text: str, quoted: Sequence[str]) -> str:
 
 
 def _quoted(value: str, slot: Slot, gap: int) -> str:
-    """A value as it must be written in a context to come out as itself."""
+    """A value, quoted so that the shell reads it back unchanged in this context."""
     if GAP in value:
-        raise UnfitValue(gap, "it holds a NUL character, which no command can be given")
+        raise UnfitValue(gap, "it contains a NUL character, which no argument can contain")
     context = slot.context
     if context == "word":
         if slot.plain and _PLAIN.fullmatch(value):
@@ -88,19 +87,19 @@ def _quoted(value: str, slot: Slot, gap: int) -> str:
 
 
 def _number(value: str, gap: int) -> str:
-    """A whole number for `$(( ))`: in decimal, whatever zeros it begins with; a negative one in brackets."""
+    """An integer for `$(( ))`: in decimal, without leading zeros; a negative one in parentheses."""
     if not _NUMBER.fullmatch(value):
-        raise UnfitValue(gap, f"only a whole number can stand between $(( and )), and it is {value!r}")
+        raise UnfitValue(gap, f"only an integer is allowed between $(( and )), not {value!r}")
     number = int(value, 16 if value[:2] in ("0x", "0X") else 10)
     if abs(number) > _NUMBER_MAX:
-        raise UnfitValue(gap, f"{value} is too large for the arithmetic of a shell")
+        raise UnfitValue(gap, f"{value} is too large for shell arithmetic")
     return f"({number})" if number < 0 else str(number)
 
 
 def _check_document(
     document: HereDocument, text: str, values: Sequence[tuple[str, ...]], quoted: Sequence[str]
 ) -> None:
-    """Refuse values that would end a here-document, or lose tabs in it."""
+    """Raise `UnfitValue` for a value that would end a here-document, or lose tabs in it."""
     within = range(document.first_slot, document.first_slot + document.slots)
     body = text[document.start : document.end]
     lines = _woven(body, [quoted[gap] for gap in within]).split("\n")
@@ -108,20 +107,20 @@ def _check_document(
         lines.pop()
     joined = lines if document.literal else joined_lines(lines)
     if any(ends(line, document) for line in (*lines, *joined)):
-        reason = f"it would end the here-document, whose end is the line {document.word!r}"
+        reason = f"it would end the here-document, whose last line is {document.word!r}"
         raise UnfitValue(_culprit(within, values, document.word), f"{reason}: choose another end word")
     for gap in within if document.strips_tabs else ():
         if any(value.startswith("\t") or "\n\t" in value for value in values[gap]):
-            raise UnfitValue(gap, "it holds a tab that the here-document would strip: write << in place of <<-")
+            raise UnfitValue(gap, "it contains a tab that the here-document would strip: write << instead of <<-")
 
 
 def _culprit(within: range, values: Sequence[tuple[str, ...]], word: str) -> int:
-    """The gap whose value most likely holds the end word."""
+    """The gap whose value most likely contains the end word."""
     return next((gap for gap in within if any(word in value for value in values[gap])), within[0])
 
 
 def read_script(text: str) -> ShellScript:
-    """Read a script that has a NUL for each gap."""
+    """Parse a script that has a NUL for each gap."""
     if GAP not in text:
         return ShellScript(text=text)
     reader = ScriptReader(text, 0, len(text), ())
@@ -142,13 +141,12 @@ _SHELL = re.compile(rf"\{{\{{|\}}\}}|(?<!\$)\{{({_NAME})(?:\.({_NAME}))?\}}")
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """A named gap in a text, with the part of a file name that is wanted: `{raw.stem}`."""
+    """A named placeholder in a text, perhaps for a part of a file name: `{raw.stem}`."""
 
     name: str
     attribute: str = ""
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"{{{self.name}.{self.attribute}}}" if self.attribute else f"{{{self.name}}}"
 
 
@@ -156,26 +154,26 @@ Part = str | Placeholder
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A parsed text."""
+    """A parsed text: literal parts and placeholders."""
 
     parts: tuple[Part, ...]
-    fault: str = ""  # what is wrong with it, if anything
-    placeholders: tuple[Placeholder, ...] = ()  # the gaps, in order; found from the parts
+    fault: str = ""  # what is wrong with it, or empty
+    placeholders: tuple[Placeholder, ...] = ()  # in order; computed from the parts
 
     def __post_init__(self) -> None:
-        """Find the gaps once: they are asked for again and again."""
+        """Find the placeholders once, since they are used often."""
         gaps = tuple(part for part in self.parts if isinstance(part, Placeholder))
         msgspec.structs.force_setattr(self, "placeholders", gaps)
 
 
 def literal_text(template: Template) -> str:
-    """What stands between the gaps."""
+    """The text without its placeholders."""
     return "".join(part for part in template.parts if isinstance(part, str))
 
 
 @lru_cache(maxsize=8192)
 def parse_template(text: str, style: Style = "strict") -> Template:
-    """The parts of a text; a brace that belongs to nothing is its `fault`."""
+    """Parse a text; a stray brace is its `fault`."""
     return _parse_shell(text) if style == "shell" else _parse_strict(text)
 
 
@@ -221,12 +219,12 @@ def _parse_shell(text: str) -> Template:
 
 
 def _shell_fault(parts: Sequence[Part]) -> str:
-    """What keeps a value from being put into a script safely, if anything does."""
+    """Why values cannot be filled into a script safely, or an empty text."""
     gaps = [part for part in parts if isinstance(part, Placeholder)]
     if not gaps:
         return ""
     if any(GAP in part for part in parts if isinstance(part, str)):
-        return "it holds a NUL character, which no command can be given"
+        return "it contains a NUL character, which no argument can contain"
     script = _script_of(parts)
     return script.fault.replace("{gap}", str(gaps[script.at_fault])) if script.fault else ""
 
@@ -237,12 +235,12 @@ def _script_of(parts: Sequence[Part]) -> ShellScript:
 
 @lru_cache(maxsize=8192)
 def shell_script(text: str) -> ShellScript:
-    """A `shell:` script as a shell reads it, with its gaps in the order of its placeholders."""
+    """A parsed `shell:` script, with its gaps in the order of its placeholders."""
     return _script_of(parse_template(text, "shell").parts)
 
 
 def part_of_name(value: str, attribute: str) -> str:
-    """The asked-for part of a file name: `raw/a.tar.gz` has name `a.tar.gz`, stem `a.tar`, suffix `.gz`, parent `raw`."""
+    """A part of a file name: `raw/a.tar.gz` has name `a.tar.gz`, stem `a.tar`, suffix `.gz`, parent `raw`."""
     if not attribute:
         return value
     parent, _, name = value.rpartition("/")
@@ -259,7 +257,7 @@ Values = Mapping[str, str | tuple[str, ...]]
 
 
 def render(template: Template, values: Values, *, quote: Callable[[str], str] | None = None) -> str:
-    """The text with its gaps filled; a list is joined by spaces."""
+    """The text with its placeholders filled in; a list is joined with spaces."""
     filled: list[str] = []
     for part in template.parts:
         if isinstance(part, str):
@@ -273,7 +271,7 @@ def render(template: Template, values: Values, *, quote: Callable[[str], str] | 
 
 
 def render_arguments(templates: Sequence[str], values: Values) -> tuple[str, ...]:
-    """The arguments of a command; a list that stands alone becomes one argument per element."""
+    """The arguments of a command; an argument that is just a list becomes one argument per element."""
     arguments: list[str] = []
     for text in templates:
         template = parse_template(text)
@@ -288,10 +286,10 @@ def render_arguments(templates: Sequence[str], values: Values) -> tuple[str, ...
 
 
 def render_shell(text: str, values: Values) -> str:
-    """A shell script with its gaps filled, every value quoted for the place it stands in.
+    """A shell script with its placeholders filled in, each value quoted for its context.
 
-    A value that cannot stand in its place is refused when a job is expanded. One that shows itself only later gives a
-    script that says so and fails.
+    The expansion rejects values that are not allowed in their context. For a value that is known only later, the result is
+    a script that prints the reason and fails.
     """
     template, script = parse_template(text, "shell"), shell_script(text)
     try:
@@ -301,7 +299,7 @@ def render_shell(text: str, values: Values) -> str:
 
 
 def unfit_value(text: str, values: Values) -> str:
-    """Why one of the values cannot stand where a script has it, or an empty text."""
+    """Why one of the values is not allowed in its context, or an empty text."""
     template, script = parse_template(text, "shell"), shell_script(text)
     try:
         script.fill([_items(gap, values) for gap in template.placeholders])
@@ -315,7 +313,7 @@ def _unfit(template: Template, unfit: UnfitValue) -> str:
 
 
 def _items(gap: Placeholder, values: Values) -> tuple[str, ...]:
-    """The texts of one gap: one, or as many as a list has."""
+    """The values of one placeholder: a single one, or those of a list."""
     value = values[gap.name]
     items = value if isinstance(value, tuple) else (value,)
     return tuple([part_of_name(item, gap.attribute) for item in items]) if gap.attribute else items
@@ -324,7 +322,7 @@ def _items(gap: Placeholder, values: Values) -> tuple[str, ...]:
 def render_column(
     template: Template, columns: Mapping[str, Sequence[str]], count: int, *, escape: Callable[[str], str] | None = None
 ) -> list[str]:
-    """The texts of one template for many items at once; `columns` gives each placeholder's value per item."""
+    """The texts of one template for many items at once; `columns` has the values of each placeholder by item."""
     parts = template.parts
     if not template.placeholders:
         return ["".join(part for part in parts if isinstance(part, str))] * count
@@ -345,5 +343,5 @@ def render_column(
 
 
 def escape_braces(text: str) -> str:
-    """A text as a template that stands for itself: no placeholder is looked for in it."""
+    """A text as a template without placeholders."""
     return text.replace("{", "{{").replace("}", "}}") if "{" in text or "}" in text else text

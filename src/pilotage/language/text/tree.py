@@ -1,7 +1,7 @@
-"""A document as a tree of nodes that know where they stand.
+"""A document as a tree of nodes with their positions.
 
-Readers of every format work on these nodes: YAML and JSON text become them with lines and columns, Python values with
-paths such as `stages[0].run`. Faults are not raised one by one; they are collected in a `Report`.
+All readers work on these nodes, which come from YAML and JSON text or from Python values. Faults are not raised one by
+one, but collected in a `Report`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pilotage.model.errors import DocumentError, Problem
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A place in a text; both count from 1, and 0 means that there is no such place."""
+    """A position in a text: line and column from 1; 0 means that there is none."""
 
     line: int = 0
     column: int = 0
 
 
 NOWHERE = Mark()
-_SHOWN_COLUMN_MAX = 10_000  # nobody reads a line that far, and some lines are megabytes long
+_SHOWN_COLUMN_MAX = 10_000  # some lines are megabytes long
 _SHOWN_BEHIND = 400
 _SEARCHED_LINES_MAX = 200
 
 
 class Scalar(msgspec.Struct, frozen=True):
-    """A single value: its text as written, and whether it stood plain (unquoted), so that `1.10` stays `1.10`."""
+    """A single value as text, so that `1.10` stays `1.10`, and whether it was plain (unquoted)."""
 
     text: str
     plain: bool
@@ -63,25 +63,25 @@ Node = Scalar | Listing | Table
 
 
 class Report:
-    """Collects the faults and warnings of one document and knows its lines."""
+    """Collects the errors and warnings of one document."""
 
     def __init__(self, file: str, lines: Sequence[str] = ()) -> None:
-        """Start empty; `lines` are the text's lines, shown above the caret."""
+        """`lines` are the lines of the text, shown above the caret."""
         self.file = file
         self.lines = lines
         self.errors: list[Problem] = []
         self.warnings: list[Problem] = []
 
     def error(self, code: str, message: str, mark: Mark = NOWHERE, *, hint: str = "", file: str = "") -> None:
-        """Note a fault that refuses the document."""
+        """Add an error, which rejects the document."""
         self.errors.append(self._problem(code, message, mark, hint=hint, file=file))
 
     def warn(self, code: str, message: str, mark: Mark = NOWHERE, *, hint: str = "", file: str = "") -> None:
-        """Note something that the writer should know, and that refuses nothing."""
+        """Add a warning, which does not reject the document."""
         self.warnings.append(self._problem(code, message, mark, hint=hint, file=file))
 
     def found(self, mark: Mark, text: str) -> Mark:
-        """Where a text stands, looked for from a place on; the place itself where it is not found nearby."""
+        """The position of a text, searched from a position on; that position if the text is not nearby."""
         first = mark.line - 1
         if not text or first < 0:
             return mark
@@ -92,7 +92,7 @@ class Report:
         return mark
 
     def refuse_if_faulty(self) -> None:
-        """Raise a `DocumentError` with every fault found so far, if there is one."""
+        """Raise a `DocumentError` with all errors so far, if there are any."""
         if self.errors:
             raise DocumentError(self.errors)
 
@@ -111,7 +111,7 @@ class Report:
 
 
 def tree_of(value: object) -> Node:
-    """The nodes of a plain Python value (None is refused by its readers as an empty scalar)."""
+    """The nodes of a plain Python value; None becomes an empty scalar, which readers reject."""
     if isinstance(value, bool):
         return Scalar("true" if value else "false", plain=True)
     if isinstance(value, (int, float)):
@@ -124,4 +124,4 @@ def tree_of(value: object) -> Node:
         return Table(tuple((Scalar(str(key), plain=False), tree_of(item)) for key, item in value.items()))
     if isinstance(value, Sequence):
         return Listing(tuple(tree_of(item) for item in value))
-    raise TypeError(f"a document holds text, numbers, lists and mappings, not {type(value).__name__}")
+    raise TypeError(f"a document can contain text, numbers, lists and mappings, not {type(value).__name__}")

@@ -1,7 +1,7 @@
-"""Grows a tree from the pieces that a parser delivers in the order of the text, without recursion and within limits.
+"""Builds a tree from the events of a parser, without recursion and within limits; also the parser of JSON.
 
-The parsers of YAML and JSON both feed a `TreeGrowth`: what a document may not hold (duplicate keys, tags, aliases that
-explode) is decided here, once.
+The parsers of YAML and JSON both feed a `TreeGrowth`, which checks the rules that both share: duplicate keys, nesting, the
+number of values and aliases.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ PROBLEMS_MAX = 100
 
 Kind = Literal["list", "block", "flow"]
 
-_DROPPED = Scalar("", plain=True)  # stands for a refused key, so that its value is read and forgotten
+_DROPPED = Scalar("", plain=True)  # replaces a rejected key, so that its value is read and dropped
 
 
 class GrowthStopped(Exception):
-    """The document was given up; its report says why."""
+    """Reading the document was stopped; its report says why."""
 
 
 class _Open:
-    """A collection whose end has not come yet; a list has `items`, a mapping has `entries`."""
+    """A collection that is not closed yet; a list has `items`, a mapping has `entries`."""
 
     __slots__ = ("anchor", "entries", "extra", "flow", "height", "items", "key", "mark", "nodes_before")
 
     def __init__(self, kind: Kind, mark: Mark, *, anchor: str | None, nodes_before: int) -> None:
         self.mark = mark
         self.anchor = anchor
-        self.nodes_before = nodes_before  # the difference at its end is its size
-        self.extra = 0  # nodes that it holds through aliases
+        self.nodes_before = nodes_before  # to compute its size at its end
+        self.extra = 0  # nodes that it contains through aliases
         self.height = 1
         self.items: list[Node] | None = [] if kind == "list" else None
         self.entries: list[tuple[Scalar, Node]] = []
@@ -47,7 +47,7 @@ class _Open:
 
 
 class _Anchored:
-    """A node that aliases may name, with what each of them costs."""
+    """A node with an anchor, and the number of nodes and levels that each alias of it adds."""
 
     __slots__ = ("height", "node", "size")
 
@@ -58,20 +58,20 @@ class _Anchored:
 
 
 class TreeGrowth:
-    """Takes scalars, starts and ends of collections, and aliases; `root` is the tree when all have come."""
+    """Receives scalars, starts and ends of collections, and aliases; at the end, `root` is the tree."""
 
     def __init__(self, report: Report) -> None:
-        """Start with nothing; faults go to the report."""
+        """Faults go to the report."""
         self.root: Node | None = None
         self._report = report
         self._stack: list[_Open] = []
         self._nodes = 0
         self._aliased = 0
         self._anchors: dict[str, _Anchored] = {}
-        self._unfinished: dict[str, _Open] = {}  # what an anchor names from the start of its node to the end
+        self._unfinished: dict[str, _Open] = {}  # open collections with an anchor
 
     def scalar(self, node: Scalar, *, anchor: str | None = None) -> None:
-        """A single value, or a key where a key is due."""
+        """Add a value, or a key where a key is expected."""
         self._nodes += 1
         if self._nodes > NODES_MAX:
             self._refuse_number(node.mark)
@@ -80,7 +80,7 @@ class TreeGrowth:
         self._place(node)
 
     def open(self, kind: Kind, mark: Mark, *, anchor: str | None = None) -> None:
-        """The start of a list, a block mapping or a flow mapping."""
+        """Start a list, a block mapping or a flow mapping."""
         if len(self._stack) >= DEPTH_MAX:
             self.fault(
                 "too-deep",
@@ -98,7 +98,7 @@ class TreeGrowth:
             self._refuse_number(mark)
 
     def close(self) -> None:
-        """The end of the innermost open collection."""
+        """End the innermost open collection."""
         closed = self._stack.pop()
         node: Node
         if closed.items is not None:
@@ -121,21 +121,21 @@ class TreeGrowth:
 
     @property
     def innermost(self) -> Mark | None:
-        """Where the innermost collection that is still open begins."""
+        """The start of the innermost open collection."""
         return self._stack[-1].mark if self._stack else None
 
     def abandon(self) -> None:
-        """The rest cannot be read: check what is still open as far as it came."""
+        """Close all open collections, since the rest of the text cannot be read."""
         self.root = None
         for opened in self._stack:
             self._without_duplicates(opened.entries)
 
     def alias(self, name: str, mark: Mark) -> None:
-        """A node named by its anchor stands here once more."""
+        """Add the node of an anchor once more."""
         anchored = self._anchors.get(name)
         if anchored is None:
             self._refuse_alias(name, mark)
-            self._place(Scalar(f"*{name}", plain=False, mark=mark))  # a text, so that no reader complains once more
+            self._place(Scalar(f"*{name}", plain=False, mark=mark))  # a text, so that no second fault follows
             return
         if len(self._stack) + anchored.height > DEPTH_MAX:
             self.fault("too-deep", f"with the alias `*{name}`, nested deeper than {DEPTH_MAX} levels", mark)
@@ -156,7 +156,7 @@ class TreeGrowth:
         self._place(anchored.node)
 
     def fault(self, code: str, message: str, mark: Mark, *, hint: str = "") -> None:
-        """Note a fault; a hundred of them are enough for one reading."""
+        """Report a fault; after a hundred of them, stop reading."""
         self._report.error(code, message, mark, hint=hint)
         if len(self._report.errors) >= PROBLEMS_MAX:
             raise GrowthStopped
@@ -190,7 +190,7 @@ class TreeGrowth:
                 "merge-key",
                 "merge keys (`<<`) are not read",
                 node.mark,
-                hint="write the keys out here; what several stages share is said once, one level up",
+                hint="write out the keys here; fields that several stages share can be given once, one level up",
             )
         return _DROPPED
 
@@ -204,7 +204,7 @@ class TreeGrowth:
                 continue
             self.fault(
                 "duplicate-key",
-                f"the key {quoted(key.text)} stands twice in one mapping: first on line {first.mark.line}",
+                f"the key {quoted(key.text)} is twice in one mapping: first on line {first.mark.line}",
                 key.mark,
                 hint="keep one of them",
             )
@@ -220,7 +220,7 @@ class TreeGrowth:
         raise GrowthStopped
 
     def _with_space(self, key: Scalar, value: Node) -> tuple[Scalar, Node]:
-        """`{seed:1..9}` has one key, "seed:1..9", and no value; nobody means that."""
+        """Report `{seed:1..9}`, which is one key "seed:1..9" without a value, and split it as intended."""
         if not (isinstance(value, Scalar) and value.plain and value.text == ""):
             return key, value
         name, _, rest = key.text.partition(":")
@@ -240,7 +240,7 @@ class TreeGrowth:
         first = named.mark if isinstance(named, _Open) else named.node.mark
         self.fault(
             "duplicate-anchor",
-            f"the anchor `&{clipped(anchor)}` stands twice: first on line {first.line}",
+            f"the anchor `&{clipped(anchor)}` is defined twice: first on line {first.line}",
             mark,
             hint="give each its own name",
         )
@@ -251,9 +251,9 @@ class TreeGrowth:
         if opened is not None:
             self.fault(
                 "alias-cycle",
-                f"`*{clipped(name)}` stands inside the very node that it names, from line {opened.mark.line}",
+                f"`*{clipped(name)}` is inside the node that it names, which begins on line {opened.mark.line}",
                 mark,
-                hint="a document cannot contain itself: write the part out",
+                hint="a node cannot contain itself: write it out",
             )
             return
         near = did_you_mean(name, self._anchors) if len(self._anchors) <= PROBLEMS_MAX else ""
@@ -266,22 +266,22 @@ class TreeGrowth:
 
 
 def clipped(text: str) -> str:
-    """The text, cut to what a message can hold."""
+    """The text, shortened for a message."""
     return text if len(text) <= 60 else text[:59] + "…"
 
 
 def quoted(text: str) -> str:
-    """The text between quotes on one line, cut to what a message can hold."""
+    """The text in quotes, on one line and shortened for a message."""
     return repr(clipped(text))
 
 
-# Reads JSON text into a tree.
+# The parser of JSON.
 #
-# JSON is YAML on paper, but libyaml refuses escaped surrogate pairs and keys over 1,024 characters, and the parser
-# in pure Python refuses tabs. A text that is JSON from end to end is therefore read here.
+# In theory JSON is YAML, but libyaml rejects escaped surrogate pairs and keys over 1,024 characters, and the parser in
+# pure Python rejects tabs. So a text that is entirely JSON is read here.
 
-# One sign or value; `lastindex` tells which it was. Possessive repeats keep nothing to go back to: a text with millions of
-# escapes would cost gigabytes otherwise.
+# One token; `lastindex` is its kind. Possessive quantifiers store no backtracking state, which would take gigabytes for a
+# text with millions of escapes.
 _TOKEN = re.compile(
     r"""
     [ \t\n\r]*
@@ -298,17 +298,17 @@ _TOKEN = re.compile(
 _OPENING, _CLOSING, _TEXT, _ESCAPED_TEXT, _BARE = range(1, 6)
 _COMMA_OR_COLON = re.compile(r"[ \t\n\r]*([,:]?)")
 
-# What must come next.
+# What is expected next.
 _VALUE, _VALUE_OR_END, _KEY, _KEY_OR_END, _END = range(5)
 
 
 def looks_like_json(text: str) -> bool:
-    """Whether it is worth trying; a block document in YAML never begins like this."""
+    """Whether a text may be JSON; a YAML document in block style never begins like this."""
     return text.lstrip(" \t\r\n").startswith(("{", "[", '"'))
 
 
 def feed_json(text: str, *, line_starts: Sequence[int], growth: TreeGrowth) -> bool:
-    """Deliver the whole text to `growth`; False as soon as it turns out not to be JSON, and then `growth` is spoilt."""
+    """Parse the whole text into `growth`; False if it is not JSON, and then `growth` is unusable."""
     machine = _Machine(growth)
     position, line = 0, 0
     line_ends = [*line_starts[1:], len(text) + 1]
@@ -329,7 +329,7 @@ def feed_json(text: str, *, line_starts: Sequence[int], growth: TreeGrowth) -> b
 
 
 class _Machine:
-    """Knows what must come next."""
+    """The state machine of JSON: tracks what is expected next."""
 
     def __init__(self, growth: TreeGrowth) -> None:
         self.opened: list[str] = []
@@ -337,7 +337,7 @@ class _Machine:
         self._due = _VALUE
 
     def take(self, kind: int, value: str, *, mark: Mark, sign: str) -> bool:
-        """Pass one token on, with the comma or colon after it; False if JSON does not allow it here."""
+        """Process one token and the comma or colon after it; False if JSON does not allow it here."""
         if kind == _OPENING:
             if self._due > _VALUE_OR_END:
                 return False
@@ -354,7 +354,7 @@ class _Machine:
         if kind == _ESCAPED_TEXT:
             try:
                 value = msgspec.json.decode(value, type=str)
-            except msgspec.DecodeError:  # half a surrogate pair is no text; the YAML reader will say so
+            except msgspec.DecodeError:  # half a surrogate pair; the YAML reader will report it
                 return False
         if self._due in (_KEY, _KEY_OR_END):
             self._growth.scalar(Scalar(value, plain=False, mark=mark))

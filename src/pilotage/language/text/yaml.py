@@ -1,11 +1,10 @@
-"""Reads YAML (and so JSON) strictly into a tree of text: no value is guessed, and what is doubtful is refused.
+"""Reads YAML and JSON strictly into a tree of texts: types are not inferred, and ambiguous values are rejected.
 
-libyaml delivers events; the tree grows from them without recursion. One thing is read more kindly than YAML does: a
-name in braces is text wherever it stands. YAML takes the braces in `[sim-{seed}.dat]` for a mapping and gives up, and
-reads `[{seed}]` as a mapping of `seed` to nothing, which no document of ours ever means. So before libyaml sees the
-text, the braces of every `{name}`, `{name.part}` and `{{name}}` are exchanged, one character for one, for two that the
-text does not use, and every value is changed back. Lines and columns stay what they were, and quoted texts, block
-scalars and comments notice nothing.
+The tree is built from the events of libyaml. In one point the reader is more lenient than YAML: a name in braces is
+always text. YAML reads the braces in `[sim-{seed}.dat]` as a mapping and fails, and reads `[{seed}]` as a mapping of
+`seed` to nothing, which no document means. So before libyaml parses the text, the braces of every `{name}`, `{name.part}`
+and `{{name}}` are replaced, one character for one, by two characters that the text does not use, and are put back in
+every value. Lines and columns stay the same; quoted texts, block scalars and comments are not affected.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ if TYPE_CHECKING:
     from yaml.error import YAMLError
 
 
-# Turns libyaml's events into a growing tree.
+# Feeds the events of libyaml to the tree builder.
 
 
 def feed_yaml(text: str, *, growth: TreeGrowth, braces: tuple[str, str], last: Mark) -> YAMLError | None:
-    """Deliver libyaml's events to `growth`; the syntax error that ended them, or None at the end of the document.
+    """Feed the events of libyaml to `growth`; return the syntax error that ended them, or None.
 
-    `braces` are the two characters that stand for `{` and `}` in the text, or empty; `last` is the end of the text.
+    `braces` are the two characters that replace `{` and `}` in the text, or empty; `last` is the end of the text.
     """
-    import yaml  # takes ten milliseconds, which a command that reads no YAML does not spend
+    import yaml  # takes ten milliseconds; commands that read no YAML do without it
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     feed = _Feed(growth, braces=braces, last=last)
@@ -66,7 +65,7 @@ def feed_yaml(text: str, *, growth: TreeGrowth, braces: tuple[str, str], last: M
 
 
 class _Feed:
-    """One method for each event that matters."""
+    """Handles the events of libyaml, one method for each kind."""
 
     def __init__(self, growth: TreeGrowth, *, braces: tuple[str, str], last: Mark) -> None:
         self._growth = growth
@@ -79,7 +78,7 @@ class _Feed:
         mark = Mark(begin.line + 1, begin.column + 1)
         if self._left and self._left in value:
             value = value.replace(self._left, "{").replace(self._right, "}")
-        elif not value and mark.line > self._last.line:  # where libyaml puts an absent value at the end of the text
+        elif not value and mark.line > self._last.line:  # libyaml puts a missing value at the end after the text
             mark = self._last
         if event.tag is not None:
             self._refuse_tag(event.tag, mark)
@@ -102,7 +101,7 @@ class _Feed:
         if self._documents > 1:
             self._growth.fault(
                 "several-documents",
-                "a second document begins here; a file holds one",
+                "a second document begins here; a file contains only one",
                 _mark_of(event),
                 hint="remove the `---` line, or put the second document into a file of its own",
             )
@@ -136,22 +135,22 @@ def _mark_of(event: Any) -> Mark:
     return Mark(event.start_mark.line + 1, event.start_mark.column + 1)
 
 
-# Finds tabs that indent the lines of a block, where YAML wants spaces.
+# Finds tabs in the indentation of block style, where YAML requires spaces.
 #
-# Tabs are fine inside quoted texts, block scalars, lists in brackets and mappings in braces; libyaml's events say
-# where those are.
+# Tabs are allowed inside quoted texts, block scalars, and flow lists and mappings; the events of libyaml tell where
+# those are.
 
 _LED_BY_TAB = re.compile(r"( *)\t[ \t]*[^\s#]")
 _SHOWN_MAX = 10
 
 
 def lines_led_by_tab(lines: Sequence[str]) -> list[int]:
-    """The numbers (from 1) of the lines whose indentation has a tab; blank lines and comments do not count."""
+    """The numbers, from 1, of lines whose indentation has a tab, without blank lines and comments."""
     return [number for number, line in enumerate(lines, 1) if _LED_BY_TAB.match(line)]
 
 
 def refuse_tabs(text: str, candidates: Sequence[int], *, report: Report) -> bool:
-    """Report those of the lines that stand in block context; True if that explains why the text cannot be parsed."""
+    """Report the lines that are in block context; True if that explains why the text cannot be parsed."""
     sheltered, known_to, failed_on = _shelters(text)
     wrong = [line for line in candidates if line <= known_to and line not in sheltered]
     if failed_on in candidates and failed_on not in wrong:
@@ -170,9 +169,9 @@ def refuse_tabs(text: str, candidates: Sequence[int], *, report: Report) -> bool
 
 
 def _shelters(text: str) -> tuple[set[int], int, int]:
-    """The lines that begin inside a quoted text, block scalar or flow collection, and how far that is known.
+    """The lines that begin inside a quoted text, block scalar or flow collection, and up to which line this is known.
 
-    The third is the line where parsing failed because of a tab, or 0.
+    The third value is the line where parsing failed because of a tab, or 0.
     """
     import yaml
 
@@ -233,9 +232,9 @@ _OTHER_ENCODINGS = (
 
 
 def read_tree(data: bytes, *, file: str) -> tuple[Node | None, Report]:
-    """The tree of a YAML or JSON document, and every fault found in its text; it never raises, whatever the bytes.
+    """The tree of a YAML or JSON document, and a report with all faults in its text; never raises.
 
-    Beside faults the tree holds what could be understood, so that more can be checked; it is None where reading stopped.
+    If there are faults, the tree contains what could be read, so that more can be checked; it is None if reading stopped.
     """
     if len(data) > SIZE_BYTES_MAX:
         report = Report(file)
@@ -257,7 +256,7 @@ def read_tree(data: bytes, *, file: str) -> tuple[Node | None, Report]:
 
 
 def read_json(text: str, report: Report) -> tuple[bool, Node | None]:
-    """Whether a text is JSON from end to end, and if so its tree; faults are noted only for what is JSON."""
+    """Whether a text is entirely JSON, and if so its tree; faults are reported only then."""
     own = Report(report.file, report.lines)
     growth = TreeGrowth(own)
     line_starts = [0, *(found.end() for found in _BREAK.finditer(text))]
@@ -286,13 +285,13 @@ def _read_yaml(text: str, report: Report) -> Node | None:
     explained = bool(tab_lines) and refuse_tabs(text, tab_lines, report=report)
     if failure is None:
         return growth.root
-    if not explained and not faults_before:  # an unreadable character explains a syntax error, too
+    if not explained and not faults_before:  # an invalid character also explains a syntax error
         _refuse_syntax(failure, innermost=growth.innermost, report=report)
     return None
 
 
 def _unreadable() -> re.Pattern[str]:
-    """What no YAML may hold (YAML 1.1, section 5.1); PyYAML has it compiled, which takes a while."""
+    """The characters that YAML forbids (YAML 1.1, section 5.1), from PyYAML, which takes time to import."""
     from yaml.reader import Reader
 
     found: re.Pattern[str] = Reader.NON_PRINTABLE
@@ -300,11 +299,11 @@ def _unreadable() -> re.Pattern[str]:
 
 
 def _mask_names(text: str) -> tuple[str, tuple[str, str]]:
-    """Exchange the braces around names for two characters that the text does not use, given with it (empty: none)."""
+    """Replace the braces around names by two unused characters; return the text and these, or empty ones if none are."""
     if _NAME_IN_BRACES.search(text) is None:
         return text, ("", "")
     free = [character for character in map(chr, _PRIVATE_USE) if character not in text][:2]
-    if len(free) < 2:  # a text that uses all 6,400 of them was not written by a person
+    if len(free) < 2:  # the text uses all 6,400 of them
         return text, ("", "")
     left, right = free
     if "{{" in text:
@@ -344,13 +343,13 @@ def _refuse_encoding(data: bytes, text: str, *, file: str) -> Report:
 
 
 def _refuse_unreadable(text: str, report: Report) -> str:
-    """Report characters that YAML forbids, and put a visible one in the place of each so that reading can go on."""
+    """Report characters that YAML forbids, and replace each by a visible one so that reading can continue."""
     for found in islice(_unreadable().finditer(text), _SHOWN_MAX):
         name = "a NUL character" if found[0] == "\x00" else f"the control character U+{ord(found[0]):04X}"
         hint = 'remove it; inside double quotes it can be written as an escape, such as "\\x1b"'
         report.error(
             "control-character",
-            f"{name} cannot stand in a document",
+            f"{name} is not allowed in a document",
             _mark_at(text[: found.start()], report),
             hint=hint,
         )
@@ -370,7 +369,7 @@ def _end_of(report: Report) -> Mark:
 
 
 def _mark_at(before: str, report: Report) -> Mark:
-    """The place right after a beginning of the text."""
+    """The position after the first part of the text."""
     lines = _BREAK.split(before)
     return min(Mark(len(lines), len(lines[-1]) + 1), _end_of(report), key=_by_place)
 

@@ -1,4 +1,4 @@
-"""Says in plain words what libyaml could not read, where, and what to write instead."""
+"""Explains syntax errors of libyaml in plain words, with their position and what to write instead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_CHARACTERS_MAX = 60
 
 
 class SyntaxProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with the text, where, and how to mend it."""
+    """A syntax error: message, position and hint."""
 
     message: str
     mark: Mark
@@ -30,9 +30,9 @@ class SyntaxProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_syntax(error: YAMLError, *, lines: Sequence[str], innermost: Mark | None) -> SyntaxProblem:
-    """The complaint of libyaml (or of PyYAML's own parser), reworded for the person who wrote the text.
+    """Explain an error of libyaml, or of PyYAML's own parser.
 
-    `innermost` is where the innermost collection begins that was open when the parser gave up.
+    `innermost` is the start of the innermost collection that was open when the parser failed.
     """
     from yaml.error import MarkedYAMLError
 
@@ -46,7 +46,7 @@ _Methods = Mapping[str, "Callable[[_Complaint], SyntaxProblem]"]
 
 
 class _Complaint:
-    """One complaint with its surroundings in the text."""
+    """One error of the parser with the text around it."""
 
     def __init__(self, error: Any, *, lines: Sequence[str], innermost: Mark | None) -> None:
         self.problem = str(error.problem or "")
@@ -60,7 +60,7 @@ class _Complaint:
         self.line = line
 
     def explain(self) -> SyntaxProblem:
-        """Go through the frequent complaints, then fall back on libyaml's own words."""
+        """Explain the frequent errors; otherwise use libyaml's own message."""
         for sign, method in self._BY_CONTEXT.items():
             if sign in self.context:
                 return method(self)
@@ -78,7 +78,7 @@ class _Complaint:
 
     def _block_text(self) -> SyntaxProblem:
         if self.after.startswith("\t"):
-            return self._here("a tab stands where YAML allows spaces only", "indent with spaces", code="tab")
+            return self._here("a tab is not allowed here; YAML allows only spaces", "indent with spaces", code="tab")
         return self._here(
             "a text after `|` or `>` begins on the next line, indented with spaces",
             "if the value itself begins with that sign, quote it",
@@ -101,7 +101,7 @@ class _Complaint:
     def _no_item(self) -> SyntaxProblem:
         return self._here(
             f"expected a further `- ` of the list that begins on line {self.begin.line}",
-            f"items of one list stand in one column, here {self.begin.column}; the key of a list stands left of it",
+            f"items of one list are in one column, here {self.begin.column}; the key of a list is left of it",
         )
 
     def _ended(self) -> SyntaxProblem:
@@ -115,7 +115,7 @@ class _Complaint:
             shown = re.match(r"\\(?:[uUx][0-9a-fA-F]{0,8}|.)", self.line[max(0, self.before.rfind("\\")) :])
             found = f" (`{shown[0]}`)" if shown else ""
             return self._here(
-                f"not an escape that double quotes know{found}",
+                f"not an escape sequence of double quotes{found}",
                 "write \\\\ for a backslash, the character itself for any other, or use single quotes",
             )
         return self._here(f"not a quoted text: {self.problem}")
@@ -166,17 +166,17 @@ class _Complaint:
         above = next((n for n in range(self.mark.line - 1, 0, -1) if self.lines[n - 1].strip()), 0)
         no_space = _NO_SPACE_AFTER_COLON.fullmatch(self.lines[above - 1]) if above else None
         if no_space:
-            message = f"a key cannot stand here: line {above} has no space after its colon"
+            message = f"a key is not allowed here: line {above} has no space after its colon"
             return self._here(message, f"write `{_cut(no_space[1])}: {_cut(no_space[2])}` on line {above}")
         return self._here(
-            "a key cannot stand here: this line reads as part of the value above it",
-            "indent it like the keys that it belongs to; quote the value if the colon is part of a text",
+            "a key is not allowed here: this line is read as part of the value above it",
+            "indent it like its sibling keys; quote the value if the colon is part of a text",
         )
 
     def _sign_first(self) -> SyntaxProblem:
         sign = self.after[:1]
         if sign == "\t":
-            return self._here("a tab stands where YAML allows spaces only", "use a space", code="tab")
+            return self._here("a tab is not allowed here; YAML allows only spaces", "use a space", code="tab")
         return self._here(f"an unquoted value cannot begin with `{sign}`", f"quote it: {self._quoted_word()}")
 
     def _no_colon(self) -> SyntaxProblem:
@@ -206,7 +206,7 @@ class _Complaint:
             )
         return self._here(
             f"expected a further key of the mapping that begins on line {self.begin.line}",
-            f"keys of one mapping stand in one column, here {self.begin.column}",
+            f"keys of one mapping are in one column, here {self.begin.column}",
         )
 
     def _after_quote(self) -> SyntaxProblem:
@@ -228,7 +228,7 @@ class _Complaint:
         return self.lines[mark.line - 1][mark.column - 1 : mark.column]
 
     def _quoted_word(self) -> str:
-        """The word around the place, quoted; brackets that only open the collection are left out."""
+        """The word at the position, quoted, without brackets that only open the collection."""
         before, after = _WORD_BEFORE.search(self.before), _WORD_AFTER.match(self.after)
         head = (before[0] if before else "").lstrip("[{")
         tail = after[0] if after else ""
@@ -241,7 +241,7 @@ class _Complaint:
         return _in_quotes(found[2] if found else self.line.strip())
 
     def _inside(self, mark: Any) -> Mark:
-        """The mark of a parser, which counts from 0 and may lie past the end, as a place of the text."""
+        """Convert a position of the parser, which counts from 0 and may be past the end."""
         if not self.lines:
             return Mark(1, 1)
         if mark.line >= len(self.lines):
@@ -266,7 +266,7 @@ class _Complaint:
         "could not find expected ':'": _no_colon,
         "<document start>": _ended,
     }
-    _BY_OUTER_CONTEXT: ClassVar[_Methods] = {  # the collection around: less telling than the problem
+    _BY_OUTER_CONTEXT: ClassVar[_Methods] = {  # the surrounding collection says less than the problem
         "block mapping": _no_key,
         "block collection": _no_item,
         "block sequence": _no_item,

@@ -1,4 +1,4 @@
-"""Converts DAG files and submit descriptions of HTCondor DAGMan to definitions and back, with a list of what was lost."""
+"""Converts DAG files and submit descriptions of HTCondor DAGMan to definitions and back, and lists what is lost."""
 
 from pilotage.language.formats.dagman.reader import read_dagman
 from pilotage.language.formats.dagman.writer import write_dagman

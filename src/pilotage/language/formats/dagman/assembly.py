@@ -1,4 +1,4 @@
-"""Commands to one flat DAG: included files and splices are read, names are looked up, rules are checked."""
+"""Assembles a flat DAG from commands: reads included files and splices, resolves names, checks rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SUBMIT_OF_A_DAG = ".condor.sub"
 
 
 def assemble(text: str, report: Report, losses: Losses, *, file: str, folder: Folder) -> Dag:
-    """The flat DAG of a DAG file and of everything it brings in; faults go to the report."""
+    """The flat DAG of a DAG file and all files that it includes; faults go to the report."""
     workshop = Workshop(report=report, losses=losses)
     assembler = _Assembler(workshop, folder)
     top = Scope(prefix="", directory="", splice="")
@@ -42,7 +42,7 @@ def assemble(text: str, report: Report, losses: Losses, *, file: str, folder: Fo
         shown = [*names[:12], "…"] if len(names) > 12 else names
         report.error(
             "cycle",
-            f"the nodes wait for each other in a loop: {' → '.join([*shown, names[0]])}",
+            f"the nodes wait for each other in a cycle: {' → '.join([*shown, names[0]])}",
             command.mark,
             file=command.file,
         )
@@ -50,7 +50,7 @@ def assemble(text: str, report: Report, losses: Losses, *, file: str, folder: Fo
 
 
 class _Assembler:
-    """Goes through files; `_open` holds those being read, so that a file that brings in itself is noticed."""
+    """Processes DAG files; `_open` holds those being read, to detect a file that includes itself."""
 
     def __init__(self, workshop: Workshop, folder: Folder) -> None:
         self._workshop = workshop
@@ -61,7 +61,7 @@ class _Assembler:
         self._apply = CommandApplier(workshop)
 
     def read(self, scope: Scope, text: str, *, file: str) -> None:
-        """Bring the commands of one file into a scope: first what makes nodes, then what speaks of them."""
+        """Apply the commands of one file to a scope: first those that define nodes, then those that refer to them."""
         if file not in self._parsed:
             self._parsed[file] = parse_commands(text, self._report, file=file)
         self._workshop.commands += len(self._parsed[file]) + 1
@@ -186,7 +186,7 @@ class _Assembler:
             return None
         if path in self._open:
             inside = " → ".join([*self._open, path])
-            self._error("recursive-dag", f"{path!r} brings in itself: {inside}", command, word.mark)
+            self._error("recursive-dag", f"{path!r} includes itself: {inside}", command, word.mark)
             return None
         if len(self._open) >= _DEPTH_MAX:
             self._workshop.full = True

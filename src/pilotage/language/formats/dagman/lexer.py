@@ -1,7 +1,7 @@
-"""Physical lines to logical ones, and logical lines to words that know their place.
+"""Joins physical lines to logical ones, and splits these into words with positions; also the command types.
 
-A logical line ends where no backslash stands at its end; comments and blank lines vanish, even inside a continuation.
-A word ends at white space; quotes hold white space together, and a backslash inside them protects the next character.
+A line that ends with a backslash continues; comments and blank lines are skipped, even inside a continuation. White space
+separates words; quotes keep white space, and a backslash inside them escapes the next character.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ _PLAIN = re.compile(r"[^ \t\r\"']+(?=[ \t\r]|\Z)")
 
 
 class Fault(Exception):
-    """A line that cannot be understood; the reader turns it into a problem of its report and goes on."""
+    """A line that cannot be parsed; the reader adds it to the report and continues."""
 
     def __init__(self, code: str, message: str, mark: Mark, *, hint: str = "") -> None:
-        """Keep what a report needs."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -36,14 +35,14 @@ class Fault(Exception):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One word of a line and its place."""
+    """One word of a line and its position."""
 
     text: str
     mark: Mark
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """A `name = value` of a line and the place of its name."""
+    """A `name = value` of a line and the position of its name."""
 
     name: str
     value: str
@@ -51,27 +50,26 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A logical line; `pieces` says where each physical piece of its text begins: (offset, line, column)."""
+    """A logical line; `pieces` are the starts of its physical lines: (offset, line, column)."""
 
     text: str
     pieces: tuple[tuple[int, int, int], ...]
 
     def mark_at(self, offset: int) -> Mark:
-        """The place of a character of the logical line."""
+        """The position in the file of a character of the logical line."""
         found = self.pieces[max(0, bisect_right(self.pieces, offset, key=lambda piece: piece[0]) - 1)]
         return Mark(found[1], found[2] + max(0, offset - found[0]))
 
     @property
     def mark(self) -> Mark:
-        """The place where the line begins."""
+        """The start of the line."""
         return self.mark_at(0)
 
 
 class LineReader:
-    """Hands out the lines of a text one by one, logical or raw."""
+    """Reads the lines of a text one by one, logical or raw."""
 
     def __init__(self, text: str) -> None:
-        """Begin at the first line."""
         self._lines = text.split("\n")
         self._next = 0
 
@@ -97,7 +95,7 @@ class LineReader:
         return Line("".join(texts), tuple(pieces)) if pieces else None
 
     def raw(self) -> Line | None:
-        """The next line that is neither blank nor a comment, as it stands, or None at the end."""
+        """The next physical line that is neither blank nor a comment, or None at the end."""
         while self._next < len(self._lines):
             raw = self._lines[self._next]
             self._next += 1
@@ -115,13 +113,12 @@ class Cursor:
     """Reads the words of one logical line from left to right."""
 
     def __init__(self, line: Line) -> None:
-        """Begin at the first word."""
         self.line = line
         self._at = 0
 
     @property
     def mark(self) -> Mark:
-        """The place where the next word would begin."""
+        """The position of the next word."""
         return self.line.mark_at(self._at)
 
     def word(self) -> Word | None:
@@ -133,21 +130,21 @@ class Cursor:
         return self._take(dropped=_QUOTES)
 
     def peek(self) -> str:
-        """The next word, which stays unread; empty at the end."""
+        """The next word without consuming it; empty at the end."""
         at = self._at
         found = self.word()
         self._at = at
         return found.text if found else ""
 
     def rest(self) -> Word | None:
-        """All that is left of the line, or None."""
+        """The rest of the line, or None."""
         self._skip_space()
         start, self._at = self._at, len(self.line.text)
         text = self.line.text[start:].strip(SPACE)
         return Word(text, self.line.mark_at(start)) if text else None
 
     def pair(self) -> Pair | None:
-        """The next `name = value`, its value without the quotes around it, or None at the end."""
+        """The next `name = value`, without quotes around the value, or None at the end."""
         self._skip_space()
         text, start = self.line.text, self._at
         if start >= len(text):
@@ -156,7 +153,7 @@ class Cursor:
         end = start
         while end < len(text) and text[end] not in _DELIMITERS and text[end] != "=":
             if text[end] in _QUOTES:
-                raise Fault("bad-pair", "a variable name holds no quotation mark", self.line.mark_at(end))
+                raise Fault("bad-pair", "a variable name cannot contain a quotation mark", self.line.mark_at(end))
             end += 1
         name = text[start:end]
         if not name:
@@ -196,7 +193,7 @@ class Cursor:
         return Word(self._quoted(dropped), self.line.mark_at(start))
 
     def _quoted(self, dropped: str) -> str:
-        """A word with quotes in it; those in `dropped` are left out."""
+        """A word that contains quotes; those in `dropped` are removed."""
         text, start = self.line.text, self._at
         parts: list[str] = []
         quote = ""
@@ -220,7 +217,7 @@ class Cursor:
 
 
 def decode(data: bytes, report: Report, *, file: str) -> str | None:
-    """The text of a file, or None with a fault in the report when it is not clean UTF-8."""
+    """The text of a file, or None with a fault in the report if it is not clean UTF-8."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -242,49 +239,49 @@ def decode(data: bytes, report: Report, *, file: str) -> str | None:
     return text
 
 
-# Paths of a DAG: seen from the folder that a splice, a node or a description stands in.
+# Paths of a DAG, relative to the folder of a splice, a node or a description.
 #
-# A path may lead anywhere, as HTCondor allows; what it leads to must be a file that can be read.
+# As in HTCondor, a path may lead anywhere; it must lead to a readable file.
 
 
 def located(directory: str, path: str) -> str:
-    """A path seen from a folder, in its shortest form; an empty one is the folder itself."""
+    """A path relative to a folder, normalized; an empty one is the folder itself."""
     return tidy_name(posixpath.join(directory, path)) if path else directory
 
 
 def is_outside(path: str) -> bool:
-    """Whether a path leads out of the DAG's folder."""
+    """Whether a path leads out of the folder of the DAG."""
     return path.startswith(("/", "../")) or path == ".."
 
 
 def program(directory: str, path: str) -> str:
-    """A program as a command that is never looked for on the search path."""
+    """A program as a command that is not searched in the PATH."""
     where = located(directory, path) if directory else path
     return where if "/" in where else f"./{where}"
 
 
 def told(message: str, report: Report, *, file: str) -> str:
-    """A message as it may be told: of a file outside the DAG's folder, which may be anybody's, no word is repeated."""
+    """A message without quotations if the file is outside the DAG's folder, whose content must not be disclosed."""
     if file in ("", report.file) or not is_outside(file):
         return message
     expected, found, _ = message.partition(", found ")
-    said = expected if found else "this line cannot be understood"
-    return f"{said}; what was found is not shown, the file is outside the DAG's folder"
+    said = expected if found else "this line cannot be parsed"
+    return f"{said}; its content is not shown, since the file is outside the DAG's folder"
 
 
 def found_instead(folder: Folder, path: str) -> str:
-    """What there is where a file to read was expected: nothing, or a folder, a pipe, a file that may not be read."""
+    """What was found instead of a readable file: nothing, or a folder, a pipe or an unreadable file."""
     return "something that cannot be read as a file" if folder.exists(path) else "none"
 
 
-# The commands of a DAG file as values: what the parser makes of the text, before any name is looked up.
+# The commands of a DAG file as values: the output of the parser, before names are resolved.
 
 NodeKind = Literal["job", "final", "provisioner", "service", "subdag"]
 ScriptKind = Literal["pre", "post", "hold"]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of all commands: the keyword as the reference spells it, and where it stands."""
+    """The base of all commands: the keyword in its standard spelling, and its position."""
 
     keyword: str
     file: str
@@ -292,7 +289,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inline(msgspec.Struct, frozen=True):
-    """A submit description that stands in the DAG file itself."""
+    """A submit description inside the DAG file."""
 
     lines: tuple[Line, ...]
     file: str
@@ -311,7 +308,7 @@ class NodeCommand(Command, frozen=True, kw_only=True):
 
 
 class SpliceCommand(Command, frozen=True, kw_only=True):
-    """SPLICE: another DAG put in the place of a node."""
+    """SPLICE: another DAG in place of a node."""
 
     name: Word
     path: Word
@@ -319,20 +316,20 @@ class SpliceCommand(Command, frozen=True, kw_only=True):
 
 
 class IncludeCommand(Command, frozen=True, kw_only=True):
-    """INCLUDE: another file read as if it stood here."""
+    """INCLUDE: another file that is read at this point."""
 
     path: Word
 
 
 class DescriptionCommand(Command, frozen=True, kw_only=True):
-    """SUBMIT-DESCRIPTION: a submit description that nodes name."""
+    """SUBMIT-DESCRIPTION: a named submit description for several nodes."""
 
     name: Word
     description: Inline
 
 
 class DependencyCommand(Command, frozen=True, kw_only=True):
-    """PARENT and CHILD, with WEAK before it or not."""
+    """[WEAK] PARENT and CHILD."""
 
     weak: bool
     parents: tuple[Word, ...]
@@ -382,7 +379,7 @@ class NumberCommand(Command, frozen=True, kw_only=True):
 
 
 class ToleranceCommand(Command, frozen=True, kw_only=True):
-    """TOLERANCE: how many jobs of a node may fail."""
+    """TOLERANCE: the number of jobs of a node that may fail."""
 
     node: Word
     text: str
@@ -396,14 +393,14 @@ class NodeNameCommand(Command, frozen=True, kw_only=True):
 
 
 class CategoryCommand(Command, frozen=True, kw_only=True):
-    """CATEGORY: a node and its group."""
+    """CATEGORY: a node and its category."""
 
     node: Word
     category: str
 
 
 class LimitCommand(Command, frozen=True, kw_only=True):
-    """MAXJOBS: how many nodes of a category may run at once."""
+    """MAXJOBS: the number of nodes of a category that may run at once."""
 
     category: str
     limit: int
@@ -424,6 +421,6 @@ class PinCommand(Command, frozen=True, kw_only=True):
 
 
 class PlainCommand(Command, frozen=True, kw_only=True):
-    """CONFIG, DOT, JOBSTATE_LOG, NODE_STATUS_FILE, SET_JOB_ATTR, ENV, REJECT: about DAGMan itself."""
+    """CONFIG, DOT, JOBSTATE_LOG, NODE_STATUS_FILE, SET_JOB_ATTR, ENV, REJECT: commands for DAGMan itself."""
 
     text: str

@@ -1,7 +1,7 @@
-"""Macros of submit descriptions: `$(name)`, `$(name:default)`, and the functions that take a name.
+"""Expands macros of submit descriptions: `$(name)`, `$(name:default)`, and functions.
 
-Nothing is looked up outside the table: what only a running HTCondor knows stays as it is written, what is random takes
-its first choice, and each such place is noted so that it can be listed as a loss.
+Only names in the table are known: macros that only a running HTCondor knows stay as written, random functions take their
+first choice, and each of these is recorded as a loss.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUN_TIME_NAMES = {
 
 
 class Notes(msgspec.Struct):
-    """What happened while macros were expanded: keyword of a loss → what was written, undefined names, faults."""
+    """The side results of macro expansion: losses by keyword, undefined names, faults."""
 
     losses: dict[str, str] = {}
     undefined: dict[str, None] = {}
@@ -55,12 +55,12 @@ class _Expansion:
         self._table = table
         self._notes = notes
         self._made = 0
-        self._count = 0  # macros replaced, those inside a value that is known already included
-        self._known: dict[str, tuple[str, int]] = {}  # name → its value, and the macros that were replaced in it
+        self._count = 0  # macros replaced, including those inside cached values
+        self._known: dict[str, tuple[str, int]] = {}  # name → its value, and the number of macros replaced in it
 
     def expand(self, text: str, depth: int) -> str:
         if depth > _DEPTH_MAX:
-            self._fault(f"macros refer to each other more than {_DEPTH_MAX} deep")
+            self._fault(f"macros refer to each other more than {_DEPTH_MAX} levels deep")
             return ""
         parts: list[str] = []
         at = 0
@@ -84,7 +84,7 @@ class _Expansion:
         parts.append(text[at:])
         result = "".join(parts)
         if self._count > EXPANSIONS_MAX:
-            self._fault(f"more than {EXPANSIONS_MAX} macros stand inside each other")
+            self._fault(f"macros expand to more than {EXPANSIONS_MAX} other macros")
             return ""
         if max(self._made, len(result)) > LENGTH_MAX:
             self._fault(f"macros expand to more than {LENGTH_MAX} characters")
@@ -151,7 +151,7 @@ class _Expansion:
         value = self._lookup(arguments[0], depth)
         result = act(value if value is not None else arguments[0], [self.expand(a, depth + 1) for a in arguments[1:]])
         if result is None:
-            self._fault(f"{written} cannot be worked out")
+            self._fault(f"{written} cannot be evaluated")
             return ""
         return result
 

@@ -1,4 +1,4 @@
-"""The commands that speak of nodes: each finds its nodes, checks its rule and sets its property."""
+"""Applies the commands that refer to nodes: each finds its nodes, checks its rule and sets its property."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pilotage.language.losses import Losses
 from pilotage.language.text.tree import Mark, Report
 from pilotage.model.errors import did_you_mean
 
-# The flat DAG that the assembler builds: every node with all its properties, and the edges between them.
+# The flat DAG that the assembler builds: all nodes with their properties, and the edges between them.
 
 
 class Variable(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that VARS gives to a node's submit description, before it or after it."""
+    """A value that VARS sets for a node's submit description, before or after it."""
 
     value: str
     append: bool
@@ -38,7 +38,7 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DagNode(msgspec.Struct, kw_only=True):
-    """A node under its full name. It is filled while the commands are gone through, and only read afterwards."""
+    """A node with its full name. It is filled while commands are applied, and only read afterwards."""
 
     name: str
     kind: NodeKind
@@ -57,17 +57,17 @@ class DagNode(msgspec.Struct, kw_only=True):
 
     @property
     def file(self) -> str:
-        """The file in which the node stands."""
+        """The file that defines the node."""
         return self.command.file
 
     @property
     def mark(self) -> Mark:
-        """The place of its name."""
+        """The position of its name."""
         return self.command.name.mark
 
 
 class Dag(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes in the order of their commands; an edge is a pair of positions with the command that made it."""
+    """All nodes in the order of their commands; an edge is a pair of positions with its command."""
 
     nodes: tuple[DagNode, ...]
     edges: dict[tuple[int, int], Command]
@@ -75,7 +75,7 @@ class Dag(msgspec.Struct, frozen=True, kw_only=True):
     descriptions: dict[str, Inline]
 
 
-# A scope is one DAG, or one splice in it, while it is put together; the workshop is what all scopes share.
+# A scope holds the names of one DAG or splice during assembly; all scopes share one `Workshop`.
 
 NODES_MAX = 1_000_000
 SPLICED_MAX = 100_000
@@ -84,7 +84,7 @@ COMMANDS_MAX = 4_000_000
 
 
 class Workshop(msgspec.Struct, kw_only=True):
-    """The nodes and edges of all scopes, and where faults and losses go."""
+    """The nodes and edges of all scopes, the report and the losses."""
 
     report: Report
     losses: Losses
@@ -95,10 +95,10 @@ class Workshop(msgspec.Struct, kw_only=True):
     with_child: set[int] = set()
     commands: int = 0
     spliced: int = 0
-    full: bool = False  # too much was asked for: nothing more is brought in
+    full: bool = False  # the DAG is too large: nothing more is added
 
     def connect(self, parents: Iterable[int], children: Iterable[int], command: Command) -> None:
-        """Add an edge from every parent to every child; one that exists is kept as it is."""
+        """Add an edge from every parent to every child, unless it exists."""
         targets = tuple(children)
         for parent in parents:
             if len(self.edges) + len(targets) > EDGES_MAX:
@@ -110,13 +110,13 @@ class Workshop(msgspec.Struct, kw_only=True):
                 self.with_parent.add(child)
 
     def has_room(self, command: Command) -> bool:
-        """Whether another file may be brought in."""
+        """Whether another file may be included."""
         if self.commands > COMMANDS_MAX or len(self.nodes) >= NODES_MAX or self.spliced >= SPLICED_MAX:
             self.too_large(command)
         return not self.full
 
     def too_large(self, command: Command) -> None:
-        """Say once that the DAG is too large."""
+        """Report once that the DAG is too large."""
         if not self.full:
             self.full = True
             self.report.error(
@@ -128,7 +128,7 @@ class Workshop(msgspec.Struct, kw_only=True):
 
 
 class Scope(msgspec.Struct, kw_only=True):
-    """The names of one DAG, and what of it a splice shows to the outside."""
+    """The names of one DAG or splice, and the ends by which others connect to it."""
 
     prefix: str
     directory: str
@@ -136,26 +136,26 @@ class Scope(msgspec.Struct, kw_only=True):
     nodes: dict[str, int] = {}
     splices: dict[str, Scope] = {}
     special: dict[str, str] = {}
-    order: list[int] = []  # all nodes, those of splices after the splice's own place
+    order: list[int] = []  # all nodes, with those of a splice at its position
     initial: list[int] = []
     terminal: list[int] = []
     pins_in: dict[int, list[int]] = {}
     pins_out: dict[int, list[int]] = {}
     limits: dict[str, int] = {}
     descriptions: dict[str, Inline] = {}
-    broken: bool = False  # a file is missing, so that unknown names are no news
+    broken: bool = False  # a file is missing, so unknown names are not reported
 
     def category(self, name: str) -> str:
-        """A category's name as the whole DAG knows it; one that begins with `+` is common to all splices."""
+        """The full name of a category; one that begins with `+` is common to all splices."""
         return name if name.startswith("+") else self.prefix + name
 
     def close(self, workshop: Workshop) -> None:
-        """Remember which nodes begin and end the DAG, before anything outside is connected to them."""
+        """Store the first and last nodes of the DAG, before nodes outside are connected to them."""
         self.initial = [i for i in self.order if i not in workshop.with_parent]
         self.terminal = [i for i in self.order if i not in workshop.with_child]
 
     def lift(self, inner: Scope) -> None:
-        """Take over what a splice holds; limits and descriptions of the outer DAG win."""
+        """Merge a splice; limits and descriptions of the outer DAG win."""
         self.order.extend(inner.order)
         for category, limit in inner.limits.items():
             self.limits.setdefault(category, limit)
@@ -169,16 +169,15 @@ _KNOWN_MAX = 5000
 
 
 class CommandApplier:
-    """Applies the commands of a scope's second pass."""
+    """Applies the commands of the second pass."""
 
     def __init__(self, workshop: Workshop) -> None:
-        """Work on the nodes of a workshop."""
         self._workshop = workshop
         self._report = workshop.report
         self._hints = 0
 
     def __call__(self, scope: Scope, command: lexer.Command) -> None:
-        """Do what one command says."""
+        """Apply one command."""
         if isinstance(command, lexer.DependencyCommand):
             self._depend(scope, command)
         elif isinstance(command, lexer.ConnectCommand):
@@ -228,7 +227,7 @@ class CommandApplier:
         if node.kind not in _WORK:
             self._report.error(
                 "special-node",
-                f"{command.keyword} cannot speak of the {node.kind} node {node.name!r}",
+                f"{command.keyword} cannot refer to the {node.kind} node {node.name!r}",
                 command.node.mark,
                 file=command.file,
             )
@@ -255,7 +254,7 @@ class CommandApplier:
             nodes = [self._workshop.nodes[i] for i in scope.nodes.values()]
             work = [node for node in nodes if node.kind in _WORK]
             if not work and not scope.broken:
-                self._report.error("unknown-node", "ALL_NODES stands for no node here", word.mark, file=command.file)
+                self._report.error("unknown-node", "ALL_NODES matches no node here", word.mark, file=command.file)
             for node in work:
                 act(node)
             return
@@ -290,7 +289,7 @@ class CommandApplier:
             )
 
     def _hint(self, name: str, known: Collection[str]) -> str:
-        """The near name; comparing is slow, so only the first faults get one, and only among a few thousand names."""
+        """A similar name; comparing is slow, so only the first faults get one, and only among a few thousand names."""
         self._hints += 1
         same = (
             next((other for other in known if other.lower() == name.lower()), "") if self._hints <= _HINTS_MAX else ""
@@ -385,7 +384,7 @@ class CommandApplier:
             if i not in self._workshop.with_parent:
                 self._report.error(
                     "orphan-node",
-                    f"expected a PIN_IN or a parent for {self._workshop.nodes[i].name!r}, which CONNECT leaves without",
+                    f"expected a PIN_IN or a parent for {self._workshop.nodes[i].name!r}, which CONNECT leaves unconnected",
                     command.mark,
                     file=command.file,
                 )

@@ -1,4 +1,4 @@
-"""DAG text to commands. A line that cannot be understood becomes a problem; the lines after it are still read."""
+"""Parses a DAG file into commands. A line that cannot be parsed is reported, and the following lines are still read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage.language.formats.dagman.lexer import Cursor, Fault, Line, LineRead
 from pilotage.language.text.tree import Mark, Report
 from pilotage.model.errors import did_you_mean
 
-# The commands that make nodes and bring in other files, and the helpers that every command's parser uses.
+# The commands that define nodes or include files, and helpers of all command parsers.
 
 RESERVED_NAMES = frozenset({"PARENT", "CHILD", "ALL_NODES"})
 _INTEGER = re.compile(r"[+-]?[0-9]{1,12}")
@@ -21,7 +21,7 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
 class Place(TypedDict):
-    """What every command knows of itself."""
+    """The fields that all commands have."""
 
     keyword: str
     file: str
@@ -29,7 +29,7 @@ class Place(TypedDict):
 
 
 class ParsedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line whose keyword has been read."""
+    """A line whose keyword is already read."""
 
     cursor: Cursor
     reader: LineReader
@@ -44,12 +44,12 @@ class ParsedLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def same_keyword(text: str, keyword: str) -> bool:
-    """Whether a word is that keyword: case does not count, and `-` is the same as `_`."""
+    """Whether a word is this keyword; case does not matter, and `-` equals `_`."""
     return text.upper().replace("-", "_") == keyword.replace("-", "_")
 
 
 def required(word: Word | None, cursor: Cursor, expected: str) -> Word:
-    """The word, or a fault that says what was expected."""
+    """The word; raises a `Fault` that says what was expected if there is none."""
     if word is None or not word.text:
         raise Fault("missing-word", f"expected {expected}, found the end of the line", cursor.line.mark)
     return word
@@ -66,7 +66,7 @@ def number(cursor: Cursor, expected: str, *, least: int = _LEAST, most: int = _M
 
 
 def refuse_rest(line: ParsedLine) -> None:
-    """Nothing may follow."""
+    """Raise a `Fault` if anything follows."""
     word = line.cursor.word()
     if word is not None:
         raise Fault("unexpected-word", f"expected the end of the line, found {word.text!r}", word.mark)
@@ -97,7 +97,7 @@ def _node(line: ParsedLine, kind: lexer.NodeKind) -> lexer.Command:
     name = required(cursor.word(), cursor, "the name of a node")
     word = required(cursor.unquoted(), cursor, "a DAG file" if kind == "subdag" else "a submit description")
     description: Word | lexer.Inline = word
-    # The inline text is read before the name is judged, so that a bad name does not make its lines look like commands.
+    # The inline text is read before the name is checked, so that its lines are not parsed as commands after a bad name.
     if kind != "subdag" and (end := _inline_end(word)) is not None:
         description, cursor = _inline(line, word, end=end)
     _check_name(name)
@@ -124,7 +124,7 @@ def _check_name(name: Word) -> None:
             "illegal-name",
             f"expected a node name without '+', found {name.text!r}",
             name.mark,
-            hint="'+' stands between a splice and its nodes",
+            hint="'+' separates a splice from its nodes",
         )
 
 
@@ -191,7 +191,7 @@ _SCRIPTS: dict[str, lexer.ScriptKind] = {"PRE": "pre", "POST": "post", "HOLD": "
 
 
 def parse_commands(text: str, report: Report, *, file: str) -> tuple[lexer.Command, ...]:
-    """Every command of a DAG file in its order; faults go to the report."""
+    """All commands of a DAG file in order; faults go to the report."""
     reader = LineReader(text)
     found: list[lexer.Command] = []
     while (line := reader.logical()) is not None:

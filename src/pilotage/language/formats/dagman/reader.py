@@ -1,4 +1,4 @@
-"""A DAG file to a definition: the way in."""
+"""Imports a DAG file as a definition."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from pilotage.language.text.tree import NOWHERE, Report
 from pilotage.model.jobs.definition import Binary, Definition, InputFile, Line, OutputFile, Package, Stage
 from pilotage.model.jobs.graph import depths, find_loop, followers
 
-# Who makes which file. DAGMan does not know, so its files may contradict the graph; here they must not.
+# Finds the producer of each file. DAGMan does not know producers, so its files may contradict its graph; here they must
+# not.
 #
-# A file has one maker; a file that is needed before it is made counts as being there already. What is given up for
-# that is listed as a loss, and the edge of the DAG stays as `after`.
+# A file has one producer; a file that is needed before it is made counts as existing. Dropped outputs are listed as
+# losses, and the edges of the DAG stay as `after`.
 
 _ROUNDS_MAX = 20
 Edges = Mapping[tuple[int, int], object]
 
 
 def settle_makers(drafts: Sequence[Draft], edges: Edges, losses: Losses) -> dict[str, int]:
-    """Path → the one draft that makes it; the others lose it. `edges` are pairs of drafts."""
+    """The producer of each path, by its index in `drafts`; other drafts lose that output. `edges` are pairs of drafts."""
     _share_streams(drafts, losses)
     makers: dict[str, int] = {}
     for number, draft in enumerate(drafts):
@@ -54,7 +55,7 @@ def settle_makers(drafts: Sequence[Draft], edges: Edges, losses: Losses) -> dict
         if not cycle:
             break
         steps = zip(cycle, [*cycle[1:], cycle[0]], strict=True)
-        # The last round gives up every file that no edge of the DAG stands for: that leaves the DAG alone.
+        # The last round drops every file without a matching edge of the DAG, so that the DAG alone remains.
         guilty = [implied[s] for s in steps if s in implied] if round_number < _ROUNDS_MAX else list(implied.values())
         for path in dict.fromkeys(guilty):
             draft = drafts[makers.pop(path)]
@@ -63,7 +64,7 @@ def settle_makers(drafts: Sequence[Draft], edges: Edges, losses: Losses) -> dict
 
 
 def _share_streams(drafts: Sequence[Draft], losses: Losses) -> None:
-    """A standard stream that several nodes write to one file is kept with each package instead."""
+    """If several nodes write a standard stream to the same file, each package keeps its own instead."""
     writers: Counter[str] = Counter()
     for draft in drafts:
         writers.update({stream.path for stream in (draft.stdout, draft.stderr) if stream is not None})
@@ -99,14 +100,14 @@ def _give_up(draft: Draft, path: str, losses: Losses, reason: str) -> None:
 
 
 def _add_programs(drafts: Sequence[Draft], makers: Mapping[str, int]) -> None:
-    """A program that another node makes is an input."""
+    """Add programs that other nodes make as inputs."""
     for number, draft in enumerate(drafts):
         path = draft.command[0].removeprefix("./") if draft.command else ""
         if path in makers and makers[path] != number and all(file.path != path for file in draft.inputs):
             draft.inputs.append(DraftFile(path, draft.origin))
 
 
-# Where each package stands: in the place its name tells when our own export wrote it, else by its depth in the DAG.
+# The stage and line of each package: from its name if our own export wrote it, otherwise from its depth in the DAG.
 
 _POSITION = re.compile(r"Stage([1-9][0-9]{0,8})Line([1-9][0-9]{0,8})Package([1-9][0-9]{0,8})(?![0-9]).*", re.DOTALL)
 
@@ -115,7 +116,7 @@ Place = tuple[int, int, int]
 
 
 def told_places(names: Sequence[str]) -> list[Place] | None:
-    """The stage, line and number that each node's name tells, or None unless all do and no place is left out."""
+    """The stage, line and number in each node's name; None unless all names have one and none is missing."""
     places: list[Place] = []
     for name in names:
         found = _POSITION.fullmatch(name)
@@ -134,14 +135,14 @@ def told_places(names: Sequence[str]) -> list[Place] | None:
 
 
 def sequences(places: Sequence[Place]) -> set[tuple[int, int]]:
-    """The pairs of positions in the list that stand one after the other in a line."""
+    """The pairs of list positions whose packages follow one another in a line."""
     at = {place: position for position, place in enumerate(places)}
     following = (((stage, line, number - 1), i) for (stage, line, number), i in at.items())
     return {(at[before], i) for before, i in following if before in at}
 
 
 def stages_by_place(places: Sequence[Place], packages: Sequence[Package]) -> tuple[Stage, ...]:
-    """The packages in the places that their nodes' names told."""
+    """The stages of packages whose positions are known from their node names."""
     stages: dict[int, dict[int, list[Package]]] = {}
     for (stage, line, _), package in sorted(zip(places, packages, strict=True), key=lambda entry: entry[0]):
         stages.setdefault(stage, {}).setdefault(line, []).append(package)
@@ -149,7 +150,7 @@ def stages_by_place(places: Sequence[Place], packages: Sequence[Package]) -> tup
 
 
 def stages_by_depth(packages: Sequence[Package], edges: Iterable[tuple[int, int]]) -> tuple[Stage, ...]:
-    """One stage per depth, one line per package, in the order of the nodes; what runs in the end has the last stage."""
+    """One stage per depth, one line per package, in the order of the nodes; final packages form the last stage."""
     deep = depths(followers(len(packages), edges))
     last = max((d for d, p in zip(deep, packages, strict=True) if p.role == "work"), default=-1) + 1
     lines: dict[int, list[Line]] = {}
@@ -160,7 +161,7 @@ def stages_by_depth(packages: Sequence[Package], edges: Iterable[tuple[int, int]
 
 
 def read_dagman(data: bytes, *, file: str, folder: Folder) -> tuple[Definition | None, Report, Losses]:
-    """The job of a DAG file, None where it is refused; the report has every fault, the losses what has no meaning here."""
+    """The job of a DAG file, or None if it is rejected; the report has all faults, the losses what cannot be imported."""
     report = Report(file)
     losses = Losses()
     text = decode(data, report, file=file)
@@ -178,7 +179,7 @@ def read_dagman(data: bytes, *, file: str, folder: Folder) -> tuple[Definition |
         return None, report, losses
     makers = settle_makers(drafts, edges, losses)
     places = told_places([dag.nodes[draft.node].name for draft in drafts])
-    # Packages of one line run one after the other, so a line is only believed where the DAG says so too.
+    # Packages of one line run one after the other, so the lines of the names are used only if the DAG has these edges.
     in_line = sequences(places) if places else set()
     if not in_line <= edges.keys():
         places, in_line = None, set()
@@ -199,7 +200,7 @@ def _job_name(file: str) -> str:
 
 
 def _name_apart(drafts: Sequence[Draft]) -> None:
-    """Give packages that came out with one name different ones."""
+    """Give packages with equal names different ones."""
     free = FreeNames(separator="~")
     for draft in drafts:
         name = free.take(draft.package.name)
@@ -266,14 +267,14 @@ def _name(file: DraftFile) -> str:
 def _input(file: DraftFile, draft: Draft, makers: Mapping[str, int], folder: Folder, report: Report) -> InputFile:
     name = _name(file)
     if file.locator:
-        # Beside a file of that name which a package makes, this one needs a name of its own.
+        # If a package makes a file of this name, the external file needs another name.
         own = posixpath.join("external", name) if file.path in makers else name
         return InputFile(name=own, locator=escape_braces(file.locator))
     if file.path in makers or folder.exists(file.path):
         return InputFile(name=name)
     report.warn(
         "input-not-found",
-        f"nothing makes {file.path!r} and it is not there; {draft.package.name!r} is left to fetch it",
+        f"nothing makes {file.path!r} and it does not exist; {draft.package.name!r} must fetch it",
         file.origin.mark,
         file=file.origin.file,
     )

@@ -1,4 +1,4 @@
-"""A node's submit description, run through like a program: values are set, conditions chosen, jobs queued."""
+"""Executes a submit description: sets values, evaluates conditions, queues jobs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pilotage.language.formats.dagman.node_commands import Variable
 from pilotage.language.losses import Losses
 from pilotage.language.text.tree import NOWHERE, Mark, Report
 
-# `if`, `elif`, `else`, `endif` of submit descriptions: the few conditions that HTCondor itself allows.
+# `if`, `elif`, `else`, `endif` of submit descriptions: the few conditions that HTCondor allows.
 
-VERSION = (25, 0, 0)  # the HTCondor whose submit language is spoken here
+VERSION = (25, 0, 0)  # the HTCondor whose submit language is implemented here
 _VERSION_TEST = re.compile(r"version\s*(==|!=|>=|<=|>|<)\s*([0-9]+(?:\.[0-9]+){1,3})", re.IGNORECASE)
 _DEFINED = re.compile(r"defined(?:\s+(\S+))?", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
 
 def holds(text: str, table: Mapping[str, str]) -> bool | None:
-    """Whether a condition, its macros already expanded, is true; None where it is none that HTCondor understands."""
+    """Whether a condition with expanded macros is true; None if HTCondor does not support it."""
     condition = text.strip()
     if condition.startswith("!"):
         truth = _holds(condition[1:].strip(), table)
@@ -59,7 +59,7 @@ def _holds(condition: str, table: Mapping[str, str]) -> bool | None:
     return None
 
 
-# The queue statement: how many jobs a submit description makes, and which values each of them gets.
+# The queue statement: the number of jobs, and the values of each.
 
 QUEUED_MAX = 1_000_000
 _KEYWORD = re.compile(r"(?:^|(?<=[\s,]))(in|from|matching)(?=[\s(\[]|$)", re.IGNORECASE)
@@ -70,7 +70,7 @@ _MATCHING = re.compile(r"(files|dirs|any)\b\s*", re.IGNORECASE)
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` jobs for each item; an item gives a value to each variable. Without a list there is one empty item."""
+    """`count` jobs for each item; an item has a value for each variable. Without a list there is one empty item."""
 
     count: int = 1
     variables: tuple[str, ...] = ()
@@ -78,15 +78,14 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueReader:
-    """Understands queue statements; lists may come from files and patterns of a folder."""
+    """Parses queue statements; lists may come from files and patterns of a folder."""
 
     def __init__(self, folder: Folder, report: Report) -> None:
-        """Read lists from a folder, and tell a report what is wrong."""
         self._folder = folder
         self._report = report
 
     def read(self, text: str, listed: tuple[str, ...] | None, *, directory: str, file: str, mark: Mark) -> Queue | None:
-        """The queue of a statement whose macros are expanded; None with a fault in the report."""
+        """Parse a statement with expanded macros; None, with a fault in the report, if it is invalid."""
         found = _KEYWORD.search(text)
         head = (text[: found.start()] if found else text).strip(SPACE)
         count = 1
@@ -192,7 +191,7 @@ class QueueReader:
 
 
 def _split(line: str, count: int) -> tuple[str, ...]:
-    """An item's values: one for each variable, the last one takes what is left."""
+    """The values of an item, one for each variable; the last one takes the rest."""
     values = []
     rest = line.strip(SPACE)
     for _ in range(count - 1):
@@ -206,7 +205,7 @@ def _split(line: str, count: int) -> tuple[str, ...]:
     return (*values, rest)
 
 
-# Submit description text to statements: lines joined, multi-line values and queue lists gathered, nothing expanded.
+# Parses a submit description into statements: joins lines and collects multi-line values and queue lists.
 
 StatementKind = Literal["assign", "queue", "if", "elif", "else", "endif", "include", "use", "error", "warning"]
 PhysicalLine = tuple[int, int, str]  # line, column of its first character, text without white space around it
@@ -232,7 +231,7 @@ _KINDS: dict[str, StatementKind] = {
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """One statement: `name` is what is assigned, or the option of an include; `items` are the lines of a queue list."""
+    """One statement: `name` is the assigned name, or the option of an include; `items` are the lines of a queue list."""
 
     kind: StatementKind
     name: str = ""
@@ -243,7 +242,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def physical_lines(text: str) -> tuple[PhysicalLine, ...]:
-    """The lines of a submit file with their places."""
+    """The lines of a submit file with their positions."""
     lines = []
     for index, raw in enumerate(text.split("\n")):
         stripped = raw.strip(SPACE)
@@ -252,7 +251,7 @@ def physical_lines(text: str) -> tuple[PhysicalLine, ...]:
 
 
 def parse_statements(lines: Sequence[PhysicalLine], report: Report, *, file: str) -> tuple[Statement, ...]:
-    """The statements of a submit description; lines that are none of them become problems."""
+    """The statements of a submit description; other lines are reported."""
     found: list[Statement] = []
     stream = iter(lines)
     for line, column, text in stream:
@@ -276,7 +275,7 @@ def mentioned(*texts: str) -> frozenset[str]:
 
 
 def _continued(text: str, stream: Iterator[PhysicalLine]) -> str:
-    """A line with the ones that continue it; a comment among them counts for nothing but its own backslash."""
+    """A line with its continuations; a comment among them is skipped, except for its own backslash."""
     parts = []
     while text.endswith("\\"):
         parts.append(text[:-1])
@@ -305,7 +304,7 @@ def _statement(text: str, stream: Iterator[PhysicalLine], mark: Mark) -> Stateme
 
 
 def _command_name(text: str) -> str:
-    """The name in its one spelling: lower case, `my.` for an attribute of the job."""
+    """The normalized name: lower case, with `my.` for a job attribute."""
     lower = text.lower()
     return f"my.{lower[1:]}" if lower.startswith("+") else lower
 
@@ -347,13 +346,13 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class SubmitJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One queued job: its values, not yet expanded, and where each was set."""
+    """One queued job: its values before expansion, and where each was set."""
 
     table: Mapping[str, str]
     origins: Mapping[str, Origin]
     notes: Notes
     file: str
-    mentions: Mapping[str, Origin]  # macro → where it is first written
+    mentions: Mapping[str, Origin]  # macro → its first use
 
     def text(self, *names: str) -> str:
         """The expanded value of the first of these commands that is set, or an empty text."""
@@ -369,10 +368,9 @@ class SubmitJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitReader:
-    """Reads submit descriptions; the statements of a file are parsed once, however many nodes name it."""
+    """Reads submit descriptions; a file is parsed once, however many nodes use it."""
 
     def __init__(self, folder: Folder, report: Report, losses: Losses) -> None:
-        """Read from a folder; faults go to the report."""
         self.folder = folder
         self.report = report
         self.losses = losses
@@ -382,7 +380,7 @@ class SubmitReader:
         self._inlines: dict[int, tuple[Inline, tuple[Statement, ...]]] = {}
 
     def file(self, path: str) -> tuple[Statement, ...] | None:
-        """The statements of a submit file, or None where it cannot be read."""
+        """The statements of a submit file, or None if it cannot be read."""
         if path not in self._files:
             data = self.folder.read(path)
             text = decode(data, self.report, file=path) if data is not None else None
@@ -407,7 +405,7 @@ class SubmitReader:
         variables: Mapping[str, Variable],
         notes: Notes,
     ) -> list[SubmitJob]:
-        """The jobs that a description queues; one where it has no queue statement."""
+        """The jobs that a description queues; one if it has no queue statement."""
         run = _Run(self, directory=directory, notes=notes, variables=variables)
         run.table.update(given)
         run.set_variables(append=False)
@@ -418,7 +416,7 @@ class SubmitReader:
 
 
 class _Run:
-    """The state of one description while its statements are gone through."""
+    """The state during the execution of one description."""
 
     def __init__(
         self, reader: SubmitReader, *, directory: str, notes: Notes, variables: Mapping[str, Variable]
@@ -447,14 +445,14 @@ class _Run:
             self.mentions.setdefault(name, origin)
 
     def _of_before(self, name: str, value: str) -> str:
-        """A value that speaks of itself means the value before; everything else is expanded when it is used."""
+        """Replace a reference of a value to itself by its old value; everything else is expanded at use."""
         if "$(" not in value:
             return value
         before = self.table.get(name, "")
         return re.sub(r"\$\(" + re.escape(name) + r"\)", lambda _: before, value, flags=re.IGNORECASE)
 
     def execute(self, statements: Sequence[Statement], *, file: str, depth: int) -> None:
-        # One entry per open `if`: "taken" while its chosen branch runs, "open" while none was chosen, "over" after.
+        # One entry per open `if`: "taken" in the chosen branch, "open" before it, "over" after it.
         branches: list[str] = []
         for statement in statements:
             self._notes.used |= statement.mentions
@@ -500,7 +498,7 @@ class _Run:
             self._include(statement, file=file, depth=depth)
         elif statement.kind == "use":
             self._reader.losses.add(
-                "use", "a template of the HTCondor configuration is not known here", file=file, mark=statement.mark
+                "use", "templates of the HTCondor configuration are not known here", file=file, mark=statement.mark
             )
         elif statement.kind == "error":
             self._error("submit-error", f"the submit description says: {statement.value}", statement, file)
@@ -560,7 +558,7 @@ class _Run:
                 numbers = {"process": process, "procid": process, "step": str(step), "row": str(row)}
                 own = {**numbers, "itemindex": str(row), **chosen}
                 self._process += 1
-                # What the jobs of one statement have in common is kept once: there may be a million of them.
+                # The jobs of one statement share their common values: there may be a million of them.
                 shared = ChainMap(own, table)
                 self.jobs.append(
                     SubmitJob(table=shared, origins=origins, notes=self._notes, file=file, mentions=self.mentions)

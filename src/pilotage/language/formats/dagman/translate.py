@@ -1,4 +1,4 @@
-"""One node and its submit description to drafts of packages."""
+"""Translates a node and its submit description to drafts of packages."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ from pilotage.model.jobs.definition import (
     Scripts,
 )
 
-# The activity that a command stands for where none is written: reader and writer must agree on it.
+# The default activity of a command: reader and writer must agree on it.
 
 
 def activity_of_command(command: Sequence[str]) -> str:
-    """The name of the program, as the expansion takes it for a package without an activity of its own."""
+    """The name of the program, which is the activity of a package that declares none."""
     return escape_braces(command[0]).rpartition("/")[2] if command else ""
 
 
-# A draft is a package in the making: its files are still plain paths, and nothing is known of the other packages.
+# A draft is an incomplete package: its files are plain paths, not yet related to other packages.
 
 
 class DraftFile(msgspec.Struct, frozen=True):
-    """A file that a node needs or makes, by its path below the DAG's folder, or below a folder or URL elsewhere."""
+    """An input or output of a node, by its path in the DAG's folder, or in a folder or URL elsewhere."""
 
     path: str
     origin: Origin
@@ -79,7 +79,7 @@ class DraftFile(msgspec.Struct, frozen=True):
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    """What one queued job of a node becomes."""
+    """The draft of a package for one queued job of a node."""
 
     node: int
     package: Package
@@ -92,23 +92,23 @@ class Draft(msgspec.Struct, kw_only=True):
     stderr: DraftFile | None = None
 
     def needed(self) -> list[DraftFile]:
-        """All files it needs from the DAG's folder."""
+        """All inputs from the DAG's folder."""
         found = [*self.inputs, self.stdin] if self.stdin is not None else self.inputs
         return [file for file in found if not file.locator]
 
     def made(self) -> list[DraftFile]:
-        """All files it makes, its standard streams included."""
+        """All outputs, including standard streams."""
         return [*self.outputs, *(stream for stream in (self.stdout, self.stderr) if stream is not None)]
 
 
-# What a job takes of a machine: cores, memory, disk, GPUs, machines, time, and the image it runs in.
+# The resources of a job: cores, memory, disk, GPUs, machines, time, and its image.
 
 _KNOWN_UNIVERSES = frozenset({"", "vanilla", "container", "docker", "parallel", "5"})
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def whole_number(job: SubmitJob, losses: Losses, *names: str) -> int | None:
-    """The integer of a command; what is none is listed as a loss."""
+    """The integer value of a command; any other value is listed as a loss."""
     text = job.text(*names)
     if not text:
         return None
@@ -132,7 +132,7 @@ def _size(job: SubmitJob, losses: Losses, *names: str, unit: int) -> int | None:
 
 
 def resources(job: SubmitJob, losses: Losses) -> Resources:
-    """The resources that a description asks for."""
+    """The resources that a description requests."""
     universe = job.text("universe").lower()
     if universe not in _KNOWN_UNIVERSES:
         origin = job.origin("universe")
@@ -161,22 +161,21 @@ def container(job: SubmitJob) -> Container | None:
     return Container(image=escape_braces(image), engine="docker" if docker else "any")
 
 
-# What of a node's submit description has no meaning here, and which values nothing uses.
+# Finds commands of submit descriptions that have no meaning here, and unused values.
 
 _OURS = frozenset({"pilotage_activity", "pilotage_name"})
 
 
 class Reviewer:
-    """Looks through the descriptions of all nodes; what several nodes share is told once."""
+    """Reviews the descriptions of all nodes; a finding that several nodes share is reported once."""
 
     def __init__(self, report: Report, losses: Losses) -> None:
-        """Tell a report and a list of losses."""
         self._report = report
         self._losses = losses
         self._noted: set[tuple[str, str, Origin]] = set()
 
     def review(self, node: DagNode, job: SubmitJob) -> None:
-        """List every command of a description that is not honoured, and warn of values that nothing uses."""
+        """List all commands of a description that are not supported, and warn about unused values."""
         for name, origin in job.origins.items():
             if name not in MEANT and name not in (SEARCHED, WRAPPED):
                 self._command(node, job, name, origin)
@@ -203,7 +202,7 @@ class Reviewer:
             self._unused(node, name, origin)
 
     def review_unread(self, node: DagNode) -> None:
-        """List the values of a node that has no submit description which could use them."""
+        """List the values of a node without a submit description."""
         for name, variable in node.variables.items():
             if name not in _OURS:
                 reason = f"{name}: the node has no submit description that could use it"
@@ -240,10 +239,9 @@ _ROLES: dict[str, Role] = {"final": "final", "provisioner": "provisioner", "serv
 
 
 class Translator:
-    """Turns nodes into drafts; faults and losses are noted on the way."""
+    """Translates nodes to drafts, and records faults and losses."""
 
     def __init__(self, dag: Dag, folder: Folder, report: Report, losses: Losses) -> None:
-        """Translate nodes of one DAG."""
         self._dag = dag
         self._report = report
         self._losses = losses
@@ -256,7 +254,7 @@ class Translator:
             self._parents.setdefault(child, []).append(dag.nodes[parent].name)
 
     def drafts(self, position: int) -> list[Draft]:
-        """The packages of one node: one for each job that its description queues."""
+        """The drafts of one node, one for each job that its description queues."""
         node = self._dag.nodes[position]
         package = self._common(node)
         origin = Origin(node.file, node.mark)
@@ -284,13 +282,13 @@ class Translator:
         self._losses.add(keyword, reason, file=origin.file, mark=origin.mark)
 
     def _error(self, code: str, message: str, origin: Origin) -> None:
-        """Note a fault; one that many jobs of a node share is noted once."""
+        """Report a fault; one that many jobs of a node share is reported once."""
         if (code, message, origin) not in self._noted:
             self._noted.add((code, message, origin))
             self._report.error(code, message, origin.mark, file=origin.file)
 
     def _common(self, node: DagNode) -> Package:
-        """What does not depend on the submit description."""
+        """The fields that do not depend on the submit description."""
         own_name = node.variables.get("pilotage_name")
         own_activity = node.variables.get("pilotage_activity")
         retry = Retry()
@@ -444,7 +442,7 @@ class Translator:
         return (program(node.directory, executable), *arguments)
 
     def _unwrapped(self, node: DagNode, job: SubmitJob, executable: str) -> tuple[str, ...]:
-        """The command inside a script that our own export wrote around it, or nothing."""
+        """The command inside a wrapper script of our own export, or an empty tuple."""
         kind = job.text(WRAPPED).strip('"')
         data = self._folder.read(located(node.directory, executable)) if kind else None
         text = decode(data, self._report, file=executable) if data is not None else None
@@ -540,7 +538,7 @@ def _why_no_output(path: str) -> str:
 
 
 def _activity(node: DagNode, command: tuple[str, ...]) -> str:
-    """The name of the submit file, unless the program says the same anyway."""
+    """The name of the submit file, unless it equals the name of the program."""
     description = node.command.description
     stem = "" if isinstance(description, Inline) else posixpath.splitext(posixpath.basename(description.text))[0]
     return "" if stem == activity_of_command(command) else stem

@@ -1,4 +1,4 @@
-"""The values of submit commands: argument and environment quoting, lists, sizes. A text in return says what is wrong."""
+"""Parses values of submit commands: quoting of arguments and environment, lists, sizes; and the table of losses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
 class Wrong(msgspec.Struct, frozen=True):
-    """What is wrong with a value."""
+    """The reason why a value is invalid."""
 
     message: str
 
 
 def split_arguments(text: str) -> tuple[str, ...] | Wrong:
-    """The arguments of either syntax: in double quotes the new one, else the old one."""
+    """Parse arguments: the new syntax in double quotes, otherwise the old one."""
     text = text.strip(_SPACE)
     if not text.startswith('"'):
         return _split_old(text)
@@ -34,7 +34,7 @@ def _split_old(text: str) -> tuple[str, ...] | Wrong:
 
 
 def unquoted(text: str) -> str | Wrong:
-    """A value in double quotes without them; `""` inside stands for one."""
+    """Remove the double quotes around a value; `""` inside is a literal one."""
     if len(text) < 2 or not text.endswith('"'):
         return Wrong("expected a double quote at the end, as at the beginning")
     inner = text[1:-1].replace('""', "\0")
@@ -44,7 +44,7 @@ def unquoted(text: str) -> str | Wrong:
 
 
 def split_quoted(text: str) -> tuple[str, ...] | Wrong:
-    """Words in which single quotes hold white space together and `''` inside them stands for one quote."""
+    """Split words; single quotes keep white space, and `''` inside them is a literal quote."""
     words: list[str] = []
     word: list[str] | None = None
     at, quoted = 0, False
@@ -78,7 +78,7 @@ def _appended(word: list[str] | None, character: str) -> list[str]:
 
 
 def join_arguments(arguments: tuple[str, ...]) -> str:
-    """The arguments in the new syntax, as they stand between its double quotes."""
+    """The arguments in the new syntax, without the double quotes around them."""
     words = [
         word if word and not set(word) & set(_SPACE + "'") else "'" + word.replace("'", "''") + "'"
         for word in arguments
@@ -87,7 +87,7 @@ def join_arguments(arguments: tuple[str, ...]) -> str:
 
 
 def split_environment(text: str) -> dict[str, str] | Wrong:
-    """The variables of either syntax: in double quotes the new one, else `A=1;B=2`."""
+    """Parse environment variables: the new syntax in double quotes, otherwise `A=1;B=2`."""
     text = text.strip(_SPACE)
     if text.startswith('"'):
         inner = unquoted(text)
@@ -106,7 +106,7 @@ def split_environment(text: str) -> dict[str, str] | Wrong:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The items of a list with commas."""
+    """Split a list at commas."""
     text = text.strip(_SPACE)
     if len(text) >= 2 and text[0] == text[-1] == '"':
         text = text[1:-1]
@@ -114,7 +114,7 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def split_remaps(text: str) -> dict[str, str] | Wrong:
-    """`"a = b; c = d"` as a mapping; a backslash protects `;` and `=`."""
+    """Parse `"a = b; c = d"` to a mapping; a backslash escapes `;` and `=`."""
     text = text.strip(_SPACE)
     if len(text) >= 2 and text[0] == text[-1] == '"':
         text = text[1:-1]
@@ -131,7 +131,7 @@ def split_remaps(text: str) -> dict[str, str] | Wrong:
 
 
 def size_bytes(text: str, *, unit: int) -> int | None:
-    """A size in bytes; a bare number counts in `unit`. None for an expression that only HTCondor can work out."""
+    """A size in bytes; a number without a unit counts in `unit`. None for an expression, which only HTCondor can evaluate."""
     found = _SIZE.fullmatch(text.strip(_SPACE))
     if found is None:
         return None
@@ -148,13 +148,13 @@ def is_yes(text: str) -> bool | None:
     return False if lower in ("false", "no", "f", "n", "0", "") else None
 
 
-# The words of submit descriptions: which have a meaning here, and why the others are listed as losses.
+# The commands of submit descriptions: those that are supported, and the reasons for the others, which are losses.
 #
-# The table is the one source for the importer, for docs/reference/dagman.md and for the test that compares the two.
+# The importer and docs/reference/dagman.md use this table; a test compares them.
 
-# The attribute by which our own export says that the program is looked for on the search path.
+# The attribute with which our own export marks a program that is searched in the PATH.
 SEARCHED = "my.pilotagesearchpath"
-# The one by which it says that the program is a script written around a command, and what such a script begins with.
+# The attribute with which it marks a wrapper script around a command, and the first line of such a script.
 WRAPPED = "my.pilotagescript"
 SCRIPT_HEAD = "#!/bin/sh\n"
 
@@ -206,7 +206,7 @@ MEANT = frozenset(
     }
 )
 
-# Values that say what pilotage does anyway lose nothing.
+# Values that request what pilotage does anyway are not losses.
 HARMLESS: dict[str, frozenset[str]] = {
     "notification": frozenset({"never"}),
     "should_transfer_files": frozenset({"yes", "if_needed", "auto", "automatic"}),
@@ -343,10 +343,10 @@ SUBMIT_LOSSES: dict[str, str] = {
     "x509userproxy": _CREDENTIALS,
 }
 
-# Prefixes of commands that come in whole families; a macro of such a name that is used is none of them.
+# Prefixes of families of commands; a macro with such a name that is used does not belong to them.
 LOST_FAMILIES = ("arc_", "aws_", "azure_", "cloud_label_", "ec2_", "gce_", "tool_daemon_", "vm_", "xen_")
 
-# The other submit commands of HTCondor 25 that mean nothing here, by their reasons.
+# The other submit commands of HTCondor 25 that have no meaning here, by reason.
 _MORE_LOSSES: dict[str, str] = {
     _ACCOUNT: "primary_unix_group project_name",
     _LOG: (
@@ -388,7 +388,7 @@ SUBMIT_LOSSES |= {
 }
 
 UNKNOWN = "unknown submit command"
-# Keywords whose losses depend on more than their presence; the reasons are given where the loss is found.
+# Keywords that are losses only in some cases; the code that finds the loss gives the exact reason.
 OTHER_LOSSES: dict[str, str] = {
     "CONFIG": "configures DAGMan itself; nothing of the file is read",
     "DOT": "pilotage draws the graph with `pilotage graph --format dot`",
@@ -421,7 +421,7 @@ OTHER_LOSSES: dict[str, str] = {
     "transfer_output_remaps": "the program must write the file under its new name",
     UNKNOWN: "no submit command that is known here, and no macro that is used",
     "universe": "packages run as in the vanilla, container or docker universe",
-    "use": "a template of the HTCondor configuration is not known here",
+    "use": "templates of the HTCondor configuration are not known here",
     "$(Cluster)": "known only to a running HTCondor; kept as written",
     "$(ClusterId)": "known only to a running HTCondor; kept as written",
     "$(DAGManJobId)": "known only to a running HTCondor; kept as written",

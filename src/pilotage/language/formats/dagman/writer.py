@@ -1,7 +1,7 @@
-"""An expanded job to a DAG file and submit files, as the DØ job definition describes: the way out.
+"""Exports an expanded job as a DAG file and submit files, as the DØ job definition describes.
 
-`Job Stage1Line1Package1Reco reco.sub`, and PARENT and CHILD lines that follow from who makes and who needs which file.
-What differs between packages of one kind stands in VARS lines, so that they share a submit file.
+It writes lines such as `Job Stage1Line1Package1Reco reco.sub`, and PARENT and CHILD lines for the edges of the graph.
+Values that differ between packages of one kind are VARS lines, so that these share a submit file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pilotage.language.text.names import FreeNames, is_url
 from pilotage.language.text.patterns import is_pattern
 from pilotage.model.jobs.definition import Binary, Container, Definition, InputFile, OutputFile, Package, Script, Value
 
-# What of a definition DAGMan has no word for; the fields are listed with their reasons, and looked for by name.
+# The fields of a definition that DAGMan cannot express, with the reasons.
 
 _TARGET = "DAGMan has no word for it"
 _ESTIMATE = "DAGMan takes no estimates"
@@ -98,31 +98,31 @@ _HARMLESS: Mapping[tuple[type[Value], str], frozenset[object]] = {
 
 @cache
 def _watched(kind: type[Value]) -> tuple[tuple[str, object, str], ...]:
-    """The fields of one type that have no counterpart, with their defaults and reasons."""
+    """The fields of a type without a counterpart, with their defaults and reasons."""
     known = FIELD_LOSSES.get(kind, {})
     return tuple((f.name, f.default, known[f.name]) for f in msgspec.structs.fields(kind) if f.name in known)
 
 
 def list_fields(value: Value, losses: Losses, *, place: str) -> None:
-    """List every field of one value that is set and has no counterpart."""
+    """List all fields of a value that are set and have no counterpart."""
     for name, default, reason in _watched(type(value)):
         found = getattr(value, name)
         if found != default and found not in _HARMLESS.get((type(value), name), ()):
             losses.add(name, reason, file=place)
 
 
-# Writing values so that HTCondor reads them back: VARS lines and submit commands.
+# Quotes values for VARS lines and submit commands.
 
 _UNSAYABLE = re.compile(r"[\n\r]|^\s|\s$|^\"|^$|\\$")
 
 
 def protected(text: str) -> str:
-    """A text in which no macro is looked for."""
+    """A text with escaped macros."""
     return text.replace("$", "$(DOLLAR)")
 
 
 def variable(name: str, value: str) -> str:
-    """`name="value"` as VARS takes it."""
+    """`name="value"` in the syntax of VARS."""
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'{name}="{quoted}"'
 
@@ -138,12 +138,12 @@ def is_sayable(text: str) -> bool:
 
 
 def is_listable(name: str) -> bool:
-    """Whether a file's name can stand in a list with commas."""
+    """Whether a file name can be an item of a comma-separated list."""
     return is_sayable(name) and "," not in name
 
 
 def environment(variables: Mapping[str, str]) -> str:
-    """The variables in the new syntax, double quotes around them included."""
+    """The variables in the new syntax, with the double quotes around them."""
     words = []
     for name, value in variables.items():
         word = f"{name}={value}"
@@ -152,18 +152,18 @@ def environment(variables: Mapping[str, str]) -> str:
 
 
 def size(count_bytes: int) -> str:
-    """A size in the largest unit that says it exactly, at least in kilobytes, rounded up."""
+    """A size in the largest unit that expresses it exactly, otherwise in kilobytes, rounded up."""
     for unit, factor in (("GB", 1024**3), ("MB", 1024**2)):
         if count_bytes and count_bytes % factor == 0:
             return f"{count_bytes // factor} {unit}"
     return f"{-(-count_bytes // 1024)} KB"
 
 
-# One package as a submit description, with what is its own in variables.
+# Writes one package as a submit description, with its own values as variables.
 
 
 class Described(msgspec.Struct, frozen=True):
-    """A submit description, the variables that VARS sets for it, and scripts that it starts."""
+    """A submit description, its variables for VARS, and the scripts that it runs."""
 
     submit: str
     variables: dict[str, str]
@@ -194,7 +194,7 @@ class _Description:
         self._losses.add(keyword, reason, file=self._package.path)
 
     def _own(self, name: str, value: str, variable: str) -> None:
-        """Set a command to a value of this package alone."""
+        """Set a command to a variable with the value of this package."""
         self.variables[variable] = protected(value)
         self.lines.append(command(name, f"$({variable})"))
 
@@ -216,7 +216,7 @@ class _Description:
             self.lines.append(command("arguments", '"$(package_arguments)"'))
 
     def _wrapped(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """A script that runs a command which has no place on a line; the attribute says how to unwrap it."""
+        """Wrap a command that does not fit on one line into a script, and mark it for the importer."""
         path = f"{self._node}.sh"
         if argv[:2] == SHELL and len(argv) == 3:
             self.scripts[path] = SCRIPT_HEAD + argv[2]
@@ -245,7 +245,7 @@ class _Description:
         for binary in package.binaries:
             for given in binary.inputs:
                 list_fields(given.declared, self._losses, place=package.path)
-                # What an earlier binary of the same package makes is there already.
+                # Outputs of earlier binaries of the package exist already.
                 inputs.update(dict.fromkeys(path for path in self._taken(given) if path not in inner))
             for output in binary.outputs:
                 list_fields(output.declared, self._losses, place=package.path)
@@ -261,7 +261,7 @@ class _Description:
         taken = {*inputs, single.stdin} if single is not None else {*inputs}
         made = {*outputs, single.stdout, single.stderr} if single is not None else {*outputs}
         for name in sorted((taken & made) - {""}):
-            self._lose("outputs", f"{name!r} is also an input: who reads the DAG takes it as an input only")
+            self._lose("outputs", f"{name!r} is also an input: an importer of the DAG reads it as an input only")
         if inputs or outputs:
             self.lines.append(command("preserve_relative_paths", "true"))
         self.lines.append(command("should_transfer_files", "yes"))
@@ -280,9 +280,9 @@ class _Description:
                 self._lose("inputs" if name == "input" else "outputs", f"{path!r} cannot stand on a line")
 
     def _taken(self, given: ConcreteInput) -> list[str]:
-        """How the transfer list names the files of one input."""
+        """The files of one input for the transfer list."""
         if given.awaited:
-            self._lose("inputs", f"{given.declared.name!r} stands for files that are not known yet")
+            self._lose("inputs", f"{given.declared.name!r} matches files that are not known yet")
         if given.declared.acquisition == "prefetch":
             self._lose("acquisition", "files are brought by HTCondor; `prefetch` has no counterpart")
         paths = []
@@ -344,7 +344,7 @@ class _Description:
 
 
 def _tells_both(path: str, name: str) -> bool:
-    """Whether a reader of the list finds the same name and locator again."""
+    """Whether an importer of the list gets the same name and locator back."""
     is_elsewhere = is_url(path) or is_outside(path)
     return is_elsewhere and posixpath.basename(path.rstrip("/")) == name
 
@@ -363,12 +363,12 @@ _SUFFIX_MAX = 60
 
 
 def write_dagman(expansion: Expansion) -> tuple[dict[str, str], Losses]:
-    """The DAG file and its submit files, by path, and what could not be said in them."""
+    """The DAG file and its submit files, by path, and the losses."""
     return _Writer(expansion).write()
 
 
 def node_name(package: ConcretePackage) -> str:
-    """The name of a package's node, which tells its place: `Stage1Line1Package1Reco`."""
+    """The node name of a package, which contains its number: `Stage1Line1Package1Reco`."""
     words = re.findall(r"[A-Za-z0-9]+", package.activity)
     suffix = "".join(word[0].upper() + word[1:] for word in words).lstrip("0123456789")[:_SUFFIX_MAX]
     place = package.id
@@ -385,7 +385,7 @@ class _Writer:
         self._lines: list[str] = []
         self._only: dict[str, int] = {}
         self._late_finals: list[int] = []
-        self._apart: dict[int, str] = {}  # nodes that can have neither parents nor children, with their keywords
+        self._apart: dict[int, str] = {}  # nodes that cannot have parents and children, with their keywords
 
     def write(self) -> tuple[dict[str, str], Losses]:
         definition = self._expansion.definition
@@ -406,13 +406,13 @@ class _Writer:
         return {f"{definition.job}.dag": dag, **self._files}, self._losses
 
     def _edges_across(self) -> list[tuple[int, int]]:
-        """The edges that stand for stages without packages, which are listed as lost."""
+        """The edges that replace late stages, which are listed as lost."""
         if not self._expansion.late:
             return []
         edges = edges_across(self._expansion)
-        order = "what waits for it follows the packages before it: the exact order behind it is lost"
+        order = "packages that wait for it follow the packages before it: the exact order after it is lost"
         if edges is None:
-            order = "what waits for it waits for nothing in its place"
+            order = "packages that wait for it do not wait for anything instead"
         for late in self._expansion.late:
             reason = f"the stage {late.name!r} is left out, its list is not known yet; {order}"
             self._lose("each", reason, self._expansion.definition.job)
@@ -431,8 +431,8 @@ class _Writer:
         options = (" NOOP" if declared.noop else "") + (" DONE" if declared.done else "")
         keyword = self._keyword(package)
         variables: dict[str, str] = {}
-        unsaid = self._of_its_stage(package)  # the activity that a reader takes from elsewhere where none is written
-        written = ""  # the one that the node's submit file is named after
+        unsaid = self._of_its_stage(package)  # the activity that an importer infers if none is written
+        written = ""  # the activity that the node's submit file is named after
         if package.subjob:
             if not package.subjob.endswith(".dag"):
                 self._lose("subjob", f"{package.subjob!r}: only a DAG file can be a SUBDAG", package.path)
@@ -456,7 +456,7 @@ class _Writer:
         self._properties(package, name, declared)
 
     def _keyword(self, package: ConcretePackage) -> str:
-        """The command that makes the node; a second FINAL or PROVISIONER is not possible and becomes a JOB."""
+        """The keyword of the node; a second FINAL or PROVISIONER becomes a JOB."""
         role = package.declared.role
         if role in ("final", "provisioner") and self._only.setdefault(role, package.number) != package.number:
             self._lose("role", f"a DAG has one {role.upper()} node; this one becomes a JOB", package.path)
@@ -478,12 +478,12 @@ class _Writer:
         return known
 
     def _of_its_stage(self, package: ConcretePackage) -> str:
-        """The activity of a package without a command: its stage's, which only comes back where nobody chose it."""
+        """The activity of a package without a command: that of its stage, if an importer can infer it."""
         stage = self._expansion.definition.stages[package.id.stage - 1]
         return "" if stage.name or self._expansion.late else package.activity
 
     def _say(self, keyword: str, text: str, variables: dict[str, str], *, place: str) -> None:
-        """Keep a package's name or activity in a variable."""
+        """Write a package's name or activity as a variable."""
         if "\n" in text:
             self._lose(keyword, f"{text!r} cannot stand in a DAG file", place)
         else:
@@ -559,7 +559,7 @@ class _Writer:
             self._lines.append(f"PARENT {names[parent]} CHILD {targets}")
 
     def _lose_edge(self, parent: int, child: int) -> None:
-        """An edge at a node that stands apart: lost, unless the node comes first or last anyway."""
+        """List an edge at a node without edges as lost, unless the node runs first or last anyway."""
         if self._apart.get(child) != "FINAL" and self._apart.get(parent) != "PROVISIONER":
             apart = parent if parent in self._apart else child
             reason = f"a {self._apart[apart]} node can have neither parents nor children"
@@ -571,7 +571,7 @@ def _quoted(text: str) -> str:
 
 
 def _command(package: ConcretePackage, node: str) -> tuple[str, ...]:
-    """The command that a reader of the package's submit file finds."""
+    """The command that an importer finds in the package's submit file."""
     if package.startup:
         return package.startup
     return package.binaries[0].argv if len(package.binaries) == 1 else (f"{node}.sh",)

@@ -1,4 +1,4 @@
-"""Converts instances of WfFormat 1.5, the JSON of WfCommons, to definitions and back, with a list of what was lost."""
+"""Converts instances of WfFormat 1.5, the JSON of WfCommons, to definitions and back, and lists what is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An instance whose tree has the right shape, as values: tasks that know their files, and every reference looked up."""
+"""Reads an instance into values: tasks with their files, and all references resolved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.tree import Listing, Mark, Node, Scalar, Table
 from pilotage.model.errors import did_you_mean
 
-# Names on both sides: ids that WfFormat allows, and files inside the job's tree.
+# Converts names: ids that WfFormat allows, and file names inside the job's tree.
 
 OWN_SYSTEM = "pilotage"
 
@@ -25,12 +25,12 @@ _UP = "up"
 
 
 def task_id(name: str) -> str:
-    """A package's name in the characters that WfFormat allows for ids; others as `#` and their UTF-8 bytes."""
+    """The name of a package in the characters of WfFormat ids; others as `#` and their UTF-8 bytes."""
     return _coded(name, _TASK_CHARACTERS)
 
 
 def file_id(name: str) -> str:
-    """A file's name in the characters that WfFormat allows for ids of files."""
+    """The name of a file in the characters of WfFormat file ids."""
     return _coded(name, _FILE_CHARACTERS)
 
 
@@ -43,7 +43,7 @@ def _coded(name: str, allowed: frozenset[str]) -> str:
 
 
 def decoded(written: str) -> str:
-    """The name that `task_id` or `file_id` wrote; a text that neither can have written stays as it is."""
+    """The name that `task_id` or `file_id` encoded; any other text stays as it is."""
     if "#" not in written:
         return written
     try:
@@ -55,9 +55,9 @@ def decoded(written: str) -> str:
 
 
 def name_in_tree(name: str) -> str:
-    """A file's name inside the job's tree: as it is where it can be, else without its root and with `up` for `..`.
+    """A file name inside the job's tree: unchanged if possible, otherwise without its root and with `up` for `..`.
 
-    Empty where it names no file at all.
+    Empty if the text names no file.
     """
     parts = [part for part in without_scheme(name).split("/") if part not in ("", ".")]
     inside = tidy_name("/".join(parts)) if parts else ""
@@ -69,7 +69,7 @@ def name_in_tree(name: str) -> str:
 
 
 def without_counter(name: str) -> str:
-    """A task's name without the number that tells it from others of its kind: `mProject_ID0000007` is an `mProject`."""
+    """The name of a task without its counter: `mProject` for `mProject_ID0000007`."""
     return _COUNTER.sub("", name)
 
 
@@ -80,21 +80,21 @@ Nodes = dict[str, Node]
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A text and where it stands; in our own exports ids are decoded."""
+    """A text and its position; ids of our own exports are decoded."""
 
     text: str
     mark: Mark
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """A number and where it stands."""
+    """A number and its position."""
 
     value: int | float
     mark: Mark
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told about the execution of one task."""
+    """The recorded execution of one task."""
 
     program: Said | None
     arguments: tuple[str, ...]
@@ -102,7 +102,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One task: who it is, which tasks it says it follows, and the ids of its files."""
+    """One task: its id, its parents and the ids of its files."""
 
     id: Said
     name: str
@@ -125,12 +125,12 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_instance(tree: Table, shape: Shape) -> Instance:
-    """The instance of a tree that has the right shape; every reference to nothing is noted."""
+    """The instance of a valid tree; unknown references are reported."""
     return _InstanceReader(tree, shape).read()
 
 
 class _InstanceReader:
-    """Looks up every reference of one instance."""
+    """Resolves the references of one instance."""
 
     def __init__(self, tree: Table, shape: Shape) -> None:
         self._shape = shape
@@ -141,7 +141,7 @@ class _InstanceReader:
         self._hints = 0
 
     def read(self) -> Instance:
-        """Everything, in the order in which faults should be read."""
+        """Read everything, in the order in which faults should be reported."""
         workflow = _nodes(self._top["workflow"])
         specification = _nodes(workflow["specification"])
         tables = [_nodes(item) for item in _items(specification["tasks"])]
@@ -185,12 +185,12 @@ class _InstanceReader:
         for said in ids:
             first = found.setdefault(said.text, said)
             if first is not said:
-                message = f"two {noun}s have the id {said.text[:200]!r}: the first stands at line {first.mark.line}"
+                message = f"two {noun}s have the id {said.text[:200]!r}: the first is at line {first.mark.line}"
                 self._shape.fault("duplicate-id", message, Scalar("", plain=False, mark=said.mark))
         return found
 
     def _sizes(self, node: Node | None) -> dict[str, Quantity] | None:
-        """The size of every listed file; None where no list is given at all."""
+        """The sizes of all listed files; None if there is no list."""
         if node is None:
             return None
         tables = [_nodes(item) for item in _items(node)]
@@ -239,7 +239,7 @@ class _InstanceReader:
         return found
 
     def _hint(self, name: str, known: Iterable[str]) -> str:
-        """A near name, for the first few faults: looking for one among thousands takes its time."""
+        """A similar name, only for the first faults, since the search is slow."""
         self._hints += 1
         if self._hints > _HINTS_MAX:
             return ""
@@ -252,7 +252,7 @@ _NUMBERS = frozenset({"runtimeInSeconds", "coreCount", "avgCPU", "memoryInBytes"
 def _joined(
     ids: list[str], parents: list[list[str]], children: list[list[str]]
 ) -> tuple[dict[str, dict[str, None]], tuple[tuple[str, str], ...]]:
-    """Each task's parents by what either side says, and the edges that one side does not know."""
+    """The parents of each task from both lists, and the edges that are in only one of them."""
     from_parents = {(parent, task) for task, named in zip(ids, parents, strict=True) for parent in named}
     joined = {task: dict.fromkeys(named) for task, named in zip(ids, parents, strict=True)}
     from_children = [(task, child) for task, named in zip(ids, children, strict=True) for child in named]
@@ -282,16 +282,16 @@ def _quantity(node: Node) -> Quantity:
     return Quantity(number_of(node) or 0, node.mark)
 
 
-# The files of an instance, each with its one name inside the job's tree, its size, and who makes it.
+# The files of an instance: names in the job's tree, sizes and producers.
 
 KEYWORD = "workflow.specification.files.id"
 
 
 class Files:
-    """Knows every file of an instance."""
+    """All files of an instance."""
 
     def __init__(self, instance: Instance, shape: Shape, tally: LossTally) -> None:
-        """Give each file its name; those that cannot have one, and those with two makers, are noted as faults."""
+        """Give each file a name; files without a valid name and files with two producers are reported."""
         self._shape = shape
         self._tally = tally
         self._names: dict[str, str] = {}
@@ -308,12 +308,12 @@ class Files:
         return self._names.get(said.text, said.text)
 
     def size_bytes(self, said: Said) -> int | None:
-        """The file's size; our own exports write 0 where it is not known."""
+        """The size of a file; None for 0 in our own exports, which means unknown."""
         size = self._sizes.get(said.text)
         return None if size is None or (self._own and not size.value) else int(size.value)
 
     def locator(self, said: Said) -> str:
-        """Where a file from outside was said to be, if its name here does not tell any more."""
+        """The original location of an external file, if its name here differs."""
         return said.text if self.name(said) != tidy_name(said.text) else ""
 
     def _name_all(self, mentioned: list[Said]) -> None:
@@ -321,7 +321,9 @@ class Files:
         elsewhere: list[Said] = []
         for said in mentioned:
             if is_pattern(said.text) or "\0" in said.text or not name_in_tree(said.text):
-                message = f"{said.text[:200]!r} cannot name a file: it is a pattern, a folder, or holds a NUL character"
+                message = (
+                    f"{said.text[:200]!r} cannot name a file: it is a pattern, a folder, or contains a NUL character"
+                )
                 self._shape.fault("bad-file-name", message, Scalar("", plain=False, mark=said.mark))
             elif is_url(said.text) or why_outside(said.text):
                 elsewhere.append(said)
@@ -333,7 +335,7 @@ class Files:
         if elsewhere:
             first = elsewhere[0]
             reason = (
-                f"a job's files lie in its tree: {len(elsewhere):,} names that lead elsewhere became names in it, "
+                f"files of a job are in its tree: {len(elsewhere):,} names that lead elsewhere were changed to names in it, "
                 f"such as {self._names[first.text][:200]!r} for {first.text[:200]!r}"
             )
             self._tally.add(KEYWORD, reason, first.mark)
@@ -348,7 +350,7 @@ class Files:
 
 
 def _mentioned(instance: Instance) -> Iterator[Said]:
-    """Every file once: the listed ones first, then those that only tasks name."""
+    """All files once: the listed ones first, then those that only tasks name."""
     seen: set[str] = set()
     for text, size in instance.sizes.items():
         seen.add(text)

@@ -1,4 +1,4 @@
-"""Reading WfFormat 1.5: bytes → tree → instance → definition, with every fault of it at once."""
+"""Imports WfFormat 1.5: bytes → tree → instance → definition, and reports all faults at once."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from pilotage.language.text.tree import Node, Report, Scalar, Table
 from pilotage.language.text.yaml import SIZE_BYTES_MAX, read_tree
 from pilotage.model.jobs.definition import Definition
 
-# Undoes gzip, within a limit: a kilobyte can unpack to a gigabyte.
+# Unpacks gzip within a limit: a kilobyte can unpack to a gigabyte.
 
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 def unpack(data: bytes, *, file: str) -> tuple[bytes | None, Report]:
-    """The bytes themselves, or what they unpack to if they are gzip-ed; None after noting why they cannot be."""
+    """The bytes, unpacked if they are gzipped; None, with a fault in the report, if that fails."""
     report = Report(file)
     if not data.startswith(GZIP_MAGIC):
         return data, report
     if len(data) > SIZE_BYTES_MAX:
-        message = f"packed as it is, the document has {len(data):,} bytes; at most {SIZE_BYTES_MAX:,} are read"
+        message = f"the packed document has {len(data):,} bytes; at most {SIZE_BYTES_MAX:,} are read"
         report.error("too-large", message)
         return None, report
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
             text = packed.read(SIZE_BYTES_MAX + 1)
     except (OSError, EOFError, zlib.error) as fault:
-        message = f"the file begins as gzip and cannot be unpacked: {fault}"
+        message = f"the file begins like gzip but cannot be unpacked: {fault}"
         report.error("bad-gzip", message, hint="it is damaged or cut off; fetch it again")
         return None, report
     if len(text) > SIZE_BYTES_MAX:
-        message = f"unpacked, the document has more than {SIZE_BYTES_MAX:,} bytes, and no more are read"
+        message = f"the unpacked document has more than {SIZE_BYTES_MAX:,} bytes, which is the limit"
         report.error("too-large", message, hint=f"packed it has only {len(data):,} bytes; is this really an instance?")
         return None, report
     if not text.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        # Only instances are published packed: whatever else is in there has a reader of its own, for plain text.
-        message = "this gzip file holds no WfFormat instance, and nothing else is read packed"
+        # Only WfFormat instances are published packed; other formats are read unpacked.
+        message = "this gzip file contains no WfFormat instance, and no other format is read packed"
         report.error("not-an-instance", message, hint="unpack it first")
         return None, report
     return text, report
 
 
 def read_wfformat(data: bytes, *, file: str, folder: Folder) -> tuple[Definition | None, Report, Losses]:
-    """Read an instance, gzip-ed or not; None where the report has an error. What has no meaning here is in the losses."""
+    """Read an instance, gzipped or not; None if the report has an error. The losses list what cannot be imported."""
     text, report = unpack(data, file=file)
     if text is None:
         return None, report, Losses()
@@ -77,17 +77,17 @@ def _definition(tree: Node, shape: Shape, *, folder: Folder, report: Report, tal
 
 
 def _version_is_known(tree: Node, shape: Shape) -> bool:
-    """Whether to look any further: another version has other words in other places."""
+    """Whether the version is supported; other versions have other fields."""
     said = tree.get("schemaVersion") if isinstance(tree, Table) else None
     if not isinstance(said, Scalar) or said.text == SCHEMA_VERSION:
         return True
-    message = f"WfFormat {SCHEMA_VERSION} is read here; the instance says schemaVersion {said.text[:60]!r}"
+    message = f"only WfFormat {SCHEMA_VERSION} is supported; the instance has schemaVersion {said.text[:60]!r}"
     shape.fault("unknown-version", message, said, hint=f"convert it to {SCHEMA_VERSION} with the tools of WfCommons")
     return False
 
 
 def _refuse_own_parents(instance: Instance, shape: Shape) -> None:
-    """Longer cycles are for the expansion to find; a task that follows itself would not be seen there."""
+    """Report tasks that follow themselves; the expansion finds only longer cycles."""
     for task in instance.tasks:
         if task.id.text in task.parents:
             message = f"the task {task.id.text[:200]!r} is among its own parents or children"

@@ -1,4 +1,4 @@
-"""Whether a tree has the shape that WfFormat 1.5 asks for, and which of its words have no meaning here."""
+"""Checks a tree against WfFormat 1.5, and finds the fields that have no meaning here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pilotage.language.parsing.kinds import describe
 from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
 from pilotage.model.errors import did_you_mean
 
-# The words of WfFormat 1.5: what each holds, whether it must be there, and what becomes of it here.
+# The fields of WfFormat 1.5: kind, whether it is required, and what it becomes here.
 #
-# The reader checks documents against these tables, the loss report takes its reasons from them, and the reference
-# page lists them all.
+# The reader, the list of losses and the reference page all use these tables.
 
 SCHEMA_VERSION = "1.5"
 TASK_REFERENCE = re.compile(r"[0-9a-zA-Z\-_.#]*")
@@ -22,7 +21,7 @@ FILE_REFERENCE = re.compile(r"[0-9a-zA-Z\-_./:#]*")
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
-    """A text of at least so many characters, made of some characters only, or one of some words."""
+    """A text with a minimum length, limited to some characters or to some words."""
 
     least: int = 1
     characters: re.Pattern[str] | None = None
@@ -38,18 +37,18 @@ class Number(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListOf(msgspec.Struct, frozen=True, kw_only=True):
-    """A list of at least so many values of one kind."""
+    """A list of values of one kind, with a minimum length."""
 
     of: Kind
     least: int = 0
 
 
 class Anything(msgspec.Struct, frozen=True):
-    """Whatever: the schema does not say."""
+    """Any value: the schema does not restrict it."""
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
-    """An object with named fields; further ones may stand beside them."""
+    """An object with named fields; others are allowed."""
 
     fields: dict[str, Field]
 
@@ -58,7 +57,7 @@ Kind = Text | Number | ListOf | Object | Anything
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """One word: what it holds, and either what it becomes here (`kept`) or why it is lost (`lost`)."""
+    """One field: its kind, and either what it becomes here (`kept`) or why it is lost (`lost`)."""
 
     kind: Kind
     kept: str = ""
@@ -68,9 +67,9 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 _TASK_ID = Text(least=0, characters=TASK_REFERENCE, expected="the id of a task: letters, digits, '-', '_', '.', '#'")
 _FILE_ID = Text(characters=FILE_REFERENCE, expected="the id of a file: letters, digits, '-', '_', '.', '/', ':', '#'")
-_ABOUT_RUN = "it tells of a run that was, not of what is to be done"
-_MEASURED = "it was measured in a run that was, and no estimate here takes it"
-_MACHINE = "where it ran then says nothing about where it will run"
+_ABOUT_RUN = "a record of the past run"
+_MEASURED = "a measurement of the past run, for which pilotage has no field"
+_MACHINE = "the machines of the past run do not decide where the job runs"
 
 TASK = Object(
     fields={
@@ -160,8 +159,8 @@ WORKFLOW = Object(
     fields={
         "specification": Field(kind=SPECIFICATION, kept="stages, lines and packages", required=True),
         "execution": Field(kind=EXECUTION, kept="commands and estimates"),
-        # Not in the schema, which allows more than it names; written by the tracer of Nextflow.
-        "repo": Field(kind=Anything(), lost="the source of the workflow has no place here"),
+        # Not in the schema, which allows further fields; written by the tracer of Nextflow.
+        "repo": Field(kind=Anything(), lost="pilotage has no field for the source of a workflow"),
         "runName": Field(kind=Anything(), lost=_ABOUT_RUN),
     }
 )
@@ -182,7 +181,7 @@ INSTANCE = Object(
                     "url": Field(kind=Text()),
                 }
             ),
-            lost="which system ran it then is not part of what is to be done",
+            lost="a record of the past run: the system that ran it",
         ),
         "author": Field(
             kind=Object(
@@ -201,7 +200,7 @@ INSTANCE = Object(
 
 
 def keywords(kind: Kind = INSTANCE, path: str = "") -> dict[str, Field]:
-    """Every word of the format by its path from the top, lists left out; what is inside a lost word goes with it."""
+    """All fields of the format by path, without those inside a lost field."""
     if isinstance(kind, ListOf):
         return keywords(kind.of, path)
     found: dict[str, Field] = {}
@@ -223,21 +222,20 @@ _UNKNOWN = "WfFormat 1.5 does not say what it means"
 
 
 class LossTally:
-    """Counts what is lost word by word, so that a thousand tasks give one entry and not a thousand."""
+    """Counts losses by field, so that a thousand tasks give one entry and not a thousand."""
 
     def __init__(self) -> None:
-        """Start with nothing lost."""
         self._first: dict[tuple[str, str], Mark] = {}
         self._count: dict[tuple[str, str], int] = {}
 
     def add(self, keyword: str, reason: str, mark: Mark) -> None:
-        """Count one loss; the first place of each is kept."""
+        """Count one loss; the first position of each is kept."""
         key = (keyword, reason)
         self._first.setdefault(key, mark)
         self._count[key] = self._count.get(key, 0) + 1
 
     def listed(self, file: str) -> Losses:
-        """One entry for each word and reason."""
+        """One entry for each field and reason."""
         losses = Losses()
         for (keyword, reason), mark in self._first.items():
             count = self._count[keyword, reason]
@@ -247,20 +245,19 @@ class LossTally:
 
 
 class Shape:
-    """Walks a tree along the vocabulary; after a hundred faults it stops looking for more."""
+    """Checks a tree against the tables; stops after a hundred faults."""
 
     def __init__(self, report: Report, tally: LossTally) -> None:
-        """Faults go to the report, losses to the tally."""
         self._report = report
         self._tally = tally
 
     def fault(self, code: str, message: str, node: Node, *, hint: str = "") -> None:
-        """Note a fault, unless there are too many already to be read."""
+        """Report a fault, unless there are too many already."""
         if len(self._report.errors) < FAULTS_MAX:
             self._report.error(code, message, node.mark, hint=hint)
 
     def check(self, node: Node, kind: Kind, path: str) -> None:
-        """Note every fault of a node, and below it every word that is lost."""
+        """Report all faults of a node and its parts, and count the fields that are lost."""
         if len(self._report.errors) >= FAULTS_MAX:
             return
         if isinstance(kind, Object):
@@ -308,7 +305,9 @@ class Shape:
         if not isinstance(node, Scalar) or node.plain:
             self.fault("wrong-type", f"'{path}' must be a text in quotes, got {_described(node)}", node)
         elif "\0" in node.text:
-            self.fault("nul-character", f"'{path}' holds a NUL character, which no command or file name can", node)
+            self.fault(
+                "nul-character", f"'{path}' contains a NUL character, which no command or file name can contain", node
+            )
         elif len(node.text) < kind.least:
             self.fault("bad-value", f"'{path}' must not be empty", node)
         elif kind.words and node.text not in kind.words:
@@ -330,7 +329,7 @@ class Shape:
             self.fault("bad-value", f"'{path}' must be at least {kind.least}, got {describe(node)}", node)
 
 
-# What stands inside a lost word is lost with it, and not listed again.
+# Fields inside a lost field are lost with it, and not listed again.
 _LOST_PATHS = frozenset(path for path, field in keywords().items() if field.lost)
 
 
@@ -340,7 +339,7 @@ def is_number(node: Node) -> bool:
 
 
 def number_of(node: Node) -> int | float | None:
-    """The number that a node stands for; None where it is too large for any quantity."""
+    """The number of a node; None if it is too large for any quantity."""
     if not isinstance(node, Scalar):
         return None
     if _SHORT_WHOLE.fullmatch(node.text):

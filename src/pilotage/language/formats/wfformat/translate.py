@@ -1,4 +1,4 @@
-"""An instance becomes a definition: one line with one package for each task, in stages by depth."""
+"""Translates an instance to a definition: one line with one package for each task, in stages by depth."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Edges = list[list[int]]  # for each task, the tasks it follows
 
 
 def translate(instance: Instance, files: Files, *, folder: Folder, report: Report, tally: LossTally) -> Definition:
-    """The definition that says what the instance says."""
+    """The definition of an instance."""
     translation = _Translation(instance, files, folder=folder, report=report, tally=tally)
     return translation.definition()
 
 
 class _Translation:
-    """One translation in the making."""
+    """The state of one translation."""
 
     def __init__(self, instance: Instance, files: Files, *, folder: Folder, report: Report, tally: LossTally) -> None:
         self._instance = instance
@@ -38,14 +38,14 @@ class _Translation:
         self._outside: dict[str, Said] = {}
 
     def definition(self) -> Definition:
-        """The whole job; warnings are summed up at the end."""
+        """The whole job; warnings are summarized at the end."""
         instance = self._instance
         by_files = [self._makers_of(number, task) for number, task in enumerate(instance.tasks)]
         numbers = {task.id.text: number for number, task in enumerate(instance.tasks)}
         declared = [[numbers[parent] for parent in task.parents] for task in instance.tasks]
         packages = [self._package(n, self._after(n, by_files, declared)) for n in range(len(instance.tasks))]
         edges = {(p, n) for side in (by_files, declared) for n, parents in enumerate(side) for p in parents}
-        # Those in a cycle keep what is known of their depth; the expansion will refuse them.
+        # Tasks in a cycle keep the depth found so far; the expansion will report the cycle.
         deep = depths(followers(len(packages), edges))
         lines: dict[int, list[Line]] = {}
         for depth, package in zip(deep, packages, strict=True):
@@ -76,17 +76,17 @@ class _Translation:
         try:
             zone = datetime.fromisoformat(said.text).tzinfo
         except ValueError:
-            self._tally.add("createdAt", f"{said.text[:60]!r} is no ISO 8601 time", said.mark)
+            self._tally.add("createdAt", f"{said.text[:60]!r} is not an ISO 8601 time", said.mark)
             return ""
         if zone is None:
-            self._tally.add("createdAt", f"{said.text!r} has no zone, so that nobody knows when it was", said.mark)
+            self._tally.add("createdAt", f"{said.text!r} has no time zone, so the time is not known", said.mark)
             return ""
         return said.text
 
     # --- edges ------------------------------------------------------------------------------------------------------
 
     def _makers_of(self, number: int, task: Task) -> list[int]:
-        """The tasks that make what a task takes, itself left out."""
+        """The producers of a task's inputs, without the task itself."""
         found = (self._files.makers.get(self._files.name(said)) for said in task.inputs)
         return list(dict.fromkeys(maker for maker in found if maker is not None and maker != number))
 
@@ -111,7 +111,7 @@ class _Translation:
         )
 
     def _activity(self, task: Task, executed: Executed) -> str:
-        """What the task has in common with others: its name, unless that is only its id once more."""
+        """The activity of a task: its name, unless that is just its id."""
         if self._instance.own or task.name != task.id.text:
             return task.name
         program = executed.program.text if executed.program else ""
@@ -126,7 +126,7 @@ class _Translation:
         program = executed.program
         if program is None:
             run = (activity, *executed.arguments)
-            reason = "no program is given: the name of the task stands in its place"
+            reason = "no program is given: the name of the task is used instead"
             self._tally.add(f"{_EXECUTED}.command.program", reason, task.id.mark)
         elif not self._instance.own and _is_script(program.text, executed.arguments):
             shell = escape_braces(program.text)
@@ -145,7 +145,7 @@ class _Translation:
         found: dict[str, InputFile] = {}
         for said in self._instance.tasks[number].inputs:
             name = self._files.name(said)
-            # A task that changes a file takes it from somewhere else first.
+            # A task that changes a file needs it from elsewhere first.
             made = self._files.makers.get(name, number) != number
             here = made or self._folder.exists(name)
             if not here:
@@ -181,7 +181,7 @@ class _Translation:
 
     def _run_time(self, executed: Executed) -> float | None:
         given = self._not_negative(executed, "runtimeInSeconds")
-        if given is None or (self._instance.own and not given.value):  # our own exports write 0 for "not known"
+        if given is None or (self._instance.own and not given.value):  # our own exports write 0 for "unknown"
             return None
         return float(given.value)
 
@@ -190,7 +190,7 @@ class _Translation:
         if given is None:
             return None
         if given.value > 100:
-            reason = "it used more than one CPU, and here a share is at most 100 percent: cut to that"
+            reason = "it used more than one CPU, but a share here is at most 100 percent, which is used"
             self._tally.add(f"{_EXECUTED}.avgCPU", reason, given.mark)
         return min(100.0, float(given.value))
 
@@ -206,7 +206,7 @@ class _Translation:
     def _not_negative(self, executed: Executed, word: str) -> Quantity | None:
         given = executed.numbers.get(word)
         if given is not None and given.value < 0:
-            self._tally.add(f"{_EXECUTED}.{word}", "it is negative, which means nothing", given.mark)
+            self._tally.add(f"{_EXECUTED}.{word}", "it is negative", given.mark)
             return None
         return given
 
@@ -216,14 +216,14 @@ class _Translation:
         used = {said.text for task in self._instance.tasks for said in (*task.inputs, *task.outputs)}
         for text, size in self._instance.sizes.items():
             if text not in used:
-                self._tally.add("workflow.specification.files", "no task takes or makes the file", size.mark)
+                self._tally.add("workflow.specification.files", "no task reads or makes the file", size.mark)
 
     def _warn(self, by_files: Edges, declared: Edges) -> None:
         tasks = self._instance.tasks
         if self._outside:
             message = (
                 f"{_counted(len(self._outside), 'input')} made by no other task and not in the folder: "
-                f"{_first_of(list(self._outside))}; acquisition is self, the program has to find them"
+                f"{_first_of(list(self._outside))}; acquisition is self, so the program must fetch them"
             )
             self._report.warn("input-from-outside", message, next(iter(self._outside.values())).mark)
         said = [set(parents) for parents in declared]
@@ -240,7 +240,7 @@ class _Translation:
 
 
 def _is_script(program: str, arguments: tuple[str, ...]) -> bool:
-    """Whether a program is really a piece of shell, as tracers of Nextflow write it."""
+    """Whether a program is in fact a shell script, as in traces of Nextflow."""
     return not arguments and any(character.isspace() for character in program)
 
 

@@ -1,4 +1,4 @@
-"""Writing WfFormat 1.5: one task for each package of an expanded job."""
+"""Exports WfFormat 1.5: one task for each package of an expanded job."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from pilotage.model.jobs.definition import (
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.version import VERSION
 
-# The one command of a task, from the binaries of a package.
+# Makes the single command of a task from the binaries of a package.
 
 COMMAND = "package.binaries"
 
 
 def command_of(package: ConcretePackage, losses: Losses) -> tuple[str, ...]:
-    """Program and arguments; what one command cannot say becomes a line for the shell. Empty where nothing is run."""
+    """Program and arguments; several binaries and redirections become a shell command. Empty if nothing runs."""
     if package.startup:
         if package.binaries:
             losses.add(COMMAND, "the startup script is the command; the binaries it runs are not named", file="")
@@ -86,9 +86,9 @@ def _shell_line(binary: ConcreteBinary) -> str:
     return line
 
 
-# What a job says that WfFormat has no word for.
+# The fields of a job that WfFormat cannot express.
 
-# The fields that an export carries, or that are used up by it: templates, iteration and software are written out.
+# The fields that an export contains or resolves: templates, iteration and software are written out.
 _CARRIED: dict[type[Value], frozenset[str]] = {
     Definition: frozenset(
         {"pilotage", "job", "created", "description", "variables", "software", "stages", "environment"}
@@ -97,7 +97,7 @@ _CARRIED: dict[type[Value], frozenset[str]] = {
     Line: frozenset({"each", "packages"}),
     Package: frozenset(
         {"name", "activity", "startup_script", "startup_parameters", "resources", "priority", "after", "binaries"}
-        | {"environment", "container", "retry", "progress", "scripts"}  # each of these is listed as what it is itself
+        | {"environment", "container", "retry", "progress", "scripts"}  # each of these is listed by itself
     ),
     Binary: frozenset(
         {"run", "shell", "software", "version", "invoking_script", "parameters", "arguments", "inputs", "outputs"}
@@ -131,7 +131,7 @@ _UNSAID = frozenset(
     f"{_WORDS[kind]}.{field}" for kind in _WORDS for field in kind.__struct_fields__ if field not in _CARRIED[kind]
 ) | frozenset(_WHOLE.values())
 
-# What is said differently rather than not at all; here, in the writer, and where commands are written.
+# Keywords of values that an export changes rather than loses.
 _CHANGED = frozenset(
     {"binary.arguments", "binary.stdout", "execution", "input.name", "line.early_start", "output.name"}
     | {"package.binaries", "resources.cores", "runtimeInSeconds", "sizeInBytes", "stage.each", "tasks"}
@@ -141,7 +141,7 @@ EXPORT_KEYWORDS = _UNSAID | _CHANGED
 
 
 def note_unsaid(expansion: Expansion, losses: Losses) -> None:
-    """List every field of a job that is set and that an export cannot carry, once each."""
+    """List all fields of a job that are set and that an export cannot express, once each."""
     for keyword in _unsaid(expansion.definition):
         losses.add(keyword, _NO_WORD, file="")
     if any((segment.kinds & int(EdgeKind.AWAITED) == 0).any() for segment in expansion.graph.segments):
@@ -164,37 +164,37 @@ def _unsaid(definition: Definition) -> Iterator[str]:
                     yield f"{_WORDS[kind]}.{name}"
 
 
-@cache  # asking msgspec evaluates the annotations anew each time
+@cache  # msgspec evaluates the annotations at each call
 def _unsaid_fields(kind: type[Value]) -> list[tuple[str, object]]:
-    """The fields of a record that an export cannot carry, with their defaults."""
+    """The fields of a record that an export cannot express, with their defaults."""
     fields = [field for field in msgspec.structs.fields(kind) if field.name not in _CARRIED[kind]]
     # A mapping has a factory for its default, and says nothing when it is empty.
     return [(field.name, {} if field.default is msgspec.NODEFAULT else field.default) for field in fields]
 
 
-# The format wants to know when the job ran, and commands can only be said beside that: a time that nobody takes for real.
+# WfFormat requires the time of the run if there are commands: this obviously is not a real one.
 NEVER = "1970-01-01T00:00:00Z"
 
 Json = dict[str, Any]
 
 
 def write_wfformat(expansion: Expansion) -> tuple[str, Losses]:
-    """The JSON text of an instance, and what it could not say. Files and edges of known packages are all there."""
+    """The JSON text of an instance with all known packages, files and edges, and the losses."""
     writing = _Writing(expansion)
     instance = writing.instance()
     return json.dumps(instance, indent=2) + "\n", writing.losses
 
 
 class _Writing:
-    """One export in the making."""
+    """The state of one export."""
 
     def __init__(self, expansion: Expansion) -> None:
         self.losses = Losses()
         self._expansion = expansion
         self._sizes: dict[str, int | None] = {}
-        # No two packages have one name, and no two names one id.
+        # Package names are unique, and so are their ids.
         self._ids = [task_id(expansion.name(n) or expansion.path(n)) for n in range(expansion.count)]
-        self._parents: dict[int, set[int]] = {}  # where an edge stands for a stage that is not laid out yet
+        self._parents: dict[int, set[int]] = {}  # additional edges, which replace late stages
         self._children: dict[int, set[int]] = {}
 
     def instance(self) -> Json:
@@ -208,7 +208,7 @@ class _Writing:
             specified.append(self._specified(package))
             executed.append(self._executed(package))
         if not specified:
-            self.losses.add("tasks", "no package is known yet, and WfFormat wants at least one task", file="")
+            self.losses.add("tasks", "no package is known yet, but WfFormat requires at least one task", file="")
         instance: Json = {"name": definition.job}
         if definition.description:
             instance["description"] = definition.description
@@ -217,7 +217,7 @@ class _Writing:
         instance["schemaVersion"] = SCHEMA_VERSION
         instance["runtimeSystem"] = {"name": OWN_SYSTEM, "version": VERSION}
         specification = {"tasks": specified, "files": self._files()}
-        reason = f"the job has not run: {NEVER} and estimates stand where WfFormat asks for the times of a run"
+        reason = f"the job has not run: WfFormat requires times of a run, so {NEVER} and estimates are written"
         self.losses.add("execution", reason, file="")
         execution = {
             "makespanInSeconds": self._expansion.critical_path_seconds() or 0,
@@ -228,13 +228,13 @@ class _Writing:
         return instance
 
     def _bridge_late_stages(self) -> None:
-        """Let what waits for a stage without packages follow the packages before that stage."""
+        """Connect the packages after a late stage to those before it."""
         if not self._expansion.late:
             return
         edges = edges_across(self._expansion)
-        order = "what waits for them follows the tasks before that stage: the exact order behind it is lost"
+        order = "packages that wait for them follow the tasks before that stage: the exact order after it is lost"
         if edges is None:
-            order = "what waits for them waits for nothing in their place"
+            order = "packages that wait for them do not wait for anything instead"
         for late in self._expansion.late:
             reason = f"the packages of stage {late.stage} ({late.name!r}) are not known before the job has run in part"
             self.losses.add("stage.each", f"{reason}; {order}", file="")
@@ -257,10 +257,10 @@ class _Writing:
 
     def _inputs(self, package: ConcretePackage) -> list[str]:
         names: dict[str, None] = {}
-        made: set[str] = set()  # by an earlier binary of the same package: the task itself does not wait for it
+        made: set[str] = set()  # by an earlier binary of the package, so the task does not wait for it
         for binary in package.binaries:
             for given in binary.inputs:
-                # The size of a pattern is that of all its files together.
+                # The size of a pattern is the total of its files.
                 size = given.declared.size_bytes if len(given.names) == 1 else None
                 self._take(names, [name for name in given.names if name not in made], size)
                 if given.awaited:
@@ -295,7 +295,7 @@ class _Writing:
     def _files(self) -> list[Json]:
         if None in self._sizes.values():
             self.losses.add(
-                "sizeInBytes", "WfFormat wants a size for every file: 0 stands where none is known", file=""
+                "sizeInBytes", "WfFormat requires a size for every file: 0 is written if it is unknown", file=""
             )
         return [{"id": file_id(name), "sizeInBytes": size or 0} for name, size in self._sizes.items()]
 
@@ -304,7 +304,7 @@ class _Writing:
         binaries = [binary.declared for binary in package.binaries]
         estimates = [binary.run_time_seconds for binary in binaries if binary.run_time_seconds is not None]
         if not estimates:
-            reason = "WfFormat wants a run time for every task: 0 stands where no estimate is given"
+            reason = "WfFormat requires a run time for every task: 0 is written without an estimate"
             self.losses.add("runtimeInSeconds", reason, file="")
         found: Json = {"id": self._ids[package.number], "runtimeInSeconds": sum(estimates)}
         command = command_of(package, self.losses)
@@ -313,7 +313,7 @@ class _Writing:
         if declared.resources.cores >= 1:
             found["coreCount"] = declared.resources.cores
         else:
-            self.losses.add("resources.cores", "WfFormat knows no less than one core: left out", file="")
+            self.losses.add("resources.cores", "WfFormat allows no less than one core: left out", file="")
         shares = [binary.cpu_percent for binary in binaries if binary.cpu_percent is not None]
         if shares:
             found["avgCPU"] = max(shares)
