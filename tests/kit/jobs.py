@@ -10,7 +10,7 @@ from pilotage.language import (
     EarlierJobs,
     Expansion,
     Folder,
-    Loaded,
+    LoadResult,
     MemoryFolder,
     RecordedLists,
     Report,
@@ -75,7 +75,9 @@ class OneJob:
         return EarlierOutputs(f"{job}-id", self.files) if job == self.name else None
 
 
-def loaded(stages: str, *, folder: Folder | None = None, jobs: EarlierJobs | None = None, head: str = HEAD) -> Loaded:
+def loaded(
+    stages: str, *, folder: Folder | None = None, jobs: EarlierJobs | None = None, head: str = HEAD
+) -> LoadResult:
     """What becomes of a document: a common head and the text of its stages."""
     return load(
         (head + stages).encode(), file="job.yaml", folder=folder or MemoryFolder(), source_format="yaml", jobs=jobs

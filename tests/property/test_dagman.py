@@ -15,7 +15,7 @@ from pilotage.language.formats.dagman import read_dagman, write_dagman
 from pilotage.language.formats.dagman.macros import Notes
 from pilotage.language.formats.dagman.macros import expand as expand_macros
 from pilotage.language.formats.dagman.parser import KEYWORDS
-from pilotage.language.formats.dagman.values import Wrong, join_arguments, split_arguments, split_environment
+from pilotage.language.formats.dagman.values import InvalidValue, join_arguments, split_arguments, split_environment
 from pilotage.language.formats.dagman.writer import environment, protected
 from pilotage.language.text.tree import Report
 from pilotage.model.jobs.definition import (
@@ -111,7 +111,7 @@ def test_joined_arguments_split_into_the_same(arguments: tuple[str, ...]) -> Non
 @given(variables=st.dictionaries(st.text("ABC_", min_size=1, max_size=4), ANY_TEXT, max_size=4))
 def test_a_written_environment_splits_into_the_same(variables: dict[str, str]) -> None:
     found = split_environment(environment(variables))
-    assert not isinstance(found, Wrong)
+    assert not isinstance(found, InvalidValue)
     assert found == variables
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.language import Expansion, MemoryFolder, RecordingLists, Report, expand
-from pilotage.language.expansion.edge_files import FilesOnEdges
+from pilotage.language.expansion.edge_files import EdgeFiles
 from pilotage.language.text.patterns import matches
 from tests.kit.jobs import again, definition_of, grown, picture
 
@@ -123,7 +123,7 @@ def test_every_edge_has_a_reason_and_every_need_an_edge(document: dict[str, Any]
     for source, target in joined:
         maker, consumer = packages[source], packages[target]
         in_line = maker.id.stage == consumer.id.stage and maker.id.line == consumer.id.line
-        assert in_line or FilesOnEdges(expansion).between(source, target)
+        assert in_line or EdgeFiles(expansion).between(source, target)
 
 
 @settings(max_examples=40)

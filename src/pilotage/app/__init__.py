@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     # The command line uses these, too, and knows the language only through this package.
     from pilotage.app.documents.documents import Drawing as Drawing  # offered on
     from pilotage.app.documents.documents import Format as Format  # offered on
-    from pilotage.app.documents.documents import Loaded as Loaded  # offered on
     from pilotage.app.documents.documents import LoadedJob as LoadedJob  # offered on
+    from pilotage.app.documents.documents import LoadResult as LoadResult  # offered on
 
 __all__ = [
     "GZIP_MAGIC",

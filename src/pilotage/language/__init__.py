@@ -13,7 +13,7 @@ from pilotage.language.expansion.packages import ConcreteBinary, ConcretePackage
 from pilotage.language.expansion.targets import UnmadeTarget, stages_left_out, unmade_targets
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder, MemoryFolder
 from pilotage.language.job_plan import plan_of, shapes_of
-from pilotage.language.load import FORMATS, Format, Loaded, LoadedJob, detect_format, load
+from pilotage.language.load import FORMATS, Format, LoadedJob, LoadResult, detect_format, load
 from pilotage.language.losses import Loss
 from pilotage.language.parsing.document import Document, read_definition, read_document, write_document
 from pilotage.language.text.tree import Report
@@ -33,7 +33,7 @@ __all__ = [
     "Folder",
     "Format",
     "LateStage",
-    "Loaded",
+    "LoadResult",
     "LoadedJob",
     "Loss",
     "MemoryFolder",

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder
 from pilotage.language.load import LoadedJob, load
 from pilotage.language.parsing.document import read_document, write_document
-from pilotage.language.parsing.python_types import SpokenJob, SpokenSoftware, SpokenStage
+from pilotage.language.parsing.python_types import JobFields, SoftwareFields, StageFields
 from pilotage.language.text.emit import write_yaml
 from pilotage.model.errors import DocumentError
 from pilotage.model.jobs.definition import LANGUAGE_VERSION, Definition, Value, plain
@@ -21,7 +21,7 @@ class Job:
     faults then point at lines of the document that `text` returns.
     """
 
-    def __init__(self, name: str, **fields: Unpack[SpokenJob]) -> None:
+    def __init__(self, name: str, **fields: Unpack[JobFields]) -> None:
         """Start a job with a name."""
         self._head: dict[str, Any] = {"pilotage": LANGUAGE_VERSION, "job": name, **fields}
         self._software: list[object] = list(self._head.pop("software", ()))
@@ -32,12 +32,12 @@ class Job:
         count = len(self._stages)
         return f"<Job {self._head['job']}: {count} stage{'' if count == 1 else 's'}>"
 
-    def software(self, **fields: Unpack[SpokenSoftware]) -> Job:
+    def software(self, **fields: Unpack[SoftwareFields]) -> Job:
         """Add a description of software; returns the job."""
         self._software.append(fields)
         return self
 
-    def stage(self, **fields: Unpack[SpokenStage]) -> Job:
+    def stage(self, **fields: Unpack[StageFields]) -> Job:
         """Add a stage; returns the job."""
         self._stages.append(fields)
         return self

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from pilotage.language.expansion.advice import advise, advise_on_outputs, check_parameters
-from pilotage.language.expansion.expand import expand, look_further
+from pilotage.language.expansion.expand import expand, report_more_faults
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import EarlierJobs, Folder, NotingFolder
@@ -26,7 +26,7 @@ EXECUTORS = ("local",)
 GZIP_MAGIC = b"\x1f\x8b"
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadResult(msgspec.Struct, frozen=True):
     """The result of loading a document: what could be read, and its faults, warnings and losses."""
 
     format: Format
@@ -88,7 +88,7 @@ def load(
     executors: Collection[str] = EXECUTORS,
     parameters: Mapping[str, str] | None = None,
     targets: Sequence[str] = (),
-) -> Loaded:
+) -> LoadResult:
     """Read, check and expand a document; its faults are in the report of the result, nothing is raised.
 
     Without `source_format`, the format is detected. `parameters` sets the parameters of the document. With `targets`,
@@ -103,7 +103,7 @@ def load(
         for name in parameters or ():
             report.error("unknown-parameter", f"there is no parameter {name!r}: {chosen} documents have no parameters")
     if document is None or report.errors:
-        return Loaded(chosen, None, None, report, losses, document)
+        return LoadResult(chosen, None, None, report, losses, document)
     advise(document.definition, report, document.mark, executors=executors)
     if chosen == "yaml":  # other formats have their own rules for files
         advise_on_outputs(document.definition, report, document.mark)
@@ -113,7 +113,7 @@ def load(
     if expansion is not None:
         check_parameters(expansion, report, document.mark)
     read = tuple(sorted(map(tidy_name, noting.names)))
-    return Loaded(chosen, document, None if report.errors else expansion, report, losses, document, read)
+    return LoadResult(chosen, document, None if report.errors else expansion, report, losses, document, read)
 
 
 Read = tuple[Document | None, Report, tuple[Loss, ...]]
@@ -125,7 +125,7 @@ def _read_yaml(data: bytes, file: str, folder: Folder, given: Mapping[str, str] 
         return None, report, ()
     document, reading = read_what_can_be(tree, report, folder=folder, given=given)
     if document is not None and report.errors:
-        look_further(document, reading)
+        report_more_faults(document, reading)
     return document, report, ()
 
 

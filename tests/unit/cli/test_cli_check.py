@@ -201,7 +201,7 @@ def test_a_text_in_another_encoding_is_no_binary_file() -> None:
 def test_a_packed_document_is_told_to_be_unpacked() -> None:
     Path("x.gz").write_bytes(gzip.compress(VALID.encode()))
     found = run("check", "x.gz").stderr
-    assert found.startswith("x.gz: error: this gzip file holds no WfFormat instance")
+    assert found.startswith("x.gz: error: this gzip file contains no WfFormat instance")
     assert found.endswith("[not-an-instance]\n  hint: unpack it first\n")
     assert "[not-text]" in run("check", "x.gz", "--from", "yaml").stderr
 

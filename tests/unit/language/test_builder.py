@@ -70,26 +70,26 @@ def test_software_is_described_on_the_job() -> None:
 
 
 RECORDS: list[tuple[Any, type[d.Value]]] = [
-    (s.SpokenEnvironment, d.Environment),
-    (s.SpokenInput, d.InputFile),
-    (s.SpokenOutput, d.OutputFile),
-    (s.SpokenContainer, d.Container),
-    (s.SpokenRetryRule, d.RetryRule),
-    (s.SpokenRetry, d.Retry),
-    (s.SpokenFailurePattern, d.FailurePattern),
-    (s.SpokenProgress, d.Progress),
-    (s.SpokenScript, d.Script),
-    (s.SpokenScripts, d.Scripts),
-    (s.SpokenAbortOn, d.AbortOn),
-    (s.SpokenResources, d.Resources),
-    (s.SpokenSource, d.Source),
-    (s.SpokenBinary, d.Binary),
-    (s.SpokenPackage, d.Package),
-    (s.SpokenLine, d.Line),
-    (s.SpokenStage, d.Stage),
-    (s.SpokenExecution, d.Execution),
-    (s.SpokenInfrastructure, d.Infrastructure),
-    (s.SpokenSoftware, d.Software),
+    (s.EnvironmentFields, d.Environment),
+    (s.InputFields, d.InputFile),
+    (s.OutputFields, d.OutputFile),
+    (s.ContainerFields, d.Container),
+    (s.RetryRuleFields, d.RetryRule),
+    (s.RetryFields, d.Retry),
+    (s.FailurePatternFields, d.FailurePattern),
+    (s.ProgressFields, d.Progress),
+    (s.ScriptFields, d.Script),
+    (s.ScriptsFields, d.Scripts),
+    (s.AbortOnFields, d.AbortOn),
+    (s.ResourcesFields, d.Resources),
+    (s.SourceFields, d.Source),
+    (s.BinaryFields, d.Binary),
+    (s.PackageFields, d.Package),
+    (s.LineFields, d.Line),
+    (s.StageFields, d.Stage),
+    (s.ExecutionFields, d.Execution),
+    (s.InfrastructureFields, d.Infrastructure),
+    (s.SoftwareFields, d.Software),
 ]
 
 
@@ -102,4 +102,4 @@ def test_the_builder_has_every_field_of_the_document(spoken: Any, record: type[d
 
 
 def test_the_head_of_a_built_job_has_every_field_of_the_document() -> None:
-    assert set(get_type_hints(s.SpokenJob)) == (names_of(d.Definition) | {"catalogue"}) - {"pilotage", "job", "stages"}
+    assert set(get_type_hints(s.JobFields)) == (names_of(d.Definition) | {"catalogue"}) - {"pilotage", "job", "stages"}

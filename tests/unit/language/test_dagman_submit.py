@@ -9,7 +9,7 @@ from pilotage.language.formats.dagman.macros import Notes, expand
 from pilotage.language.formats.dagman.node_commands import Variable
 from pilotage.language.formats.dagman.submit import SubmitJob, SubmitReader, holds, parse_statements, physical_lines
 from pilotage.language.formats.dagman.values import (
-    Wrong,
+    InvalidValue,
     join_arguments,
     size_bytes,
     split_arguments,
@@ -296,7 +296,7 @@ class TestFields:
 
     @pytest.mark.parametrize("text", ['a "b" c', '"a', '"a" b', '"a \'b"'])
     def test_bad_quoting_of_arguments_is_named(self, text: str) -> None:
-        assert isinstance(split_arguments(text), Wrong)
+        assert isinstance(split_arguments(text), InvalidValue)
 
     def test_joined_arguments_are_split_into_the_same(self) -> None:
         arguments = ("", "a", "b c", "it's", 'say "hi"', "\n\t", "''", "$x")
@@ -314,12 +314,12 @@ class TestFields:
         assert split_environment(text) == expected
 
     def test_an_environment_without_an_equals_sign_is_named(self) -> None:
-        assert isinstance(split_environment("A"), Wrong)
+        assert isinstance(split_environment("A"), InvalidValue)
 
     def test_lists_and_remaps_are_split(self) -> None:
         assert split_list(' "a, b c ,,d" ') == ("a", "b c", "d")
         assert split_remaps('"a = x/a ; b\\=c=y"') == {"a": "x/a", "b=c": "y"}
-        assert isinstance(split_remaps("a"), Wrong)
+        assert isinstance(split_remaps("a"), InvalidValue)
 
     @pytest.mark.parametrize(
         "text, expected",

@@ -12,12 +12,12 @@ from pilotage.language.boutiques import output_paths
 from pilotage.language.expansion.software import filled_parameters
 from pilotage.language.expansion.tool_outputs import boutiques_values
 from pilotage.language.expansion.tool_software import (
-    Described,
+    BoutiquesTool,
     container_of,
-    described,
-    described_by,
     known_values,
     resources_of,
+    tool_of_descriptor,
+    tool_of_software,
     with_described_files,
 )
 from pilotage.language.text.names import tidy_name
@@ -55,8 +55,8 @@ def kebab(fields: dict[str, Any]) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in fields.items()}
 
 
-def tool(*outputs: dict[str, Any], **fields: Any) -> Described:
-    return Described(descriptor(*outputs, **fields))
+def tool(*outputs: dict[str, Any], **fields: Any) -> BoutiquesTool:
+    return BoutiquesTool(descriptor(*outputs, **fields))
 
 
 def known(**values: list[str]) -> Any:
@@ -74,7 +74,7 @@ def said(template: str, parameters: dict[str, object], *stripped: str, **values:
         output["path_template_stripped_extensions"] = list(stripped)
     found = tool(output)
     named = names(found.outputs(parameters, known(**values)))
-    return named[0] if named else f"not said: {found.unsaid(parameters, known(**values))[0]}"
+    return named[0] if named else f"not said: {found.unsupported(parameters, known(**values))[0]}"
 
 
 class TestCommand:
@@ -89,20 +89,20 @@ class TestCommand:
 
     def test_a_descriptor_is_read_once(self) -> None:
         text = descriptor()
-        assert described_by(text) is described_by(text)
-        assert described(Software(id="a", boutiques=text)) is described_by(text)
-        assert described_by(text).command({"image": "a"}) == "blur a"
+        assert tool_of_descriptor(text) is tool_of_descriptor(text)
+        assert tool_of_software(Software(id="a", boutiques=text)) is tool_of_descriptor(text)
+        assert tool_of_descriptor(text).command({"image": "a"}) == "blur a"
 
     def test_only_some_descriptors_are_kept(self) -> None:
         first = descriptor()
-        before = described_by(first)
+        before = tool_of_descriptor(first)
         others = [descriptor() for _ in range(64)]
-        assert len({id(described_by(other)) for other in others}) == 64
-        assert described_by(first) is not before
+        assert len({id(tool_of_descriptor(other)) for other in others}) == 64
+        assert tool_of_descriptor(first) is not before
 
     def test_software_without_a_descriptor_is_not_described(self) -> None:
-        assert described(Software(id="a")) is None
-        assert described(None) is None
+        assert tool_of_software(Software(id="a")) is None
+        assert tool_of_software(None) is None
 
 
 def test_variables_are_fixed_or_come_from_inputs() -> None:
@@ -135,16 +135,16 @@ def test_the_image_says_its_engine(image: dict[str, str], container: Container |
 
 def test_what_an_image_says_in_vain_is_told() -> None:
     image = {"type": "rootfs", "url": "https://example.org/r", "working-directory": "/w", "container-hash": "0"}
-    assert len(tool(container_image=image).unsaid({"image": "a"})) == 3
+    assert len(tool(container_image=image).unsupported({"image": "a"})) == 3
     options = {"type": "docker", "image": "b", "container-opts": ["--gpus", "all"]}
-    assert "'--gpus all'" in tool(container_image=options).unsaid({"image": "a"})[0]
+    assert "'--gpus all'" in tool(container_image=options).unsupported({"image": "a"})[0]
 
 
 def test_an_entrypoint_that_is_not_started_is_told_and_the_command_line_runs_alone() -> None:
     image = {"type": "docker", "image": "b", "entrypoint": True}
-    (told,) = tool(container_image=image).unsaid({"image": "a"})
+    (told,) = tool(container_image=image).unsupported({"image": "a"})
     assert told == "container-image: the entrypoint of the image is ignored; only the command line runs"
-    assert tool(container_image={**image, "entrypoint": False}).unsaid({"image": "a"}) == []
+    assert tool(container_image={**image, "entrypoint": False}).unsupported({"image": "a"}) == []
 
 
 def test_an_exit_code_means_what_the_descriptor_says_first() -> None:
@@ -227,7 +227,7 @@ class TestOutputs:
     def test_an_optional_output_is_not_awaited(self) -> None:
         found = tool({"path_template": "a", "optional": True})
         assert found.outputs({"image": "i"}) == ()
-        assert found.unsaid({"image": "i"}) == ["output-files: 'out0' is optional"]
+        assert found.unsupported({"image": "i"}) == ["output-files: 'out0' is optional"]
 
     def test_a_list_is_a_pattern(self) -> None:
         found = tool({"path_template": "out/[LABEL]-*.txt", "list": True})
@@ -242,7 +242,7 @@ class TestOutputs:
     def test_conditions_on_placeholders_are_not_decided(self) -> None:
         found = tool({"conditional_path_template": [{"width > 2": "wide.txt"}, {"default": "narrow.txt"}]})
         assert found.outputs({"image": "i", "width": "{w}"}) == ()
-        assert found.unsaid({"image": "i", "width": "{w}"}) == ["output-files: 'out0' depends on 'width'"]
+        assert found.unsupported({"image": "i", "width": "{w}"}) == ["output-files: 'out0' depends on 'width'"]
 
     def test_a_path_in_another_path_is_said_where_it_is_plain(self) -> None:
         outputs = {"path_template": "[LABEL].txt", "value_key": "[O]"}, {"path_template": "[O].gz"}
@@ -250,12 +250,12 @@ class TestOutputs:
         found = tool(*outputs, command_line=line)
         assert names(found.outputs({"image": "i", "label": "a"})) == ["a.txt", "a.txt.gz"]
         assert names(found.outputs({"image": "i", "label": "{run}"})) == ["{run}.txt"]
-        assert "'out1' has the path of the output 'out0'" in found.unsaid({"image": "i", "label": "{run}"})[0]
+        assert "'out1' has the path of the output 'out0'" in found.unsupported({"image": "i", "label": "{run}"})[0]
 
     def test_a_configuration_file_is_no_output_and_is_told(self) -> None:
         found = tool({"path_template": "blur.cfg", "file_template": ["width = [WIDTH]"]})
         assert found.outputs({"image": "i", "width": 2}) == ()
-        assert found.unsaid({"image": "i"}) == ["file-template: the configuration file 'out0' is not written"]
+        assert found.unsupported({"image": "i"}) == ["file-template: the configuration file 'out0' is not written"]
 
     def test_a_strange_character_of_a_descriptor_is_not_taken_for_a_placeholder(self) -> None:
         assert said("x\U000f0000.txt", {"image": "i"}).startswith("not said")

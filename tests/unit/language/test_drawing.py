@@ -25,7 +25,7 @@ from pilotage.language.drawing.picture import (
     shortened,
 )
 from pilotage.language.drawing.svg import draw_picture, lay_out
-from pilotage.language.expansion.edge_files import FilesOnEdges
+from pilotage.language.expansion.edge_files import EdgeFiles
 from pilotage.language.text.patterns import is_pattern
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -108,7 +108,7 @@ def test_the_files_of_edges_agree_with_the_expansion() -> None:
     expansion = expanded(SWEEP.format(count=5))
     listed = {(e["from"], e["to"]): e["files"] for e in json.loads("".join(draw(expansion, "json")))["edges"]}
     asked = {
-        (expansion.path(a), expansion.path(b)): FilesOnEdges(expansion).between(a, b)
+        (expansion.path(a), expansion.path(b)): EdgeFiles(expansion).between(a, b)
         for a, b, _ in expansion.graph.edges()
     }
     assert listed == asked

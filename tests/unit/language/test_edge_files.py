@@ -13,11 +13,11 @@ from pilotage.language import Expansion, MemoryFolder, load
 from pilotage.language.drawing.exports import dot_lines, json_pieces
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.edge_files import (
-    FilesOnEdges,
+    EdgeFiles,
     edges_across,
     inputs_from,
+    packages_after,
     packages_before,
-    packages_behind,
 )
 
 
@@ -33,7 +33,7 @@ def test_an_edge_without_a_file_carries_none_whatever_its_names_look_like() -> N
         "  - {run: z, outputs: [ab]}\n  - {run: y, after: [one], inputs: [ab]}\n"
     )
     expansion = expanded(body)
-    assert {(a, b): FilesOnEdges(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {
+    assert {(a, b): EdgeFiles(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {
         (0, 2): [],
         (1, 2): ["ab"],
     }
@@ -45,17 +45,17 @@ def test_a_star_in_a_value_is_a_character_of_the_name() -> None:
         "  - {each: {v: ['a*']}, run: y, inputs: ['{v}']}\n"
     )
     expansion = expanded(body)
-    assert {(a, b): FilesOnEdges(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {(0, 2): ["a*"]}
+    assert {(a, b): EdgeFiles(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {(0, 2): ["a*"]}
 
 
 def test_only_those_patterns_of_a_maker_are_carried_that_can_be_meant() -> None:
     body = "stages:\n  - {run: x, outputs: ['p-*', 'q-*', r]}\n  - {run: y, inputs: ['p-?', r]}\n"
-    assert FilesOnEdges(expanded(body)).between(0, 1) == ["p-*", "r"]
+    assert EdgeFiles(expanded(body)).between(0, 1) == ["p-*", "r"]
 
 
 def test_a_name_that_comes_of_a_pattern_is_carried_as_that_pattern() -> None:
     body = "stages:\n  - {run: x, outputs: ['p-*']}\n  - {run: y, inputs: [p-1, ./p-2]}\n"
-    assert FilesOnEdges(expanded(body)).between(0, 1) == ["p-*"]
+    assert EdgeFiles(expanded(body)).between(0, 1) == ["p-*"]
 
 
 def test_a_pattern_takes_nothing_of_a_later_stage() -> None:
@@ -64,7 +64,7 @@ def test_a_pattern_takes_nothing_of_a_later_stage() -> None:
         "  - {run: c, outputs: [x-1, y]}\n"
     )
     expansion = expanded(body)
-    assert {(a, b): FilesOnEdges(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {
+    assert {(a, b): EdgeFiles(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {
         (0, 1): ["x-0"],
         (2, 1): ["y"],
     }
@@ -72,7 +72,7 @@ def test_a_pattern_takes_nothing_of_a_later_stage() -> None:
 
 def test_packages_of_a_line_hand_on_what_matches() -> None:
     body = "stages:\n  - packages: [{run: a, outputs: [x-1]}, {run: b, inputs: ['x-*']}]\n"
-    assert FilesOnEdges(expanded(body)).between(0, 1) == ["x-1"]
+    assert EdgeFiles(expanded(body)).between(0, 1) == ["x-1"]
 
 
 class Counting:
@@ -92,7 +92,7 @@ class Counting:
 def test_what_a_consumer_needs_is_worked_out_once() -> None:
     body = "stages:\n  - {each: {i: 1..50}, run: x, outputs: ['o-{i}']}\n  - {run: y, inputs: ['o-*']}\n"
     counting = Counting(expanded(body))
-    files = FilesOnEdges(cast("Expansion", counting))
+    files = EdgeFiles(cast("Expansion", counting))
     assert [files.between(maker, 50) for maker in range(50)] == [[f"o-{i}"] for i in range(1, 51)]
     assert counting.asked[50] == 1
 
@@ -118,8 +118,8 @@ stages:
 def test_who_stands_before_and_behind_a_late_stage() -> None:
     expansion = expanded(LATE)
     assert [expansion.name(package) for package in packages_before(expansion, 3)] == ["split"]
-    assert [expansion.name(package) for package in packages_behind(expansion, 3)] == ["merge"]
-    assert [expansion.name(package) for package in packages_behind(expansion, 2)] == ["bell"]
+    assert [expansion.name(package) for package in packages_after(expansion, 3)] == ["merge"]
+    assert [expansion.name(package) for package in packages_after(expansion, 2)] == ["bell"]
 
 
 def test_what_is_taken_of_a_late_stage_is_told_as_the_document_says_it() -> None:

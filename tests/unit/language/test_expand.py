@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.language import DiskFolder, MemoryFolder
-from pilotage.language.expansion.edge_files import FilesOnEdges
+from pilotage.language.expansion.edge_files import EdgeFiles
 from pilotage.model.jobs.graph import EdgeKind
 from tests.kit.jobs import Untouchable, again, commands, edges, expanded, loaded, only_fault, picture, refused
 
@@ -363,7 +363,7 @@ def test_the_critical_path_follows_the_estimates() -> None:
 
 def test_edges_know_their_files() -> None:
     text = "stages:\n  - run: a\n    outputs: [x, y, z, 'p-*']\n  - run: b\n    inputs: [x, 'p-*', '[yw]']\n"
-    assert sorted(FilesOnEdges(expanded(text)).between(0, 1)) == ["p-*", "x", "y"]
+    assert sorted(EdgeFiles(expanded(text)).between(0, 1)) == ["p-*", "x", "y"]
 
 
 def test_all_to_all_beyond_the_limit_is_refused_before_it_is_made() -> None:

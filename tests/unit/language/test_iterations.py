@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.language import DiskFolder, MemoryFolder
-from pilotage.language.expansion.producers import Chunk, Found
+from pilotage.language.expansion.producers import MatchedNames, OutputNames
 from tests.kit.jobs import OneJob, Untouchable, commands, expanded, loaded, only_fault, warnings
 
 
@@ -370,8 +370,8 @@ def test_the_largest_range_is_not_written_out_to_be_refused() -> None:
 
 def test_a_package_may_make_more_outputs_than_a_short_number_counts() -> None:
     block = expanded("stages:\n  - run: m\n    outputs: [o]\n").blocks[0]
-    chunk = Chunk(block, ordinal=70_000, place=(), general="o", names=["o"], packages=[0])
-    assert Found([(chunk, [0])]).ordinals.tolist() == [70_000]
+    chunk = OutputNames(block, ordinal=70_000, place=(), general="o", names=["o"], packages=[0])
+    assert MatchedNames([(chunk, [0])]).ordinals.tolist() == [70_000]
 
 
 def test_an_unknown_way_to_combine_lists_names_those_there_are() -> None:

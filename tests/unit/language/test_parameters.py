@@ -11,7 +11,7 @@ import pytest
 from pilotage import app
 from pilotage.app.documents.parameters import chosen_parameters
 from pilotage.cli import main
-from pilotage.language import Loaded, MemoryFolder, load
+from pilotage.language import LoadResult, MemoryFolder, load
 from pilotage.language.builder import Job
 from pilotage.language.parsing.document import write_document
 from pilotage.model.errors import DocumentError, PilotageError
@@ -31,7 +31,7 @@ stages:
 """
 
 
-def read(text: str = TEXT, **given: str) -> Loaded:
+def read(text: str = TEXT, **given: str) -> LoadResult:
     return load(text.encode(), file="pilotage.yaml", folder=MemoryFolder(), parameters=given)
 
 

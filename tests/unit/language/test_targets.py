@@ -10,7 +10,7 @@ import pytest
 from pilotage.app.jobs.targets import source_for
 from pilotage.language import (
     Expansion,
-    Loaded,
+    LoadResult,
     MemoryFolder,
     RecordedLists,
     Report,
@@ -53,7 +53,7 @@ stages:
 """
 
 
-def read(*targets: str) -> Loaded:
+def read(*targets: str) -> LoadResult:
     return load(TEXT.encode(), file="pilotage.yaml", folder=MemoryFolder(), targets=targets)
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pilotage.app.documents.earlier_jobs import BookedJobs
     from pilotage.language import Format as Format  # noqa: PLC0414 # offered on
     from pilotage.language import LateStage, Report
-    from pilotage.language import Loaded as Loaded  # noqa: PLC0414 # offered on
     from pilotage.language import LoadedJob as LoadedJob  # noqa: PLC0414 # offered on
+    from pilotage.language import LoadResult as LoadResult  # noqa: PLC0414 # offered on
     from pilotage.language.drawing import Drawing as Drawing  # noqa: PLC0414 # offered on
     from pilotage.language.folder import EarlierOutputs
 
@@ -86,12 +86,12 @@ def examine(
     source_format: Format | None = None,
     parameters: Mapping[str, Any] | None = None,
     targets: Sequence[str] = (),
-) -> Loaded:
+) -> LoadResult:
     """The same without raising for faults of the document: its report has all of them.
 
     None is the document of the current folder. Packages that none of the files `targets` needs are left out.
     """
-    from pilotage.language import DiskFolder, Loaded, Report
+    from pilotage.language import DiskFolder, LoadResult, Report
     from pilotage.language import load as understand
     from pilotage.language.load import EXECUTORS
 
@@ -103,7 +103,7 @@ def examine(
     except DocumentError as refusal:
         report = Report(refusal.problems[0].file)
         report.errors.extend(refusal.problems)
-        return Loaded(source_format or "yaml", None, None, report)
+        return LoadResult(source_format or "yaml", None, None, report)
     from pilotage.app.documents.parameters import parameters_of
 
     place = _folder_of(source)

@@ -10,7 +10,7 @@ import click
 
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.options import WholeHelp
-from pilotage.cli.shared.output import duration, emit, plural, say_to_reader, table, write_files
+from pilotage.cli.shared.output import duration, emit, plural, print_message, table, write_files
 from pilotage.cli.shared.server import json_option
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ def score(
         latencies, measured=measured, pilots=pilots, sequential=sequential, work_seconds=work, model=model
     )
     if found.n_estimated:
-        say_to_reader(f"note: {plural(found.n, 'pilot')}, estimated from the most that was available; say -n")
+        print_message(f"note: {plural(found.n, 'pilot')}, estimated from the most that was available; say -n")
     if as_json:
         _emit_json(found)
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pilotage.language.boutiques.checks import Place, check_descriptor_shape
+from pilotage.language.boutiques.checks import DescriptorPath, check_descriptor_shape
 from pilotage.language.boutiques.command import (
     ConfigurationFile,
     OutputPath,
@@ -66,7 +66,7 @@ def read_descriptor(node: Node, report: Report) -> Descriptor | None:
     """The descriptor of a node, or None with all its faults in the report."""
     before = len(report.errors)
     value = value_of(node, report)
-    place = Place(node, report)
+    place = DescriptorPath(node, report)
     check_descriptor_shape(value, place)
     if len(report.errors) > before:
         return None

@@ -15,7 +15,7 @@ from pilotage.language.text.tree import Mark, Node, Report, Table
 from pilotage.model.errors import did_you_mean
 
 
-class Place:
+class DescriptorPath:
     """A path into a descriptor, with the report for faults found there."""
 
     def __init__(self, root: Node, report: Report, path: tuple[str | int, ...] = ()) -> None:
@@ -23,9 +23,9 @@ class Place:
         self.report = report
         self.path = path
 
-    def down(self, *steps: str | int) -> Place:
+    def down(self, *steps: str | int) -> DescriptorPath:
         """The path of a part below this one."""
-        return Place(self.root, self.report, self.path + steps)
+        return DescriptorPath(self.root, self.report, self.path + steps)
 
     def error(self, code: str, message: str, *, hint: str = "") -> None:
         """Report a fault of the value at this path."""
@@ -176,7 +176,7 @@ ASSERTIONS = Shape({"exit-code": Field("integer"), "output-files": Field("some")
 ASSERTED_OUTPUT = Shape({"id": _ID, "md5-reference": _NAME}, required=("id",), others=True)
 
 
-def check_object(value: Value, shape: Shape, place: Place) -> None:
+def check_object(value: Value, shape: Shape, place: DescriptorPath) -> None:
     """Report every fault of an object that differs from its shape."""
     if not isinstance(value, dict):
         place.error("wrong-type", f"expected an object, found {kind_of(value)}")
@@ -193,7 +193,7 @@ def check_object(value: Value, shape: Shape, place: Place) -> None:
             place.error("missing-field", f"the field {key!r} is missing")
 
 
-def _check_field(value: Value, field: Field, place: Place) -> None:
+def _check_field(value: Value, field: Field, place: DescriptorPath) -> None:
     expected = _unfit(value, field.kind)
     if expected:
         place.error("wrong-type", f"expected {expected}, found {kind_of(value)}")
@@ -223,7 +223,7 @@ def _unfit(value: Value, kind: str) -> str:
     return "" if fits else expected
 
 
-def _check_text(value: str, field: Field, place: Place) -> None:
+def _check_text(value: str, field: Field, place: DescriptorPath) -> None:
     if len(value) < field.length_min:
         place.error("empty-value", "expected some text, found none")
     elif field.choices and value not in field.choices:
@@ -233,7 +233,7 @@ def _check_text(value: str, field: Field, place: Place) -> None:
         place.error("bad-pattern", f"expected text like {field.pattern}, found {shown(value)}")
 
 
-def _check_items(values: list[Value], field: Field, place: Place) -> None:
+def _check_items(values: list[Value], field: Field, place: DescriptorPath) -> None:
     if not values and (field.length_min or field.kind == "some"):
         place.error("empty-value", "expected at least one item, found an empty list")
     for index, value in enumerate(values):
@@ -246,12 +246,12 @@ def _check_items(values: list[Value], field: Field, place: Place) -> None:
             _check_condition(value, where)
 
 
-def _check_condition(value: Value, place: Place) -> None:
+def _check_condition(value: Value, place: DescriptorPath) -> None:
     if not isinstance(value, dict) or not value or not all(isinstance(path, str) for path in value.values()):
         place.error("wrong-type", 'expected an object that gives a condition a path, such as {"n > 2": "many.txt"}')
 
 
-def check_unique(values: Sequence[Value], place: Place) -> None:
+def check_unique(values: Sequence[Value], place: DescriptorPath) -> None:
     """Report the first item that a list contains twice."""
     index = first_repeated(values)
     if index >= 0:
@@ -289,7 +289,7 @@ _NEEDS = {
 }
 
 
-def check_descriptor_shape(value: Value, place: Place) -> None:
+def check_descriptor_shape(value: Value, place: DescriptorPath) -> None:
     """Report every violation of the schema in a descriptor."""
     check_object(value, DESCRIPTOR, place)
     if not isinstance(value, dict):
@@ -315,20 +315,20 @@ def check_descriptor_shape(value: Value, place: Place) -> None:
             _check_tag(tag, place.down("tags", key))
 
 
-def _each(items: Value, place: Place, check: Callable[[dict[str, Value], Place], None]) -> None:
+def _each(items: Value, place: DescriptorPath, check: Callable[[dict[str, Value], DescriptorPath], None]) -> None:
     if isinstance(items, list):
         for index, item in enumerate(items):
             if isinstance(item, dict):
                 check(item, place.down(index))
 
 
-def _check_needs(item: dict[str, Value], place: Place) -> None:
+def _check_needs(item: dict[str, Value], place: DescriptorPath) -> None:
     for key, needed in _NEEDS.items():
         if key in item and needed not in item:
             place.key_error("field-needs-field", f"the field {key!r} needs the field {needed!r}", key=key)
 
 
-def _check_input(item: dict[str, Value], place: Place) -> None:
+def _check_input(item: dict[str, Value], place: DescriptorPath) -> None:
     _check_needs(item, place)
     kind = item.get("type")
     for key, kinds in _TYPES_OF.items():
@@ -341,7 +341,7 @@ def _check_input(item: dict[str, Value], place: Place) -> None:
         place.key_error("field-not-for-type", "an input of type Flag cannot be a list", key="list")
 
 
-def _check_output(item: dict[str, Value], place: Place) -> None:
+def _check_output(item: dict[str, Value], place: DescriptorPath) -> None:
     _check_needs(item, place)
     if "path-template" in item and "conditional-path-template" in item:
         message = "expected 'path-template' or 'conditional-path-template', found both"
@@ -352,7 +352,7 @@ def _check_output(item: dict[str, Value], place: Place) -> None:
         place.key_error("file-template-list", "an output with a 'file-template' is one file, not a list", key="list")
 
 
-def _check_container(item: dict[str, Value], place: Place) -> None:
+def _check_container(item: dict[str, Value], place: DescriptorPath) -> None:
     kind = item.get("type")
     if kind in {"docker", "singularity"} or "type" not in item:
         check_object(item, IMAGE, place)
@@ -362,14 +362,14 @@ def _check_container(item: dict[str, Value], place: Place) -> None:
         place.down("type").error("unknown-choice", f"expected docker, singularity or rootfs, found {kind_of(kind)}")
 
 
-def _check_tag(tag: Value, place: Place) -> None:
+def _check_tag(tag: Value, place: DescriptorPath) -> None:
     if isinstance(tag, list) and all(isinstance(item, str) for item in tag):
         return
     if not isinstance(tag, (str, bool)):
         place.error("wrong-type", f"expected text, a list of texts, true or false, found {kind_of(tag)}")
 
 
-def _check_test(test: dict[str, Value], place: Place) -> None:
+def _check_test(test: dict[str, Value], place: DescriptorPath) -> None:
     assertions = test.get("assertions")
     if not isinstance(assertions, dict):
         return

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from pilotage.language.boutiques import command
-from pilotage.language.boutiques.checks import Place, check_unique
+from pilotage.language.boutiques.checks import DescriptorPath, check_unique
 from pilotage.language.boutiques.descriptor import Descriptor, Group, Input, Output
 from pilotage.language.boutiques.values import first_repeated, is_integer, shown
 
 
-def check_descriptor(descriptor: Descriptor, place: Place) -> None:
+def check_descriptor(descriptor: Descriptor, place: DescriptorPath) -> None:
     """Report every contradiction between the parts of a descriptor that conforms to the schema."""
     _check_ids(descriptor, place)
     check_value_keys(descriptor, place)
@@ -30,7 +30,7 @@ def check_descriptor(descriptor: Descriptor, place: Place) -> None:
         _check_group_pairs(group, place.down("groups", index), together=together)
 
 
-def _check_ids(descriptor: Descriptor, place: Place) -> None:
+def _check_ids(descriptor: Descriptor, place: DescriptorPath) -> None:
     seen: set[str] = set()
     parts: tuple[tuple[str, Sequence[Input | Output | Group]], ...] = (
         ("inputs", descriptor.inputs),
@@ -56,7 +56,7 @@ def value_keys(descriptor: Descriptor) -> Iterator[tuple[str, tuple[str, int]]]:
                 yield item.value_key, (name, index)
 
 
-def check_value_keys(descriptor: Descriptor, place: Place) -> None:
+def check_value_keys(descriptor: Descriptor, place: DescriptorPath) -> None:
     """Report value keys that are unused, that contain one another, or that several inputs share."""
     templates = [line for output in descriptor.outputs for line in output.file_template or ()]
     templates += [output.path_template for output in descriptor.outputs if output.path_template is not None]
@@ -90,7 +90,7 @@ def _keys_inside(key: str, *, keys: Mapping[str, int], lengths: list[int]) -> li
     ]
 
 
-def _check_shared_key(key: str, descriptor: Descriptor, where: Place) -> None:
+def _check_shared_key(key: str, descriptor: Descriptor, where: DescriptorPath) -> None:
     # bosh looks for groups of exactly these inputs, rejects one that is not exclusive, and fails if there is none.
     sharing = {input_.id for input_ in descriptor.inputs if input_.value_key == key}
     groups = [group for group in descriptor.groups if set(group.members) == sharing]
@@ -99,7 +99,7 @@ def _check_shared_key(key: str, descriptor: Descriptor, where: Place) -> None:
         where.error("value-key-shared", message, hint="put them into a group that is 'mutually-exclusive'")
 
 
-def _check_input(input_: Input, place: Place) -> None:
+def _check_input(input_: Input, place: DescriptorPath) -> None:
     if input_.type == "Flag":
         if input_.command_line_flag is None:
             place.error("flag-without-flag", f"the input {input_.id!r} is a Flag and has no 'command-line-flag'")
@@ -120,7 +120,7 @@ def _check_input(input_: Input, place: Place) -> None:
                 place.down("default-value").error("default-not-a-choice", message)
 
 
-def _check_list_bounds(input_: Input, place: Place) -> None:
+def _check_list_bounds(input_: Input, place: DescriptorPath) -> None:
     least, most = input_.min_list_entries or 0, input_.max_list_entries
     for name, bound in (("min-list-entries", least), ("max-list-entries", most or 0)):
         if bound < 0:
@@ -129,7 +129,9 @@ def _check_list_bounds(input_: Input, place: Place) -> None:
         place.down("min-list-entries").error("list-bounds", f"at least {least} entries are more than at most {most}")
 
 
-def _check_references(input_: Input, place: Place, *, inputs: Mapping[str, Input], groups: Mapping[str, Group]) -> None:
+def _check_references(
+    input_: Input, place: DescriptorPath, *, inputs: Mapping[str, Input], groups: Mapping[str, Group]
+) -> None:
     requires, disables = input_.requires_inputs or (), input_.disables_inputs or ()
     disabled = set(disables)
     for index, id_ in enumerate(requires):
@@ -153,7 +155,7 @@ def _check_references(input_: Input, place: Place, *, inputs: Mapping[str, Input
         place.error("required-input-depends", message, hint="make it 'optional', or drop the rule")
 
 
-def _check_choice_rules(input_: Input, place: Place, *, inputs: Mapping[str, Input]) -> None:
+def _check_choice_rules(input_: Input, place: DescriptorPath, *, inputs: Mapping[str, Input]) -> None:
     choices = input_.value_choices
     if choices is None:
         return
@@ -178,7 +180,7 @@ def _check_choice_rules(input_: Input, place: Place, *, inputs: Mapping[str, Inp
                 place.down("value-disables", choice).error("requires-and-disables", message)
 
 
-def check_schema_limits(descriptor: Descriptor, place: Place) -> None:
+def check_schema_limits(descriptor: Descriptor, place: DescriptorPath) -> None:
     """Report what bosh cannot express as the JSON schema with which it checks invocations."""
     for index, input_ in enumerate(descriptor.inputs):
         where = place.down("inputs", index)
@@ -195,7 +197,7 @@ def check_schema_limits(descriptor: Descriptor, place: Place) -> None:
             where.error("empty-value", "one of the members is required, but the group is empty")
 
 
-def _check_group(group: Group, place: Place, *, inputs: Mapping[str, Input]) -> None:
+def _check_group(group: Group, place: DescriptorPath, *, inputs: Mapping[str, Input]) -> None:
     members = set(group.members)
     for index, member in enumerate(group.members):
         where = place.down("members", index)
@@ -214,7 +216,9 @@ def _check_group(group: Group, place: Place, *, inputs: Mapping[str, Input]) -> 
         place.down("members", repeated).error("duplicate-member", f"{group.members[repeated]!r} is a member twice")
 
 
-def _check_group_pairs(group: Group, place: Place, *, together: Sequence[tuple[Group, frozenset[str]]]) -> None:
+def _check_group_pairs(
+    group: Group, place: DescriptorPath, *, together: Sequence[tuple[Group, frozenset[str]]]
+) -> None:
     if group.all_or_none and (group.one_is_required or group.mutually_exclusive):
         message = "'all-or-none' cannot be combined with 'one-is-required' or 'mutually-exclusive'"
         place.down("all-or-none").error("group-conflict", message)
@@ -236,7 +240,7 @@ def _check_group_pairs(group: Group, place: Place, *, together: Sequence[tuple[G
 _INDEX = re.compile(r"^[a-zA-Z0-9]+://")
 
 
-def check_outputs(descriptor: Descriptor, place: Place) -> None:
+def check_outputs(descriptor: Descriptor, place: DescriptorPath) -> None:
     """Report path templates that two outputs share, and invalid conditions."""
     makers: dict[str, str] = {}
     for index, output in enumerate(descriptor.outputs):
@@ -250,7 +254,7 @@ def check_outputs(descriptor: Descriptor, place: Place) -> None:
         _check_conditions(output, where.down("conditional-path-template"), descriptor=descriptor)
 
 
-def _check_conditions(output: Output, place: Place, *, descriptor: Descriptor) -> None:
+def _check_conditions(output: Output, place: DescriptorPath, *, descriptor: Descriptor) -> None:
     texts = [next(iter(entry)) for entry in output.conditional_path_template]
     if output.path_template is None and not output.optional:
         if texts.count(command.DEFAULT) > 1:
@@ -264,7 +268,7 @@ def _check_conditions(output: Output, place: Place, *, descriptor: Descriptor) -
             _check_condition(text, place.down(index), output=output, types=dict(types), ids=ids)
 
 
-def _check_condition(text: str, place: Place, *, output: Output, types: dict[str, str], ids: set[str]) -> None:
+def _check_condition(text: str, place: DescriptorPath, *, output: Output, types: dict[str, str], ids: set[str]) -> None:
     strange = command.unknown_names(text, ids)
     if strange:
         for name in strange:
@@ -282,7 +286,7 @@ def _check_condition(text: str, place: Place, *, output: Output, types: dict[str
         place.error("bad-condition", message, hint="write (A == B) and (C > D), each side of one type")
 
 
-def check_tests(descriptor: Descriptor, place: Place) -> None:
+def check_tests(descriptor: Descriptor, place: DescriptorPath) -> None:
     """Report tests of the same name, and assertions about outputs that do not exist or are repeated."""
     known = {output.id for output in descriptor.outputs}
     names: set[str] = set()
@@ -302,7 +306,7 @@ def check_tests(descriptor: Descriptor, place: Place) -> None:
             seen.add(id_)
 
 
-def check_container(descriptor: Descriptor, place: Place) -> None:
+def check_container(descriptor: Descriptor, place: DescriptorPath) -> None:
     """Report an image whose index differs from the given one."""
     container = descriptor.container_image
     if container is None or container.index is None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from pilotage.language.drawing.picture import colour_of_activities
-from pilotage.language.expansion.edge_files import FilesOnEdges, blocks_behind, inputs_from, packages_behind, stage_path
+from pilotage.language.expansion.edge_files import EdgeFiles, blocks_after, inputs_from, packages_after, stage_path
 from pilotage.language.expansion.expansion import Expansion, LateStage
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f]")
@@ -39,7 +39,7 @@ def dot_lines(expansion: Expansion) -> Iterator[str]:
             colour = colours[block.activity]
             yield f'    {quoted(expansion.path(package))} [label={label}, fillcolor="{colour.fill}", color="{colour.line}"];\n'
         yield "  }\n"
-    files = FilesOnEdges(expansion)
+    files = EdgeFiles(expansion)
     called = lru_cache(maxsize=1024)(
         lambda package: quoted(expansion.path(package))
     )  # for producers with many consumers
@@ -59,7 +59,7 @@ def _late_edges(expansion: Expansion, late: LateStage) -> Iterator[str]:
     before = [*map(expansion.path, late.packages), *(stage_path(expansion, stage) for stage in late.stages)]
     for path in before:
         yield f"  {quoted(path)} -> {node}{_label(list(late.patterns))};\n"
-    for block in blocks_behind(expansion, late.stage):
+    for block in blocks_after(expansion, late.stage):
         label = _label(inputs_from(expansion, block, late.stage))
         for package in block.packages():
             yield f"  {node} -> {quoted(expansion.path(package))}{label};\n"
@@ -113,7 +113,7 @@ def _packages(expansion: Expansion) -> Iterator[dict[str, object]]:
 
 
 def _edges(expansion: Expansion) -> Iterator[dict[str, object]]:
-    files = FilesOnEdges(expansion)
+    files = EdgeFiles(expansion)
     path = lru_cache(maxsize=1024)(expansion.path)  # many producers have several consumers
     for consumer in range(expansion.count):
         makers = expansion.graph.predecessors(consumer).tolist()
@@ -130,7 +130,7 @@ def _late(expansion: Expansion) -> Iterator[dict[str, object]]:
             "name": late.name,
             "patterns": late.patterns,
             "after": [*map(expansion.path, late.packages), *stages],
-            "before": [expansion.path(package) for package in packages_behind(expansion, late.stage)],
+            "before": [expansion.path(package) for package in packages_after(expansion, late.stage)],
         }
 
 

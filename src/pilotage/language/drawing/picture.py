@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.edge_files import FilesOnEdges, blocks_behind, inputs_from
+from pilotage.language.expansion.edge_files import EdgeFiles, blocks_after, inputs_from
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import Indices
 
@@ -93,7 +93,7 @@ def _late_arrows(expansion: Expansion, groups: Indices, boxes: list[Box]) -> lis
         sources |= {places[stage] for stage in late.stages if stage in places}
         for source in sorted(sources):
             files.setdefault((source, place), {}).update(dict.fromkeys(late.patterns))
-        for block in blocks_behind(expansion, late.stage):
+        for block in blocks_after(expansion, late.stage):
             taken = dict.fromkeys(inputs_from(expansion, block, late.stage))
             for target in np.unique(groups[block.package_array()]).tolist():
                 files.setdefault((place, target), {}).update(taken)
@@ -203,7 +203,7 @@ def _sampled_files(expansion: Expansion, samples: list[tuple[int, int]]) -> tupl
     """The files or templates of some edges, and whether other edges may have further ones."""
     names: dict[str, None] = {}
     for_all = False
-    files = FilesOnEdges(expansion)
+    files = EdgeFiles(expansion)
     for maker, consumer in samples:
         many = len(samples) > 1 and expansion.block(maker).count > 1
         for carried in files.carried(maker, consumer):

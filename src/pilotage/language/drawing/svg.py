@@ -30,7 +30,7 @@ _SWEEPS = 12
 _ROUNDS = 24
 
 
-class Laid(msgspec.Struct, frozen=True):
+class Layout(msgspec.Struct, frozen=True):
     """The layout: the layer and the centre of each box, and the bends of each arrow."""
 
     layers: tuple[int, ...]
@@ -53,7 +53,7 @@ class _Slot:
         self.after: list[_Slot] = []
 
 
-def lay_out(picture: Picture, heights: Sequence[float], *, gap: float, bend_height: float) -> Laid:
+def lay_out(picture: Picture, heights: Sequence[float], *, gap: float, bend_height: float) -> Layout:
     """Lay out a picture whose boxes have the given heights, with a gap between neighbours in a layer."""
     layers, backward = _layers(picture)
     boxes = [_Slot(layer=layer, height=height) for layer, height in zip(layers, heights, strict=True)]
@@ -75,7 +75,7 @@ def lay_out(picture: Picture, heights: Sequence[float], *, gap: float, bend_heig
     _reduce_crossings(columns)
     _place(columns, gap)
     top = min((slot.middle - slot.height / 2 for slot in slots), default=0.0)
-    return Laid(
+    return Layout(
         layers=tuple(layers),
         middles=tuple(slot.middle - top for slot in boxes),
         bends=tuple(tuple((bend.layer, bend.middle - top) for bend in chain) for chain in bends),
@@ -270,7 +270,7 @@ class _Sheet(msgspec.Struct, frozen=True):
     lefts: tuple[float, ...]  # of the layers
     widths: tuple[float, ...]  # of the layers: all boxes of a layer are equally wide, so no arrow runs behind one
     heights: tuple[float, ...]  # of the boxes
-    laid: Laid
+    laid: Layout
     top: float  # of the layers
     width: float
     height: float
@@ -335,7 +335,7 @@ def _measure(picture: Picture) -> _Sheet:
     )
 
 
-def _climbs(picture: Picture, laid: Laid, layers: int) -> list[float]:
+def _climbs(picture: Picture, laid: Layout, layers: int) -> list[float]:
     """The largest vertical distance of an arrow after each layer."""
     found = [0.0] * layers
     for position, arrow in enumerate(picture.arrows):

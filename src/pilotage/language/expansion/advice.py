@@ -14,7 +14,7 @@ from pilotage.language.expansion.software import filled_parameters, find_softwar
 from pilotage.language.folder import Folder
 from pilotage.language.parsing.document import Document
 from pilotage.language.parsing.iterations import sources
-from pilotage.language.parsing.kinds import Place
+from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.parsing.rules import MarkOf, values_in
 from pilotage.language.text.names import tidy_name, why_outside
 from pilotage.language.text.patterns import can_both_match, literal
@@ -25,7 +25,7 @@ from pilotage.model.jobs.definition import Binary, Container, Definition, InputF
 
 if TYPE_CHECKING:
     from pilotage.language.expansion.tool_outputs import KnownValues
-    from pilotage.language.expansion.tool_software import Described
+    from pilotage.language.expansion.tool_software import BoutiquesTool
 
 NO_OUTPUTS = "no-outputs"
 PARAMETERS_CHECKED_MAX = 10_000
@@ -81,14 +81,14 @@ def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None
     told: set[tuple[str, str, str]] = set()
     for block in expansion.blocks:
         for number, binary in enumerate(block.declared.binaries):
-            place: Place = (*block.place, "binaries", number)
+            place: FieldPath = (*block.place, "binaries", number)
             software = find_software(expansion.definition, binary) if binary.software else None
             if software is None or software.boutiques is None or not block.count:
                 continue
             # Few documents use descriptors, and importing their reader takes time.
-            from pilotage.language.expansion.tool_software import container_of, described_by, known_values
+            from pilotage.language.expansion.tool_software import container_of, known_values, tool_of_descriptor
 
-            found = described_by(software.boutiques)
+            found = tool_of_descriptor(software.boutiques)
             _check_distinct(found, block, binary, report, mark((*place, "parameters")))
             image = container_of(expansion.definition, block.declared)
             parts = _parts_unused(found, block, binary, known_values(block), image=image)
@@ -98,7 +98,7 @@ def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None
                 _warn_of_parts(parts, binary, report, mark((*place, "software")))
 
 
-def _check_distinct(found: Described, block: Block, binary: Binary, report: Report, at: Mark) -> None:
+def _check_distinct(found: BoutiquesTool, block: Block, binary: Binary, report: Report, at: Mark) -> None:
     """Check each set of parameters once, however many packages use it."""
     names = sorted({p.name for text in texts_in(binary.parameters) for p in parse_template(text).placeholders})
     columns, varying = BlockColumns(block), [name for name in names if name not in block.constants]
@@ -121,10 +121,10 @@ def _check_distinct(found: Described, block: Block, binary: Binary, report: Repo
 
 
 def _parts_unused(
-    found: Described, block: Block, binary: Binary, known: KnownValues, *, image: Container | None
+    found: BoutiquesTool, block: Block, binary: Binary, known: KnownValues, *, image: Container | None
 ) -> list[str]:
     """The parts of a descriptor that the job does not use."""
-    parts = found.unsaid(binary.parameters, known)
+    parts = found.unsupported(binary.parameters, known)
     if binary.outputs:
         parts = [part for part in parts if not part.startswith("output-files:")]
     if block.declared.container is not None:
@@ -152,7 +152,7 @@ def texts_in(value: object) -> Iterator[str]:
             yield from texts_in(item)
 
 
-def _unused_files(definition: Definition) -> Iterator[tuple[Place, str, str]]:
+def _unused_files(definition: Definition) -> Iterator[tuple[FieldPath, str, str]]:
     """Files that a stage iterates over and none of its packages has as an input."""
     for number, stage in enumerate(definition.stages):
         taken = {
@@ -169,7 +169,7 @@ def _unused_files(definition: Definition) -> Iterator[tuple[Place, str, str]]:
                 yield ("stages", number), source.variable, source.files
 
 
-def _unused_outputs(definition: Definition) -> Iterator[tuple[Place, str]]:
+def _unused_outputs(definition: Definition) -> Iterator[tuple[FieldPath, str]]:
     """Outputs that may be deleted, are not stored, and match no input."""
     values = list(values_in(definition))
     texts = [v.name for _, v in values if isinstance(v, InputFile)]

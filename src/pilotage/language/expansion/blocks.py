@@ -10,7 +10,7 @@ import numpy as np
 
 from pilotage.language.expansion.lists import Column, Indices, Items, Tags
 from pilotage.language.expansion.software import find_software
-from pilotage.language.parsing.kinds import Place
+from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import is_pattern, literal
 from pilotage.language.text.templates import (
@@ -89,7 +89,7 @@ class Block:
         return self.items.count * self.line_items.count
 
     @property
-    def place(self) -> Place:
+    def place(self) -> FieldPath:
         """The path of its template in the definition."""
         return ("stages", self.stage, "lines", self.template, "packages", self.number)
 
@@ -207,16 +207,16 @@ class Block:
         """A text with the constants of the job filled in."""
         return bind(parse_template(text), self.constants)
 
-    def binaries(self) -> Iterator[tuple[Place, Binary]]:
+    def binaries(self) -> Iterator[tuple[FieldPath, Binary]]:
         """Its binaries with their paths in the definition."""
         for position, binary in enumerate(self.package.binaries):
             yield (*self.place, "binaries", position), binary
 
-    def outputs(self) -> tuple[tuple[Place, OutputFile], ...]:
+    def outputs(self) -> tuple[tuple[FieldPath, OutputFile], ...]:
         """All its outputs: those of its binaries, and their standard streams that are kept."""
         return self._outputs
 
-    def inputs(self) -> tuple[tuple[Place, InputFile], ...]:
+    def inputs(self) -> tuple[tuple[FieldPath, InputFile], ...]:
         """All its inputs: those of its binaries, and their standard input."""
         return self._inputs
 
@@ -228,7 +228,7 @@ class Block:
         known = tool_software.known_values(self)
         binaries = []
         for binary in self.package.binaries:
-            found = tool_software.described_binary(definition, binary)
+            found = tool_software.tool_of_binary(definition, binary)
             binaries.append(tool_software.with_described_files(binary, found, known) if found else binary)
         return msgspec.structs.replace(
             self.package,
@@ -237,8 +237,8 @@ class Block:
             resources=tool_software.resources_of(definition, self.package),
         )
 
-    def _find_outputs(self) -> list[tuple[Place, OutputFile]]:
-        found: list[tuple[Place, OutputFile]] = []
+    def _find_outputs(self) -> list[tuple[FieldPath, OutputFile]]:
+        found: list[tuple[FieldPath, OutputFile]] = []
         for place, binary in self.binaries():
             found.extend(((*place, "outputs", i), output) for i, output in enumerate(binary.outputs))
             declared = {output.name for output in binary.outputs}
@@ -248,8 +248,8 @@ class Block:
                     found.append(((*place, field), OutputFile(name=stream)))
         return found
 
-    def _find_inputs(self) -> list[tuple[Place, InputFile]]:
-        found: list[tuple[Place, InputFile]] = []
+    def _find_inputs(self) -> list[tuple[FieldPath, InputFile]]:
+        found: list[tuple[FieldPath, InputFile]] = []
         for place, binary in self.binaries():
             found.extend(((*place, "inputs", i), given) for i, given in enumerate(binary.inputs))
             if binary.stdin and binary.stdin not in {given.name for given in binary.inputs}:
@@ -263,7 +263,7 @@ def _has_descriptor(definition: Definition, binary: Binary) -> bool:
     return software is not None and software.boutiques is not None
 
 
-def binary_of(place: Place) -> int:
+def binary_of(place: FieldPath) -> int:
     """The number, from 0, of the binary in the path of an input or output."""
     return int(place[_BINARY])
 

@@ -26,7 +26,7 @@ _NAMES_KEPT_MAX = 500_000
 _FILE, _PATTERN = int(EdgeKind.FILE), int(EdgeKind.PATTERN)  # plain integers, since there are millions of edges
 
 
-class Carried(msgspec.Struct, frozen=True):
+class EdgeFile(msgspec.Struct, frozen=True):
     """An output on an edge: its name, or the pattern of names that are not known yet."""
 
     name: str
@@ -34,20 +34,20 @@ class Carried(msgspec.Struct, frozen=True):
     declared: OutputFile
 
 
-class FilesOnEdges:
+class EdgeFiles:
     """Finds the files of the edges of a job; fastest if called consumer by consumer."""
 
     def __init__(self, expansion: Expansion) -> None:
         self._expansion = expansion
-        self._last: tuple[int, _Needed] | None = None
-        self._makers: dict[int, _Made] = {}  # cached producers with many outputs
+        self._last: tuple[int, _PackageInputs] | None = None
+        self._makers: dict[int, _PackageOutputs] = {}  # cached producers with many outputs
         self._kept = 0  # the number of their names
 
     def between(self, maker: int, consumer: int) -> list[str]:
         """The names and patterns that a consumer reads from a producer; empty for an edge without files."""
         return list(dict.fromkeys(carried.name for carried in self.carried(maker, consumer)))
 
-    def carried(self, maker: int, consumer: int) -> list[Carried]:
+    def carried(self, maker: int, consumer: int) -> list[EdgeFile]:
         """The outputs of a producer that a consumer reads, or may read."""
         kind = _kind(self._expansion.graph, maker, consumer)
         if not kind & (_FILE | _PATTERN):
@@ -65,10 +65,10 @@ class FilesOnEdges:
             ordinals.update(made.open_for(needed))
         return [made.carried(ordinal) for ordinal in sorted(ordinals)]
 
-    def _made(self, maker: int) -> _Made:
+    def _made(self, maker: int) -> _PackageOutputs:
         made = self._makers.get(maker)
         if made is None:
-            made = _Made(self._expansion, maker)
+            made = _PackageOutputs(self._expansion, maker)
             if made.count > _FEW:
                 self._kept += made.count
                 if self._kept > _NAMES_KEPT_MAX:
@@ -77,13 +77,13 @@ class FilesOnEdges:
                 self._makers[maker] = made
         return made
 
-    def _needed(self, consumer: int) -> _Needed:
+    def _needed(self, consumer: int) -> _PackageInputs:
         if self._last is None or self._last[0] != consumer:
-            self._last = (consumer, _Needed(self._expansion, consumer))
+            self._last = (consumer, _PackageInputs(self._expansion, consumer))
         return self._last[1]
 
 
-class _Made:
+class _PackageOutputs:
     """The outputs of one package: names, and patterns of names, indexed by prefix."""
 
     __slots__ = ("_made", "_named", "_open", "_outputs", "_prefixes", "_sorted", "count", "stage")
@@ -103,10 +103,10 @@ class _Made:
         self._sorted: list[str] | None = None
         self._prefixes: list[str] | None = None
 
-    def carried(self, ordinal: int) -> Carried:
+    def carried(self, ordinal: int) -> EdgeFile:
         """One of the outputs."""
         name, is_open = self._made[ordinal]
-        return Carried(name, is_open, self._outputs[ordinal][1])
+        return EdgeFile(name, is_open, self._outputs[ordinal][1])
 
     def named(self, names: set[str]) -> Iterator[int]:
         """The outputs that have one of some names."""
@@ -123,7 +123,7 @@ class _Made:
             if matches(pattern, name):
                 yield from self._named[name]
 
-    def open_for(self, needed: _Needed) -> Iterator[int]:
+    def open_for(self, needed: _PackageInputs) -> Iterator[int]:
         """The output patterns that may match an input."""
         if len(needed.names) > len(self._made):
             likely = {ordinal for ordinals in self._open.values() for ordinal in ordinals}
@@ -153,7 +153,7 @@ def beginning_with(prefix: str, texts: Sequence[str]) -> Iterator[str]:
         yield texts[position]
 
 
-class _Needed:
+class _PackageInputs:
     """The inputs of one package: names, and patterns of names."""
 
     __slots__ = ("_sorted", "line_start", "names", "patterns", "stage")
@@ -204,14 +204,14 @@ def stage_path(expansion: Expansion, stage: int) -> str:
     return f"{expansion.definition.job}/{stage:03}"
 
 
-def blocks_behind(expansion: Expansion, stage: int) -> list[Block]:
+def blocks_after(expansion: Expansion, stage: int) -> list[Block]:
     """The blocks whose packages wait for a late stage, counted from 1."""
     return [expansion.blocks[i] for i, stages in sorted(expansion.late_waits.items()) if stage in stages]
 
 
-def packages_behind(expansion: Expansion, stage: int) -> list[int]:
+def packages_after(expansion: Expansion, stage: int) -> list[int]:
     """The packages that wait for a late stage, counted from 1."""
-    return sorted(package for block in blocks_behind(expansion, stage) for package in block.packages())
+    return sorted(package for block in blocks_after(expansion, stage) for package in block.packages())
 
 
 def inputs_from(expansion: Expansion, block: Block, stage: int) -> list[str]:
@@ -246,9 +246,7 @@ def edges_across(expansion: Expansion) -> list[tuple[int, int]] | None:
 
     None if these are too many, or would close a cycle.
     """
-    sides = [
-        (packages_before(expansion, late.stage), packages_behind(expansion, late.stage)) for late in expansion.late
-    ]
+    sides = [(packages_before(expansion, late.stage), packages_after(expansion, late.stage)) for late in expansion.late]
     if sum(len(before) * len(behind) for before, behind in sides) > _EDGES_MAX:
         return None
     edges = {(maker, package) for before, behind in sides for maker in before for package in behind}

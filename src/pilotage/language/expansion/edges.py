@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from pilotage.language.expansion.blocks import Block, binary_of
 from pilotage.language.expansion.lists import Groups, Indices, ListFault
-from pilotage.language.expansion.producers import NOBODY, Found, general_pattern, has_list
+from pilotage.language.expansion.producers import NO_PRODUCER, MatchedNames, general_pattern, has_list
 from pilotage.language.expansion.resolve import ProducedNames
-from pilotage.language.expansion.stage_layout import Making
-from pilotage.language.parsing.kinds import Place
+from pilotage.language.expansion.stage_layout import ExpansionBuilder
+from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.text.names import first_own, outside, tidy_name, tidy_names
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches
 from pilotage.language.text.templates import Template, literal_text, part_of_name, render_column
@@ -25,24 +25,24 @@ _NEAR_MAX = 200
 IMAGE_FILES = (".sif", ".simg")
 
 
-class Needs:
+class EdgeCollector:
     """Collects the edges of a job, block by block."""
 
-    def __init__(self, making: Making) -> None:
-        self._making = making
-        self._makers = making.makers
+    def __init__(self, builder: ExpansionBuilder) -> None:
+        self._builder = builder
+        self._makers = builder.makers
         self._edges: list[tuple[Indices, Indices, int]] = []
         self._singles: list[tuple[int, int, int]] = []
         self._count = 0
-        self._matched: dict[tuple[str, int], Found | None] = {}
+        self._matched: dict[tuple[str, int], MatchedNames | None] = {}
         self._by_package_name: dict[str, list[int]] | None = None
         self._stood_before = False  # whether the current block existed before the job grew
         self.late_waits: dict[int, tuple[int, ...]] = {}  # block → late stages, counted from 0, that it waits for
 
-    def of_block(self, position: int, block: Block) -> None:
+    def add_block(self, position: int, block: Block) -> None:
         """Add the edges of all packages of a block; `position` is its index among the blocks."""
         packages = block.package_array()
-        self._stood_before = position < self._making.new_blocks
+        self._stood_before = position < self._builder.new_blocks
         if block.number:
             self._add(packages - 1, packages, EdgeKind.SEQUENCE | EdgeKind.AWAITED)
         late: set[int] = set()
@@ -55,9 +55,9 @@ class Needs:
         if late:
             self.late_waits[position] = tuple(sorted(late))
 
-    def of_late_block(self, block: Block) -> None:
+    def check_late_block(self, block: Block) -> None:
         """Report inputs that packages of a late stage can never get; files on disk are looked up now."""
-        everywhere = len(self._making.definition.stages)
+        everywhere = len(self._builder.definition.stages)
         for place, given in block.inputs():
             template = block.bound(given.name)
             text = tidy_name(general_pattern(template) if template.placeholders else literal_text(template))
@@ -69,7 +69,7 @@ class Needs:
                 self._makers.awaits(text, before_stage=before)
                 or self._makers.patterns.makers_of(text, before_stage=before)
                 or (
-                    self._makers.of_names([text])[0] != NOBODY
+                    self._makers.of_names([text])[0] != NO_PRODUCER
                     if named
                     else self._makers.matching(text, before_stage=before)
                 )
@@ -78,7 +78,7 @@ class Needs:
             if not named:
                 self._refuse_unmatched(text, given, place)
             elif not _comes_from_outside(given) and self._refuse_outside([text], place):
-                if absent := self._making.lists.absent([text]):
+                if absent := self._builder.lists.absent([text]):
                     self._refuse_missing(absent, place)
                 self._refuse_folders([text], place)
 
@@ -111,7 +111,7 @@ class Needs:
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
-    def _of_input(self, block: Block, packages: Indices, place: Place, given: InputFile) -> set[int]:
+    def _of_input(self, block: Block, packages: Indices, place: FieldPath, given: InputFile) -> set[int]:
         """Add the edges of one input; return the late stages that it waits for."""
         awaited = EdgeKind(0) if self._starts_early(block) else EdgeKind.AWAITED
         template = block.bound(given.name)
@@ -131,7 +131,7 @@ class Needs:
         ):
             return set()
         else:
-            names = tidy_names(render_column(template, self._making.block_columns(block), block.count))
+            names = tidy_names(render_column(template, self._builder.block_columns(block), block.count))
             targets = packages
             if self._refuse_own_files(names, place):
                 return set()
@@ -139,18 +139,18 @@ class Needs:
         own = np.flatnonzero(sources == targets)
         if len(own) and not _comes_from_outside(given) and not _made_by_earlier_binary(block, place, given):
             self._refuse_own([names[i] for i in own.tolist()], targets[own], block, place)
-        made = sources != NOBODY
+        made = sources != NO_PRODUCER
         self._add(sources[made], targets[made], EdgeKind.FILE | awaited)
         if made.all():
             return set()
         unmade = np.flatnonzero(~made)
         return self._of_unmade(block, [names[i] for i in unmade.tolist()], targets[unmade], place, given, awaited)
 
-    def _refuse_own_files(self, names: list[str], place: Place) -> bool:
+    def _refuse_own_files(self, names: list[str], place: FieldPath) -> bool:
         """Report an input that is a file of pilotage itself; return whether there is one."""
         own = first_own(names)
         if own is not None:
-            self._making.error("outside-tree", f"the input {own[0]!r} is not allowed: {own[1]}", place)
+            self._builder.error("outside-tree", f"the input {own[0]!r} is not allowed: {own[1]}", place)
         return own is not None
 
     def _single(self, template: Template, packages: Indices, awaited: EdgeKind) -> bool:
@@ -164,7 +164,7 @@ class Needs:
         return True
 
     def _of_unmade(
-        self, block: Block, names: list[str], targets: Indices, place: Place, given: InputFile, awaited: EdgeKind
+        self, block: Block, names: list[str], targets: Indices, place: FieldPath, given: InputFile, awaited: EdgeKind
     ) -> set[int]:
         """Inputs that no output names: they match an output pattern, come from a late stage, or from outside."""
         late: set[int] = set()
@@ -186,8 +186,8 @@ class Needs:
             names = self._refuse_outside(names, place)
             if self._stood_before and names:
                 message = f"the input {names[0]!r} was expected from a late stage, which has not made it"
-                self._making.report.warn("missing-input", message, self._making.mark(place))
-            absent = self._making.lists.absent(names)
+                self._builder.report.warn("missing-input", message, self._builder.mark(place))
+            absent = self._builder.lists.absent(names)
             if absent:
                 self._refuse_missing(absent, place)
             self._refuse_folders(names, place)
@@ -204,27 +204,27 @@ class Needs:
     def _made_in_line(self, block: Block, target: int, binary: int) -> Iterator[tuple[int, list[tuple[str, bool]]]]:
         """The outputs of packages earlier in the line, and of earlier binaries of the package."""
         for before in range(target - block.number, target):
-            other = self._making.block_of(before)
+            other = self._builder.block_of(before)
             yield before, other.made(other.position(before))
         if binary:
             yield target, block.made(block.position(target), before_binary=binary)
 
-    def _refuse_own(self, names: list[str], packages: Indices, block: Block, place: Place) -> None:
+    def _refuse_own(self, names: list[str], packages: Indices, block: Block, place: FieldPath) -> None:
         """Report an input that the package makes itself, unless an earlier binary makes it or it exists."""
         outputs = [output for where, output in block.outputs() if binary_of(where) < binary_of(place)]
         for name, package in zip(names, packages.tolist(), strict=True):
             values = block.values(block.position(package))
             if any(block.written_output(output, values) == name for output in outputs):
                 continue
-            if self._making.lists.absent([name]):
-                called = self._making.package_name(package)
+            if self._builder.lists.absent([name]):
+                called = self._builder.package_name(package)
                 message = f"a package waits for itself: {called} ─[{name}]→ {called}"
-                self._making.error(
+                self._builder.error(
                     "cycle", message, place, "the package makes this file itself, and nothing makes it before"
                 )
                 return
 
-    def _refuse_outside(self, names: list[str], place: Place) -> list[str]:
+    def _refuse_outside(self, names: list[str], place: FieldPath) -> list[str]:
         """Report inputs outside the folder of the document, which cannot be transferred; return the others."""
         found = outside(names)
         if found:
@@ -234,7 +234,7 @@ class Needs:
                 "inputs are files in the folder of the document: put it there, or a link to it (ln -s), and name that; a file that"
                 " the command reads by its absolute path need not be an input"
             )
-            self._making.error("outside-tree", message, place, hint)
+            self._builder.error("outside-tree", message, place, hint)
         refused = {name for name, _ in found}
         return [name for name in names if name not in refused] if refused else names
 
@@ -244,27 +244,27 @@ class Needs:
         name = literal_text(template)
         if template.placeholders or not name.endswith(IMAGE_FILES) or "://" in name or name.startswith("/"):
             return
-        if self._makers.of_names([tidy_name(name)])[0] == NOBODY and self._making.lists.absent([tidy_name(name)]):
+        if self._makers.of_names([tidy_name(name)])[0] == NO_PRODUCER and self._builder.lists.absent([tidy_name(name)]):
             message = f"the container image {name!r} is a file that is not in the folder"
-            hint = self._making.lists.near(name) or "put it there, or name one that an engine can pull"
-            mark = self._making.mark((*block.place, "container"))
-            self._making.report.warn("missing-image", message, mark, hint=hint)
+            hint = self._builder.lists.near(name) or "put it there, or name one that an engine can pull"
+            mark = self._builder.mark((*block.place, "container"))
+            self._builder.report.warn("missing-image", message, mark, hint=hint)
 
-    def _refuse_folders(self, names: list[str], place: Place) -> None:
-        found = self._making.lists.folders(names)
+    def _refuse_folders(self, names: list[str], place: FieldPath) -> None:
+        found = self._builder.lists.folders(names)
         if found:
             more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
             message = f"the input {found[0]!r}{more} is a folder, but inputs are files"
             hint = f"name the files in it: {found[0]}/*, or {found[0]}/** to include all folders below"
-            self._making.error("folder-as-input", message, place, hint)
+            self._builder.error("folder-as-input", message, place, hint)
 
-    def _refuse_missing(self, absent: list[str], place: Place) -> None:
+    def _refuse_missing(self, absent: list[str], place: FieldPath) -> None:
         more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
         near = near_name(absent[0], self._near_names(absent[0]))
-        hint = f"did you mean {near!r}?" if near else self._making.lists.near(absent[0])
+        hint = f"did you mean {near!r}?" if near else self._builder.lists.near(absent[0])
         hint = hint or "make it in a stage, give it a locator, or let acquisition be self"
         message = f"the input {absent[0]!r}{more} is made by no package and is not in the folder"
-        self._making.error("missing-input", message, place, hint)
+        self._builder.error("missing-input", message, place, hint)
 
     def _near_names(self, name: str) -> list[str]:
         """Some output names with the same prefix; comparing a name with a million would take minutes."""
@@ -294,22 +294,22 @@ class Needs:
     # --- patterns ---------------------------------------------------------------------------------------------------
 
     def _of_pattern(
-        self, block: Block, packages: Indices, place: Place, given: InputFile, template: Template, awaited: EdgeKind
+        self, block: Block, packages: Indices, place: FieldPath, given: InputFile, template: Template, awaited: EdgeKind
     ) -> set[int]:
         if not template.placeholders and not block.number and not binary_of(place):
             pattern = tidy_name(literal_text(template))
             return self._match(pattern, block, packages, place, given, awaited)
-        patterns = render_column(template, self._making.block_columns(block), block.count, escape=literal)
+        patterns = render_column(template, self._builder.block_columns(block), block.count, escape=literal)
         late: set[int] = set()
-        faults = len(self._making.report.errors)
+        faults = len(self._builder.report.errors)
         for pattern, target in zip(patterns, packages, strict=True):
             late |= self._match(tidy_name(pattern), block, target[None], place, given, awaited)
-            if len(self._making.report.errors) > faults:
+            if len(self._builder.report.errors) > faults:
                 break
         return late
 
     def _match(
-        self, pattern: str, block: Block, targets: Indices, place: Place, given: InputFile, awaited: EdgeKind
+        self, pattern: str, block: Block, targets: Indices, place: FieldPath, given: InputFile, awaited: EdgeKind
     ) -> set[int]:
         """Add the edges of packages with the same input pattern; return the late stages that may make further files."""
         found, makers = self._made_before(pattern, block, int(targets[0]), binary_of(place))
@@ -317,7 +317,7 @@ class Needs:
         if self._count + (len(found) + len(makers)) * len(targets) > EDGES_MAX:
             message = f"the graph would have more than {EDGES_MAX:,} edges"
             hint = "merge in groups: each: {part: {files: …, group: 1000}}"
-            self._making.error("too-many-edges", message, place, hint)
+            self._builder.error("too-many-edges", message, place, hint)
             return set()
         for sources, kind in ((found, EdgeKind.FILE), (makers, EdgeKind.PATTERN)):
             if len(sources):
@@ -326,23 +326,23 @@ class Needs:
             self._refuse_unmatched(pattern, given, place)
         return set(waiting)
 
-    def _refuse_unmatched(self, pattern: str, given: InputFile, place: Place) -> None:
+    def _refuse_unmatched(self, pattern: str, given: InputFile, place: FieldPath) -> None:
         """Report an input pattern that no output matches, unless its files come from outside."""
         try:
             if _comes_from_outside(given):
                 return
-            if found := self._making.lists.files_read(pattern) or self._making.lists.files(pattern):
+            if found := self._builder.lists.files_read(pattern) or self._builder.lists.files(pattern):
                 self._refuse_outside(list(found), place)
                 return
         except ListFault:
             # A late stage was expanded, and no producer made a matching file; the disk was checked at submission.
             message = f"no file matches the input {pattern!r}: none was made"
-            self._making.report.warn("no-match", message, self._making.mark(place))
+            self._builder.report.warn("no-match", message, self._builder.mark(place))
             return
         message = f"no file matches the input {pattern!r}, and no earlier stage makes any"
         made = [chunk.general.replace("**", "*") for chunk in self._makers.chunks[:_NEAR_MAX]]
         near = near_name(pattern, made)
-        self._making.error("no-match", message, place, f"did you mean {near!r}?" if near else "")
+        self._builder.error("no-match", message, place, f"did you mean {near!r}?" if near else "")
 
     def _made_before(self, pattern: str, block: Block, target: int, binary: int) -> tuple[Indices, Indices]:
         """The producers of matching names, and of patterns: in earlier stages, earlier in the line, or the package itself."""
@@ -365,27 +365,27 @@ class Needs:
     def _of_after(self, block: Block, packages: Indices, index: int) -> set[int]:
         """Add the edges of `after`, which have no files; return the late stages among them."""
         template = block.bound(block.package.after[index])
-        names = render_column(template, self._making.block_columns(block), block.count)
+        names = render_column(template, self._builder.block_columns(block), block.count)
         if self._by_package_name is None:
             self._by_package_name = {}
-            for other in self._making.blocks:
+            for other in self._builder.blocks:
                 for position, package in enumerate(other.packages()):
                     self._by_package_name.setdefault(other.package_name(position), []).append(package)
             whole: dict[int, list[int]] = {}
-            for other in self._making.blocks:
+            for other in self._builder.blocks:
                 whole.setdefault(other.stage, []).extend(other.packages())
-            for stage, name in enumerate(self._making.names):
+            for stage, name in enumerate(self._builder.names):
                 self._by_package_name.setdefault(name, whole.get(stage, []))
-        late = {self._making.names[stage]: stage for stage in self._making.late}
+        late = {self._builder.names[stage]: stage for stage in self._builder.late}
         lengths: list[int] = []
         sources: list[int] = []
         for name in names:
             found = self._by_package_name.get(name)
             if found is None:
-                if not self._making.faulty:  # otherwise it may be a package of a faulty stage
+                if not self._builder.faulty:  # otherwise it may be a package of a faulty stage
                     hint = did_you_mean(name, list(self._by_package_name)[:2000])
                     place = (*block.place, "after", index)
-                    self._making.error("unknown-package", f"no package or stage is called {name!r}", place, hint)
+                    self._builder.error("unknown-package", f"no package or stage is called {name!r}", place, hint)
                 return set()
             lengths.append(len(found))
             sources.extend(found)
@@ -393,11 +393,11 @@ class Needs:
         return {late[name] for name in names if name in late}
 
     def _starts_early(self, block: Block) -> bool:
-        line = self._making.definition.stages[block.stage].lines[block.template]
+        line = self._builder.definition.stages[block.stage].lines[block.template]
         return line.early_start and block.number == 0
 
 
-def _made_by_earlier_binary(block: Block, place: Place, given: InputFile) -> bool:
+def _made_by_earlier_binary(block: Block, place: FieldPath, given: InputFile) -> bool:
     """Whether an earlier binary of the package has an output with the same text, as is common in a chain."""
     earlier = block.package.binaries[: binary_of(place)]
     return any(given.name in (binary.stdout, *(output.name for output in binary.outputs)) for binary in earlier)

@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.edge_files import FilesOnEdges
-from pilotage.language.expansion.edges import Needs
+from pilotage.language.expansion.edge_files import EdgeFiles
+from pilotage.language.expansion.edges import EdgeCollector
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import Lists, RecordedLists, RecordingLists, late_key, makers_key
-from pilotage.language.expansion.stage_layout import Making
+from pilotage.language.expansion.stage_layout import ExpansionBuilder
 from pilotage.language.expansion.targets import restrict
 from pilotage.language.parsing.document import Document
-from pilotage.language.parsing.kinds import DocumentParse, Place
+from pilotage.language.parsing.kinds import DocumentParse, FieldPath
 from pilotage.language.parsing.rules import MarkOf
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.tree import NOWHERE, Mark, Report
@@ -41,9 +41,9 @@ def expand(definition: Definition, lists: Lists, report: Report, *, mark: MarkOf
         message = f"the job was expanded by version {version} of the expander, this is version {EXPANDER_VERSION}"
         report.error("other-expander", message, hint="expand it with the program that submitted it")
         return None
-    making = Making(definition, lists, report, mark or (lambda _: NOWHERE))
-    making.lay_out_all()
-    expansion = _finish(making, None)
+    builder = ExpansionBuilder(definition, lists, report, mark or (lambda _: NOWHERE))
+    builder.lay_out_all()
+    expansion = _finish(builder, None)
     for stage in lists.resolved.growth:
         if expansion is not None:
             expansion = _grown(expansion, stage, lists, report)
@@ -89,68 +89,70 @@ def _made_once(expansion: Expansion, produced: Mapping[int, Iterable[str]], repo
 
 
 def _grown(expansion: Expansion, stage: int, lists: Lists, report: Report) -> Expansion | None:
-    making = Making(expansion.definition, lists, report, lambda _: NOWHERE)
-    making.take_over(expansion)
-    making.lay_out_from(stage - 1)
-    return _finish(making, expansion, laid_out=(*expansion.laid_out, expansion.late_stage(stage)))
+    builder = ExpansionBuilder(expansion.definition, lists, report, lambda _: NOWHERE)
+    builder.take_over(expansion)
+    builder.lay_out_from(stage - 1)
+    return _finish(builder, expansion, laid_out=(*expansion.laid_out, expansion.late_stage(stage)))
 
 
-def _finish(making: Making, earlier: Expansion | None, *, laid_out: tuple[LateStage, ...] = ()) -> Expansion | None:
+def _finish(
+    builder: ExpansionBuilder, earlier: Expansion | None, *, laid_out: tuple[LateStage, ...] = ()
+) -> Expansion | None:
     """Find the producers, build the graph, and drop all texts that can be computed again."""
-    making.refuse_equal_names()
-    needs = Needs(making)
-    for position, block in enumerate(making.blocks):
-        if position in making.faulty_blocks:
+    builder.refuse_equal_names()
+    needs = EdgeCollector(builder)
+    for position, block in enumerate(builder.blocks):
+        if position in builder.faulty_blocks:
             continue
-        if position >= making.new_blocks or (earlier and position in earlier.late_waits):
-            needs.of_block(position, block)
-    for block in making.late_blocks:
-        needs.of_late_block(block)
+        if position >= builder.new_blocks or (earlier and position in earlier.late_waits):
+            needs.add_block(position, block)
+    for block in builder.late_blocks:
+        needs.check_late_block(block)
     first = earlier.graph.count if earlier else 0
     sources, targets, kinds = needs.edges(first_source=first if earlier else None)
-    segment = Segment(first, making.count - first, sources=sources, targets=targets, kinds=kinds)
+    segment = Segment(first, builder.count - first, sources=sources, targets=targets, kinds=kinds)
     graph = (earlier.graph if earlier else Graph()).grown(segment)
-    for produced in making.resolver.produced:
+    for produced in builder.resolver.produced:
         produced.forget()
     expansion = Expansion(
-        definition=making.definition,
-        resolved=making.lists.resolved,
+        definition=builder.definition,
+        resolved=builder.lists.resolved,
         graph=graph,
-        blocks=tuple(making.blocks),
-        layouts=making.layouts,
-        stage_names=tuple(making.names),
-        late=tuple(making.late[stage] for stage in sorted(making.late)),
+        blocks=tuple(builder.blocks),
+        layouts=builder.layouts,
+        stage_names=tuple(builder.names),
+        late=tuple(builder.late[stage] for stage in sorted(builder.late)),
         late_waits={block: tuple(s + 1 for s in stages) for block, stages in needs.late_waits.items()},
         laid_out=laid_out,
-        late_blocks=(*_still_late(making, earlier), *making.late_blocks),
+        late_blocks=(*_still_late(builder, earlier), *builder.late_blocks),
     )
     # Even if there are other faults: the edges found so far are right, and so are their cycles.
     for loop in itertools.islice(expansion.graph.cycles(), _CYCLES_MAX):
-        _refuse_cycle(making, expansion, loop)
-    return None if making.faulty else restrict(expansion, making.report, earlier=earlier)
+        _refuse_cycle(builder, expansion, loop)
+    return None if builder.faulty else restrict(expansion, builder.report, earlier=earlier)
 
 
-def _still_late(making: Making, earlier: Expansion | None) -> list[Block]:
+def _still_late(builder: ExpansionBuilder, earlier: Expansion | None) -> list[Block]:
     """The blocks of stages that are still late, after another one was expanded."""
-    looked_at = {block.stage for block in making.late_blocks}
+    looked_at = {block.stage for block in builder.late_blocks}
     known = earlier.late_blocks if earlier else ()
-    return [block for block in known if block.stage in making.late and block.stage not in looked_at]
+    return [block for block in known if block.stage in builder.late and block.stage not in looked_at]
 
 
-def _refuse_cycle(making: Making, expansion: Expansion, loop: list[int]) -> None:
+def _refuse_cycle(builder: ExpansionBuilder, expansion: Expansion, loop: list[int]) -> None:
     """Report packages that wait for each other, with the files and the lines in the document."""
     shown = loop if len(loop) <= 2 * _SHOWN_MAX else loop[:_SHOWN_MAX]
     steps = []
-    on_edges = FilesOnEdges(expansion)
+    on_edges = EdgeFiles(expansion)
     for package, following in zip(shown, [*shown[1:], loop[0]], strict=True):
         files = on_edges.between(package, following)
         through = f" ─[{', '.join(files[:2])}]→ " if files else " → "
-        steps.append(f"{making.package_name(package)}{through}")
+        steps.append(f"{builder.package_name(package)}{through}")
     dots = "" if len(shown) == len(loop) else f"… ({len(loop) - len(shown)} more) → "
-    message = f"these packages wait for each other: {''.join(steps)}{dots}{making.package_name(loop[0])}"
-    lines = sorted({making.mark(making.block_of(package).place).line for package in shown} - {0})
+    message = f"these packages wait for each other: {''.join(steps)}{dots}{builder.package_name(loop[0])}"
+    lines = sorted({builder.mark(builder.block_of(package).place).line for package in shown} - {0})
     hint = f"they are at the lines {', '.join(map(str, lines))}" if len(lines) > 1 else ""
-    making.error("cycle", message, making.block_of(loop[0]).place, hint)
+    builder.error("cycle", message, builder.block_of(loop[0]).place, hint)
 
 
 # Further faults of a document that is already rejected: those of its texts and lists.
@@ -218,7 +220,7 @@ _OF_FILES = (
 )
 
 
-class _Further(Report):
+class _SearchingReport(Report):
     """A report that remembers the original position of each text that was searched."""
 
     def __init__(self, report: Report) -> None:
@@ -236,12 +238,12 @@ class _Further(Report):
         return self._from.get(mark, mark)
 
 
-def look_further(document: Document, reading: DocumentParse) -> None:
+def report_more_faults(document: Document, reading: DocumentParse) -> None:
     """Report further faults in the texts and lists of a rejected document, unless they may follow from another fault."""
     spoilt: set[Mark] = set()
     unreadable: set[Mark] = set()
 
-    def mark(place: Place) -> Mark:
+    def mark(place: FieldPath) -> Mark:
         found = document.mark(place)
         moved = any(place[:end] in reading.moved for end in range(1, len(place) + 1))
         # A fault in a record covers everything inside it, except for the document itself and its levels.
@@ -255,7 +257,7 @@ def look_further(document: Document, reading: DocumentParse) -> None:
     losses |= {place for place in reading.unknown if near_name(str(place[-1]), _OF_FILES, cutoff=0.75)}
     around = {place[:end] for place in losses for end in range(len(place) + 1)}
     report = document.report
-    further = _Further(report)
+    further = _SearchingReport(report)
     expand(document.definition, RecordingLists(reading.folder), further, mark=mark)
     known = {Mark(problem.line, problem.column) for problem in report.errors}
     # An unknown field may be a misspelling of `variables`, and variables may have been unreadable.

@@ -225,9 +225,9 @@ def _write_binary(
     environment = environment_levels(definition, block.package, binary, values, way)
     error_codes: Mapping[str, str] = {}
     if software is not None and software.boutiques is not None:
-        from pilotage.language.expansion.tool_software import described_by
+        from pilotage.language.expansion.tool_software import tool_of_descriptor
 
-        described = described_by(software.boutiques)
+        described = tool_of_descriptor(software.boutiques)
         error_codes = described.error_codes
         outer = described.environment(filled_parameters(binary.parameters, values))
         environment = msgspec.structs.replace(environment, exported={**outer, **environment.exported})
@@ -287,9 +287,9 @@ def command_of(binary: Binary, values: Values, definition: Definition, way: Way 
     software = find_software(definition, binary)
     if software is None or software.boutiques is None:
         raise PilotageError(f"no software {binary.software!r} is described", subject=definition.job)
-    from pilotage.language.expansion.tool_software import described_by
+    from pilotage.language.expansion.tool_software import tool_of_descriptor
 
-    return described_by(software.boutiques).argv(parameters)
+    return tool_of_descriptor(software.boutiques).argv(parameters)
 
 
 def _chosen(binary: Binary, package: Package, definition: Definition, choose: Choose) -> Way:

@@ -9,7 +9,7 @@ from typing import Protocol
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.software import filled_parameters, find_software, parameter_texts, ways_of
 from pilotage.language.parsing.iterations import sources
-from pilotage.language.parsing.kinds import Place
+from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.parsing.rules import templates_in, values_in
 from pilotage.language.text.templates import (
     ATTRIBUTES,
@@ -27,7 +27,7 @@ from pilotage.model.jobs.definition import Binary, Definition, InputFile, Packag
 class NoteFault(Protocol):
     """Reports a fault: its code, message, path and hint, and the faulty text."""
 
-    def __call__(self, code: str, message: str, place: Place, hint: str = "", *, at: str = "") -> None:
+    def __call__(self, code: str, message: str, place: FieldPath, hint: str = "", *, at: str = "") -> None:
         """Report a fault."""
         ...
 
@@ -66,7 +66,7 @@ def check_placeholders(block: Block, definition: Definition, error: NoteFault) -
     return fine
 
 
-def _software_faults(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[str, str, str, Place]]:
+def _software_faults(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[str, str, str, FieldPath]]:
     """Parameters that a software needs and a binary does not set, and those that it sets and the software does not have."""
     software = find_software(definition, binary) if binary.software else None
     if software is None or software.boutiques is not None:
@@ -144,7 +144,7 @@ def _fault(
     return None
 
 
-def _templates(package: Package, place: Place) -> Iterator[tuple[Place, Value, Place, Template]]:
+def _templates(package: Package, place: FieldPath) -> Iterator[tuple[FieldPath, Value, FieldPath, Template]]:
     """Every text with placeholders in a package and its parts."""
     for where, value in values_in(package, place):
         for inner, text, style in templates_in(value):
@@ -167,7 +167,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(item)
 
 
-def unused_variables(definition: Definition) -> Iterator[tuple[Place, str]]:
+def unused_variables(definition: Definition) -> Iterator[tuple[FieldPath, str]]:
     """The variables that no text uses, with their paths."""
     everywhere = {p.name for s in definition.stages for p in _used(s)}
     in_sources = {
@@ -241,7 +241,7 @@ def check_script_values(
 
 def _scripts(
     binary: Binary, block: Block, definition: Definition
-) -> Iterator[tuple[str, Place, Mapping[str, object] | None]]:
+) -> Iterator[tuple[str, FieldPath, Mapping[str, object] | None]]:
     """The scripts of a binary, or of its software with its parameters."""
     if binary.shell:
         yield binary.shell, ("shell",), None

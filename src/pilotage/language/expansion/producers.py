@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pilotage.language.expansion.blocks import Block, as_array, bind
 from pilotage.language.expansion.lists import Indices
 from pilotage.language.parsing.iterations import sources
-from pilotage.language.parsing.kinds import Place
+from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import (
     can_both_match,
@@ -25,20 +25,20 @@ from pilotage.language.text.patterns import (
 from pilotage.language.text.templates import Placeholder, Template, parse_template
 from pilotage.model.jobs.definition import Definition, Iteration
 
-NOBODY = -1
+NO_PRODUCER = -1
 _ASKED_OFTEN = 8
 _CHUNKS_COMPARED_MAX = 64
 _BEGINNING_LENGTH_MAX = 256
 _FEW = 8
 
 
-class Chunk:
+class OutputNames:
     """The names of one output of one block, in the order of its packages."""
 
     __slots__ = ("_asked", "_sorted", "block", "general", "names", "ordinal", "packages", "place")
 
     def __init__(
-        self, block: Block, *, ordinal: int, place: Place, general: str, names: list[str], packages: Sequence[int]
+        self, block: Block, *, ordinal: int, place: FieldPath, general: str, names: list[str], packages: Sequence[int]
     ) -> None:
         """`general` is a pattern that all names match; `ordinal` is the number of the output in its block."""
         self.block = block
@@ -64,12 +64,12 @@ class Chunk:
         return [candidates[i] for i in matching(pattern, [self.names[c] for c in candidates])]
 
 
-class Found:
+class MatchedNames:
     """Names that match a pattern, with their packages and outputs, in the order of the packages."""
 
     __slots__ = ("names", "order", "ordinals", "packages", "pieces")
 
-    def __init__(self, pieces: Iterable[tuple[Chunk, list[int]]]) -> None:
+    def __init__(self, pieces: Iterable[tuple[OutputNames, list[int]]]) -> None:
         """Join the matches of several chunks."""
         found = list(pieces)
         packages = [
@@ -92,19 +92,19 @@ class Found:
             self.names = [self.names[i] for i in order.tolist()]
 
 
-class Makers:
+class OutputIndex:
     """All known outputs of a job."""
 
     def __init__(self) -> None:
         """Start with nothing."""
         self.by_name: dict[str, int] = {}
-        self.chunks: list[Chunk] = []
+        self.chunks: list[OutputNames] = []
         self._by_start: dict[str, list[int]] = {}  # chunks by the common prefix of their names
         self._starts: list[str] = []  # the prefixes, sorted
         self.patterns = PatternIndex()
         self.late: list[tuple[int, str]] = []  # late stages, and patterns of the names that they will make
 
-    def add(self, chunk: Chunk) -> list[tuple[str, int, int]]:
+    def add(self, chunk: OutputNames) -> list[tuple[str, int, int]]:
         """Add new names; return those that already have a producer, with both producers."""
         start = literal_prefix(chunk.general)
         if start not in self._by_start:
@@ -128,14 +128,14 @@ class Makers:
         return doubles
 
     def of_names(self, names: list[str]) -> Indices:
-        """The producer of each name, or `NOBODY`; the cases that all or none have one are fast."""
+        """The producer of each name, or `NO_PRODUCER`; the cases that all or none have one are fast."""
         try:
             return np.array(list(map(self.by_name.__getitem__, names)), dtype=np.int32)
         except KeyError:
             if self.by_name.keys().isdisjoint(names):
-                return np.full(len(names), NOBODY, np.int32)
+                return np.full(len(names), NO_PRODUCER, np.int32)
         get = self.by_name.get
-        return np.array([get(name, NOBODY) for name in names], dtype=np.int32)
+        return np.array([get(name, NO_PRODUCER) for name in names], dtype=np.int32)
 
     def makes_nothing_like(self, pattern: str) -> bool:
         """Whether certainly no output matches; False without a search if there are many outputs."""
@@ -143,7 +143,7 @@ class Makers:
             return False
         return not any(can_both_match(chunk.general, pattern) for chunk in self.chunks)
 
-    def matching(self, pattern: str, *, before_stage: int, stage: int | None = None) -> Found | None:
+    def matching(self, pattern: str, *, before_stage: int, stage: int | None = None) -> MatchedNames | None:
         """The known output names of earlier stages, or of one stage, that match; None if none does."""
         pieces = []
         for chunk in self._beginning_like(pattern):
@@ -153,9 +153,9 @@ class Makers:
                 positions = chunk.matching(pattern)
                 if positions:
                     pieces.append((chunk, positions))
-        return Found(pieces) if pieces else None
+        return MatchedNames(pieces) if pieces else None
 
-    def _beginning_like(self, pattern: str) -> list[Chunk]:
+    def _beginning_like(self, pattern: str) -> list[OutputNames]:
         """The chunks whose prefix is compatible with that of a pattern; an index, since there may be thousands of stages."""
         prefix = literal_prefix(pattern)
         found = [i for end in range(len(prefix)) for i in self._by_start.get(prefix[:end], ())]

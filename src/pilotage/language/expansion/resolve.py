@@ -22,7 +22,7 @@ from pilotage.language.expansion.lists import (
     flat_cross,
     match,
 )
-from pilotage.language.expansion.producers import Found, Makers
+from pilotage.language.expansion.producers import MatchedNames, OutputIndex
 from pilotage.language.parsing.iterations import RESERVED, sources
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import is_pattern
@@ -49,7 +49,7 @@ class ProducedNames(Sequence[str]):
 
     __slots__ = ("_names", "_ordinals", "_writer", "packages")
 
-    def __init__(self, found: Found, writer: Callable[[int, int], str]) -> None:
+    def __init__(self, found: MatchedNames, writer: Callable[[int, int], str]) -> None:
         """`writer` returns the name of an output from the numbers of its package and output."""
         self.packages = found.packages
         self._ordinals = found.ordinals
@@ -84,7 +84,7 @@ class ItemResolver:
     def __init__(
         self,
         *,
-        makers: Makers,
+        makers: OutputIndex,
         lists: Lists,
         index: BlockIndex,
         stage_names: Sequence[str],
@@ -234,7 +234,7 @@ class ItemResolver:
             raise ListFault("empty-list", message)
 
 
-def _tags_of(found: Found) -> Tags | None:
+def _tags_of(found: MatchedNames) -> Tags | None:
     """The tags of the producers; names with equal tags also get a number. None: number from 0."""
     if len(found.pieces) == 1:
         chunk, positions = found.pieces[0]

@@ -13,10 +13,10 @@ from pilotage.language.expansion.blocks import Block, BlockColumns, BlockIndex, 
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import ONE, Items, ListFault, Lists
 from pilotage.language.expansion.placeholders import check_placeholders, check_script_values
-from pilotage.language.expansion.producers import Chunk, Makers, general_pattern, late_outputs
+from pilotage.language.expansion.producers import OutputIndex, OutputNames, general_pattern, late_outputs
 from pilotage.language.expansion.resolve import ItemResolver, NotYetKnown
 from pilotage.language.parsing.iterations import ITEMS_MAX
-from pilotage.language.parsing.kinds import Place
+from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.parsing.rules import MarkOf
 from pilotage.language.text.names import outside, tidy_name, tidy_names, why_outside
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal
@@ -28,7 +28,7 @@ from pilotage.model.jobs.layout import StageLayout, TemplateLayout
 PACKAGES_MAX = ITEMS_MAX
 
 
-class Making:
+class ExpansionBuilder:
     """The working state of one expansion."""
 
     def __init__(self, definition: Definition, lists: Lists, report: Report, mark: MarkOf) -> None:
@@ -37,7 +37,7 @@ class Making:
         self.lists = lists
         self.report = report
         self.mark = mark
-        self.makers = Makers()
+        self.makers = OutputIndex()
         self.blocks: list[Block] = []
         self.index = BlockIndex()
         self.layouts: dict[int, StageLayout] = {}
@@ -58,7 +58,7 @@ class Making:
             variables=definition.constants,
         )
 
-    def error(self, code: str, message: str, place: Place, hint: str = "", *, at: str = "") -> None:
+    def error(self, code: str, message: str, place: FieldPath, hint: str = "", *, at: str = "") -> None:
         """Report a fault at a path of the definition, and at the faulty text `at` there, if given."""
         self.faulty = True
         self.report.error(code, message, self.report.found(self.mark(place), at), hint=hint)
@@ -108,7 +108,7 @@ class Making:
     def lay_out(self, stage: int) -> None:
         """Number the packages of a stage and record their outputs."""
         definition = self.definition.stages[stage]
-        place: Place = ("stages", stage)
+        place: FieldPath = ("stages", stage)
         waiting: list[NotYetKnown] = []
         stage_items = self._items(definition.each, stage, (*place, "each"), waiting)
         line_items = [
@@ -235,7 +235,9 @@ class Making:
                     self.error("duplicate-name", message, block.place, "give the stage or the line a name of its own")
                     break
 
-    def _items(self, iteration: Iteration | None, stage: int, place: Place, waiting: list[NotYetKnown]) -> Items | None:
+    def _items(
+        self, iteration: Iteration | None, stage: int, place: FieldPath, waiting: list[NotYetKnown]
+    ) -> Items | None:
         if iteration is None:
             return ONE
         try:
@@ -271,7 +273,7 @@ class Making:
             if pattern:
                 self.makers.patterns.add(zip(names, packages, strict=True), stage=block.stage)
                 continue
-            chunk = Chunk(
+            chunk = OutputNames(
                 block,
                 ordinal=ordinal,
                 place=place,
@@ -291,7 +293,7 @@ class Making:
             if reason:
                 self.error("outside-tree", f"the output {literal_text(template)!r} is not allowed: {reason}", place)
 
-    def _refuse_doubles(self, doubles: list[tuple[str, int, int]], block: Block, place: Place) -> None:
+    def _refuse_doubles(self, doubles: list[tuple[str, int, int]], block: Block, place: FieldPath) -> None:
         name, first, second = doubles[0]
         others = len({double[0] for double in doubles}) - 1
         again = sum(double[0] == name for double in doubles) - 1

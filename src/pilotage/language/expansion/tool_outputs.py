@@ -31,7 +31,7 @@ _SPECIAL = re.compile(r"[*?\[]")
 _NUMBERED = frozenset({"tag", "package"})  # digits separated by `_` or `.`, for any iteration
 
 
-class NotSaid(Exception):
+class NotExpressible(Exception):
     """The path of an output cannot be expressed as a template; the text says why."""
 
 
@@ -39,7 +39,7 @@ class OutputTemplates(msgspec.Struct, frozen=True):
     """The outputs of a descriptor as templates, and the reasons for those that have none."""
 
     said: tuple[OutputFile, ...]
-    unsaid: tuple[str, ...]
+    unsupported: tuple[str, ...]
 
 
 class _Gap(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ def output_templates(descriptor: Descriptor, parameters: Mapping[str, object], k
     """The outputs of a descriptor for parameters with placeholders."""
     try:
         return _Paths(descriptor, parameters, known).templates()
-    except NotSaid as reason:
+    except NotExpressible as reason:
         return OutputTemplates((), tuple(f"{output.id!r} {reason}" for output in descriptor.outputs))
 
 
@@ -136,7 +136,7 @@ class _Paths:
         for output in self.descriptor.outputs:
             try:
                 template = self._chosen(output)
-            except NotSaid as reason:
+            except NotExpressible as reason:
                 reasons[output.id] = str(reason)
                 continue
             if template is not None:
@@ -151,12 +151,12 @@ class _Paths:
                 continue  # written before the tool starts, not by it
             try:
                 name = self._said(output, paths)
-            except NotSaid as reason:
+            except NotExpressible as reason:
                 reasons[id_] = str(reason)
             else:
                 said.setdefault(name, OutputFile(name=name))
-        unsaid = [f"{o.id!r} {reasons[o.id]}" for o in self.descriptor.outputs if o.id in reasons]
-        return OutputTemplates(tuple(said.values()), tuple(unsaid))
+        unsupported = [f"{o.id!r} {reasons[o.id]}" for o in self.descriptor.outputs if o.id in reasons]
+        return OutputTemplates(tuple(said.values()), tuple(unsupported))
 
     def _chosen(self, output: Output) -> str | None:
         """The path template of an output, chosen by its conditions if it has some."""
@@ -171,33 +171,33 @@ class _Paths:
                 asked = set(condition.stand_ins.values())
                 undecided = sorted(asked & (self.open | outputs))
                 if undecided:
-                    raise NotSaid(f"depends on {', '.join(map(repr, undecided))}")
+                    raise NotExpressible(f"depends on {', '.join(map(repr, undecided))}")
                 if condition.holds(cast("dict[str, Value]", self.plain)):
                     return template
             except command.ConditionError as fault:
-                raise NotSaid(f"depends on a condition that cannot be evaluated: {fault}") from None
+                raise NotExpressible(f"depends on a condition that cannot be evaluated: {fault}") from None
         return output.path_template
 
     def _said(self, output: Output, paths: Mapping[str, str]) -> str:
         """The name of one output as a template."""
         if output.optional:
-            raise NotSaid("is optional")
+            raise NotExpressible("is optional")
         template, path = output.path_template or "", paths[output.id]
         for item in self.descriptor.inputs:
             if item.value_key and item.value_key in template and self.values.get(item.id) is None:
-                raise NotSaid(f"has {item.id!r} in its path, which is not given")
+                raise NotExpressible(f"has {item.id!r} in its path, which is not given")
             if item.value_key and item.value_key in path:
-                raise NotSaid(f"keeps the key of {item.id!r} in its path, since its value is a folder or empty")
+                raise NotExpressible(f"keeps the key of {item.id!r} in its path, since its value is a folder or empty")
         for other in self.descriptor.outputs:
             if (
                 other.value_key
                 and other.value_key in template
                 and _STAND_IN.search(paths.get(other.id, chr(_FIRST_STAND_IN)))
             ):
-                raise NotSaid(f"has the path of the output {other.id!r} in its own")
+                raise NotExpressible(f"has the path of the output {other.id!r} in its own")
         reason = why_outside(_STAND_IN.sub("x", path))
         if reason:
-            raise NotSaid(f"is outside the job's tree: {reason}")
+            raise NotExpressible(f"is outside the job's tree: {reason}")
         return "".join(self._parts(path, output))
 
     def _parts(self, path: str, output: Output) -> Iterator[str]:
@@ -212,10 +212,10 @@ class _Paths:
             if character in self.specials:
                 yield self.specials[character]
             elif character not in self.folders and character not in self.gaps:
-                raise NotSaid("has an invalid character in its path")
+                raise NotExpressible("has an invalid character in its path")
             elif character in self.folders:
                 if path[end : end + 2] != f"/{self.folders[character]}":
-                    raise NotSaid("has '..' in its path")
+                    raise NotExpressible("has '..' in its path")
                 end += 2
                 yield self._whole(self.gaps[self.folders[character]], output, before=path[:start])
             else:
@@ -228,23 +228,23 @@ class _Paths:
         """The template of a placeholder that kept its folders, perhaps without extensions."""
         placeholder, texts = gap.placeholder, gap.texts
         if not before and texts is not None and any(text.startswith(("/", "../")) for text in texts):
-            raise NotSaid(f"is outside the job's tree for some values of {placeholder}")
+            raise NotExpressible(f"is outside the job's tree for some values of {placeholder}")
         if not self._loses_suffix(gap, output):
             return str(placeholder)
         stem = Placeholder(placeholder.name, "stem")
         if not gap.may_have_folders:
             return str(stem)
         if before and not before.endswith("/") and not all("/" in text for text in texts or ()):
-            raise NotSaid(f"needs a part of {placeholder} that no placeholder provides")
+            raise NotExpressible(f"needs a part of {placeholder} that no placeholder provides")
         return f"{Placeholder(placeholder.name, 'parent')}/{stem}"
 
     def _base(self, gap: _Gap, output: Output) -> str:
         """The template of a placeholder that lost its folders."""
         placeholder = gap.placeholder
         if placeholder.attribute or not gap.begins:
-            raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may contain folders")
+            raise NotExpressible(f"needs the file name in {gap.input.id!r}, where {placeholder} may contain folders")
         if any(text.endswith("/") for text in gap.texts or ()):
-            raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may be a folder")
+            raise NotExpressible(f"needs the file name in {gap.input.id!r}, where {placeholder} may be a folder")
         return str(Placeholder(placeholder.name, "stem" if self._loses_suffix(gap, output) else "name"))
 
     def _loses_suffix(self, gap: _Gap, output: Output) -> bool:
@@ -257,11 +257,11 @@ class _Paths:
         if placeholder.name in _NUMBERED or gap.input.type not in ("File", "String"):
             return False
         if texts is not None and "" in texts:
-            raise NotSaid(f"has {placeholder} in its path, which is empty for some packages")
+            raise NotExpressible(f"has {placeholder} in its path, which is empty for some packages")
         if not stripped:
             return False
         if texts is None:
-            raise NotSaid(f"has extensions stripped from {placeholder}, whose values are not known yet")
+            raise NotExpressible(f"has extensions stripped from {placeholder}, whose values are not known yet")
         left = {text: _without(text, stripped) for text in texts}
         if all(text == rest for text, rest in left.items()):
             return False
@@ -269,14 +269,14 @@ class _Paths:
             part_of_name(text, "suffix") and rest + part_of_name(text, "suffix") == text for text, rest in left.items()
         )
         if not by_suffix:
-            raise NotSaid(f"has extensions stripped from {placeholder} that are not its last suffix")
+            raise NotExpressible(f"has extensions stripped from {placeholder} that are not its last suffix")
         return True
 
     def _check_number(self, gap: _Gap) -> None:
         """Raise if bosh would write a number differently: 007 becomes 7."""
         known = gap.placeholder.name in _NUMBERED or (gap.texts is not None and _all_stay_numbers(gap.texts))
         if not (known and gap.alone):
-            raise NotSaid(f"has the number {gap.placeholder} in its path, which bosh may write differently")
+            raise NotExpressible(f"has the number {gap.placeholder} in its path, which bosh may write differently")
 
     def _open(self, value: object, item: Input) -> Value:
         """A parameter with its placeholders and special characters replaced by stand-ins."""
@@ -335,7 +335,7 @@ class _Paths:
     def _character(self) -> str:
         number = _FIRST_STAND_IN + len(self.gaps) + len(self.folders) + len(self.specials)
         if number > _LAST_STAND_IN:
-            raise NotSaid("has too many placeholders in its path")
+            raise NotExpressible("has too many placeholders in its path")
         return chr(number)
 
 

@@ -1,6 +1,6 @@
 """Software described by a Boutiques descriptor, as a binary of a job uses it.
 
-A `Described` is made once per descriptor and cached. Files, variables, image and resources of the descriptor apply where
+A `BoutiquesTool` is made once per descriptor and cached. Files, variables, image and resources of the descriptor apply where
 the document declares none.
 """
 
@@ -52,10 +52,10 @@ _INDEX = re.compile(r"[A-Za-z0-9]+://")
 _IMAGE_FILE = re.compile(r".*\.(sif|simg|img)")
 
 
-class Described:
+class BoutiquesTool:
     """A software with a Boutiques descriptor: its command, inputs and outputs for given parameters.
 
-    `command`, `refusals` and `environment` take parameters that are filled in; `inputs`, `outputs` and `unsaid` take those
+    `command`, `refusals` and `environment` take parameters that are filled in; `inputs`, `outputs` and `unsupported` take those
     of the document, with placeholders, and `known` returns the values of these.
     """
 
@@ -145,9 +145,9 @@ class Described:
                     names.setdefault(name, InputFile(name=name))
         return tuple(names.values())
 
-    def unsaid(self, parameters: Mapping[str, object], known: KnownValues = nothing_known) -> list[str]:
+    def unsupported(self, parameters: Mapping[str, object], known: KnownValues = nothing_known) -> list[str]:
         """The parts of the descriptor that a job cannot use, each with the name of its field before a colon."""
-        found = [f"output-files: {part}" for part in self._templates(parameters, known).unsaid]
+        found = [f"output-files: {part}" for part in self._templates(parameters, known).unsupported]
         found += [
             f"file-template: the configuration file {output.id!r} is not written"
             for output in self.descriptor.outputs
@@ -240,33 +240,33 @@ def known_values(block: HasColumns) -> KnownValues:
     return known
 
 
-_kept: OrderedDict[int, tuple[Mapping[str, object], Described]] = OrderedDict()
+_kept: OrderedDict[int, tuple[Mapping[str, object], BoutiquesTool]] = OrderedDict()
 
 
-def described_by(descriptor: Mapping[str, object]) -> Described:
+def tool_of_descriptor(descriptor: Mapping[str, object]) -> BoutiquesTool:
     """The software of a descriptor, read once for all packages that use it."""
     # The key is the identity of the descriptor, which the cache keeps alive.
     entry = _kept.get(id(descriptor))
     if entry is not None and entry[0] is descriptor:
         return entry[1]
-    found = Described(descriptor)
+    found = BoutiquesTool(descriptor)
     _kept[id(descriptor)] = (descriptor, found)
     while len(_kept) > _KEPT_MAX:
         _kept.popitem(last=False)
     return found
 
 
-def described(software: Software | None) -> Described | None:
+def tool_of_software(software: Software | None) -> BoutiquesTool | None:
     """The Boutiques description of a software, or None."""
-    return None if software is None or software.boutiques is None else described_by(software.boutiques)
+    return None if software is None or software.boutiques is None else tool_of_descriptor(software.boutiques)
 
 
-def described_binary(definition: Definition, binary: Binary) -> Described | None:
+def tool_of_binary(definition: Definition, binary: Binary) -> BoutiquesTool | None:
     """The Boutiques description of the software of a binary, or None."""
-    return described(find_software(definition, binary)) if binary.software else None
+    return tool_of_software(find_software(definition, binary)) if binary.software else None
 
 
-def with_described_files(binary: Binary, found: Described, known: KnownValues = nothing_known) -> Binary:
+def with_described_files(binary: Binary, found: BoutiquesTool, known: KnownValues = nothing_known) -> Binary:
     """A binary with the files of its descriptor; a file that the document declares under the same name wins."""
     declared_inputs = {tidy_name(given.name) for given in binary.inputs}
     declared_outputs = {tidy_name(output.name) for output in binary.outputs if output.name}
@@ -286,7 +286,7 @@ def container_of(definition: Definition, package: Package) -> Container | None:
     """The image of a package: that of the document, or the one that the descriptors of all its binaries name."""
     if package.container is not None:
         return package.container
-    found = [described_binary(definition, binary) for binary in package.binaries]
+    found = [tool_of_binary(definition, binary) for binary in package.binaries]
     images = {None if one is None else one.container for one in found}
     return images.pop() if len(images) == 1 else None
 
@@ -294,7 +294,7 @@ def container_of(definition: Definition, package: Package) -> Container | None:
 def resources_of(definition: Definition, package: Package) -> Resources:
     """The resources of a package: those of the document, or else the maximum that its descriptors suggest."""
     own, usual = package.resources, Resources()
-    suggested = [one.resources for b in package.binaries if (one := described_binary(definition, b)) is not None]
+    suggested = [one.resources for b in package.binaries if (one := tool_of_binary(definition, b)) is not None]
 
     def most(field: str) -> Any:
         said = getattr(own, field)

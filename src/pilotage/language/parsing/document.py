@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from pilotage.language.folder import Folder
-from pilotage.language.parsing.kinds import MISSING, DocumentParse, ListOf, Place, describe, read_file
+from pilotage.language.parsing.kinds import MISSING, DocumentParse, FieldPath, ListOf, describe, read_file
 from pilotage.language.parsing.parameters import choose_parameters
 from pilotage.language.parsing.records import Record
 from pilotage.language.parsing.rules import check_rules, check_software
@@ -21,10 +21,10 @@ class Document(msgspec.Struct, frozen=True):
     """A definition with the positions of its parts, and its report."""
 
     definition: Definition
-    marks: dict[Place, Mark]
+    marks: dict[FieldPath, Mark]
     report: Report
 
-    def mark(self, place: Place) -> Mark:
+    def mark(self, place: FieldPath) -> Mark:
         """The position of a part, or of the nearest part around it."""
         return nearest_mark(self.marks, place)
 
@@ -126,16 +126,16 @@ def _read_catalogues(node: Node, reading: DocumentParse) -> tuple[Software, ...]
         if software is not MISSING and isinstance(software, tuple):
             found.extend(software)
             for position, described in enumerate(software):
-                at: Place = ("catalogue", name.text, position)
+                at: FieldPath = ("catalogue", name.text, position)
                 check_software(described, inner.report, partial(_mark_below, inner, at))
     return tuple(found)
 
 
-def _mark_below(reading: DocumentParse, at: Place, place: Place) -> Mark:
+def _mark_below(reading: DocumentParse, at: FieldPath, place: FieldPath) -> Mark:
     return nearest_mark(reading.marks, (*at, *place))
 
 
-def nearest_mark(marks: Mapping[Place, Mark], place: Place) -> Mark:
+def nearest_mark(marks: Mapping[FieldPath, Mark], place: FieldPath) -> Mark:
     """The position of a part, or of the nearest part around it."""
     for end in range(len(place), -1, -1):
         found = marks.get(place[:end])

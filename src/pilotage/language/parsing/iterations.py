@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from pilotage.language.parsing.kinds import MISSING, DocumentParse, ListOf, Number, Place, Schema, Text, describe
+from pilotage.language.parsing.kinds import MISSING, DocumentParse, FieldPath, ListOf, Number, Schema, Text, describe
 from pilotage.language.text.emit import ambiguity
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.tree import Listing, Node, Scalar, Table
@@ -31,7 +31,7 @@ _ORIGINS = ("values", "range", "files", "csv", "lines")
 class Values(msgspec.Struct, frozen=True):
     """A literal list of texts and numbers."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The values as texts."""
         return ListOf(Text()).read(node, place, reading)
 
@@ -43,7 +43,7 @@ class Values(msgspec.Struct, frozen=True):
 class Each(msgspec.Struct, frozen=True):
     """The iteration of a stage or a line."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The iteration, or `MISSING`."""
         if not isinstance(node, Table):
             hint = "write for example  each: {seed: 1..100}"
@@ -64,7 +64,7 @@ class Each(msgspec.Struct, frozen=True):
         found = [_read_variable(key, item, (*place, i), reading) for i, (key, item) in enumerate(node.entries)]
         return found[0] if len(found) == 1 else _combination("cross", found)
 
-    def _combine(self, node: Table, operator: str, place: Place, reading: DocumentParse) -> object:
+    def _combine(self, node: Table, operator: str, place: FieldPath, reading: DocumentParse) -> object:
         operand = node.entries[0][1]
         found: list[object]
         if isinstance(operand, Listing):
@@ -118,7 +118,7 @@ def _operator(word: str) -> Operator:
     return next(op for op in OPERATORS if op == word)
 
 
-def _read_variable(key: Scalar, item: Node, place: Place, reading: DocumentParse) -> object:
+def _read_variable(key: Scalar, item: Node, place: FieldPath, reading: DocumentParse) -> object:
     """`seed: 1..1000`, `raw: raw/*.dat`, `x: [1, 2]`, `x: {lines: names.txt}`."""
     entries: list[tuple[Scalar, Node]]
     if isinstance(item, Table):
@@ -147,7 +147,7 @@ def _read_variable(key: Scalar, item: Node, place: Place, reading: DocumentParse
     return _read_source(Table((named, *entries), item.mark), place, reading)
 
 
-def _read_source(table: Table, place: Place, reading: DocumentParse) -> object:
+def _read_source(table: Table, place: FieldPath, reading: DocumentParse) -> object:
     values: dict[str, Any] = {}
     faulty = False
     for key, item in table.entries:

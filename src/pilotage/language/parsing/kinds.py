@@ -19,7 +19,7 @@ from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Tab
 from pilotage.language.text.yaml import ambiguity, read_tree
 from pilotage.model.errors import Problem, near_name
 
-Place = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 Schema = dict[str, Any]
 
 # YAML 1.1 lists these as truth values, but no common reader treats them so, and people write `[x, y]`.
@@ -46,18 +46,18 @@ class DocumentParse:
         """`folder` contains the files that the document names."""
         self.report = report
         self.folder = folder
-        self.marks: dict[Place, Mark] = {}
-        self.faulty: set[Place] = set()  # records that were not read completely, and those around them
-        self.lost: set[Place] = set()  # fields that were not read, or not completely
-        self.unknown: set[Place] = set()  # unknown fields
-        self.with_unknown_fields: set[Place] = set()
-        self.moved: set[Place] = set()  # list elements whose index changed, since one before them was not read
+        self.marks: dict[FieldPath, Mark] = {}
+        self.faulty: set[FieldPath] = set()  # records that were not read completely, and those around them
+        self.lost: set[FieldPath] = set()  # fields that were not read, or not completely
+        self.unknown: set[FieldPath] = set()  # unknown fields
+        self.with_unknown_fields: set[FieldPath] = set()
+        self.moved: set[FieldPath] = set()  # list elements whose index changed, since one before them was not read
 
-    def spoil(self, place: Place) -> None:
+    def spoil(self, place: FieldPath) -> None:
         """Mark a record as incomplete, so that missing fields are not reported as a second fault."""
         self.faulty.update(place[:end] for end in range(len(place) + 1))
 
-    def is_faulty(self, place: Place) -> bool:
+    def is_faulty(self, place: FieldPath) -> bool:
         """Whether a record was not read completely, or its index changed."""
         return place in self.faulty or any(place[:end] in self.moved for end in range(1, len(place) + 1))
 
@@ -70,7 +70,7 @@ class DocumentParse:
 class Kind(Protocol):
     """The kind of a field's value."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The value of a node, or `MISSING` after reporting why not."""
         ...
 
@@ -89,7 +89,7 @@ def describe(node: Node) -> str:
 class Text(msgspec.Struct, frozen=True):
     """A text, kept as written: `1.10` stays `1.10`; texts that YAML tools read differently must be quoted."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The text of a scalar."""
         if not isinstance(node, Scalar):
             return reading.fault("wrong-type", node, f"expected text, got {describe(node)}")
@@ -108,7 +108,7 @@ class Text(msgspec.Struct, frozen=True):
 class Expression(msgspec.Struct, frozen=True):
     """A regular expression of Python's `re`."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The text, if it compiles."""
         text = Text().read(node, place, reading)
         if isinstance(text, str):
@@ -133,7 +133,7 @@ class Number(msgspec.Struct, frozen=True):
     above: float | None = None
     most: float | None = None
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The number."""
         noun = "an integer" if self.integer else "a number"
         text = node.text if isinstance(node, Scalar) else ""
@@ -169,7 +169,7 @@ class Quantity(msgspec.Struct, frozen=True):
 
     unit: str  # "bytes" or "seconds"
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The quantity in its unit."""
         form = BYTES_FORM if self.unit == "bytes" else SECONDS_FORM
         text = node.text if isinstance(node, Scalar) else ""
@@ -186,7 +186,7 @@ class Quantity(msgspec.Struct, frozen=True):
 class YesNo(msgspec.Struct, frozen=True):
     """True or false, and nothing else."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The truth value."""
         if isinstance(node, Scalar) and node.plain and node.text in ("true", "false"):
             return node.text == "true"
@@ -202,7 +202,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     words: tuple[str, ...]
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The word."""
         if isinstance(node, Scalar) and node.text in self.words:
             return node.text
@@ -223,7 +223,7 @@ class ListOf(msgspec.Struct, frozen=True):
 
     item: Kind
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The elements that could be read, as a tuple."""
         nodes: Sequence[Node] = node.items if isinstance(node, Listing) else (node,)
         values = []
@@ -247,7 +247,7 @@ class MapOf(msgspec.Struct, frozen=True):
 
     value: Kind
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The values that could be read, by name."""
         if not isinstance(node, Table):
             return reading.fault("wrong-type", node, f"expected a mapping, got {describe(node)}")
@@ -270,7 +270,7 @@ class MapOf(msgspec.Struct, frozen=True):
 class Anything(msgspec.Struct, frozen=True):
     """Any value, with numbers and truth values read as JSON reads them."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """Plain data."""
         if isinstance(node, Listing):
             return [self.read(item, place, reading) for item in node.items]
@@ -322,7 +322,7 @@ def _joined(outer: list[Problem], inner: list[Problem]) -> list[Problem]:
 class Descriptor(msgspec.Struct, frozen=True):
     """A Boutiques descriptor: the descriptor itself, or the name of its file."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The descriptor as plain data, after all checks that bosh makes."""
         if isinstance(node, Scalar):
             name = Text().read(node, place, reading)

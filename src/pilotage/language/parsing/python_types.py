@@ -18,14 +18,14 @@ Duration = float | str  # seconds, or a text with a unit
 Text = str | int | float
 
 
-class SpokenEnvironment(TypedDict, total=False):
+class EnvironmentFields(TypedDict, total=False):
     """Variables of both types."""
 
     exported: Mapping[str, Text]
     setting: Mapping[str, Text]
 
 
-class SpokenInput(TypedDict, total=False):
+class InputFields(TypedDict, total=False):
     """An input file."""
 
     name: str
@@ -36,7 +36,7 @@ class SpokenInput(TypedDict, total=False):
     disposition: Retention
 
 
-class SpokenOutput(TypedDict, total=False):
+class OutputFields(TypedDict, total=False):
     """An output file."""
 
     name: str
@@ -49,14 +49,14 @@ class SpokenOutput(TypedDict, total=False):
     dispositions: Sequence[Disposition] | Disposition
 
 
-class SpokenContainer(TypedDict, total=False):
+class ContainerFields(TypedDict, total=False):
     """A container image."""
 
     image: str
     engine: ContainerEngine
 
 
-class SpokenRetryRule(TypedDict, total=False):
+class RetryRuleFields(TypedDict, total=False):
     """A retry rule."""
 
     reason: Reason
@@ -68,14 +68,14 @@ class SpokenRetryRule(TypedDict, total=False):
     time_factor: float
 
 
-class SpokenRetry(TypedDict, total=False):
+class RetryFields(TypedDict, total=False):
     """How failed attempts are retried."""
 
     attempts_max: int
-    rules: Sequence[SpokenRetryRule | definition.RetryRule]
+    rules: Sequence[RetryRuleFields | definition.RetryRule]
 
 
-class SpokenFailurePattern(TypedDict, total=False):
+class FailurePatternFields(TypedDict, total=False):
     """A text in a log that means failure."""
 
     pattern: str
@@ -83,7 +83,7 @@ class SpokenFailurePattern(TypedDict, total=False):
     reason: str
 
 
-class SpokenProgress(TypedDict, total=False):
+class ProgressFields(TypedDict, total=False):
     """How to detect that a package makes progress."""
 
     files: Sequence[str] | str
@@ -91,7 +91,7 @@ class SpokenProgress(TypedDict, total=False):
     stalled_after_seconds: Duration
 
 
-class SpokenScript(TypedDict, total=False):
+class ScriptFields(TypedDict, total=False):
     """A command beside a package."""
 
     run: str | Sequence[Text]
@@ -100,23 +100,23 @@ class SpokenScript(TypedDict, total=False):
     defer_seconds: Duration
 
 
-class SpokenScripts(TypedDict, total=False):
+class ScriptsFields(TypedDict, total=False):
     """The commands around a package."""
 
-    pre: SpokenScript | str
-    post: SpokenScript | str
-    hold: SpokenScript | str
+    pre: ScriptFields | str
+    post: ScriptFields | str
+    hold: ScriptFields | str
     skip_exit_code: int
 
 
-class SpokenAbortOn(TypedDict, total=False):
+class AbortOnFields(TypedDict, total=False):
     """An exit code that ends the job."""
 
     exit_code: int
     result: int
 
 
-class SpokenResources(TypedDict, total=False):
+class ResourcesFields(TypedDict, total=False):
     """The resources of a package."""
 
     cores: float
@@ -130,7 +130,7 @@ class SpokenResources(TypedDict, total=False):
     scratch_bytes: Size
 
 
-class SpokenSource(TypedDict, total=False):
+class SourceFields(TypedDict, total=False):
     """A list to iterate over."""
 
     variable: str
@@ -145,12 +145,12 @@ class SpokenSource(TypedDict, total=False):
     group: int
 
 
-SpokenIteration = (
-    Mapping[str, Any] | SpokenSource | definition.Source | definition.Combination
-)  # {variable: values, range, text or SpokenSource}, or {operator: operands}
+IterationFields = (
+    Mapping[str, Any] | SourceFields | definition.Source | definition.Combination
+)  # {variable: values, range, text or SourceFields}, or {operator: operands}
 
 
-class SpokenBinary(TypedDict, total=False):
+class BinaryFields(TypedDict, total=False):
     """A binary."""
 
     name: str
@@ -161,8 +161,8 @@ class SpokenBinary(TypedDict, total=False):
     invoking_script: str
     parameters: Mapping[str, Any]
     arguments: Sequence[Text] | Text
-    inputs: Sequence[SpokenInput | definition.InputFile | str] | SpokenInput | definition.InputFile | str
-    outputs: Sequence[SpokenOutput | definition.OutputFile | str] | SpokenOutput | definition.OutputFile | str
+    inputs: Sequence[InputFields | definition.InputFile | str] | InputFields | definition.InputFile | str
+    outputs: Sequence[OutputFields | definition.OutputFile | str] | OutputFields | definition.OutputFile | str
     stdin: str
     stdout: str
     stderr: str
@@ -172,10 +172,10 @@ class SpokenBinary(TypedDict, total=False):
     work_bytes: Size
     run_time: Duration
     run_time_seconds: Duration
-    environment: SpokenEnvironment | definition.Environment | Mapping[str, Text]
+    environment: EnvironmentFields | definition.Environment | Mapping[str, Text]
 
 
-class SpokenPackage(SpokenBinary, SpokenResources, total=False):
+class PackageFields(BinaryFields, ResourcesFields, total=False):
     """A package; without `binaries` it is its only binary too."""
 
     activity: str
@@ -185,67 +185,67 @@ class SpokenPackage(SpokenBinary, SpokenResources, total=False):
     platform: str
     executor: str
     job_type: str
-    resources: SpokenResources | definition.Resources
-    container: SpokenContainer | definition.Container | str
-    retry: SpokenRetry | definition.Retry
-    failure_patterns: Sequence[SpokenFailurePattern | definition.FailurePattern | str] | str
-    progress: SpokenProgress | definition.Progress | Duration
+    resources: ResourcesFields | definition.Resources
+    container: ContainerFields | definition.Container | str
+    retry: RetryFields | definition.Retry
+    failure_patterns: Sequence[FailurePatternFields | definition.FailurePattern | str] | str
+    progress: ProgressFields | definition.Progress | Duration
     side_effects: bool
     priority: int
     category: str
     role: Role
-    scripts: SpokenScripts | definition.Scripts
-    abort_on: SpokenAbortOn | definition.AbortOn | int
+    scripts: ScriptsFields | definition.Scripts
+    abort_on: AbortOnFields | definition.AbortOn | int
     noop: bool
     done: bool
     subjob: str
     after: Sequence[str] | str
-    binaries: Sequence[SpokenBinary | definition.Binary]
+    binaries: Sequence[BinaryFields | definition.Binary]
 
 
-class SpokenLine(SpokenPackage, total=False):
+class LineFields(PackageFields, total=False):
     """A line; without `packages` it is its only package too."""
 
-    each: SpokenIteration
+    each: IterationFields
     early_start: bool
-    packages: Sequence[SpokenPackage | definition.Package]
+    packages: Sequence[PackageFields | definition.Package]
 
 
-class SpokenStage(SpokenLine, total=False):
+class StageFields(LineFields, total=False):
     """A stage; without `lines` it is its only line too."""
 
-    lines: Sequence[SpokenLine | definition.Line]
+    lines: Sequence[LineFields | definition.Line]
 
 
-class SpokenExecution(TypedDict, total=False):
+class ExecutionFields(TypedDict, total=False):
     """How a software is started for one type of job."""
 
     job_type: str
     run: str | Sequence[Text]
     shell: str
     invoking_script: str
-    environment: SpokenEnvironment | definition.Environment | Mapping[str, Text]
+    environment: EnvironmentFields | definition.Environment | Mapping[str, Text]
 
 
-class SpokenInfrastructure(SpokenExecution, total=False):
+class InfrastructureFields(ExecutionFields, total=False):
     """How a software is started on one kind of computers; without `executions` it is its only one too."""
 
     name: str
     platform: str
-    executions: Sequence[SpokenExecution]
+    executions: Sequence[ExecutionFields]
 
 
-class SpokenSoftware(SpokenInfrastructure, total=False):
+class SoftwareFields(InfrastructureFields, total=False):
     """A software; without `infrastructures` it is its only one too."""
 
     id: str
     version: Text
     description: str
-    infrastructures: Sequence[SpokenInfrastructure]
+    infrastructures: Sequence[InfrastructureFields]
     boutiques: str | Mapping[str, Any]
 
 
-class SpokenParameter(TypedDict, total=False):
+class ParameterFields(TypedDict, total=False):
     """A value that is chosen for each run."""
 
     type: ParameterType
@@ -254,7 +254,7 @@ class SpokenParameter(TypedDict, total=False):
     value: Text
 
 
-class SpokenJob(TypedDict, total=False):
+class JobFields(TypedDict, total=False):
     """The head of a document."""
 
     id: str
@@ -263,9 +263,9 @@ class SpokenJob(TypedDict, total=False):
     description: str
     priority: int
     hold: bool
-    parameters: Mapping[str, SpokenParameter | definition.Parameter | Text]
+    parameters: Mapping[str, ParameterFields | definition.Parameter | Text]
     variables: Mapping[str, Text]
     limits: Mapping[str, int]
-    environment: SpokenEnvironment | definition.Environment | Mapping[str, Text]
-    software: Sequence[SpokenSoftware | definition.Software]
+    environment: EnvironmentFields | definition.Environment | Mapping[str, Text]
+    software: Sequence[SoftwareFields | definition.Software]
     catalogue: Sequence[str] | str

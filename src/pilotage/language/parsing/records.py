@@ -28,11 +28,11 @@ from pilotage.language.parsing.kinds import (
     Descriptor,
     DocumentParse,
     Expression,
+    FieldPath,
     Kind,
     ListOf,
     MapOf,
     Number,
-    Place,
     Quantity,
     Schema,
     Text,
@@ -68,7 +68,7 @@ def shell_words(text: str) -> list[str]:
 class Command(msgspec.Struct, frozen=True):
     """A command as one text, which is split like in a shell but not expanded, or as a list of arguments."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The arguments."""
         if isinstance(node, Listing):
             arguments = ListOf(Text()).read(node, place, reading)
@@ -78,7 +78,7 @@ class Command(msgspec.Struct, frozen=True):
             return reading.fault("empty-command", node, "expected a command, got nothing")
         return arguments
 
-    def _split(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def _split(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         text = Text().read(node, place, reading)
         if not isinstance(text, str) or not isinstance(node, Scalar):
             return MISSING
@@ -118,7 +118,7 @@ def _listed(words: list[str]) -> str:
 class Time(msgspec.Struct, frozen=True):
     """An ISO 8601 time with its zone, kept as written."""
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The text, if it is a time with a zone."""
         text = Text().read(node, place, reading)
         if not isinstance(text, str):
@@ -187,7 +187,7 @@ class Record(msgspec.Struct, frozen=True):
 
     struct: type[definition.Value]
 
-    def read(self, node: Node, place: Place, reading: DocumentParse) -> object:
+    def read(self, node: Node, place: FieldPath, reading: DocumentParse) -> object:
         """The value, or `MISSING`; all faults inside are reported."""
         table = self._table(node)
         if table is None:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import get_args
 
 from pilotage.language.parsing.iterations import RESERVED, Each, variable_fault
-from pilotage.language.parsing.kinds import ListOf, Place, Text
+from pilotage.language.parsing.kinds import FieldPath, ListOf, Text
 from pilotage.language.parsing.records import Record, fields_of
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
@@ -31,7 +31,7 @@ from pilotage.model.settings.settings import PACKAGE_SETTINGS
 from pilotage.model.site import NODE_NAME, NODE_NAME_FORM
 from pilotage.model.states import Reason
 
-MarkOf = Callable[[Place], Mark]
+MarkOf = Callable[[FieldPath], Mark]
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 _JOB_NAME_FORM = "letters, digits, '.', '_', '+' and '-', starting with a letter or digit, at most 200"
@@ -51,8 +51,8 @@ def check_rules(
     report: Report,
     mark: MarkOf,
     *,
-    is_faulty: Callable[[Place], bool] = lambda _: False,
-    is_lost: Callable[[Place], bool] = lambda _: False,
+    is_faulty: Callable[[FieldPath], bool] = lambda _: False,
+    is_lost: Callable[[FieldPath], bool] = lambda _: False,
     own_software: int | None = None,
 ) -> None:
     """Report every broken rule, except in faulty records, whose missing fields may just have been unreadable.
@@ -82,7 +82,7 @@ def check_rules(
             report.error(code, message, mark((*place, *inner)))
 
 
-def _stands_elsewhere(place: Place, own_software: int | None) -> bool:
+def _stands_elsewhere(place: FieldPath, own_software: int | None) -> bool:
     return own_software is not None and place[0] == "software" and len(place) > 1 and int(place[1]) >= own_software
 
 
@@ -100,7 +100,7 @@ _ANY_TEXT = frozenset(
 )
 
 
-def _misplaced(value: Value) -> Iterator[tuple[str, str, Place]]:
+def _misplaced(value: Value) -> Iterator[tuple[str, str, FieldPath]]:
     """Placeholders in texts that are the same for all packages, where they are not filled in."""
     for field in fields_of(type(value)):
         found = getattr(value, field.name)
@@ -116,7 +116,7 @@ def _misplaced(value: Value) -> Iterator[tuple[str, str, Place]]:
                 )
 
 
-def _template_faults(value: Value) -> Iterator[tuple[str, str, Place]]:
+def _template_faults(value: Value) -> Iterator[tuple[str, str, FieldPath]]:
     yield from _misplaced(value)
     for inner, text, style in templates_in(value):
         fault = parse_template(text, style).fault
@@ -135,7 +135,7 @@ def _check_limits(definition: Definition, report: Report, mark: MarkOf) -> None:
             report.warn("unused-limit", f"no package has the category {category!r}", mark(("limits", category)))
 
 
-def values_in(value: Value, place: Place = ()) -> Iterator[tuple[Place, Value]]:
+def values_in(value: Value, place: FieldPath = ()) -> Iterator[tuple[FieldPath, Value]]:
     """All records of a definition with their paths, outer ones first, without those that only have defaults."""
     yield place, value
     for name, default in _record_fields(type(value)):
@@ -160,7 +160,7 @@ def _record_fields(kind: type[Value]) -> tuple[tuple[str, object], ...]:
     return tuple((f.name, f.default) for f in fields_of(kind) if f.name in lists or isinstance(f.kind, (Record, Each)))
 
 
-def templates_in(value: Value) -> Iterator[tuple[Place, str, Style]]:
+def templates_in(value: Value) -> Iterator[tuple[FieldPath, str, Style]]:
     """All texts of one record, without inner records, that may contain placeholders."""
     for name in _template_fields(type(value)):
         found = getattr(value, name)
@@ -182,7 +182,7 @@ def _template_fields(kind: type[Value]) -> tuple[str, ...]:
     return tuple(field.name for field in fields_of(kind) if "template" in field.marks)
 
 
-Fault = tuple[str, str, str, Place]
+Fault = tuple[str, str, str, FieldPath]
 
 
 def _faults(value: Value, definition: Definition) -> Iterator[Fault]:

@@ -13,7 +13,7 @@ import msgspec
 
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.parsing.document import nearest_mark
-from pilotage.language.parsing.kinds import DocumentParse, Place
+from pilotage.language.parsing.kinds import DocumentParse, FieldPath
 from pilotage.language.parsing.records import Record
 from pilotage.language.parsing.sites import table_of_sites
 from pilotage.language.text.tree import Listing, Node, Report, Scalar, Table
@@ -23,7 +23,7 @@ from pilotage.model.jobs.definition import plain
 from pilotage.model.sites.world import GIVEN, WORLD_VERSION, Factors, SiteWorld, Times, WorldFile
 
 
-def _spread_end(place: Place) -> int:
+def _spread_end(place: FieldPath) -> int:
     """The length of the part of a path that leads to its distribution."""
     return 3 if place[0] == "sites" else 4 if "activities" in place else 2
 
@@ -31,7 +31,7 @@ def _spread_end(place: Place) -> int:
 class _Note(Protocol):
     """Reports a fault at a path."""
 
-    def __call__(self, code: str, message: str, place: Place, hint: str = "") -> None: ...
+    def __call__(self, code: str, message: str, place: FieldPath, hint: str = "") -> None: ...
 
 
 _OF_SITES = ("queue", "speed", "straggler_factor", "outage_every", "outage_lasts")
@@ -52,14 +52,14 @@ def read_world(data: bytes, *, file: str, sites: Collection[str]) -> tuple[World
     if not isinstance(found, WorldFile):
         return None, report
 
-    def note(code: str, message: str, place: Place, hint: str = "") -> None:
+    def note(code: str, message: str, place: FieldPath, hint: str = "") -> None:
         # Unreadable parts are reported already; what seems to be missing there is not a second fault.
         if not any(reading.is_faulty(place[:end]) for end in (len(place), _spread_end(place))):
             report.error(code, message, nearest_mark(reading.marks, place), hint=hint)
 
     seen: set[str] = set()
     for position, site in enumerate(found.sites):
-        place: Place = ("sites", position)
+        place: FieldPath = ("sites", position)
         if site.name not in sites:
             hint = did_you_mean(site.name, sites)
             note("unknown-site", f"no site is called {site.name!r}", (*place, "name"), hint)
@@ -81,7 +81,7 @@ def write_world(world: WorldFile) -> str:
 # --- what is wrong between fields -------------------------------------------------------------------------------------
 
 
-def _check_site(site: SiteWorld, place: Place, note: _Note) -> None:
+def _check_site(site: SiteWorld, place: FieldPath, note: _Note) -> None:
     for field in _OF_SITES:
         spread = getattr(site, field)
         if spread is not None:
@@ -100,7 +100,7 @@ def _check_packages(world: WorldFile, note: _Note) -> None:
         _check_spread(getattr(packages, field), ("packages", field), note)
     names: set[str] = set()
     for position, activity in enumerate(packages.activities):
-        place: Place = ("packages", "activities", position)
+        place: FieldPath = ("packages", "activities", position)
         if activity.name in names:
             note("duplicate-name", f"{activity.name!r} is listed twice", (*place, "name"))
         names.add(activity.name)
@@ -108,7 +108,7 @@ def _check_packages(world: WorldFile, note: _Note) -> None:
             _check_spread(activity.run_time, (*place, "run_time"), note)
 
 
-def _check_spread(spread: Times | Factors, place: Place, note: _Note) -> None:
+def _check_spread(spread: Times | Factors, place: FieldPath, note: _Note) -> None:
     """Check that a distribution has the fields of its form and no others."""
     wanted = GIVEN[spread.distribution]
     for field in msgspec.structs.fields(type(spread)):

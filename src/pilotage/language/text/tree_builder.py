@@ -1,6 +1,6 @@
 """Builds a tree from the events of a parser, without recursion and within limits; also the parser of JSON.
 
-The parsers of YAML and JSON both feed a `TreeGrowth`, which checks the rules that both share: duplicate keys, nesting, the
+The parsers of YAML and JSON both feed a `TreeBuilder`, which checks the rules that both share: duplicate keys, nesting, the
 number of values and aliases.
 """
 
@@ -25,7 +25,7 @@ Kind = Literal["list", "block", "flow"]
 _DROPPED = Scalar("", plain=True)  # replaces a rejected key, so that its value is read and dropped
 
 
-class GrowthStopped(Exception):
+class ReadingStopped(Exception):
     """Reading the document was stopped; its report says why."""
 
 
@@ -57,7 +57,7 @@ class _Anchored:
         self.height = height
 
 
-class TreeGrowth:
+class TreeBuilder:
     """Receives scalars, starts and ends of collections, and aliases; at the end, `root` is the tree."""
 
     def __init__(self, report: Report) -> None:
@@ -88,7 +88,7 @@ class TreeGrowth:
                 mark,
                 hint="a job needs fewer than ten; is this really a job document?",
             )
-            raise GrowthStopped
+            raise ReadingStopped
         opened = _Open(kind, mark, anchor=anchor, nodes_before=self._nodes)
         if anchor is not None and self._is_new(anchor, mark):
             self._unfinished[anchor] = opened
@@ -139,7 +139,7 @@ class TreeGrowth:
             return
         if len(self._stack) + anchored.height > DEPTH_MAX:
             self.fault("too-deep", f"with the alias `*{name}`, nested deeper than {DEPTH_MAX} levels", mark)
-            raise GrowthStopped
+            raise ReadingStopped
         self._aliased += anchored.size
         if self._aliased > ALIASED_NODES_MAX:
             self.fault(
@@ -148,7 +148,7 @@ class TreeGrowth:
                 mark,
                 hint="iterate with `each`, or write the list to a file and iterate over its lines",
             )
-            raise GrowthStopped
+            raise ReadingStopped
         if self._stack:
             parent = self._stack[-1]
             parent.extra += anchored.size
@@ -159,7 +159,7 @@ class TreeGrowth:
         """Report a fault; after a hundred of them, stop reading."""
         self._report.error(code, message, mark, hint=hint)
         if len(self._report.errors) >= PROBLEMS_MAX:
-            raise GrowthStopped
+            raise ReadingStopped
 
     def _place(self, node: Node) -> None:
         if not self._stack:
@@ -217,7 +217,7 @@ class TreeGrowth:
             mark,
             hint="iterate with `each` over a range, a CSV column or the lines of a file instead of writing all out",
         )
-        raise GrowthStopped
+        raise ReadingStopped
 
     def _with_space(self, key: Scalar, value: Node) -> tuple[Scalar, Node]:
         """Report `{seed:1..9}`, which is one key "seed:1..9" without a value, and split it as intended."""
@@ -307,9 +307,9 @@ def looks_like_json(text: str) -> bool:
     return text.lstrip(" \t\r\n").startswith(("{", "[", '"'))
 
 
-def feed_json(text: str, *, line_starts: Sequence[int], growth: TreeGrowth) -> bool:
-    """Parse the whole text into `growth`; False if it is not JSON, and then `growth` is unusable."""
-    machine = _Machine(growth)
+def feed_json(text: str, *, line_starts: Sequence[int], builder: TreeBuilder) -> bool:
+    """Parse the whole text into `builder`; False if it is not JSON, and then `builder` is unusable."""
+    machine = _Machine(builder)
     position, line = 0, 0
     line_ends = [*line_starts[1:], len(text) + 1]
     while token := _TOKEN.match(text, position):
@@ -331,9 +331,9 @@ def feed_json(text: str, *, line_starts: Sequence[int], growth: TreeGrowth) -> b
 class _Machine:
     """The state machine of JSON: tracks what is expected next."""
 
-    def __init__(self, growth: TreeGrowth) -> None:
+    def __init__(self, builder: TreeBuilder) -> None:
         self.opened: list[str] = []
-        self._growth = growth
+        self._builder = builder
         self._due = _VALUE
 
     def take(self, kind: int, value: str, *, mark: Mark, sign: str) -> bool:
@@ -341,14 +341,14 @@ class _Machine:
         if kind == _OPENING:
             if self._due > _VALUE_OR_END:
                 return False
-            self._growth.open("flow" if value == "{" else "list", mark)
+            self._builder.open("flow" if value == "{" else "list", mark)
             self.opened.append(value)
             self._due = _KEY_OR_END if value == "{" else _VALUE_OR_END
             return True
         if kind == _CLOSING:
             if self._due in (_VALUE, _KEY) or self.opened[-1] + value not in ("{}", "[]"):
                 return False
-            self._growth.close()
+            self._builder.close()
             self.opened.pop()
             return self._go_on(sign)
         if kind == _ESCAPED_TEXT:
@@ -357,12 +357,12 @@ class _Machine:
             except msgspec.DecodeError:  # half a surrogate pair; the YAML reader will report it
                 return False
         if self._due in (_KEY, _KEY_OR_END):
-            self._growth.scalar(Scalar(value, plain=False, mark=mark))
+            self._builder.scalar(Scalar(value, plain=False, mark=mark))
             self._due = _VALUE
             return kind != _BARE and sign == ":"
         if self._due == _END:
             return False
-        self._growth.scalar(Scalar(value, plain=kind == _BARE, mark=mark))
+        self._builder.scalar(Scalar(value, plain=kind == _BARE, mark=mark))
         return self._go_on(sign)
 
     def _go_on(self, sign: str) -> bool:

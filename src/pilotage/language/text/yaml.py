@@ -18,9 +18,9 @@ from pilotage.language.text.emit import ambiguity
 from pilotage.language.text.tree import Mark, Node, Report, Scalar
 from pilotage.language.text.tree_builder import (
     PROBLEMS_MAX,
-    GrowthStopped,
     Kind,
-    TreeGrowth,
+    ReadingStopped,
+    TreeBuilder,
     feed_json,
     looks_like_json,
 )
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 # Feeds the events of libyaml to the tree builder.
 
 
-def feed_yaml(text: str, *, growth: TreeGrowth, braces: tuple[str, str], last: Mark) -> YAMLError | None:
-    """Feed the events of libyaml to `growth`; return the syntax error that ended them, or None.
+def feed_yaml(text: str, *, builder: TreeBuilder, braces: tuple[str, str], last: Mark) -> YAMLError | None:
+    """Feed the events of libyaml to `builder`; return the syntax error that ended them, or None.
 
     `braces` are the two characters that replace `{` and `}` in the text, or empty; `last` is the end of the text.
     """
     import yaml  # takes ten milliseconds; commands that read no YAML do without it
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
-    feed = _Feed(growth, braces=braces, last=last)
+    feed = _Feed(builder, braces=braces, last=last)
     take: dict[type, Callable[[Any], None]] = {
         yaml.ScalarEvent: feed.scalar,
         yaml.MappingStartEvent: feed.mapping,
@@ -67,8 +67,8 @@ def feed_yaml(text: str, *, growth: TreeGrowth, braces: tuple[str, str], last: M
 class _Feed:
     """Handles the events of libyaml, one method for each kind."""
 
-    def __init__(self, growth: TreeGrowth, *, braces: tuple[str, str], last: Mark) -> None:
-        self._growth = growth
+    def __init__(self, builder: TreeBuilder, *, braces: tuple[str, str], last: Mark) -> None:
+        self._builder = builder
         self._left, self._right = braces
         self._last = last
         self._documents = 0
@@ -82,7 +82,7 @@ class _Feed:
             mark = self._last
         if event.tag is not None:
             self._refuse_tag(event.tag, mark)
-        self._growth.scalar(Scalar(value, not event.style, mark), anchor=event.anchor)
+        self._builder.scalar(Scalar(value, not event.style, mark), anchor=event.anchor)
 
     def mapping(self, event: Any) -> None:
         self._open("flow" if event.flow_style else "block", event)
@@ -91,27 +91,27 @@ class _Feed:
         self._open("list", event)
 
     def end(self, _event: Any) -> None:
-        self._growth.close()
+        self._builder.close()
 
     def alias(self, event: Any) -> None:
-        self._growth.alias(event.anchor, _mark_of(event))
+        self._builder.alias(event.anchor, _mark_of(event))
 
     def document(self, event: Any) -> None:
         self._documents += 1
         if self._documents > 1:
-            self._growth.fault(
+            self._builder.fault(
                 "several-documents",
                 "a second document begins here; a file contains only one",
                 _mark_of(event),
                 hint="remove the `---` line, or put the second document into a file of its own",
             )
-            raise GrowthStopped
+            raise ReadingStopped
 
     def finish(self) -> None:
-        root = self._growth.root
+        root = self._builder.root
         if root is None or (isinstance(root, Scalar) and root.plain and root.text == ""):
-            self._growth.root = None
-            self._growth.fault(
+            self._builder.root = None
+            self._builder.fault(
                 "empty-document",
                 "the document is empty",
                 Mark(1, 1),
@@ -122,11 +122,11 @@ class _Feed:
         mark = _mark_of(event)
         if event.tag is not None:
             self._refuse_tag(event.tag, mark)
-        self._growth.open(kind, mark, anchor=event.anchor)
+        self._builder.open(kind, mark, anchor=event.anchor)
 
     def _refuse_tag(self, tag: str, mark: Mark) -> None:
         shown = tag.replace("tag:yaml.org,2002:", "!!")[:40]
-        self._growth.fault(
+        self._builder.fault(
             "tag", f"tags such as `{shown}` are not read", mark, hint="leave it out; quote the value if it is a text"
         )
 
@@ -258,15 +258,15 @@ def read_tree(data: bytes, *, file: str) -> tuple[Node | None, Report]:
 def read_json(text: str, report: Report) -> tuple[bool, Node | None]:
     """Whether a text is entirely JSON, and if so its tree; faults are reported only then."""
     own = Report(report.file, report.lines)
-    growth = TreeGrowth(own)
+    builder = TreeBuilder(own)
     line_starts = [0, *(found.end() for found in _BREAK.finditer(text))]
     try:
-        if not feed_json(text, line_starts=line_starts, growth=growth):
+        if not feed_json(text, line_starts=line_starts, builder=builder):
             return False, None
-    except GrowthStopped:
-        growth.root = None
+    except ReadingStopped:
+        builder.root = None
     report.errors.extend(own.errors)
-    return True, growth.root
+    return True, builder.root
 
 
 def _read_yaml(text: str, report: Report) -> Node | None:
@@ -274,19 +274,19 @@ def _read_yaml(text: str, report: Report) -> Node | None:
         text = _refuse_unreadable(text, report)
     text, braces = _mask_names(text)
     tab_lines = lines_led_by_tab(report.lines) if "\t" in text else []
-    growth = TreeGrowth(report)
+    builder = TreeBuilder(report)
     faults_before = len(report.errors)
     try:
-        failure = feed_yaml(text, growth=growth, braces=braces, last=_end_of(report))
+        failure = feed_yaml(text, builder=builder, braces=braces, last=_end_of(report))
         if failure is not None:
-            growth.abandon()
-    except GrowthStopped:
+            builder.abandon()
+    except ReadingStopped:
         return None
     explained = bool(tab_lines) and refuse_tabs(text, tab_lines, report=report)
     if failure is None:
-        return growth.root
+        return builder.root
     if not explained and not faults_before:  # an invalid character also explains a syntax error
-        _refuse_syntax(failure, innermost=growth.innermost, report=report)
+        _refuse_syntax(failure, innermost=builder.innermost, report=report)
     return None
 
 

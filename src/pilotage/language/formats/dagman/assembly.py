@@ -10,9 +10,9 @@ from pilotage.language.formats.dagman.node_commands import (
     SPLICED_MAX,
     CommandApplier,
     Dag,
+    DagBuilder,
     DagNode,
     Scope,
-    Workshop,
 )
 from pilotage.language.formats.dagman.parser import parse_commands
 from pilotage.language.losses import Losses
@@ -25,20 +25,20 @@ _SUBMIT_OF_A_DAG = ".condor.sub"
 
 def assemble(text: str, report: Report, losses: Losses, *, file: str, folder: Folder) -> Dag:
     """The flat DAG of a DAG file and all files that it includes; faults go to the report."""
-    workshop = Workshop(report=report, losses=losses)
-    assembler = _Assembler(workshop, folder)
+    builder = DagBuilder(report=report, losses=losses)
+    assembler = _Assembler(builder, folder)
     top = Scope(prefix="", directory="", splice="")
     faults_before = len(report.errors)
     assembler.read(top, text, file=file)
-    top.close(workshop)
-    if not workshop.nodes and len(report.errors) == faults_before:
+    top.close(builder)
+    if not builder.nodes and len(report.errors) == faults_before:
         report.error("no-nodes", "expected at least one JOB, found none", NOWHERE, file=file)
-    if workshop.full:
+    if builder.full:
         return Dag(nodes=(), edges={}, limits={}, descriptions={})
-    cycle = find_loop(followers(len(workshop.nodes), workshop.edges))
+    cycle = find_loop(followers(len(builder.nodes), builder.edges))
     if cycle:
-        names = [workshop.nodes[i].name for i in cycle]
-        command = workshop.edges[(cycle[-1], cycle[0])]
+        names = [builder.nodes[i].name for i in cycle]
+        command = builder.edges[(cycle[-1], cycle[0])]
         shown = [*names[:12], "…"] if len(names) > 12 else names
         report.error(
             "cycle",
@@ -46,25 +46,25 @@ def assemble(text: str, report: Report, losses: Losses, *, file: str, folder: Fo
             command.mark,
             file=command.file,
         )
-    return Dag(nodes=tuple(workshop.nodes), edges=workshop.edges, limits=top.limits, descriptions=top.descriptions)
+    return Dag(nodes=tuple(builder.nodes), edges=builder.edges, limits=top.limits, descriptions=top.descriptions)
 
 
 class _Assembler:
     """Processes DAG files; `_open` holds those being read, to detect a file that includes itself."""
 
-    def __init__(self, workshop: Workshop, folder: Folder) -> None:
-        self._workshop = workshop
-        self._report = workshop.report
+    def __init__(self, builder: DagBuilder, folder: Folder) -> None:
+        self._builder = builder
+        self._report = builder.report
         self._folder = folder
         self._open: list[str] = []
         self._parsed: dict[str, tuple[lexer.Command, ...]] = {}
-        self._apply = CommandApplier(workshop)
+        self._apply = CommandApplier(builder)
 
     def read(self, scope: Scope, text: str, *, file: str) -> None:
         """Apply the commands of one file to a scope: first those that define nodes, then those that refer to them."""
         if file not in self._parsed:
             self._parsed[file] = parse_commands(text, self._report, file=file)
-        self._workshop.commands += len(self._parsed[file]) + 1
+        self._builder.commands += len(self._parsed[file]) + 1
         self._open.append(file)
         later: list[lexer.Command] = []
         for command in self._parsed[file]:
@@ -124,9 +124,9 @@ class _Assembler:
                 self._report.warn(
                     "done-ignored", f"a {command.keyword} node cannot be DONE", command.mark, file=command.file
                 )
-        spliced = self._workshop.spliced + bool(scope.prefix)
-        if len(self._workshop.nodes) >= NODES_MAX or spliced > SPLICED_MAX:
-            self._workshop.too_large(command)
+        spliced = self._builder.spliced + bool(scope.prefix)
+        if len(self._builder.nodes) >= NODES_MAX or spliced > SPLICED_MAX:
+            self._builder.too_large(command)
             return
         node = DagNode(
             name=scope.prefix + name,
@@ -136,16 +136,16 @@ class _Assembler:
             noop=command.noop,
             done=command.done and command.kind in ("job", "subdag"),
         )
-        if node.name in self._workshop.names:
+        if node.name in self._builder.names:
             self._error(
                 "duplicate-name", f"expected another name, {node.name!r} is a node already", command, command.name.mark
             )
             return
-        self._workshop.names.add(node.name)
-        self._workshop.spliced = spliced
-        scope.nodes[name] = len(self._workshop.nodes)
-        scope.order.append(len(self._workshop.nodes))
-        self._workshop.nodes.append(node)
+        self._builder.names.add(node.name)
+        self._builder.spliced = spliced
+        scope.nodes[name] = len(self._builder.nodes)
+        scope.order.append(len(self._builder.nodes))
+        self._builder.nodes.append(node)
 
     def _is_free(self, scope: Scope, name: Word, command: lexer.Command) -> bool:
         kind = "node" if name.text in scope.nodes else "splice" if name.text in scope.splices else ""
@@ -170,7 +170,7 @@ class _Assembler:
             inner.broken = True
             return
         self.read(inner, text, file=path)
-        inner.close(self._workshop)
+        inner.close(self._builder)
         scope.lift(inner)
 
     def _include(self, scope: Scope, command: lexer.IncludeCommand) -> None:
@@ -182,14 +182,14 @@ class _Assembler:
             scope.broken = True
 
     def _load(self, path: str, command: lexer.Command, word: Word) -> str | None:
-        if not self._workshop.has_room(command):
+        if not self._builder.has_room(command):
             return None
         if path in self._open:
             inside = " → ".join([*self._open, path])
             self._error("recursive-dag", f"{path!r} includes itself: {inside}", command, word.mark)
             return None
         if len(self._open) >= _DEPTH_MAX:
-            self._workshop.full = True
+            self._builder.full = True
             self._error("too-deep", f"expected at most {_DEPTH_MAX} files inside each other", command, word.mark)
             return None
         if path in self._parsed:

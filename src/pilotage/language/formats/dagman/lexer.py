@@ -260,7 +260,7 @@ def program(directory: str, path: str) -> str:
     return where if "/" in where else f"./{where}"
 
 
-def told(message: str, report: Report, *, file: str) -> str:
+def without_content(message: str, report: Report, *, file: str) -> str:
     """A message without quotations if the file is outside the DAG's folder, whose content must not be disclosed."""
     if file in ("", report.file) or not is_outside(file):
         return message

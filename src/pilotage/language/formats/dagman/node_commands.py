@@ -75,7 +75,7 @@ class Dag(msgspec.Struct, frozen=True, kw_only=True):
     descriptions: dict[str, Inline]
 
 
-# A scope holds the names of one DAG or splice during assembly; all scopes share one `Workshop`.
+# A scope holds the names of one DAG or splice during assembly; all scopes share one `DagBuilder`.
 
 NODES_MAX = 1_000_000
 SPLICED_MAX = 100_000
@@ -83,7 +83,7 @@ EDGES_MAX = 4_000_000
 COMMANDS_MAX = 4_000_000
 
 
-class Workshop(msgspec.Struct, kw_only=True):
+class DagBuilder(msgspec.Struct, kw_only=True):
     """The nodes and edges of all scopes, the report and the losses."""
 
     report: Report
@@ -149,10 +149,10 @@ class Scope(msgspec.Struct, kw_only=True):
         """The full name of a category; one that begins with `+` is common to all splices."""
         return name if name.startswith("+") else self.prefix + name
 
-    def close(self, workshop: Workshop) -> None:
+    def close(self, builder: DagBuilder) -> None:
         """Store the first and last nodes of the DAG, before nodes outside are connected to them."""
-        self.initial = [i for i in self.order if i not in workshop.with_parent]
-        self.terminal = [i for i in self.order if i not in workshop.with_child]
+        self.initial = [i for i in self.order if i not in builder.with_parent]
+        self.terminal = [i for i in self.order if i not in builder.with_child]
 
     def lift(self, inner: Scope) -> None:
         """Merge a splice; limits and descriptions of the outer DAG win."""
@@ -171,9 +171,9 @@ _KNOWN_MAX = 5000
 class CommandApplier:
     """Applies the commands of the second pass."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
-        self._report = workshop.report
+    def __init__(self, builder: DagBuilder) -> None:
+        self._builder = builder
+        self._report = builder.report
         self._hints = 0
 
     def __call__(self, scope: Scope, command: lexer.Command) -> None:
@@ -187,7 +187,7 @@ class CommandApplier:
         elif isinstance(command, lexer.LimitCommand):
             self._limit(scope, command)
         elif isinstance(command, lexer.PlainCommand):
-            self._workshop.losses.add(
+            self._builder.losses.add(
                 command.keyword, OTHER_LOSSES[command.keyword], file=command.file, mark=command.mark
             )
         elif isinstance(command, lexer.NodeNameCommand):
@@ -234,7 +234,7 @@ class CommandApplier:
         elif command.keyword == "DONE":
             node.done = True
         else:
-            self._workshop.losses.add(
+            self._builder.losses.add(
                 "SAVE_POINT_FILE",
                 OTHER_LOSSES["SAVE_POINT_FILE"],
                 file=command.file,
@@ -251,7 +251,7 @@ class CommandApplier:
         kinds: tuple[str, ...] = (),
     ) -> None:
         if same_keyword(word.text, "ALL_NODES"):
-            nodes = [self._workshop.nodes[i] for i in scope.nodes.values()]
+            nodes = [self._builder.nodes[i] for i in scope.nodes.values()]
             work = [node for node in nodes if node.kind in _WORK]
             if not work and not scope.broken:
                 self._report.error("unknown-node", "ALL_NODES matches no node here", word.mark, file=command.file)
@@ -274,7 +274,7 @@ class CommandApplier:
     def _find(self, scope: Scope, word: Word, command: lexer.Command) -> DagNode | None:
         position = scope.nodes.get(word.text)
         if position is not None:
-            return self._workshop.nodes[position]
+            return self._builder.nodes[position]
         self._unknown(scope, word, command, kind="node", known=scope.nodes)
         return None
 
@@ -311,7 +311,7 @@ class CommandApplier:
     def _limit(self, scope: Scope, command: lexer.LimitCommand) -> None:
         category = scope.category(command.category)
         if command.limit == 0:
-            self._workshop.losses.add(
+            self._builder.losses.add(
                 "MAXJOBS",
                 "a limit of 0 would never start a node of the category; none is set",
                 file=command.file,
@@ -326,7 +326,7 @@ class CommandApplier:
         children = self._ends(scope, command.children, command, splice_end=lambda splice: splice.initial)
         for side in (parents, children):
             for i in side:
-                node = self._workshop.nodes[i]
+                node = self._builder.nodes[i]
                 if node.kind not in _WORK:
                     self._report.error(
                         "special-node",
@@ -336,8 +336,8 @@ class CommandApplier:
                     )
                     return
         if command.weak and parents and children:
-            self._workshop.losses.add("WEAK PARENT", OTHER_LOSSES["WEAK PARENT"], file=command.file, mark=command.mark)
-        self._workshop.connect(parents, children, command)
+            self._builder.losses.add("WEAK PARENT", OTHER_LOSSES["WEAK PARENT"], file=command.file, mark=command.mark)
+        self._builder.connect(parents, children, command)
 
     def _ends(
         self, scope: Scope, words: tuple[Word, ...], command: lexer.Command, *, splice_end: Callable[[Scope], list[int]]
@@ -379,12 +379,12 @@ class CommandApplier:
             self._report.error("pin-mismatch", fault, command.mark, file=command.file)
             return
         for pin, nodes in parent.pins_out.items():
-            self._workshop.connect(nodes, child.pins_in[pin], command)
+            self._builder.connect(nodes, child.pins_in[pin], command)
         for i in child.order:
-            if i not in self._workshop.with_parent:
+            if i not in self._builder.with_parent:
                 self._report.error(
                     "orphan-node",
-                    f"expected a PIN_IN or a parent for {self._workshop.nodes[i].name!r}, which CONNECT leaves unconnected",
+                    f"expected a PIN_IN or a parent for {self._builder.nodes[i].name!r}, which CONNECT leaves unconnected",
                     command.mark,
                     file=command.file,
                 )

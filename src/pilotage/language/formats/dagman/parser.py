@@ -9,7 +9,7 @@ from typing import TypedDict
 import msgspec
 
 from pilotage.language.formats.dagman import lexer
-from pilotage.language.formats.dagman.lexer import Cursor, Fault, Line, LineReader, Word, told
+from pilotage.language.formats.dagman.lexer import Cursor, Fault, Line, LineReader, Word, without_content
 from pilotage.language.text.tree import Mark, Report
 from pilotage.model.errors import did_you_mean
 
@@ -20,7 +20,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,12}")
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
-class Place(TypedDict):
+class CommandFields(TypedDict):
     """The fields that all commands have."""
 
     keyword: str
@@ -38,7 +38,7 @@ class ParsedLine(msgspec.Struct, frozen=True, kw_only=True):
     mark: Mark
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CommandFields:
         """The fields that all commands have."""
         return {"keyword": self.keyword, "file": self.file, "mark": self.mark}
 
@@ -198,7 +198,7 @@ def parse_commands(text: str, report: Report, *, file: str) -> tuple[lexer.Comma
         try:
             found.append(_command(line, reader, file=file))
         except Fault as fault:
-            message = told(fault.message, report, file=file)
+            message = without_content(fault.message, report, file=file)
             hint = fault.hint if message == fault.message else ""
             report.error(fault.code, message, fault.mark, hint=hint, file=file)
     return tuple(found)

@@ -112,39 +112,39 @@ def _add_programs(drafts: Sequence[Draft], makers: Mapping[str, int]) -> None:
 _POSITION = re.compile(r"Stage([1-9][0-9]{0,8})Line([1-9][0-9]{0,8})Package([1-9][0-9]{0,8})(?![0-9]).*", re.DOTALL)
 
 
-Place = tuple[int, int, int]
+PackagePosition = tuple[int, int, int]
 
 
-def told_places(names: Sequence[str]) -> list[Place] | None:
+def positions_in_names(names: Sequence[str]) -> list[PackagePosition] | None:
     """The stage, line and number in each node's name; None unless all names have one and none is missing."""
-    places: list[Place] = []
+    positions: list[PackagePosition] = []
     for name in names:
         found = _POSITION.fullmatch(name)
         if found is None:
             return None
-        places.append((int(found[1]), int(found[2]), int(found[3])))
+        positions.append((int(found[1]), int(found[2]), int(found[3])))
     before = (0, 0, 0)
-    for stage, line, number in sorted(places):
+    for stage, line, number in sorted(positions):
         follows = (
             (before[0] + 1, 1, 1) if stage != before[0] else (stage, before[1] + 1, 1) if line != before[1] else None
         )
         if (stage, line, number) != (follows or (stage, line, before[2] + 1)):
             return None
         before = (stage, line, number)
-    return places or None
+    return positions or None
 
 
-def sequences(places: Sequence[Place]) -> set[tuple[int, int]]:
+def sequences(positions: Sequence[PackagePosition]) -> set[tuple[int, int]]:
     """The pairs of list positions whose packages follow one another in a line."""
-    at = {place: position for position, place in enumerate(places)}
+    at = {place: position for position, place in enumerate(positions)}
     following = (((stage, line, number - 1), i) for (stage, line, number), i in at.items())
     return {(at[before], i) for before, i in following if before in at}
 
 
-def stages_by_place(places: Sequence[Place], packages: Sequence[Package]) -> tuple[Stage, ...]:
+def stages_by_position(positions: Sequence[PackagePosition], packages: Sequence[Package]) -> tuple[Stage, ...]:
     """The stages of packages whose positions are known from their node names."""
     stages: dict[int, dict[int, list[Package]]] = {}
-    for (stage, line, _), package in sorted(zip(places, packages, strict=True), key=lambda entry: entry[0]):
+    for (stage, line, _), package in sorted(zip(positions, packages, strict=True), key=lambda entry: entry[0]):
         stages.setdefault(stage, {}).setdefault(line, []).append(package)
     return tuple(Stage(lines=tuple(Line(packages=tuple(line)) for line in lines.values())) for lines in stages.values())
 
@@ -178,14 +178,14 @@ def read_dagman(data: bytes, *, file: str, folder: Folder) -> tuple[Definition |
     if report.errors:
         return None, report, losses
     makers = settle_makers(drafts, edges, losses)
-    places = told_places([dag.nodes[draft.node].name for draft in drafts])
+    positions = positions_in_names([dag.nodes[draft.node].name for draft in drafts])
     # Packages of one line run one after the other, so the lines of the names are used only if the DAG has these edges.
-    in_line = sequences(places) if places else set()
+    in_line = sequences(positions) if positions else set()
     if not in_line <= edges.keys():
-        places, in_line = None, set()
+        positions, in_line = None, set()
     packages = _packages(drafts, [edge for edge in edges if edge not in in_line], makers, folder, report)
-    if places is not None:
-        stages = stages_by_place(places, packages)
+    if positions is not None:
+        stages = stages_by_position(positions, packages)
     else:
         made = ((makers[f.path], i) for i, draft in enumerate(drafts) for f in draft.needed() if f.path in makers)
         stages = stages_by_depth(packages, {**edges, **dict.fromkeys(made)})

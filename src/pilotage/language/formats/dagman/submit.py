@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from pilotage.language.folder import Folder
-from pilotage.language.formats.dagman.lexer import SPACE, Inline, decode, found_instead, located, told
+from pilotage.language.formats.dagman.lexer import SPACE, Inline, decode, found_instead, located, without_content
 from pilotage.language.formats.dagman.macros import Notes, expand
 from pilotage.language.formats.dagman.node_commands import Variable
 from pilotage.language.losses import Losses
@@ -96,7 +96,7 @@ class QueueReader:
         if wrong is not None or (found is None and variables):
             self._report.error(
                 "bad-queue",
-                told(
+                without_content(
                     "expected: queue [COUNT] [VARIABLES] [in LIST | from LINES | matching PATTERNS], "
                     f"found {text[:80]!r}",
                     self._report,
@@ -261,7 +261,7 @@ def parse_statements(lines: Sequence[PhysicalLine], report: Report, *, file: str
         mark = Mark(line, column)
         statement = _statement(joined, stream, mark)
         if isinstance(statement, str):
-            report.error("bad-submit-line", told(statement, report, file=file), mark, file=file)
+            report.error("bad-submit-line", without_content(statement, report, file=file), mark, file=file)
         else:
             names = mentioned(statement.value, *(statement.items or ())) - {statement.name}
             found.append(msgspec.structs.replace(statement, mentions=names) if names else statement)
@@ -565,4 +565,4 @@ class _Run:
                 )
 
     def _error(self, code: str, message: str, statement: Statement, file: str) -> None:
-        self._report.error(code, told(message, self._report, file=file), statement.mark, file=file)
+        self._report.error(code, without_content(message, self._report, file=file), statement.mark, file=file)

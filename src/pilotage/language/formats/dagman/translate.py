@@ -33,7 +33,7 @@ from pilotage.language.formats.dagman.values import (
     SUBMIT_LOSSES,
     UNKNOWN,
     WRAPPED,
-    Wrong,
+    InvalidValue,
     is_yes,
     size_bytes,
     split_arguments,
@@ -420,7 +420,7 @@ class Translator:
     def _command(self, node: DagNode, job: SubmitJob) -> tuple[str, ...]:
         origin = job.origin("arguments", "args")
         arguments = split_arguments(job.text("arguments", "args"))
-        if isinstance(arguments, Wrong):
+        if isinstance(arguments, InvalidValue):
             self._error("bad-arguments", f"in arguments: {arguments.message}", origin)
             arguments = ()
         executable = job.text("executable")
@@ -460,7 +460,7 @@ class Translator:
     def _environment(self, job: SubmitJob) -> dict[str, str]:
         names = ("environment", "env")
         found = split_environment(job.text(*names))
-        if isinstance(found, Wrong):
+        if isinstance(found, InvalidValue):
             self._error("bad-environment", f"in environment: {found.message}", job.origin(*names))
             return {}
         return {name: escape_braces(value) for name, value in found.items()}
@@ -500,7 +500,7 @@ class Translator:
         origin = job.origin(*names)
         remap_names = ("transfer_output_remaps", "transferoutputremaps")
         remaps = split_remaps(job.text(*remap_names))
-        if isinstance(remaps, Wrong):
+        if isinstance(remaps, InvalidValue):
             self._error("bad-remaps", f"in transfer_output_remaps: {remaps.message}", job.origin(*remap_names))
             remaps = {}
         for item in dict.fromkeys(split_list(job.text(*names))):

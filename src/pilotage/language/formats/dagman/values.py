@@ -11,39 +11,39 @@ _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGTP]?)(B?)", re.IGNORE
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
-class Wrong(msgspec.Struct, frozen=True):
+class InvalidValue(msgspec.Struct, frozen=True):
     """The reason why a value is invalid."""
 
     message: str
 
 
-def split_arguments(text: str) -> tuple[str, ...] | Wrong:
+def split_arguments(text: str) -> tuple[str, ...] | InvalidValue:
     """Parse arguments: the new syntax in double quotes, otherwise the old one."""
     text = text.strip(_SPACE)
     if not text.startswith('"'):
         return _split_old(text)
     inner = unquoted(text)
-    return inner if isinstance(inner, Wrong) else split_quoted(inner)
+    return inner if isinstance(inner, InvalidValue) else split_quoted(inner)
 
 
-def _split_old(text: str) -> tuple[str, ...] | Wrong:
+def _split_old(text: str) -> tuple[str, ...] | InvalidValue:
     bare = text.replace('\\"', "\0")
     if '"' in bare:
-        return Wrong('expected \\" for a double quote, or the whole value in double quotes')
+        return InvalidValue('expected \\" for a double quote, or the whole value in double quotes')
     return tuple(word.replace("\0", '"') for word in bare.split())
 
 
-def unquoted(text: str) -> str | Wrong:
+def unquoted(text: str) -> str | InvalidValue:
     """Remove the double quotes around a value; `""` inside is a literal one."""
     if len(text) < 2 or not text.endswith('"'):
-        return Wrong("expected a double quote at the end, as at the beginning")
+        return InvalidValue("expected a double quote at the end, as at the beginning")
     inner = text[1:-1].replace('""', "\0")
     if '"' in inner:
-        return Wrong('expected "" for a double quote inside the value')
+        return InvalidValue('expected "" for a double quote inside the value')
     return inner.replace("\0", '"')
 
 
-def split_quoted(text: str) -> tuple[str, ...] | Wrong:
+def split_quoted(text: str) -> tuple[str, ...] | InvalidValue:
     """Split words; single quotes keep white space, and `''` inside them is a literal quote."""
     words: list[str] = []
     word: list[str] | None = None
@@ -64,7 +64,7 @@ def split_quoted(text: str) -> tuple[str, ...] | Wrong:
             word = _appended(word, character)
         at += 1
     if quoted:
-        return Wrong("expected a closing single quote")
+        return InvalidValue("expected a closing single quote")
     if word is not None:
         words.append("".join(word))
     return tuple(words)
@@ -86,21 +86,21 @@ def join_arguments(arguments: tuple[str, ...]) -> str:
     return " ".join(words).replace('"', '""')
 
 
-def split_environment(text: str) -> dict[str, str] | Wrong:
+def split_environment(text: str) -> dict[str, str] | InvalidValue:
     """Parse environment variables: the new syntax in double quotes, otherwise `A=1;B=2`."""
     text = text.strip(_SPACE)
     if text.startswith('"'):
         inner = unquoted(text)
-        words = inner if isinstance(inner, Wrong) else split_quoted(inner)
+        words = inner if isinstance(inner, InvalidValue) else split_quoted(inner)
     else:
         words = tuple(part.strip() for part in text.split(";") if part.strip())
-    if isinstance(words, Wrong):
+    if isinstance(words, InvalidValue):
         return words
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            return Wrong(f"expected NAME=VALUE, found {word!r}")
+            return InvalidValue(f"expected NAME=VALUE, found {word!r}")
         found[name] = value
     return found
 
@@ -113,7 +113,7 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(item.strip(_SPACE) for item in text.split(",") if item.strip(_SPACE))
 
 
-def split_remaps(text: str) -> dict[str, str] | Wrong:
+def split_remaps(text: str) -> dict[str, str] | InvalidValue:
     """Parse `"a = b; c = d"` to a mapping; a backslash escapes `;` and `=`."""
     text = text.strip(_SPACE)
     if len(text) >= 2 and text[0] == text[-1] == '"':
@@ -124,7 +124,7 @@ def split_remaps(text: str) -> dict[str, str] | Wrong:
             continue
         sides = re.split(r"(?<!\\)=", part, maxsplit=1)
         if len(sides) != 2:
-            return Wrong(f"expected NAME = NEW_NAME, found {part.strip()!r}")
+            return InvalidValue(f"expected NAME = NEW_NAME, found {part.strip()!r}")
         name, target = (re.sub(r"\\([;=])", r"\1", side).strip() for side in sides)
         found[name] = target
     return found

@@ -162,7 +162,7 @@ def size(count_bytes: int) -> str:
 # Writes one package as a submit description, with its own values as variables.
 
 
-class Described(msgspec.Struct, frozen=True):
+class SubmitDescription(msgspec.Struct, frozen=True):
     """A submit description, its variables for VARS, and the scripts that it runs."""
 
     submit: str
@@ -170,13 +170,13 @@ class Described(msgspec.Struct, frozen=True):
     scripts: dict[str, str]
 
 
-def describe(package: ConcretePackage, *, node: str, losses: Losses) -> Described:
+def describe(package: ConcretePackage, *, node: str, losses: Losses) -> SubmitDescription:
     """The submit description of a package."""
     work = _Description(package, node, losses)
     work.write_command()
     work.write_files()
     work.write_needs()
-    return Described("".join(work.lines) + "queue\n", work.variables, work.scripts)
+    return SubmitDescription("".join(work.lines) + "queue\n", work.variables, work.scripts)
 
 
 class _Description:
@@ -467,7 +467,7 @@ class _Writer:
             self._apart[package.number] = _KEYWORDS[role]
         return _KEYWORDS[role]
 
-    def _submit_file(self, package: ConcretePackage, described: Described) -> str:
+    def _submit_file(self, package: ConcretePackage, described: SubmitDescription) -> str:
         self._files.update(described.scripts)
         known = self._submit_of.get(described.submit)
         if known is None:

@@ -79,48 +79,48 @@ _HINT_NAMES_MAX = 2000
 Nodes = dict[str, Node]
 
 
-class Said(msgspec.Struct, frozen=True):
+class LocatedText(msgspec.Struct, frozen=True):
     """A text and its position; ids of our own exports are decoded."""
 
     text: str
     mark: Mark
 
 
-class Quantity(msgspec.Struct, frozen=True):
+class LocatedNumber(msgspec.Struct, frozen=True):
     """A number and its position."""
 
     value: int | float
     mark: Mark
 
 
-class Executed(msgspec.Struct, frozen=True, kw_only=True):
+class TaskExecution(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded execution of one task."""
 
-    program: Said | None
+    program: LocatedText | None
     arguments: tuple[str, ...]
-    numbers: dict[str, Quantity]
+    numbers: dict[str, LocatedNumber]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One task: its id, its parents and the ids of its files."""
 
-    id: Said
+    id: LocatedText
     name: str
     parents: tuple[str, ...]
-    inputs: tuple[Said, ...]
-    outputs: tuple[Said, ...]
-    executed: Executed | None
+    inputs: tuple[LocatedText, ...]
+    outputs: tuple[LocatedText, ...]
+    executed: TaskExecution | None
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """A whole instance."""
 
-    name: Said
+    name: LocatedText
     description: str
-    created: Said | None
+    created: LocatedText | None
     own: bool  # written by pilotage itself
     tasks: tuple[Task, ...]
-    sizes: dict[str, Quantity]  # by the id of the file
+    sizes: dict[str, LocatedNumber]  # by the id of the file
     one_sided: tuple[tuple[str, str], ...]  # edges that only one of `parents` and `children` has
 
 
@@ -176,12 +176,12 @@ class _InstanceReader:
             one_sided=one_sided,
         )
 
-    def _id(self, node: Node) -> Said:
+    def _id(self, node: Node) -> LocatedText:
         text = _text(node)
-        return Said(decoded(text) if self._own else text, node.mark)
+        return LocatedText(decoded(text) if self._own else text, node.mark)
 
-    def _unique(self, ids: Iterable[Said], *, noun: str) -> dict[str, Said]:
-        found: dict[str, Said] = {}
+    def _unique(self, ids: Iterable[LocatedText], *, noun: str) -> dict[str, LocatedText]:
+        found: dict[str, LocatedText] = {}
         for said in ids:
             first = found.setdefault(said.text, said)
             if first is not said:
@@ -189,7 +189,7 @@ class _InstanceReader:
                 self._shape.fault("duplicate-id", message, Scalar("", plain=False, mark=said.mark))
         return found
 
-    def _sizes(self, node: Node | None) -> dict[str, Quantity] | None:
+    def _sizes(self, node: Node | None) -> dict[str, LocatedNumber] | None:
         """The sizes of all listed files; None if there is no list."""
         if node is None:
             return None
@@ -197,8 +197,8 @@ class _InstanceReader:
         self._unique([self._id(table["id"]) for table in tables], noun="file")
         return {self._id(table["id"]).text: _quantity(table["sizeInBytes"]) for table in tables}
 
-    def _files(self, node: Node | None, sizes: dict[str, Quantity] | None) -> tuple[Said, ...]:
-        found: dict[str, Said] = {}
+    def _files(self, node: Node | None, sizes: dict[str, LocatedNumber] | None) -> tuple[LocatedText, ...]:
+        found: dict[str, LocatedText] = {}
         for item in _items(node):
             said = self._id(item)
             found.setdefault(said.text, said)
@@ -207,7 +207,7 @@ class _InstanceReader:
                 self._shape.fault("unknown-file", message, item, hint=self._hint(said.text, sizes))
         return tuple(found.values())
 
-    def _references(self, node: Node, ids: dict[str, Said], *, code: str) -> list[str]:
+    def _references(self, node: Node, ids: dict[str, LocatedText], *, code: str) -> list[str]:
         found: dict[str, None] = {}
         for item in _items(node):
             said = self._id(item)
@@ -218,20 +218,20 @@ class _InstanceReader:
                 self._shape.fault(code, message, item, hint=self._hint(said.text, ids))
         return list(found)
 
-    def _executions(self, node: Node | None, ids: dict[str, Said]) -> dict[str, Executed]:
+    def _executions(self, node: Node | None, ids: dict[str, LocatedText]) -> dict[str, TaskExecution]:
         if node is None:
             return {}
         tables = [_nodes(item) for item in _items(_nodes(node)["tasks"])]
         saids = [self._id(table["id"]) for table in tables]
         self._unique(saids, noun="executed task")
-        found: dict[str, Executed] = {}
+        found: dict[str, TaskExecution] = {}
         for said, table in zip(saids, tables, strict=True):
             if said.text not in ids:
                 message = f"no task of the specification has the id {said.text[:200]!r}"
                 where = Scalar("", plain=False, mark=said.mark)
                 self._shape.fault("unknown-task", message, where, hint=self._hint(said.text, ids))
             command = _nodes(table["command"]) if "command" in table else {}
-            found[said.text] = Executed(
+            found[said.text] = TaskExecution(
                 program=_said(command["program"]) if "program" in command else None,
                 arguments=tuple(_text(item) for item in _items(command.get("arguments"))),
                 numbers={name: _quantity(value) for name, value in table.items() if name in _NUMBERS},
@@ -274,12 +274,12 @@ def _text(node: Node) -> str:
     return node.text if isinstance(node, Scalar) else ""
 
 
-def _said(node: Node) -> Said:
-    return Said(_text(node), node.mark)
+def _said(node: Node) -> LocatedText:
+    return LocatedText(_text(node), node.mark)
 
 
-def _quantity(node: Node) -> Quantity:
-    return Quantity(number_of(node) or 0, node.mark)
+def _quantity(node: Node) -> LocatedNumber:
+    return LocatedNumber(number_of(node) or 0, node.mark)
 
 
 # The files of an instance: names in the job's tree, sizes and producers.
@@ -303,22 +303,22 @@ class Files:
             for said in task.outputs:
                 self._note_maker(said, number, instance)
 
-    def name(self, said: Said) -> str:
+    def name(self, said: LocatedText) -> str:
         """The file's name in the job's tree."""
         return self._names.get(said.text, said.text)
 
-    def size_bytes(self, said: Said) -> int | None:
+    def size_bytes(self, said: LocatedText) -> int | None:
         """The size of a file; None for 0 in our own exports, which means unknown."""
         size = self._sizes.get(said.text)
         return None if size is None or (self._own and not size.value) else int(size.value)
 
-    def locator(self, said: Said) -> str:
+    def locator(self, said: LocatedText) -> str:
         """The original location of an external file, if its name here differs."""
         return said.text if self.name(said) != tidy_name(said.text) else ""
 
-    def _name_all(self, mentioned: list[Said]) -> None:
+    def _name_all(self, mentioned: list[LocatedText]) -> None:
         free = FreeNames()
-        elsewhere: list[Said] = []
+        elsewhere: list[LocatedText] = []
         for said in mentioned:
             if is_pattern(said.text) or "\0" in said.text or not name_in_tree(said.text):
                 message = (
@@ -340,7 +340,7 @@ class Files:
             )
             self._tally.add(KEYWORD, reason, first.mark)
 
-    def _note_maker(self, said: Said, number: int, instance: Instance) -> None:
+    def _note_maker(self, said: LocatedText, number: int, instance: Instance) -> None:
         name = self.name(said)
         first = self.makers.setdefault(name, number)
         if first != number:
@@ -349,12 +349,12 @@ class Files:
             self._shape.fault("two-makers", message, Scalar("", plain=False, mark=said.mark))
 
 
-def _mentioned(instance: Instance) -> Iterator[Said]:
+def _mentioned(instance: Instance) -> Iterator[LocatedText]:
     """All files once: the listed ones first, then those that only tasks name."""
     seen: set[str] = set()
     for text, size in instance.sizes.items():
         seen.add(text)
-        yield Said(text, size.mark)
+        yield LocatedText(text, size.mark)
     for task in instance.tasks:
         for said in (*task.inputs, *task.outputs):
             if said.text not in seen:

@@ -6,7 +6,15 @@ import math
 from datetime import datetime
 
 from pilotage.language.folder import Folder
-from pilotage.language.formats.wfformat.instance import Executed, Files, Instance, Quantity, Said, Task, without_counter
+from pilotage.language.formats.wfformat.instance import (
+    Files,
+    Instance,
+    LocatedNumber,
+    LocatedText,
+    Task,
+    TaskExecution,
+    without_counter,
+)
 from pilotage.language.formats.wfformat.schema import LossTally
 from pilotage.language.text.names import job_name_like, plural
 from pilotage.language.text.templates import escape_braces
@@ -35,7 +43,7 @@ class _Translation:
         self._folder = folder
         self._report = report
         self._tally = tally
-        self._outside: dict[str, Said] = {}
+        self._outside: dict[str, LocatedText] = {}
 
     def definition(self) -> Definition:
         """The whole job; warnings are summarized at the end."""
@@ -99,7 +107,7 @@ class _Translation:
 
     def _package(self, number: int, after: tuple[str, ...]) -> Package:
         task = self._instance.tasks[number]
-        executed = task.executed or Executed(program=None, arguments=(), numbers={})
+        executed = task.executed or TaskExecution(program=None, arguments=(), numbers={})
         activity = self._activity(task, executed)
         return Package(
             name=escape_braces(task.id.text),
@@ -110,7 +118,7 @@ class _Translation:
             binaries=(self._binary(number, executed, activity),),
         )
 
-    def _activity(self, task: Task, executed: Executed) -> str:
+    def _activity(self, task: Task, executed: TaskExecution) -> str:
         """The activity of a task: its name, unless that is just its id."""
         if self._instance.own or task.name != task.id.text:
             return task.name
@@ -119,7 +127,7 @@ class _Translation:
             return program.rstrip("/").rpartition("/")[2] or program
         return without_counter(task.name)
 
-    def _binary(self, number: int, executed: Executed, activity: str) -> Binary:
+    def _binary(self, number: int, executed: TaskExecution, activity: str) -> Binary:
         task = self._instance.tasks[number]
         run: tuple[str, ...] = ()
         shell = ""
@@ -171,21 +179,21 @@ class _Translation:
 
     # --- numbers ----------------------------------------------------------------------------------------------------
 
-    def _cores(self, executed: Executed) -> float:
+    def _cores(self, executed: TaskExecution) -> float:
         given = executed.numbers.get("coreCount")
         return given.value if given else 1
 
-    def _memory(self, executed: Executed) -> int | None:
+    def _memory(self, executed: TaskExecution) -> int | None:
         given = self._not_negative(executed, "memoryInBytes")
         return math.ceil(given.value) if given else None
 
-    def _run_time(self, executed: Executed) -> float | None:
+    def _run_time(self, executed: TaskExecution) -> float | None:
         given = self._not_negative(executed, "runtimeInSeconds")
         if given is None or (self._instance.own and not given.value):  # our own exports write 0 for "unknown"
             return None
         return float(given.value)
 
-    def _cpu_percent(self, executed: Executed) -> float | None:
+    def _cpu_percent(self, executed: TaskExecution) -> float | None:
         given = self._not_negative(executed, "avgCPU")
         if given is None:
             return None
@@ -194,7 +202,7 @@ class _Translation:
             self._tally.add(f"{_EXECUTED}.avgCPU", reason, given.mark)
         return min(100.0, float(given.value))
 
-    def _priority(self, executed: Executed) -> int | None:
+    def _priority(self, executed: TaskExecution) -> int | None:
         given = executed.numbers.get("priority")
         if given is None:
             return None
@@ -203,7 +211,7 @@ class _Translation:
             return None
         return int(given.value)
 
-    def _not_negative(self, executed: Executed, word: str) -> Quantity | None:
+    def _not_negative(self, executed: TaskExecution, word: str) -> LocatedNumber | None:
         given = executed.numbers.get(word)
         if given is not None and given.value < 0:
             self._tally.add(f"{_EXECUTED}.{word}", "it is negative", given.mark)
