@@ -18,7 +18,7 @@ MUTABLE = {
         "StateHistogram StatisticRow StreamRow SubscriptionRow TagRow WatchedRow"
     ),
     "engine": "ActivePackage AttemptState",
-    "language": "DagNode Draft Notes Scope Workshop",
+    "language": "DagBuilder DagNode Draft Notes Scope",
     "model": "Observed SiteObserved",
     "service": "_ActiveSubscription _AnyBatch BookCheck Outbox _Sited _Stepped _Waiting",
     "simulator": "Keyed Run SiteFigures",
@@ -35,10 +35,11 @@ BY_POSITION = {
     "client": "Failure _MergedCursor _Offset _Told",
     "engine": "ActivePackage AttemptState Folds Hold Refusal Room _HoldMessage Tally",
     "language": (
-        "Carried Choice Colour Condition ConfigurationFile Described Document DraftFile EnvironmentVariable "
-        "ErrorCode Field _Gap Inline Laid LateList LateStage Line ListOf Listing Loaded LoadedJob MapOf Mark "
-        "Notes Number Origin OutputPath OutputTemplates Pair Placeholder Quantity Record Resources Said Scalar "
-        "Shape _Sheet Slot Table Template Word Wrong"
+        "Choice Colour Condition ConfigurationFile Document DraftFile EdgeFile EnvironmentVariable "
+        "ErrorCode Field _Gap Inline InvalidValue LateList LateStage Layout Line ListOf Listing LoadResult "
+        "LoadedJob LocatedNumber LocatedText MapOf Mark Notes Number Origin OutputPath OutputTemplates Pair "
+        "Placeholder Quantity Record Resources Scalar Shape _Sheet Slot SubmitDescription Table Template "
+        "Word"
     ),
     "model": "Assignment AttemptRef Event Exchange ExchangeReply InputSource PackageId PackageSetting TemplateLayout",
     "ports": "Mark",

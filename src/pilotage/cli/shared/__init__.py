@@ -1,4 +1,4 @@
-"""What all commands share: options, output, progress, errors and job names."""
+"""Options, output, progress, errors and job names for all commands."""
 
 __all__ = [
     "errors",

@@ -221,9 +221,7 @@ class ScriptReader:
 
     def _check_numbers(self, frame: _Frame) -> None:
         if frame.numbers and frame.test_gap >= 0:
-            raise RefusedGap(
-                frame.test_gap, "is compared as a number by [[, which bash may evaluate as code: use [ instead"
-            )
+            raise RefusedGap(frame.test_gap, "is compared as a number by [[, which may run it as code: use [ instead")
 
     def _operator(self, frame: _Frame, character: str) -> None:
         if frame.word >= 0:
