@@ -85,8 +85,8 @@ def _try_all(
     def one(mutation: Mutation) -> Verdict:
         tree = free.get()
         try:
-            tests = covering.tests(mutation)
-            return try_out(mutation, tree=tree, tests=tests, broad=(*HOUSE_RULES, *chosen))
+            recorded = [covering.tests(mutation), covering.program_tests(mutation)]
+            return try_out(mutation, tree=tree, tests=recorded, broad=(*HOUSE_RULES, *chosen))
         finally:
             free.put(tree)
 

@@ -53,19 +53,20 @@ def copy_tree(root: Path, target: Path) -> Path:
     return target
 
 
-def try_out(mutation: Mutation, *, tree: Path, tests: Sequence[str], broad: Sequence[str]) -> Verdict:
-    """Run the tests that run the line, then the broad ones, until one notices."""
+def try_out(mutation: Mutation, *, tree: Path, tests: Sequence[Sequence[str]], broad: Sequence[str]) -> Verdict:
+    """Run the tests that run the line, then those whose programs do, then the broad ones, until one notices."""
+    asked = sum(map(len, tests))
     file = tree / mutation.path
     source, times = file.read_bytes(), file.stat()
     try:
         file.write_bytes(mutation.apply(source))
-        for chosen in (tests, broad):
+        for chosen in (*tests, broad):
             if chosen and (noticed := _noticed(chosen, tree=tree)):
-                return Verdict(mutation, noticed, len(tests))
+                return Verdict(mutation, noticed, asked)
     finally:
         file.write_bytes(source)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # what was compiled of it before is right again
-    return Verdict(mutation, "", len(tests))
+    return Verdict(mutation, "", asked)
 
 
 def _noticed(tests: Sequence[str], *, tree: Path) -> str:
