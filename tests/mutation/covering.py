@@ -27,19 +27,19 @@ PROGRAM_SECONDS_MAX = 150.0
 RECORDED = ("tests/unit", "tests/property", "tests/conformance", "tests/acceptance", "tests/docs")
 """The rest is tried by name (`broad.py`): a simulated world runs nearly every line of the engine."""
 
-STARTUP = Path("tests/mutation/startup")
+STARTUP = Path(__file__).with_name("startup")
 
 
-def record(file: Path, *, tree: Path, workers: int, options: Sequence[str] = ()) -> None:
+def record(file: Path, *, tree: Path, workers: int, paths: Sequence[str] = RECORDED) -> None:
     """Run the tests once with every line noted; what an earlier run noted is forgotten."""
     file.parent.mkdir(parents=True, exist_ok=True)
     for old in file.parent.glob(f"{file.name}*"):
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     programs_folder(file).mkdir()
-    arguments = [sys.executable, "-m", "pytest", "--quiet", "-p", "tests.mutation.recorder", f"-n{workers}", *options]
-    paths = os.pathsep.join(str(tree / each) for each in ("src", STARTUP))
-    environment = os.environ | {"PYTHONPATH": paths, FILE_VARIABLE: str(file)}
-    subprocess.run([*arguments, "--timeout=900", *RECORDED], cwd=tree, env=environment, check=False)
+    arguments = [sys.executable, "-m", "pytest", "--quiet", "-p", "tests.mutation.recorder", f"-n{workers}"]
+    modules = os.pathsep.join(str(each) for each in (tree / "src", STARTUP))
+    environment = os.environ | {"PYTHONPATH": modules, FILE_VARIABLE: str(file)}
+    subprocess.run([*arguments, "--timeout=900", *paths], cwd=tree, env=environment, check=False)
     parts = [str(each) for each in file.parent.glob(f"{file.name}.*")]
     whole = CoverageData(basename=str(file))
     for part in parts:
