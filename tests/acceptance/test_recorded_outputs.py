@@ -1,4 +1,4 @@
-"""What commands print with `--json`, and what is said over HTTP, keeps its shape: programs of others read it.
+"""What commands print with `--json`, what is said over HTTP and what is stored keep their shape: others read it.
 
 `python tests/acceptance/test_recorded_outputs.py` records the shapes anew; a difference from what is stored is a change for
 users, and is told in the changelog.
@@ -6,8 +6,10 @@ users, and is told in the changelog.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,16 @@ import pytest
 
 ANYTHING = "anything"
 OPENAPI = "OpenAPI"
+DOCUMENTS = "JSON Schema of documents"
+PAYLOADS = "payloads of events"
+TABLES = "tables of the book"
+READ_PAYLOADS = """
+import json
+import msgspec
+from pilotage.model.events.events import EVENT_TYPES
+types = {name: msgspec.json.schema_components([each.payload])[1] for name, each in EVENT_TYPES.items()}
+print(json.dumps(types))
+"""
 WORDS = ("description", "summary", "title")
 MEASURED = {"read_bytes", "written_bytes", "peak_memory_bytes", "peak_memory_below_bytes"}
 """Fields that are there only if the kernel counted something: a page that was in memory was not read."""
@@ -114,6 +126,21 @@ def without_words(value: Any) -> Any:
     return [without_words(each) for each in value] if isinstance(value, list) else value
 
 
+def tables(state: Path) -> dict[str, str]:
+    """How each table and index of the book was made, by its name."""
+    found: dict[str, str] = {}
+    for file in sorted(state.glob("*.sqlite")):
+        with contextlib.closing(sqlite3.connect(file)) as book:
+            for name, made in book.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"):
+                found[f"{file.name} {name}"] = " ".join(made.split())
+    assert found
+    return found
+
+
+def _told(words: list[str | Path], environment: dict[str, str]) -> str:
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
 def printed(program: Path, folder: Path) -> dict[str, Any]:
     """The shape of what each command prints, one after another in one folder, with the exit code."""
     (folder / "pilotage.yaml").write_text(DOCUMENT)
@@ -121,7 +148,10 @@ def printed(program: Path, folder: Path) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
     environment["HOME"] = str(folder / "home")
     (folder / "home").mkdir()
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {
+        DOCUMENTS: without_words(json.loads(_told([program, "schema"], environment))),
+        PAYLOADS: without_words(json.loads(_told([program.with_name("python"), "-c", READ_PAYLOADS], environment))),
+    }
     jobs: dict[str, str] = {}
     try:
         for name, words in COMMANDS.items():
@@ -141,6 +171,7 @@ def printed(program: Path, folder: Path) -> dict[str, Any]:
                 url = json.loads((folder / ".pilotage" / "service.json").read_bytes())["url"]
                 with urllib.request.urlopen(f"{url}/schema") as answer:
                     found[OPENAPI] = without_words(json.load(answer))
+                found[TABLES] = tables(folder / ".pilotage")
             found[name] = {"exit_code": ran.returncode, "printed": shape(told)}
     finally:
         subprocess.run(
@@ -168,6 +199,11 @@ def test_what_a_command_prints_for_programs_keeps_its_shape(name: str, outputs: 
 
 def test_what_is_said_over_http_keeps_its_shape(outputs: dict[str, Any]) -> None:
     assert outputs[OPENAPI] == json.loads(RECORDED.read_text("utf-8"))[OPENAPI]
+
+
+@pytest.mark.parametrize("name", [DOCUMENTS, PAYLOADS, TABLES])
+def test_what_is_stored_keeps_its_shape(name: str, outputs: dict[str, Any]) -> None:
+    assert outputs[name] == json.loads(RECORDED.read_text("utf-8"))[name]
 
 
 def test_a_shape_has_the_names_of_all_elements_and_fits_no_other() -> None:
