@@ -16,7 +16,7 @@ from pathlib import Path
 from coverage import CoverageData
 
 from tests.mutation.operators import Mutation
-from tests.mutation.recorder_files import FILE_VARIABLE, durations_files, failed_files, programs_folder
+from tests.mutation.recorder_files import FILE_VARIABLE, WORKER_VARIABLE, programs_folder, reports_file
 
 TESTS_MAX = 400
 """More tests than this that run one line would repeat each other."""
@@ -39,6 +39,7 @@ def record(file: Path, *, tree: Path, workers: int, paths: Sequence[str] = RECOR
     arguments = [sys.executable, "-m", "pytest", "--quiet", "-p", "tests.mutation.recorder", f"-n{workers}"]
     modules = os.pathsep.join(str(each) for each in (tree / "src", STARTUP))
     environment = os.environ | {"PYTHONPATH": modules, FILE_VARIABLE: str(file)}
+    environment.pop(WORKER_VARIABLE, None)
     subprocess.run([*arguments, "--timeout=900", *paths], cwd=tree, env=environment, check=False)
     parts = [str(each) for each in file.parent.glob(f"{file.name}.*")]
     whole = CoverageData(basename=str(file))
@@ -73,10 +74,13 @@ class Covering:
 
     def __init__(self, file: Path, *, tree: Path) -> None:
         self._tree = tree
-        self._failed = {line for each in failed_files(file) for line in each.read_text(encoding="utf-8").splitlines()}
-        self._seconds: dict[str, float] = {}
-        for each in durations_files(file):
-            self._seconds |= json.loads(each.read_text(encoding="utf-8"))
+        self._failed: set[str] = set()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        for line in reports_file(file).read_text(encoding="utf-8").splitlines():
+            test, seconds, passed = json.loads(line)
+            self._seconds[test] += seconds
+            if not passed:
+                self._failed.add(test)
         self._own = _Lines(file)
         self._programs = _Lines(_joined_programs(file))
         self._breadth = self._own.breadth()

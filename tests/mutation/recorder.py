@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Generator
 
 import coverage
 import pytest
 
-from tests.mutation.recorder_files import FILE_VARIABLE, TEST_VARIABLE, durations_file, failed_file
+from tests.mutation.recorder_files import FILE_VARIABLE, TEST_VARIABLE, WORKER_VARIABLE, reports_file
 
 _file = os.environ[FILE_VARIABLE]
 _recording = coverage.Coverage(
     data_file=_file, data_suffix=True, source_pkgs=["pilotage"], config_file=False, messages=False
 )
-_failed: set[str] = set()
-_seconds: defaultdict[str, float] = defaultdict(float)
 
 
 def pytest_sessionstart() -> None:
@@ -43,10 +40,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember how long a test takes, and one that fails or skips."""
-    _seconds[report.nodeid] += report.duration
-    if not report.passed:
-        _failed.add(report.nodeid)
+    """Note how long each part of a test took, and whether it passed; workers tell it to the process that writes."""
+    if WORKER_VARIABLE not in os.environ:
+        with reports_file(_file).open("a", encoding="utf-8") as file:
+            file.write(json.dumps([report.nodeid, report.duration, report.passed]) + "\n")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -55,5 +52,3 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
         return
     _recording.save()
-    failed_file(_file, process=os.getpid()).write_text("\n".join(sorted(_failed)), encoding="utf-8")
-    durations_file(_file, process=os.getpid()).write_text(json.dumps(_seconds), encoding="utf-8")

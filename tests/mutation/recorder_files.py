@@ -8,25 +8,13 @@ FILE_VARIABLE = "MUTATION_COVERAGE_FILE"
 TEST_VARIABLE = "MUTATION_TEST"
 """Names the running test to the programs that it starts (`startup/sitecustomize.py`)."""
 
-
-def failed_file(data_file: Path | str, *, process: int) -> Path:
-    """Where one worker names the tests that did not pass."""
-    return Path(f"{data_file}-failed.{process}")
+WORKER_VARIABLE = "PYTEST_XDIST_WORKER"
+"""Set by pytest-xdist in the processes that run tests for another."""
 
 
-def failed_files(data_file: Path) -> list[Path]:
-    """All of these files."""
-    return list(data_file.parent.glob(f"{data_file.name}-failed.*"))
-
-
-def durations_file(data_file: Path | str, *, process: int) -> Path:
-    """Where one worker keeps how many seconds each test took."""
-    return Path(f"{data_file}-durations.{process}")
-
-
-def durations_files(data_file: Path) -> list[Path]:
-    """All of these files."""
-    return list(data_file.parent.glob(f"{data_file.name}-durations.*"))
+def reports_file(data_file: Path | str) -> Path:
+    """A line for each part of each test: its name, its seconds, whether it passed."""
+    return Path(f"{data_file}-reports.jsonl")
 
 
 def programs_folder(data_file: Path | str) -> Path:
