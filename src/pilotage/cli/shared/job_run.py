@@ -10,7 +10,7 @@ import gc
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -187,23 +187,21 @@ def follow_job(
     at_end: AtEnd | None = None,
 ) -> int:
     """Show a job until it ends or a signal comes, and return the exit code; `again` is the command that continues it."""
-    from pilotage.app.jobs.watch import JobWatcher
+    try:  # from the first line on: the job is submitted, and a signal may come while the watcher is imported
+        from pilotage.app.jobs.watch import JobWatcher
 
-    gc.enable()  # this may run for days; the frozen imports are never collected
-    following = JobWatcher(session.server, job)
-    try:
-        session.follow(job)
-        if begin is not None:
-            begin()
-        if detach:
-            return _detached(job, as_json=as_json)
-        return watch_to_end(following, as_json=as_json, at_end=at_end)
+        gc.enable()  # this may run for days; the frozen imports are never collected
+        with closing(JobWatcher(session.server, job)) as following:
+            session.follow(job)
+            if begin is not None:
+                begin()
+            if detach:
+                return _detached(job, as_json=as_json)
+            return watch_to_end(following, as_json=as_json, at_end=at_end)
     except (KeyboardInterrupt, Terminated):
-        return _interrupted(job, session, following, again=again, as_json=as_json)
+        return _interrupted(job, session, again=again, as_json=as_json)
     except HungUp:
         return ExitCode.STOPPED  # there is no terminal for a message; the job keeps running
-    finally:
-        following.close()
 
 
 def _detached(job: str, *, as_json: bool) -> int:
@@ -213,9 +211,9 @@ def _detached(job: str, *, as_json: bool) -> int:
     return ExitCode.COMPLETE
 
 
-def _interrupted(job: str, session: Session, following: JobWatcher, *, again: str, as_json: bool) -> int:
+def _interrupted(job: str, session: Session, *, again: str, as_json: bool) -> int:
     """Stop cleanly what was started for this run; a second Ctrl-C ends this command at once."""
-    code = _stopped(job, session, following, again=again)
+    code = _stopped(job, session, again=again)
     if as_json:
         _emit_stopped(code, job, again=again)
     return code
@@ -243,7 +241,7 @@ def _still_running_elsewhere(session: Session, job: str) -> str:
     return f"\n  {told}" if told else ""
 
 
-def _stopped(job: str, session: Session, following: JobWatcher, *, again: str) -> int:
+def _stopped(job: str, session: Session, *, again: str) -> int:
     try:
         followed = session.is_followed_elsewhere(job)
         if followed or not session.is_embedded():
@@ -254,7 +252,6 @@ def _stopped(job: str, session: Session, following: JobWatcher, *, again: str) -
             )
             return ExitCode.STOPPED
         print_message("\nstopping; Ctrl-C again exits at once")
-        following.close()
         session.hold(job)
         shared = session.is_shared(job)
         elsewhere = "" if shared else _still_running_elsewhere(session, job)
