@@ -34,6 +34,9 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
 SILENT_CALLS = frozenset({"debug", "info", "warning", "error", "exception", "describe"})
 """Calls that only tell a log or a reader something."""
 
+SILENT_OPTIONS = frozenset({"gc"})
+"""Options that change the speed and nothing else: whether the garbage collector looks at values of a class."""
+
 
 class Mutation(msgspec.Struct, frozen=True, order=True):
     """One stretch of a file, in bytes, and what stands there instead."""
@@ -88,7 +91,7 @@ class _Finder:
             if name in left_out or (isinstance(node, ast.JoinedStr | ast.FormattedValue) and name != "value"):
                 continue
             for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, ast.AST):
+                if isinstance(each, ast.AST) and not (isinstance(each, ast.keyword) and each.arg in SILENT_OPTIONS):
                     yield each
 
     def _at(self, node: ast.AST) -> Iterator[Mutation]:

@@ -192,6 +192,21 @@ def test_a_job_whose_packages_were_all_cleared_leaves_with_the_last() -> None:
     assert same_after_a_restart(small)
 
 
+def test_a_job_whose_packages_were_all_cleared_but_a_dropped_one_leaves() -> None:
+    small = Small(site(cores=2))
+    small.submit(bag(3))
+    pilot = small.pilot()
+    small.ask(Drop(job=JOB, stage=1, line=3))
+    pilot.exchange()
+    pilot.succeed("1.1.1")
+    pilot.succeed("1.2.1")
+    told_by_client(small, payloads.Cleared(by="user"), "1.1.1")
+    assert JOB in small.engine.state.jobs.by_id
+    told_by_client(small, payloads.Cleared(by="user"), "1.2.1")
+    assert JOB not in small.engine.state.jobs.by_id
+    assert same_after_a_restart(small)
+
+
 def test_a_package_that_was_cleared_before_it_was_done_is_over_also_after_a_restart() -> None:
     small = Small(site())
     small.submit(bag(2))

@@ -50,6 +50,7 @@ def test_a_bug_is_made_of_one_place(source: str, mutant: str) -> None:
         "logger.info('%d', 1 + 2)",
         "def f():\n    return None",
         "x = 'a' + 'b'",
+        "class A(B, gc=False):\n    pass",
     ],
 )
 def test_what_nobody_could_notice_is_left_alone(source: str) -> None:
