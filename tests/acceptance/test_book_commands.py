@@ -203,7 +203,7 @@ def test_an_unknown_job_is_answered_with_a_near_one(served_desk: Desk, job: str)
 def test_without_the_token_nothing_is_told(served_desk: Desk, job: str) -> None:
     done = served_desk.run("status", job, PILOTAGE_TOKEN="wrong-token-of-somebody")
     assert done.returncode == 2
-    assert "no token, or one that is not known here" in done.stderr
+    assert "no token, or an unknown one" in done.stderr
 
 
 def test_following_shows_what_a_courier_brings_and_both_end_quietly(served_desk: Desk, job: str) -> None:

@@ -40,4 +40,4 @@ def test_a_service_whose_state_folder_was_deleted_ends_with_its_agents(tmp_path:
         wait_until(lambda: not processes_with(str(place.state)), "the end of its agents and of what they ran")
         with log:
             said = log.read()
-        assert "service.json was removed, or is another service's by now" in said
+        assert "service.json was removed, or another service took it over" in said

@@ -134,7 +134,7 @@ def test_a_stage_iterates_over_what_an_earlier_job_in_the_book_made(folder: Path
         "pilotage: 1\njob: second\nstages:\n"
         "  - {each: {f: {files: part-*, job: first}}, run: 'cp {f} copy-{f}', inputs: ['{f}'], outputs: ['copy-{f}']}\n"
     )
-    assert "no job 'first' that is over is known here" in run(folder, "check", "second.yaml", code=2)
+    assert "no finished job has the id or the name 'first'" in run(folder, "check", "second.yaml", code=2)
     run(folder, "run", "first.yaml")
     (folder / "part-3").write_text("made by nobody")
     run(folder, "run", "second.yaml")

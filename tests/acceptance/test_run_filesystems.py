@@ -77,7 +77,7 @@ def test_a_scratch_disk_that_is_too_small_is_named_and_a_larger_one_heals_it(tmp
         )
         process = place.begin("run")
         assert process.stderr is not None
-        told = next(line for line in process.stderr if "is tried later" in line)
+        told = next(line for line in process.stderr if "will be retried later" in line)
         assert "disk-full at local" in told
         assert not (tmp_path / "out.dat").exists()
         mounts.small(tmp_path / ".pilotage" / "scratch", "64m")
@@ -123,7 +123,7 @@ def test_a_service_that_cannot_start_for_want_of_room_says_so_and_the_run_may_be
         place.document("pilotage: 1\njob: j\nstages:\n  - run: touch a\n    outputs: [a]\n")
         refused = place.run("run", code=3)
         assert f"the disk of {tmp_path / '.pilotage'} is full" in refused.stderr
-        assert "make room" in refused.stderr
+        assert "free some space" in refused.stderr
         ballast.unlink()
         mounts.small(tmp_path / ".pilotage", "32m")
         place.run("run")
@@ -143,7 +143,7 @@ def test_a_full_disk_under_the_index_holds_the_job_and_a_release_goes_on(tmp_pat
         gate.open()
         done = place.ended(process, code=3)
         assert "cannot be published" in done.stdout
-        assert "make room" in done.stdout
+        assert "free space" in done.stdout
         ballast.unlink()
         job = done.stdout.partition(":")[0]
         place.run("release", job)

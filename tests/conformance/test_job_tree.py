@@ -139,7 +139,7 @@ def test_a_file_that_another_job_made_which_must_not_be_disturbed_is_not_replace
         tree.publish(str(here), ref, manifest, is_rival=is_rival)
 
     publish(REF, b"one", rival=True)
-    with pytest.raises(NotOurs, match=r"the job job-1, .* has made another file of this name"):
+    with pytest.raises(NotOurs, match=r"job job-1, .* has made another file of this name"):
         publish(other, b"two", rival=True)
     assert (here / "a.dat").read_bytes() == b"one"
     publish(other, b"one", rival=True)  # the same content is in nobody's way
@@ -203,11 +203,11 @@ def test_a_link_that_leads_into_our_own_state_is_not_followed(here: Path, link: 
     (here / link).symlink_to(leads_to)
     (state / "token").write_bytes(b"secret")
     for name in (f"{link}/token", f"{link}/new/file"):
-        with pytest.raises(StoreError, match="its own state"):
+        with pytest.raises(StoreError, match="the state of pilotage"):
             tree.publish(str(here), REF, staged(tree, here, {name: b"one"}))
-    with pytest.raises(StoreError, match="its own state"):
+    with pytest.raises(StoreError, match="the state of pilotage"):
         tree.remove(str(here), f"{link}/token", sha256=sha(b"secret"))
-    with pytest.raises(StoreError, match="its own state"):
+    with pytest.raises(StoreError, match="the state of pilotage"):
         tree.publish(str(here), REF, staged(tree, here, {f"{state.relative_to(here)}/token": b"one"}))
     assert (state / "token").read_bytes() == b"secret"
     assert not (state / "new").exists()
@@ -364,7 +364,7 @@ def test_a_staged_folder_that_somebody_removed_is_made_again(tree: JobTree, here
 def test_a_lost_staged_file_is_told(tree: JobTree, here: Path) -> None:
     manifest = staged(tree, here, {"a.dat": b"one"})
     tree.discard(str(here), REF, 1)
-    with pytest.raises(StoreError, match="gone"):
+    with pytest.raises(StoreError, match="was removed before it was published"):
         tree.publish(str(here), REF, manifest)
 
 
@@ -420,7 +420,7 @@ def test_a_checksum_is_worked_out_once_until_the_file_changes(
     path.write_bytes(b"new")
     os.utime(path, (LONG_AGO, LONG_AGO + 1))
     assert anew.checksum(str(here), "in.dat") == sha(b"new")
-    assert anew.checksum(str(here), "gone") is None
+    assert anew.checksum(str(here), "was removed before it was published") is None
 
 
 def test_a_file_that_was_changed_a_moment_ago_is_read_again(tree: JobTree, here: Path) -> None:
@@ -469,7 +469,7 @@ def test_what_was_set_aside_has_its_name_again_where_another_file_cannot_be_publ
     (here / "folder").mkdir()
     manifest = staged(tree, here, {"a.dat": b"ours", "b.dat": b"ours"})
     Path(tree.staged_folder(str(here), REF.job), f"{REF.package}-{REF.attempt}-1").unlink()
-    with pytest.raises(StoreError, match="gone"):
+    with pytest.raises(StoreError, match="was removed before it was published"):
         tree.publish(str(here), REF, manifest, in_the_way="set-aside")
     assert (here / "a.dat").read_bytes() == b"theirs"
     assert not (here / "a.dat.~1~").exists()

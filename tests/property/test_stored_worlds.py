@@ -120,7 +120,7 @@ def test_whatever_the_bytes_of_a_file_are_it_is_read_or_refused(text: bytes, cha
 @pytest.mark.parametrize(
     "text, said",
     [
-        (b'{"seed": 1, "seed": 2, "sites": [], "jobs": []}', "`seed` stands twice"),
+        (b'{"seed": 1, "seed": 2, "sites": [], "jobs": []}', "`seed` appears twice"),
         (b"[" * 100_000, "is not a world"),
         (b'{"seed": 1, "sites": [{"site": {"name": "lyon"}}], "jobs": []}', "at `$.jobs`"),
         (b'{"seed": NaN}', "malformed"),
