@@ -518,3 +518,11 @@ def test_folders_that_are_left_empty_are_removed_and_no_others(tree: JobTree, he
     assert tree.remove_empty(str(here), names) == ["a", "a/b", "a/b/c", "d/e"]
     assert {path.name for path in here.iterdir()} >= {"d", "f", "link"}
     assert (here / "d/kept").exists()
+
+
+def test_staging_a_file_in_many_pieces_leaves_none_open(tree: JobTree, here: Path) -> None:
+    tree.write_staged(str(here), REF, number=0, offset=0, data=b"x")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for offset in range(1, 50):
+        tree.write_staged(str(here), REF, number=0, offset=offset, data=b"x")
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 49

@@ -327,3 +327,25 @@ def test_the_environment_of_the_service_is_not_that_of_the_agent(
     assert "PYTHONPATH=/nowhere" in said  # the user's own, for the user's programs
     _finish(site)
     shutil.rmtree(settings.state)
+
+
+@pytest.mark.parametrize("refused_from", [0, 2])
+def test_of_several_pilots_those_before_a_refusal_count_and_without_any_it_is_told(
+    settings: LocalSettings, monkeypatch: pytest.MonkeyPatch, refused_from: int
+) -> None:
+    started: list[str] = []
+
+    def submit(_: LocalSite, key: str) -> str:
+        if len(started) == refused_from:
+            raise SubmissionRefused("too many processes", reason="platform-failure")
+        started.append(key)
+        return f"native of {key}"
+
+    monkeypatch.setattr(LocalSite, "_submit_pilot", submit)
+    site = LocalSite(settings)
+    if refused_from == 0:
+        with pytest.raises(SubmissionRefused, match="too many processes"):
+            site.submit_pilots("here-1", count=3)
+    else:
+        assert site.submit_pilots("here-1", count=3) == ["native of here-1", "native of here-2"]
+    site.close()

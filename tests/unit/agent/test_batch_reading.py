@@ -254,3 +254,15 @@ def test_names_begin_as_they_begin(names: list[str]) -> None:
     assert all(name.startswith(start) for name in names)
     longer = {name[: len(start) + 1] for name in names}
     assert len(longer) > 1 or start in names
+
+
+def test_a_queue_of_lsf_that_is_closed_is_no_choice() -> None:
+    queues = (
+        "QUEUE_NAME      PRIO STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN  SUSP  RSV\n"
+        "night            40  Closed:Active     -    -    -   16     0     0     0     0    0\n"
+        "normal           30  Open:Active       -    -    -    8     0     0     0     0    0\n"
+    )
+    limits = dialects()["lsf"]("pilotage").limited(
+        [Answer(0, queues, ""), Answer(0, "MAX_JOB_ARRAY_SIZE = 1000\n", "")]
+    )
+    assert [(each.name, each.cores) for each in limits.queues] == [("normal", 8)]

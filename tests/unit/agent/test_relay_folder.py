@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import stat
@@ -13,7 +15,7 @@ import pytest
 from pilotage.agent.link.connect import connect
 from pilotage.agent.link.folder_link import BadContent, BadFolder, RelayFolder
 from pilotage.agent.link.link import LinkBroken
-from pilotage.agent.site.relay import Relays
+from pilotage.agent.site.relay import Relays, _FileAnswer
 from tests.kit.agent_service import AgentService
 from tests.kit.pilots import flying, wait_until
 
@@ -184,3 +186,13 @@ def test_what_is_no_request_harms_nobody(folder: Path, service: AgentService, co
     assert link.wait(SECONDS).body == b"here"
     link.close()
     wait_until(lambda: not files(folder / "requests") and not files(folder / "taken"))
+
+
+@pytest.mark.parametrize("size_bytes, told", [(4, {"size_bytes": 4}), (None, {})])
+def test_an_answer_in_a_file_begins_with_its_size_if_that_is_known(
+    size_bytes: int | None, told: dict[str, int]
+) -> None:
+    draft = io.BytesIO()
+    answer = _FileAnswer(lambda: draft)
+    asyncio.run(answer.begin(200, [(b"etag", b"x")], size_bytes))
+    assert json.loads(draft.getvalue()) == {"status": 200, "fields": [["etag", "x"]], **told}

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography import x509
 
-from pilotage.adapters.settings.tls import NewCertificates, TlsError, expires_at, make_certificates
+from pilotage.adapters.settings.tls import SERVER_FILE, NewCertificates, TlsError, expires_at, make_certificates
 from pilotage.agent.delivery.courier import Courier
 from pilotage.agent.delivery.spool import Spool
 from pilotage.agent.link.connect import announced, connect
@@ -372,3 +373,15 @@ def test_a_certificate_with_the_key_of_another_is_refused_at_the_start(tls: Path
     (tmp_path / "other/server.key").replace(tls / "server.key")
     with pytest.raises(CertificateError, match=r"key values mismatch.*\n.*tls init"):
         Certificate(files_of(tls))
+
+
+def test_the_certificate_of_a_service_is_for_a_server_and_signs_no_other(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], now=time.time)
+    certificate = x509.load_pem_x509_certificate((tmp_path / SERVER_FILE).read_bytes())
+    constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert (constraints.value.ca, constraints.critical) == (False, True)
+    assert not certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).critical
+    usage = certificate.extensions.get_extension_for_class(x509.KeyUsage)
+    assert (usage.value.key_cert_sign, usage.critical) == (False, True)
+    assert not certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).critical
+    assert not certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).critical

@@ -67,6 +67,8 @@ def test_a_list_without_commands_is_refused() -> None:
 def test_two_questions_give_a_sweep() -> None:
     result = run("init", stdin="./simulate --seed {seed}\n1..3\n")
     assert result.exit_code == 0
+    assert "Which command should run: " in result.stderr
+    assert "For which items: 1..100, " in result.stderr
     assert "seed: 1..3" in Path("pilotage.yaml").read_text()
     assert commands() == [("./simulate", "--seed", str(seed)) for seed in (1, 2, 3)]
 
