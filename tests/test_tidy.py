@@ -17,7 +17,7 @@ import pytest
 from pilotage.model.jobs import definition
 from pilotage.model.resources import BESIDES_CORES
 from pilotage.model.settings import settings
-from pilotage.model.settings.settings import PACKAGE_SETTINGS
+from pilotage.model.settings.package_settings import PACKAGE_SETTINGS
 from pilotage.model.version import VERSION
 from tests.kit import tidy
 from tests.kit.field_readers import readers_of
@@ -354,7 +354,7 @@ NO_READERS = (
     *(f"src/pilotage/language/{each}" for each in READS_ONLY),
     *(f"src/pilotage/{each}/" for each in ("simulator", "agent", "book", "client")),
 )
-PACKAGE_SETTINGS_TABLE = "src/pilotage/model/settings/settings.py"
+PACKAGE_SETTINGS_TABLE = "src/pilotage/model/settings/package_settings.py"
 TABLES = ("src/pilotage/model/jobs/definition.py", PACKAGE_SETTINGS_TABLE, "src/pilotage/model/settings/layers.py")
 # Whose other values are refused by name where the text is read: language/parsing/document.py.
 REFUSED_WHEN_READ = {("Definition", "pilotage")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -104,3 +105,13 @@ def test_an_agent_flies_before_it_imports_what_a_first_package_may_not_need(tmp_
     modules = set(done.stdout.split())
     assert "pilotage.agent.pilot.pilot" in modules
     assert modules & OF_AN_AGENT == set()
+
+
+def test_a_document_is_checked_without_what_writes_yaml_and_what_a_service_is_set_to(tmp_path: Path) -> None:
+    (tmp_path / "pilotage.yaml").write_text(DOCUMENT)
+    words = [str(Path(sys.executable).with_name("pilotage")), "check"]
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    modules = imported(done.stderr.splitlines())
+    assert "pilotage.language.text.yaml" in modules
+    assert modules & {"pilotage.language.text.emit", "pilotage.model.settings.settings"} == set()

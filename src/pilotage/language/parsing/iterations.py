@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from pilotage.language.parsing.kinds import MISSING, DocumentParse, FieldPath, ListOf, Number, Schema, Text, describe
-from pilotage.language.text.emit import ambiguity
+from pilotage.language.text.ambiguity import ambiguity
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.tree import Listing, Node, Scalar, Table
 from pilotage.model.errors import did_you_mean, near_name

@@ -27,7 +27,7 @@ from pilotage.model.jobs.definition import (
     Software,
     Value,
 )
-from pilotage.model.settings.settings import PACKAGE_SETTINGS
+from pilotage.model.settings.package_settings import PACKAGE_SETTINGS
 from pilotage.model.site import NODE_NAME, NODE_NAME_FORM
 from pilotage.model.states import Reason
 

@@ -24,7 +24,7 @@ from pilotage.language.parsing.kinds import (
 )
 from pilotage.language.parsing.records import ALONE, CHILDREN, INLINE, Field, Record, fields_of, names_below
 from pilotage.model.jobs import definition
-from pilotage.model.settings.settings import PACKAGE_SETTINGS
+from pilotage.model.settings.package_settings import PACKAGE_SETTINGS
 from pilotage.model.sites.entry import Location, SiteEntry, SitesFile
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pilotage.language.text.emit import ambiguity
+from pilotage.language.text.ambiguity import ambiguity
 from pilotage.language.text.tree import Mark, Node, Report, Scalar
 from pilotage.language.text.tree_builder import (
     PROBLEMS_MAX,
