@@ -10,8 +10,8 @@ VENV := .venv
 RUNTIME := $(VENV)/.installed-runtime
 DEVELOPMENT := $(VENV)/.installed-development
 PYTHON ?=
-# One more than there are cores: many tests wait for other programs.
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# Twice as many as there are cores: many tests wait for other programs.
+WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
 SEEDS ?= 500
 SOAK_SEEDS ?= 10000
 SOAK_FUZZES ?= 20

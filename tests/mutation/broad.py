@@ -1,4 +1,4 @@
-"""Tests of real processes, which no recording sees into, and simulated worlds: tried by room on what the recorded tests let pass.
+"""Tests of agents, which run in isolation so that no recording sees into them, and simulated worlds: tried by room on the rest.
 
 Each list is a cross-section of a minute or two, not all that there is: a bug that it does not notice counts as unnoticed.
 """
