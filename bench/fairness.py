@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.market import Market, Wanted
+from bench.market import Market, MarketJob
 from pilotage.model.settings.engine import EngineSettings, Order
 from pilotage.simulator.world.randomness import Fixed, LogNormal
 
@@ -32,27 +32,28 @@ TRACE_LOAD = 0.9
 TRACE_WIDTH_MAX = 40
 SLOTS = 40  # two sites with five pilots of four slots each, which queue for 30 s
 
-Workload = Callable[[int], list[Wanted]]
+Workload = Callable[[int], list[MarketJob]]
 
 
 # --- what is submitted ------------------------------------------------------------------------------------------------
 
 
-def identical(_seed: int) -> list[Wanted]:
+def identical(_seed: int) -> list[MarketJob]:
     """Three equal jobs of 100 packages of about five minutes, two minutes apart, of three users."""
     time = LogNormal(median=300.0, sigma=0.5)
     return [
-        Wanted(job=f"gate{n}", owner=f"user{n}", at_seconds=120.0 * n, stages=(100,), run_time=time) for n in range(3)
+        MarketJob(job=f"gate{n}", owner=f"user{n}", at_seconds=120.0 * n, stages=(100,), run_time=time)
+        for n in range(3)
     ]
 
 
-def short_among_long(seed: int) -> list[Wanted]:
+def short_among_long(seed: int) -> list[MarketJob]:
     """The same, and after ten minutes a job of 10 packages of half a minute."""
     time = LogNormal(median=30.0, sigma=0.5)
-    return [*identical(seed), Wanted(job="short", owner="user3", at_seconds=600.0, stages=(10,), run_time=time)]
+    return [*identical(seed), MarketJob(job="short", owner="user3", at_seconds=600.0, stages=(10,), run_time=time)]
 
 
-def different(seed: int) -> list[Wanted]:
+def different(seed: int) -> list[MarketJob]:
     """Four sorts of jobs in an order by chance, about a minute apart: wide and long, wide and quick, in six stages, small."""
     sorts = [
         ("gate", (100,), 1000.0),
@@ -65,23 +66,25 @@ def different(seed: int) -> list[Wanted]:
     at, found = 0.0, []
     for number, (job, stages, seconds) in enumerate(sorts):
         run_time = LogNormal(median=seconds, sigma=0.5)
-        found.append(Wanted(job=job, owner=f"user{number}", at_seconds=at, stages=stages, run_time=run_time))
+        found.append(MarketJob(job=job, owner=f"user{number}", at_seconds=at, stages=stages, run_time=run_time))
         at += chance.expovariate(1 / 60.0)
     return found
 
 
-def one_user_many_jobs(seed: int) -> list[Wanted]:
+def one_user_many_jobs(seed: int) -> list[MarketJob]:
     """A user submits 20 jobs of 30 packages within ten minutes, five others one of 30 each; of users, all jobs of each together."""
     chance = random.Random(f"users/{seed}")
     time = LogNormal(median=120.0, sigma=0.5)
-    found = [Wanted(job=f"many{n}", owner="many", at_seconds=30.0 * n, stages=(30,), run_time=time) for n in range(20)]
+    found = [
+        MarketJob(job=f"many{n}", owner="many", at_seconds=30.0 * n, stages=(30,), run_time=time) for n in range(20)
+    ]
     for number in range(5):
         at = chance.uniform(0.0, 600.0)
-        found.append(Wanted(job=f"one{number}", owner=f"one{number}", at_seconds=at, stages=(30,), run_time=time))
+        found.append(MarketJob(job=f"one{number}", owner=f"one{number}", at_seconds=at, stages=(30,), run_time=time))
     return found
 
 
-def traced(seed: int, *, estimates: bool = False) -> list[Wanted]:
+def traced(seed: int, *, estimates: bool = False) -> list[MarketJob]:
     """30 jobs in a row of the CTC SP2, from a place by chance: their users, widths and run times, and when they came.
 
     A job of n processors is one of n packages, at most 40. Times between arrivals are stretched by one factor, so that the work
@@ -94,7 +97,7 @@ def traced(seed: int, *, estimates: bool = False) -> list[Wanted]:
     span = max(1.0, chosen[-1][0] - chosen[0][0])
     stretch = work / (SLOTS * TRACE_LOAD) / span
     return [
-        Wanted(
+        MarketJob(
             job=f"job{number}",
             owner=f"user{user}",
             at_seconds=(at - chosen[0][0]) * stretch,
@@ -106,7 +109,7 @@ def traced(seed: int, *, estimates: bool = False) -> list[Wanted]:
     ]
 
 
-def traced_with_estimates(seed: int) -> list[Wanted]:
+def traced_with_estimates(seed: int) -> list[MarketJob]:
     """The same, where documents say how long packages take."""
     return traced(seed, estimates=True)
 
@@ -143,7 +146,7 @@ def settings_for(order: Order) -> EngineSettings:
     return EngineSettings(interval_seconds=300.0, fairness=order)
 
 
-def slowdowns(groups: Sequence[Sequence[Wanted]], seed: int) -> dict[Order, list[float]]:
+def slowdowns(groups: Sequence[Sequence[MarketJob]], seed: int) -> dict[Order, list[float]]:
     """The slowdown of each group of jobs, from the first submission to the end of the last, by the order in which jobs go."""
     alone = [_lasted(group, Market(group, seed=seed, settings=settings_for("first-come")).run()) for group in groups]
     found: dict[Order, list[float]] = {}
@@ -154,13 +157,13 @@ def slowdowns(groups: Sequence[Sequence[Wanted]], seed: int) -> dict[Order, list
     return found
 
 
-def _lasted(jobs: Sequence[Wanted], took: Mapping[str, float]) -> float:
+def _lasted(jobs: Sequence[MarketJob], took: Mapping[str, float]) -> float:
     return max(each.at_seconds + took[each.job] for each in jobs) - min(each.at_seconds for each in jobs)
 
 
-def groups_of(workload: Workload, seed: int) -> list[list[Wanted]]:
+def groups_of(workload: Workload, seed: int) -> list[list[MarketJob]]:
     """What is compared: jobs, or where one user has many, users."""
-    groups: dict[str, list[Wanted]] = {}
+    groups: dict[str, list[MarketJob]] = {}
     for each in workload(seed):
         groups.setdefault(each.owner if workload is one_user_many_jobs else each.job, []).append(each)
     return list(groups.values())

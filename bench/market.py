@@ -25,7 +25,7 @@ from pilotage.simulator.world.randomness import AnyDistribution, Fixed, Keyed
 from pilotage.simulator.world.service_process import Timing
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class MarketJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job that somebody submits: stages of packages, each merged into the next, all of one sort."""
 
     job: str
@@ -37,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     estimate_seconds: float = 0.0  # what its document says; 0: nothing
 
 
-def sketch_of(wanted: Wanted) -> JobSketch:
+def sketch_of(wanted: MarketJob) -> JobSketch:
     """The job as the simulator knows it."""
     return JobSketch(
         job=wanted.job,
@@ -57,7 +57,7 @@ def sketch_of(wanted: Wanted) -> JobSketch:
 class _Behaviour:
     """How long each package runs follows from the seed and its name: the same beside whatever else."""
 
-    def __init__(self, seed: int, jobs: Mapping[str, Wanted]) -> None:
+    def __init__(self, seed: int, jobs: Mapping[str, MarketJob]) -> None:
         self._seed = seed
         self._jobs = jobs
 
@@ -76,7 +76,7 @@ class Market:
 
     def __init__(
         self,
-        jobs: Sequence[Wanted],
+        jobs: Sequence[MarketJob],
         *,
         seed: int,
         settings: EngineSettings,

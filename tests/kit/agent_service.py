@@ -16,8 +16,8 @@ import msgspec
 
 from pilotage.model.events.events import Event
 from pilotage.model.exchange.exchange import (
-    AgentHears,
-    AgentSays,
+    AgentMessage,
+    AgentReply,
     Assignment,
     AttemptRef,
     ExchangeReply,
@@ -28,7 +28,7 @@ from pilotage.model.exchange.exchange import (
 from pilotage.model.resources import Demand
 
 WAIT_SECONDS = 60.0
-_says = msgspec.json.Decoder(AgentSays)
+_says = msgspec.json.Decoder(AgentMessage)
 _hears = msgspec.json.Encoder()
 
 
@@ -40,7 +40,7 @@ class AgentService:
         self.events: dict[tuple[str, int], Event] = {}  # in the order in which they first came
         self.finished: dict[AttemptRef, dict[str, Any]] = {}
         self.logs: list[LogText] = []
-        self.said: list[AgentSays] = []
+        self.said: list[AgentMessage] = []
         self.keep_said = True
         self.exchanges = 0
         self.connections = 0
@@ -150,7 +150,7 @@ class AgentService:
             return 416, b""
         return 206, content[int(first) : int(last) + 1 if last else None]
 
-    def _exchange(self, says: AgentSays) -> tuple[int, bytes] | None:
+    def _exchange(self, says: AgentMessage) -> tuple[int, bytes] | None:
         exchange = says.exchange
         with self.change:
             self.exchanges += 1
@@ -168,7 +168,7 @@ class AgentService:
                     return None
                 if fault == "introduce":  # only a token comes, and everything is to be said again with it
                     reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence)
-                    return 200, _hears.encode(AgentHears(reply=reply))
+                    return 200, _hears.encode(AgentReply(reply=reply))
                 if fault == "garbage":
                     return 200, b'{"reply":'
             self._hear(says)
@@ -192,7 +192,7 @@ class AgentService:
                     return 200, _hears.encode(hears)
                 self.change.wait(left)
 
-    def _hear(self, says: AgentSays) -> None:
+    def _hear(self, says: AgentMessage) -> None:
         exchange = says.exchange
         if self.keep_said:
             self.said.append(says)
@@ -210,7 +210,7 @@ class AgentService:
         self._newest[exchange.pilot] = max(self._newest.get(exchange.pilot, 0), exchange.sequence)
         self.change.notify_all()
 
-    def _reply(self, says: AgentSays) -> AgentHears:
+    def _reply(self, says: AgentMessage) -> AgentReply:
         exchange = says.exchange
         held = self.assigned[exchange.pilot]
         room = exchange.capacity.cores_hundredths // 100 + exchange.backlog - len(held)
@@ -220,7 +220,7 @@ class AgentService:
             room -= 1
         new = [each for ref, each in held.items() if ref not in exchange.held]
         numbers = [n for stream, n in self.events if stream == exchange.pilot]
-        return AgentHears(
+        return AgentReply(
             reply=ExchangeReply(
                 pilot=exchange.pilot,
                 sequence=exchange.sequence,

@@ -14,7 +14,7 @@ from pilotage.adapters.journals.sqlite.journal import BOOK
 _OVER = ("AttemptFinished", "AttemptLost")
 
 
-class Told(NamedTuple):
+class StoredEvent(NamedTuple):
     """One event."""
 
     position: int
@@ -37,7 +37,7 @@ class Figures:
                 "SELECT position, type, time, stage, line, number, attempt, pilot, site, data FROM events ORDER BY position"
             ).fetchall()
         self.events = [
-            Told(position, kind, time, (stage, line, number), attempt, pilot or "", site or "", json.loads(data))
+            StoredEvent(position, kind, time, (stage, line, number), attempt, pilot or "", site or "", json.loads(data))
             for position, kind, time, stage, line, number, attempt, pilot, site, data in rows
         ]
         self._sites = {(each.package, each.attempt): str(each.data["site"]) for each in self.of("AttemptCreated")}
@@ -47,7 +47,7 @@ class Figures:
         """How far the book goes."""
         return self.events[-1].position if self.events else 0
 
-    def of(self, *kinds: str) -> list[Told]:
+    def of(self, *kinds: str) -> list[StoredEvent]:
         """The events of some types."""
         return [each for each in self.events if each.type in kinds]
 
@@ -75,7 +75,7 @@ class Figures:
         """How often each package was granted."""
         return Counter(each.package for each in self.of("CommitGranted"))
 
-    def site_of(self, event: Told) -> str:
+    def site_of(self, event: StoredEvent) -> str:
         """Where the attempt was that an event is about."""
         return self._sites[event.package, event.attempt]
 

@@ -23,7 +23,7 @@ DIALECT = '''"""The batch system of the tests."""
 
 from pilotage.agent.batch.dialect import Dialect
 from pilotage.agent.batch.values import answered
-from pilotage.agent.batch.values import Busy, Call, Limits, Refused, Seen, Unknown
+from pilotage.agent.batch.values import Busy, Call, Limits, Refused, BatchJob, Unknown
 
 ENDS = {"0": "ended", "143": "cancelled", "137": "killed"}
 
@@ -58,7 +58,7 @@ class Processes(Dialect):
             key = self.key(name, int(index) if count != "1" else None)
             if key is not None:
                 ended = state not in ("queued", "running")
-                found[key] = Seen(native, "ended" if ended else state, ENDS.get(state, "failed") if ended else "")
+                found[key] = BatchJob(native, "ended" if ended else state, ENDS.get(state, "failed") if ended else "")
         return found
 
     def cancel(self, native_ids):

@@ -14,9 +14,9 @@ import msgspec
 from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
-from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, ExchangeReply, LogText
+from pilotage.model.exchange.exchange import AgentMessage, AgentReply, AttemptRef, ExchangeReply, LogText
 from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, LineFiles, Refused, SiteDeed
-from pilotage.model.exchange.reports import SiteHears, SiteSays
+from pilotage.model.exchange.reports import SiteAgentMessage, SiteAgentReply
 from pilotage.model.jobs.submission import Origin, RunPlan, Submission, SubmissionAnswer
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.settings.settings import Settings
@@ -30,7 +30,7 @@ from pilotage.service.http.services import Services
 from pilotage.service.journal.retention import Action
 from tests.kit.served_book import WallClock, access_of, sqlite_journal
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 class FakeTree:
@@ -70,8 +70,8 @@ class FakeJobs:
         self.files = FakeTree()
         self.kept = FakeLogs()
         self.engine = Engine(sites=[Site(name="local")], settings=EngineSettings())
-        self.heard: list[AgentSays] = []
-        self.heard_sites: list[SiteSays] = []
+        self.heard: list[AgentMessage] = []
+        self.heard_sites: list[SiteAgentMessage] = []
         self.came = threading.Semaphore(0)  # once for each exchange
         self.open: list[Future[bytes]] = []
         self.patient = False  # exchanges stay open
@@ -111,7 +111,7 @@ class FakeJobs:
     def stop(self) -> None:
         self.alive = False
 
-    def exchange(self, says: AgentSays) -> Future[bytes]:
+    def exchange(self, says: AgentMessage) -> Future[bytes]:
         self.heard.append(says)
         future: Future[bytes] = Future()
         if self.patient:
@@ -120,16 +120,16 @@ class FakeJobs:
             future.set_exception(self.fault)
         else:
             reply = ExchangeReply(pilot=says.exchange.pilot, sequence=says.exchange.sequence, acknowledged=7)
-            future.set_result(msgspec.json.encode(AgentHears(reply=reply)))
+            future.set_result(msgspec.json.encode(AgentReply(reply=reply)))
         self.came.release()
         return future
 
-    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+    def exchange_with_site(self, says: SiteAgentMessage) -> Future[bytes]:
         if says.site != "lyon":
             raise UnknownSite("no site of this name has a site agent", subject=f"site {says.site}")
         self.heard_sites.append(says)
         self.came.release()
-        told = SiteHears(site=says.site, agent=says.agent, sequence=says.sequence, service="s")
+        told = SiteAgentReply(site=says.site, agent=says.agent, sequence=says.sequence, service="s")
         return _done(msgspec.json.encode(told), self.fault)
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
@@ -166,7 +166,7 @@ class FakeJobs:
         assert not operation.remove_files
         return LineFiles(kept=2)
 
-    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+    def ask(self, question: Callable[[Engine], Result]) -> Future[Result]:
         return _done(question(self.engine))
 
     def note_retained(self, action: Action) -> None:
@@ -195,8 +195,8 @@ class FakeJobs:
         return None
 
 
-def _done(told: Told, fault: Exception | None = None) -> Future[Told]:
-    future: Future[Told] = Future()
+def _done(told: Result, fault: Exception | None = None) -> Future[Result]:
+    future: Future[Result] = Future()
     if fault is not None:
         future.set_exception(fault)
     else:

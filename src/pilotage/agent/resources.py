@@ -29,8 +29,8 @@ class Kind(NamedTuple):
     metavar: str
     help: str
     variable: str = ""  # tells an application its share, after PILOTAGE_; empty: it is not told
-    is_asked: bool = True  # requested from a batch system, by the field of that name in `Wanted`
-    is_counted: bool = False  # requested like every counted resource: see `Wanted.consumables`
+    is_asked: bool = True  # requested from a batch system, by the field of that name in `BatchRequest`
+    is_counted: bool = False  # requested like every counted resource: see `BatchRequest.consumables`
     is_measured: bool = False  # a pilot without this option measures it
 
 
@@ -84,7 +84,7 @@ def attempt_options(resources: Resources) -> list[str]:
 
 
 def asked_fields(resources: Resources) -> dict[str, int]:
-    """Resources to request from a batch system, by the fields of `Wanted`."""
+    """Resources to request from a batch system, by the fields of `BatchRequest`."""
     asked = {kind.name: getattr(resources, kind.name) for kind in KINDS if kind.is_asked}
     return {"cores": max(1, -(-resources.cores_hundredths // 100)), **asked}
 

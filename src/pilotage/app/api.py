@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pilotage.model.answers import ObsoleteFiles
     from pilotage.model.jobs.submission import RunPlan
 
-Told = Callable[[Output], object]
+OutputCallback = Callable[[Output], object]
 Watched = Callable[[Progress], object]
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -90,8 +90,8 @@ def run(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
     slots: int | None = None,
-    on_finished: Told | None = None,
-    on_failed: Told | None = None,
+    on_finished: OutputCallback | None = None,
+    on_failed: OutputCallback | None = None,
     on_progress: Watched | None = None,
     **options: Unpack[RunKeywords],
 ) -> Result:
@@ -119,8 +119,8 @@ async def arun(
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
     slots: int | None = None,
-    on_finished: Told | None = None,
-    on_failed: Told | None = None,
+    on_finished: OutputCallback | None = None,
+    on_failed: OutputCallback | None = None,
     on_progress: Watched | None = None,
     **options: Unpack[RunKeywords],
 ) -> Result:
@@ -238,7 +238,9 @@ class Client:
 class Callbacks:
     """The callbacks for a running job; GASW's notification."""
 
-    def __init__(self, finished: Told | None, failed: Told | None, progress: Watched | None) -> None:
+    def __init__(
+        self, finished: OutputCallback | None, failed: OutputCallback | None, progress: Watched | None
+    ) -> None:
         """Take the callbacks, or None."""
         self._finished = finished
         self._failed = failed

@@ -26,7 +26,7 @@ AT_ONCE = 1000
 UNFINISHED = "state in (SUBMITTED, WAITING, READY, SCHEDULED, RUNNING)"
 """The query for jobs that are not over."""
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +154,7 @@ class Jobs:
         return why
 
 
-def _read(told: Any, kind: type[Told]) -> Told:
+def _read(told: Any, kind: type[Result]) -> Result:
     return msgspec.convert(told, kind, strict=False)
 
 

@@ -46,11 +46,11 @@ UNDECLARED_MAX = 5
 """How many packages with undeclared files are shown."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Compact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The base: fields with their default value are left out."""
 
 
-class FailureCard(Told, frozen=True, kw_only=True):
+class FailureCard(Compact, frozen=True, kw_only=True):
     """One failed package as its owner reads about it: the last attempt, and what follows."""
 
     package: str  # dotted: 1.2.1
@@ -72,14 +72,14 @@ class FailureCard(Told, frozen=True, kw_only=True):
     next_step: str = ""
 
 
-class FailureGroup(Told, frozen=True, kw_only=True):
+class FailureGroup(Compact, frozen=True, kw_only=True):
     """Packages that failed for the same cause, and one of them as an example."""
 
     count: int
     card: FailureCard
 
 
-class UndeclaredFiles(Told, frozen=True, kw_only=True):
+class UndeclaredFiles(Compact, frozen=True, kw_only=True):
     """Files that a package left behind and that were removed, since no output declares them."""
 
     package: str  # dotted: 1.2.1
@@ -89,7 +89,7 @@ class UndeclaredFiles(Told, frozen=True, kw_only=True):
     keep: str = ""  # the `outputs` of its template with these files added
 
 
-class StageProgress(Told, frozen=True, kw_only=True):
+class StageProgress(Compact, frozen=True, kw_only=True):
     """Progress of a stage; the packages of a late stage are not known yet."""
 
     stage: int
@@ -103,14 +103,14 @@ class StageProgress(Told, frozen=True, kw_only=True):
     dropped: int = 0
 
 
-class UnmadeTarget(Told, frozen=True, kw_only=True):
+class UnmadeTarget(Compact, frozen=True, kw_only=True):
     """A target of a job that it has not made, or a pattern without a match."""
 
     target: str
     why: str = ""
 
 
-class Progress(Told, frozen=True, kw_only=True):
+class Progress(Compact, frozen=True, kw_only=True):
     """Progress of a job. A package that is neither done, running, failed nor cancelled is waiting."""
 
     job: str

@@ -37,10 +37,10 @@ class UnknownSite(PilotageError):
 
 # Completes futures; a cancelled one is left alone.
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
-def answer(future: Future[Told], question: Callable[..., Told], *arguments: object) -> None:
+def answer(future: Future[Result], question: Callable[..., Result], *arguments: object) -> None:
     """Complete a future with the result of a call, or with the error it raises."""
     if not future.set_running_or_notify_cancel():
         return

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilotage.agent.batch import Answer, Call, Dialect, Seen, Wanted, output_of
+from pilotage.agent.batch import Answer, BatchJob, BatchRequest, Call, Dialect, output_of
 from tests.kit import waiting
 
 CALL_SECONDS_MAX = 60
@@ -46,7 +46,9 @@ class System(ABC):
 
     def overrun(self) -> tuple[str, str]:
         """Key and native id of something that runs longer than it may."""
-        wanted = Wanted(key="wall-1", command=["sleep", "600"], wall_seconds=self.wall_seconds, folder=str(self.folder))
+        wanted = BatchRequest(
+            key="wall-1", command=["sleep", "600"], wall_seconds=self.wall_seconds, folder=str(self.folder)
+        )
         return wanted.key, self.submit(wanted)[wanted.key]
 
     @contextmanager
@@ -63,11 +65,11 @@ class System(ABC):
         with ThreadPoolExecutor(len(calls)) as pool:
             return list(pool.map(self.run, calls))
 
-    def submit(self, wanted: Wanted) -> dict[str, str]:
+    def submit(self, wanted: BatchRequest) -> dict[str, str]:
         """Start something; the native ids by key."""
         return self.dialect.submitted(wanted, self.run(self.dialect.submit(wanted)))
 
-    def look(self, key: str, native_id: str = "") -> Seen | None:
+    def look(self, key: str, native_id: str = "") -> BatchJob | None:
         """What is known of a key: from the listing, or from what the system remembers."""
         listed = self.dialect.listed(self.run(self.dialect.listing()))
         if key in listed:
@@ -75,9 +77,9 @@ class System(ABC):
         history = self.dialect.history({key: native_id})
         return self.dialect.remembered(self.run(history)).get(key) if history is not None else None
 
-    def wait(self, key: str, state: str, native_id: str = "") -> Seen:
+    def wait(self, key: str, state: str, native_id: str = "") -> BatchJob:
         """Wait until a key is seen in a state; fail at once where it came to its end before."""
-        seen: list[Seen | None] = [None]
+        seen: list[BatchJob | None] = [None]
 
         def is_so() -> bool:
             seen[0] = self.look(key, native_id)

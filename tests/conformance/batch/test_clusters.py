@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent.batch import Refused, Seen, Wanted, dialects
+from pilotage.agent.batch import BatchJob, BatchRequest, Refused, dialects
 from tests.conformance.batch.real import RealGridEngine, RealSlurm
 from tests.conformance.batch.system import System, wait_until
 from tests.engines.gridengine import GridEngine
@@ -27,12 +27,12 @@ def gridengine(grid_engine: GridEngine, tmp_path: Path) -> RealGridEngine:
     return RealGridEngine(grid_engine, dialects()["gridengine"]("pilotage-t2"), tmp_path / "gridengine")
 
 
-def sleeping(key: str, **options: object) -> Wanted:
+def sleeping(key: str, **options: object) -> BatchRequest:
     """Something that goes on until it is ended."""
-    return Wanted(key=key, command=["sleep", "600"], **options)  # type: ignore[arg-type]
+    return BatchRequest(key=key, command=["sleep", "600"], **options)  # type: ignore[arg-type]
 
 
-def listed(system: System) -> dict[str, Seen]:
+def listed(system: System) -> dict[str, BatchJob]:
     """All that is there."""
     return system.dialect.listed(system.run(system.dialect.listing()))
 
@@ -45,7 +45,9 @@ def test_two_clusters_and_a_cell_run_at_once_and_a_lost_node_is_told(
         systems: list[System] = [slurm, other, gridengine]
         # Until it has really begun, Slurm would start it anew elsewhere, whatever it was asked.
         begun = ["sh", "-c", "echo here; exec sleep 600"]
-        ids = [system.submit(Wanted(key="here-1", command=begun, output=str(system.folder))) for system in systems]
+        ids = [
+            system.submit(BatchRequest(key="here-1", command=begun, output=str(system.folder))) for system in systems
+        ]
         seen = [system.wait("here-1", "running") for system in systems]
         assert [{"here-1": each.native_id} for each in seen] == ids
         assert seen[0].node != seen[1].node
@@ -94,7 +96,7 @@ def test_grid_engine_tells_of_a_lost_node_when_it_is_back(gridengine: RealGridEn
 
 def test_what_is_killed_from_outside_is_told_from_what_fails(slurm: RealSlurm, gridengine: RealGridEngine) -> None:
     for system in (slurm, gridengine):
-        ids = system.submit(Wanted(key="shot-1", command=["sh", "-c", "kill -9 $$"]))
+        ids = system.submit(BatchRequest(key="shot-1", command=["sh", "-c", "kill -9 $$"]))
         ended = system.wait("shot-1", "ended", ids["shot-1"])
         assert (ended.reason, ended.exit_status) == ("killed", None)
 
@@ -114,7 +116,7 @@ def test_what_will_never_begin_by_itself_is_held(slurm: RealSlurm, gridengine: R
             assert "error: can't chdir to /nowhere: No such file or directory" in said
         system.cancel(ids)
         wait_until(
-            lambda system=system: (listed(system).get("stuck-1") or Seen("", "ended")).state == "ended",  # type: ignore[misc]
+            lambda system=system: (listed(system).get("stuck-1") or BatchJob("", "ended")).state == "ended",  # type: ignore[misc]
             lambda: "it is still there",
         )
 
@@ -154,7 +156,7 @@ def test_cores_are_taken_where_they_are_asked_for(slurm: RealSlurm, gridengine: 
     tell = ["sh", "-c", "echo ${SLURM_CPUS_ON_NODE:-$NSLOTS}"]
     for system in (slurm, gridengine):
         ids = system.submit(
-            Wanted(key="wide-1", command=tell, cores=4, memory_bytes=1 << 30, output=str(system.folder))
+            BatchRequest(key="wide-1", command=tell, cores=4, memory_bytes=1 << 30, output=str(system.folder))
         )
         assert system.printed("wide-1") == "4\n"
         assert system.wait("wide-1", "ended", ids["wide-1"]).reason == "ended"
@@ -167,7 +169,7 @@ def test_what_names_its_nodes_runs_on_one_of_them(slurm: RealSlurm, gridengine: 
         (([first], {first}), ([f"*{second[-1]}", "elsewhere"], {second}), ([first, second], {first, second})), 1
     ):
         key = f"named-{number}"
-        slurm.submit(Wanted(key=key, command=tell, hosts=hosts, output=str(slurm.folder)))
+        slurm.submit(BatchRequest(key=key, command=tell, hosts=hosts, output=str(slurm.folder)))
         assert slurm.printed(key).strip() in expected
         assert slurm.wait(key, "ended").reason == "ended"
     with pytest.raises(Refused) as refused:
@@ -185,7 +187,7 @@ def test_what_names_its_nodes_runs_on_one_of_them(slurm: RealSlurm, gridengine: 
 
 def test_several_nodes_are_one_job(slurm: RealSlurm) -> None:
     tell = ["sh", "-c", "echo $SLURM_JOB_NUM_NODES $SLURM_NTASKS"]
-    slurm.submit(Wanted(key="mpi-1", command=tell, nodes=2, cores=3, output=str(slurm.folder)))
+    slurm.submit(BatchRequest(key="mpi-1", command=tell, nodes=2, cores=3, output=str(slurm.folder)))
     assert slurm.printed("mpi-1") == "2 6\n"
     assert slurm.wait("mpi-1", "ended").reason == "ended"
 
@@ -215,7 +217,7 @@ def test_a_cluster_with_a_network_of_its_own_has_no_way_out(slurm: RealSlurm, tm
         lonely = RealSlurm(cluster, slurm.dialect, tmp_path / "lonely")
         program = f"import socket; print(socket.socket().connect_ex(('127.0.0.1', {server.getsockname()[1]})))"
         for system, told in ((slurm, 0), (lonely, errno.ECONNREFUSED)):
-            system.submit(Wanted(key="out-1", command=[sys.executable, "-c", program], output=str(system.folder)))
+            system.submit(BatchRequest(key="out-1", command=[sys.executable, "-c", program], output=str(system.folder)))
             assert system.printed("out-1") == f"{told}\n"
             assert system.wait("out-1", "ended").reason == "ended"
 

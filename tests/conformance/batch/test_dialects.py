@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from pilotage.agent.batch import CANNOT_WRITE_STATUS, Busy, Refused, Unknown, Wanted
+from pilotage.agent.batch import CANNOT_WRITE_STATUS, BatchRequest, Busy, Refused, Unknown
 from tests.conformance.batch.system import System
 
 TELL = "import os, sys; print(ascii((os.environ['PILOTAGE_REQUEST'], sys.argv[1:], os.getcwd())))"
@@ -19,10 +19,10 @@ ODD_WORDS = [
 ]  # fmt: skip
 
 
-def wanted(system: System, key: str, *command: str, **options: object) -> Wanted:
+def wanted(system: System, key: str, *command: str, **options: object) -> BatchRequest:
     """Something small to start, whose output lies in the system's folder."""
     made = {"key": key, "command": command, "folder": str(system.folder), "output": str(system.folder), **options}
-    return Wanted(**made)  # type: ignore[arg-type]
+    return BatchRequest(**made)  # type: ignore[arg-type]
 
 
 def test_what_is_submitted_runs_and_ends(system: System) -> None:

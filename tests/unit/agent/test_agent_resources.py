@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.agent.__main__ import _parser, _settings
 from pilotage.agent.attempt.environment import OWN_NAMES, own_entries
-from pilotage.agent.batch import Wanted, dialects
+from pilotage.agent.batch import BatchRequest, dialects
 from pilotage.agent.batch.pilot_job import PilotJobTemplate
 from pilotage.agent.pilot.backlog import HeldAttempt, SlotTable
 from pilotage.agent.resources import KINDS, VARIABLES, Resources, pilot_options, resources_of, resources_of_entry
@@ -26,7 +26,7 @@ EVERY_KIND = pytest.mark.parametrize("kind", Resources._fields)
 def test_service_and_agent_have_the_same_kinds_and_the_same_defaults() -> None:
     assert Resources._fields == resources.NAMES == tuple(kind.name for kind in KINDS)
     assert Resources() == resources.amounts(resources.Demand()) == resources.amounts(resources.Capacity())
-    assert {kind.name for kind in KINDS if kind.is_asked} <= {field.name for field in fields(Wanted)}
+    assert {kind.name for kind in KINDS if kind.is_asked} <= {field.name for field in fields(BatchRequest)}
 
 
 def test_what_an_agent_is_told_is_written_as_before() -> None:
@@ -89,6 +89,6 @@ def test_an_application_is_told_what_it_may_take() -> None:
     [("slurm", "--gres=gpu:2"), ("gridengine", "gpu=2"), ("pbs", ":ngpus=2"), ("htcondor", "request_gpus = 2")],
 )
 def test_what_is_counted_is_asked_for_by_the_name_that_a_batch_system_has_for_it(system: str, asked: str) -> None:
-    several, none = (dialects()[system]("p").submit(Wanted("a-1", ["true"], gpus=count)) for count in (2, 0))
+    several, none = (dialects()[system]("p").submit(BatchRequest("a-1", ["true"], gpus=count)) for count in (2, 0))
     assert asked in f"{several.argv} {several.stdin}"
     assert "gpu" not in f"{none.argv} {none.stdin}"

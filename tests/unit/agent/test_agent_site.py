@@ -15,9 +15,9 @@ from pilotage.model.exchange.reports import (
     AnyReport,
     Gone,
     Noticed,
-    SiteHears,
+    SiteAgentMessage,
+    SiteAgentReply,
     SiteNoticed,
-    SiteSays,
     SiteSeen,
     SubmissionFailed,
     Submitted,
@@ -30,7 +30,7 @@ from tests.kit.pilots import wait_until
 
 SECONDS = 10.0
 LYON = "lyon"
-_decode = msgspec.json.Decoder(SiteHears).decode
+_decode = msgspec.json.Decoder(SiteAgentReply).decode
 
 
 class Tending:
@@ -68,16 +68,18 @@ class Watched:
             told=told,
         )
         self.sequence = 0
-        self.hears: SiteHears | None = None
+        self.hears: SiteAgentReply | None = None
 
     def say(self, *reports: AnyReport, **said: Any) -> Future[bytes]:
         self.sequence += 1
         known = {} if self.hears is None else {"service": self.hears.service, "heard": self.hears.number}
         return self.site.exchange(
-            SiteSays(**{"site": LYON, "agent": "a", "sequence": self.sequence, "reports": reports, **known, **said})
+            SiteAgentMessage(
+                **{"site": LYON, "agent": "a", "sequence": self.sequence, "reports": reports, **known, **said}
+            )
         )
 
-    def hear(self, answer: Future[bytes]) -> SiteHears:
+    def hear(self, answer: Future[bytes]) -> SiteAgentReply:
         self.hears = _decode(answer.result(SECONDS))
         return self.hears
 

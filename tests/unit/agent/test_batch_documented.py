@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.batch import Answer, Busy, Dialect, Refused, Seen, Unknown, Wanted, dialects
+from pilotage.agent.batch import Answer, BatchJob, BatchRequest, Busy, Dialect, Refused, Unknown, dialects
 
-ONE = Wanted(key="lyon-1", command=["true"])
+ONE = BatchRequest(key="lyon-1", command=["true"])
 NAME = "pilotage.lyon-1"
 
 
@@ -37,20 +37,20 @@ def pbs_listing(**attributes: object) -> Answer:
     "attributes, told",
     [
         # Negative ones are JOB_EXEC_KILL_WALLTIME and its like: src/include/job.h of https://github.com/openpbs/openpbs
-        ({"job_state": "Q"}, Seen("1.vbox", "queued", detail="Q")),
-        ({"job_state": "H", "comment": "held by user"}, Seen("1.vbox", "queued", "held", detail="held by user")),
-        ({"job_state": "R", "exec_host": "node1/0*4+node2/1"}, Seen("1.vbox", "running", node="node1", detail="R")),
-        ({"job_state": "F", "Exit_status": 0}, Seen("1.vbox", "ended", "ended", exit_status=0)),
-        ({"job_state": "F", "Exit_status": 3}, Seen("1.vbox", "ended", "failed", exit_status=3)),
-        ({"job_state": "F", "Exit_status": 265}, Seen("1.vbox", "ended", "killed")),
-        ({"job_state": "F", "Exit_status": 271, "substate": 91}, Seen("1.vbox", "ended", "cancelled")),
-        ({"job_state": "F", "Exit_status": -29}, Seen("1.vbox", "ended", "wall-time")),
-        ({"job_state": "F", "Exit_status": -27}, Seen("1.vbox", "ended", "out-of-memory")),
-        ({"job_state": "F", "Exit_status": -3}, Seen("1.vbox", "ended", "platform-failure")),
-        ({"job_state": "F"}, Seen("1.vbox", "ended", "cancelled")),
+        ({"job_state": "Q"}, BatchJob("1.vbox", "queued", detail="Q")),
+        ({"job_state": "H", "comment": "held by user"}, BatchJob("1.vbox", "queued", "held", detail="held by user")),
+        ({"job_state": "R", "exec_host": "node1/0*4+node2/1"}, BatchJob("1.vbox", "running", node="node1", detail="R")),
+        ({"job_state": "F", "Exit_status": 0}, BatchJob("1.vbox", "ended", "ended", exit_status=0)),
+        ({"job_state": "F", "Exit_status": 3}, BatchJob("1.vbox", "ended", "failed", exit_status=3)),
+        ({"job_state": "F", "Exit_status": 265}, BatchJob("1.vbox", "ended", "killed")),
+        ({"job_state": "F", "Exit_status": 271, "substate": 91}, BatchJob("1.vbox", "ended", "cancelled")),
+        ({"job_state": "F", "Exit_status": -29}, BatchJob("1.vbox", "ended", "wall-time")),
+        ({"job_state": "F", "Exit_status": -27}, BatchJob("1.vbox", "ended", "out-of-memory")),
+        ({"job_state": "F", "Exit_status": -3}, BatchJob("1.vbox", "ended", "platform-failure")),
+        ({"job_state": "F"}, BatchJob("1.vbox", "ended", "cancelled")),
     ],
 )
-def test_pbs_states(attributes: dict[str, object], told: Seen) -> None:
+def test_pbs_states(attributes: dict[str, object], told: BatchJob) -> None:
     assert speaking("pbs").listed(pbs_listing(**attributes)) == {"lyon-1": told}
 
 
@@ -64,20 +64,26 @@ def test_pbs_shows_its_variables_as_one_text_too() -> None:
     "row, told",
     [
         # The fields: https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html; what ends a job: bacct(1)
-        ("7|0|PEND|-|-|-", Seen("7", "queued", detail="PEND")),
-        ("7|0|PSUSP|-|-|-", Seen("7", "queued", "held", detail="PSUSP")),
-        ("7|0|RUN|-|4*hostA|-", Seen("7", "running", node="hostA", detail="RUN")),
-        ("7|0|UNKWN|-|hostA|-", Seen("7", "running", node="hostA", detail="UNKWN")),
-        ("7|0|ZOMBI|-|hostA|-", Seen("7", "ended", "platform-failure", "hostA", None, "ZOMBI")),
-        ("7|0|DONE|-|hostA|-", Seen("7", "ended", "ended", "hostA", 0, "DONE")),
-        ("7|0|EXIT|3|hostA|-", Seen("7", "ended", "failed", "hostA", 3, "-")),
-        ("7|0|EXIT|137|hostA|-", Seen("7", "ended", "killed", "hostA", None, "-")),
-        ("7|0|EXIT|143|hostA|TERM_PREEMPT: a|b", Seen("7", "ended", "preempted", "hostA", None, "TERM_PREEMPT: a b")),
-        ("7|0|EXIT|137|hostA|TERM_MEMLIMIT: x", Seen("7", "ended", "out-of-memory", "hostA", None, "TERM_MEMLIMIT: x")),
-        ("7|0|EXIT|1|hostA|TERM_LOAD: x", Seen("7", "ended", "platform-failure", "hostA", None, "TERM_LOAD: x")),
+        ("7|0|PEND|-|-|-", BatchJob("7", "queued", detail="PEND")),
+        ("7|0|PSUSP|-|-|-", BatchJob("7", "queued", "held", detail="PSUSP")),
+        ("7|0|RUN|-|4*hostA|-", BatchJob("7", "running", node="hostA", detail="RUN")),
+        ("7|0|UNKWN|-|hostA|-", BatchJob("7", "running", node="hostA", detail="UNKWN")),
+        ("7|0|ZOMBI|-|hostA|-", BatchJob("7", "ended", "platform-failure", "hostA", None, "ZOMBI")),
+        ("7|0|DONE|-|hostA|-", BatchJob("7", "ended", "ended", "hostA", 0, "DONE")),
+        ("7|0|EXIT|3|hostA|-", BatchJob("7", "ended", "failed", "hostA", 3, "-")),
+        ("7|0|EXIT|137|hostA|-", BatchJob("7", "ended", "killed", "hostA", None, "-")),
+        (
+            "7|0|EXIT|143|hostA|TERM_PREEMPT: a|b",
+            BatchJob("7", "ended", "preempted", "hostA", None, "TERM_PREEMPT: a b"),
+        ),
+        (
+            "7|0|EXIT|137|hostA|TERM_MEMLIMIT: x",
+            BatchJob("7", "ended", "out-of-memory", "hostA", None, "TERM_MEMLIMIT: x"),
+        ),
+        ("7|0|EXIT|1|hostA|TERM_LOAD: x", BatchJob("7", "ended", "platform-failure", "hostA", None, "TERM_LOAD: x")),
     ],
 )
-def test_lsf_states(row: str, told: Seen) -> None:
+def test_lsf_states(row: str, told: BatchJob) -> None:
     assert speaking("lsf").listed(Answer(0, f"{row}|{NAME}\n8|0|RUN|-|hostB|-|somebody's\n")) == {"lyon-1": told}
 
 
@@ -93,24 +99,27 @@ def test_lsf_says_in_words_that_nothing_is_there(status: int) -> None:
     "attributes, told",
     [
         # https://htcondor.readthedocs.io/en/latest/classad-attributes/job-classad-attributes.html
-        ({"JobStatus": 1}, Seen("4.0", "queued")),
-        ({"JobStatus": 2, "RemoteHost": "slot1@node"}, Seen("4.0", "running", node="node")),
-        ({"JobStatus": 5, "HoldReason": "Error from slot1"}, Seen("4.0", "queued", "held", detail="Error from slot1")),
-        ({"JobStatus": 6}, Seen("4.0", "running")),
-        ({"JobStatus": 7}, Seen("4.0", "running")),
-        ({"JobStatus": 4, "ExitBySignal": False, "ExitCode": 3}, Seen("4.0", "ended", "failed", exit_status=3)),
-        ({"JobStatus": 4, "ExitBySignal": True, "ExitSignal": 9}, Seen("4.0", "ended", "killed")),
+        ({"JobStatus": 1}, BatchJob("4.0", "queued")),
+        ({"JobStatus": 2, "RemoteHost": "slot1@node"}, BatchJob("4.0", "running", node="node")),
+        (
+            {"JobStatus": 5, "HoldReason": "Error from slot1"},
+            BatchJob("4.0", "queued", "held", detail="Error from slot1"),
+        ),
+        ({"JobStatus": 6}, BatchJob("4.0", "running")),
+        ({"JobStatus": 7}, BatchJob("4.0", "running")),
+        ({"JobStatus": 4, "ExitBySignal": False, "ExitCode": 3}, BatchJob("4.0", "ended", "failed", exit_status=3)),
+        ({"JobStatus": 4, "ExitBySignal": True, "ExitSignal": 9}, BatchJob("4.0", "ended", "killed")),
         (
             {"JobStatus": 3, "RemoveReason": "PeriodicRemove", "PilotageWall": 60, "RemoteWallClockTime": 61.0},
-            Seen("4.0", "ended", "wall-time", detail="PeriodicRemove"),
+            BatchJob("4.0", "ended", "wall-time", detail="PeriodicRemove"),
         ),
         (
             {"JobStatus": 3, "RemoveReason": "PeriodicRemove", "PilotageWall": 60, "RemoteWallClockTime": 5.0},
-            Seen("4.0", "ended", "preempted", detail="PeriodicRemove"),
+            BatchJob("4.0", "ended", "preempted", detail="PeriodicRemove"),
         ),
     ],
 )
-def test_htcondor_states(attributes: dict[str, object], told: Seen) -> None:
+def test_htcondor_states(attributes: dict[str, object], told: BatchJob) -> None:
     shown = json.dumps([{"ClusterId": 4, "ProcId": 0, "PilotageName": NAME, **attributes}])
     assert speaking("htcondor").listed(Answer(0, shown)) == {"lyon-1": told}
 
@@ -126,22 +135,25 @@ def test_htcondor_prints_nothing_where_nothing_is() -> None:
     "row, told",
     [
         # The columns of src/DIRAC/Interfaces/scripts/dstat.py, https://github.com/DIRACGrid/DIRAC
-        ("Waiting,Pilot Agent Submission,ANY", Seen("11", "queued", detail="Pilot Agent Submission")),
-        ("Running,Application,LCG.CERN.ch", Seen("11", "running", node="LCG.CERN.ch", detail="Application")),
-        ("Stalled,Watchdog,LCG.CERN.ch", Seen("11", "running", node="LCG.CERN.ch", detail="Watchdog")),
-        ("Done,Execution Complete,LCG.CERN.ch", Seen("11", "ended", "ended", "LCG.CERN.ch", 0, "Execution Complete")),
-        ("Killed,Marked for termination,ANY", Seen("11", "ended", "cancelled", detail="Marked for termination")),
+        ("Waiting,Pilot Agent Submission,ANY", BatchJob("11", "queued", detail="Pilot Agent Submission")),
+        ("Running,Application,LCG.CERN.ch", BatchJob("11", "running", node="LCG.CERN.ch", detail="Application")),
+        ("Stalled,Watchdog,LCG.CERN.ch", BatchJob("11", "running", node="LCG.CERN.ch", detail="Watchdog")),
+        (
+            "Done,Execution Complete,LCG.CERN.ch",
+            BatchJob("11", "ended", "ended", "LCG.CERN.ch", 0, "Execution Complete"),
+        ),
+        ("Killed,Marked for termination,ANY", BatchJob("11", "ended", "cancelled", detail="Marked for termination")),
         (
             "Failed,Application Finished With Errors,ANY",
-            Seen("11", "ended", "failed", detail="Application Finished With Errors"),
+            BatchJob("11", "ended", "failed", detail="Application Finished With Errors"),
         ),
         (
             "Failed,Job stalled: pilot not running,ANY",
-            Seen("11", "ended", "platform-failure", detail="Job stalled: pilot not running"),
+            BatchJob("11", "ended", "platform-failure", detail="Job stalled: pilot not running"),
         ),
     ],
 )
-def test_dirac_states(row: str, told: Seen) -> None:
+def test_dirac_states(row: str, told: BatchJob) -> None:
     shown = f"JobID,JobName,Status,MinorStatus,Site\n11,{NAME},{row}\n12,else,Running,x,y\n"
     assert speaking("dirac").listed(Answer(0, shown)) == {"lyon-1": told}
 
@@ -149,7 +161,7 @@ def test_dirac_states(row: str, told: Seen) -> None:
 def test_dirac_tells_numbers() -> None:
     # https://github.com/DIRACGrid/DIRAC, src/DIRAC/Interfaces/scripts/dirac_wms_job_submit.py: "JobID = 11"
     assert speaking("dirac").submitted(ONE, Answer(0, "JobID = 11\n")) == {"lyon-1": "11"}
-    several = Wanted(key="lyon-1", command=["true"], count=2)
+    several = BatchRequest(key="lyon-1", command=["true"], count=2)
     told = speaking("dirac").submitted(several, Answer(0, "JobID = [11, 12]\n"))
     assert told == {"lyon-1": "11+0", "lyon-2": "12+1"}
     with pytest.raises(Unknown):
@@ -189,13 +201,13 @@ def test_limits_that_were_met(name: str, answer: Answer) -> None:
 
 
 def test_directives_are_lines_of_a_submit_description() -> None:
-    wanted = Wanted(key="lyon-1", command=["true"], directives=['requirements = OpSysMajorVer == "9"'])
+    wanted = BatchRequest(key="lyon-1", command=["true"], directives=['requirements = OpSysMajorVer == "9"'])
     lines = speaking("htcondor").submit(wanted).stdin.split("\n")
     assert lines[-3:] == ['requirements = OpSysMajorVer == "9"', "queue 1", ""]
 
 
 def test_directives_are_lines_of_a_jdl_whatever_they_hold() -> None:
-    wanted = Wanted(key="lyon-1", command=["true"], directives=['Tags = {"$HOME`x`"};'])
+    wanted = BatchRequest(key="lyon-1", command=["true"], directives=['Tags = {"$HOME`x`"};'])
     assert 'Tags = {"\\$HOME\\`x\\`"};' in speaking("dirac").submit(wanted).stdin.split("\n")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.agent.batch import Answer, Busy, Call, Dialect, Refused, Unknown, Wanted, dialects
+from pilotage.agent.batch import Answer, BatchRequest, Busy, Call, Dialect, Refused, Unknown, dialects
 
-ONE = Wanted(key="lyon-1", command=["true"])
+ONE = BatchRequest(key="lyon-1", command=["true"])
 RECORD = """\
 ==============================================================
 qname        main.q
@@ -176,7 +176,7 @@ def test_what_may_have_been_queued(gridengine: Dialect, stderr: str) -> None:
 def test_a_complaint_beside_a_number_is_a_submission(gridengine: Dialect) -> None:
     told = Answer(1, "17\n", "Unable to run job: warning: root your job is not allowed to run in any queue\n")
     assert gridengine.submitted(ONE, told) == {"lyon-1": "17"}
-    several = Wanted(key="lyon-1", command=["true"], count=2)
+    several = BatchRequest(key="lyon-1", command=["true"], count=2)
     assert gridengine.submitted(several, Answer(0, "18.1-2:1\n")) == {"lyon-1": "18.1", "lyon-2": "18.2"}
 
 
@@ -225,7 +225,7 @@ def test_queues_tell_the_most_that_one_host_gives(gridengine: Dialect) -> None:
 
 
 def test_what_is_asked_for(gridengine: Dialect) -> None:
-    wanted = Wanted(
+    wanted = BatchRequest(
         key="lyon-1",
         command=["true"],
         count=3,
@@ -239,5 +239,5 @@ def test_what_is_asked_for(gridengine: Dialect) -> None:
     text = " ".join(gridengine.submit(wanted).argv)
     for words in ("-N pilotage.lyon-1", "-t 1-3", "-pe smp 4", "-l h_rt=61,h_vmem=1001,gpu=2", "-q q", "-P a", "-r n"):
         assert words in text
-    several = gridengine.submit(Wanted(key="lyon-1", command=["true"], cores=4, nodes=2, parallel="orte"))
+    several = gridengine.submit(BatchRequest(key="lyon-1", command=["true"], cores=4, nodes=2, parallel="orte"))
     assert "-pe orte 8" in " ".join(several.argv)

@@ -17,13 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.adapters.sites.zipapp import build
-from pilotage.agent.batch import Answer, BatchError, Dialect, Limits, Seen, Unknown, Wanted, dialects, element_key
+from pilotage.agent.batch import (
+    Answer,
+    BatchError,
+    BatchJob,
+    BatchRequest,
+    Dialect,
+    Limits,
+    Unknown,
+    dialects,
+    element_key,
+)
 from pilotage.agent.batch.slurm import _COLUMNS
 from pilotage.agent.batch.values import Reason, common_start, seconds, size_bytes
 from tests.conformance.batch.voices.stage import Element, Stage
 
 ALL = sorted(dialects())
-WANTED = Wanted(key="lyon-1", command=["true"], count=3)
+WANTED = BatchRequest(key="lyon-1", command=["true"], count=3)
 
 statuses = st.one_of(st.none(), st.integers(min_value=0, max_value=255))
 fragments = st.sampled_from([
@@ -214,7 +224,7 @@ def test_what_grid_engine_writes_is_read_back(jobs: list[tuple[str, int, str]]) 
                 + "".join(f"<{tag}>{escape(str(value))}</{tag}>" for tag, value in told.items())
                 + "</job_list>"
             )
-            expected[element_key(first, offset)] = Seen(
+            expected[element_key(first, offset)] = BatchJob(
                 native_id=f"{job}.{offset + 1}" if count > 1 else str(job),
                 state="queued" if "q" in state else "running",
                 reason=STUCK.get(state, ""),

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pilotage.agent.batch import (
     ANOTHER_AGENT_STATUS,
     CANNOT_WRITE_STATUS,
+    BatchRequest,
     Dialect,
-    Wanted,
     dialects,
     element_key,
     output_of,
@@ -96,7 +96,7 @@ def test_different_keys_have_different_names_and_files(data: st.DataObject) -> N
 @given(key=keys, arguments=st.lists(words, max_size=6))
 def test_every_word_arrives_as_it_is(key: str, arguments: list[str]) -> None:
     dialect = dialects()["slurm"]("pilotage")
-    wanted = Wanted(key=key, command=[sys.executable, "-S", "-I", "-c", TELL, *arguments])
+    wanted = BatchRequest(key=key, command=[sys.executable, "-S", "-I", "-c", TELL, *arguments])
     script = dialect.script(wanted)
     assert [line for line in script.split("\n")[1:] if line.startswith("#")] == []
     done = run(script)
@@ -104,26 +104,26 @@ def test_every_word_arrives_as_it_is(key: str, arguments: list[str]) -> None:
 
 
 def test_no_word_can_speak_to_the_batch_system(slurm: Dialect) -> None:
-    script = slurm.script(Wanted(key="a\n#SBATCH --x", command=["true", "b\n#SBATCH --y\r\n#$ -z", "#PBS"]))
+    script = slurm.script(BatchRequest(key="a\n#SBATCH --x", command=["true", "b\n#SBATCH --y\r\n#$ -z", "#PBS"]))
     assert [line for line in script.split("\n") if line.startswith("#")] == ["#!/bin/sh"]
     assert "\r" not in script  # which sbatch would not take
 
 
 def test_an_element_is_told_its_own_key_and_prints_to_its_own_file(slurm: Dialect, tmp_path: Path) -> None:
-    wanted = Wanted(key="a b-9", command=["sh", "-c", 'echo "$PILOTAGE_REQUEST"'], count=3, output=str(tmp_path))
+    wanted = BatchRequest(key="a b-9", command=["sh", "-c", 'echo "$PILOTAGE_REQUEST"'], count=3, output=str(tmp_path))
     for index, key in enumerate(["a b-9", "a b-10", "a b-11"]):
         assert run(slurm.script(wanted), SLURM_ARRAY_TASK_ID=str(index)).returncode == 0
         assert Path(output_of(str(tmp_path), key)).read_text() == f"{key}\n"
 
 
 def test_indices_that_begin_with_one_begin_with_the_first_key() -> None:
-    wanted = Wanted(key="lyon-7", command=["sh", "-c", 'echo "$PILOTAGE_REQUEST"'], count=2)
+    wanted = BatchRequest(key="lyon-7", command=["sh", "-c", 'echo "$PILOTAGE_REQUEST"'], count=2)
     done = run(dialects()["gridengine"]("pilotage").script(wanted), SGE_TASK_ID="1")
     assert done.stdout == b"lyon-7\n"
 
 
 def test_without_a_place_to_print_nothing_is_started(slurm: Dialect, tmp_path: Path) -> None:
-    wanted = Wanted(key="a-1", command=["touch", str(tmp_path / "started")], output=str(tmp_path / "absent"))
+    wanted = BatchRequest(key="a-1", command=["touch", str(tmp_path / "started")], output=str(tmp_path / "absent"))
     assert run(slurm.script(wanted)).returncode == CANNOT_WRITE_STATUS
     assert list(tmp_path.iterdir()) == []
 
@@ -134,7 +134,9 @@ def test_an_agent_that_is_not_what_was_put_there_is_not_started_and_that_is_said
     agent = tmp_path / "it's $HOME's agent.pyz"
     agent.write_text("echo started\n")
     known = hashlib.sha256(agent.read_bytes()).hexdigest()
-    wanted = Wanted(key="a-1", command=["sh", str(agent)], output=str(tmp_path), agent=str(agent), agent_sha256=known)
+    wanted = BatchRequest(
+        key="a-1", command=["sh", str(agent)], output=str(tmp_path), agent=str(agent), agent_sha256=known
+    )
     printed = Path(output_of(str(tmp_path), "a-1"))
     assert run(slurm.script(wanted)).returncode == 0
     assert printed.read_text() == "started\n"
@@ -161,7 +163,7 @@ def _only(folder: Path, *programs: str) -> Path:
 
 
 def test_directives_stand_before_everything_else(slurm: Dialect) -> None:
-    script = slurm.script(Wanted(key="a-1", command=["true"], directives=["--constraint=ib", "--exclusive"]))
+    script = slurm.script(BatchRequest(key="a-1", command=["true"], directives=["--constraint=ib", "--exclusive"]))
     assert script.split("\n")[:3] == ["#!/bin/sh", "#SBATCH --constraint=ib", "#SBATCH --exclusive"]
 
 
@@ -179,12 +181,12 @@ def test_directives_stand_before_everything_else(slurm: Dialect) -> None:
 )
 def test_what_would_be_read_as_something_else_is_not_wanted(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"must be one line|a command, and at least"):
-        Wanted(**{"key": "a-1", "command": ["true"], **options})  # type: ignore[arg-type]
+        BatchRequest(**{"key": "a-1", "command": ["true"], **options})  # type: ignore[arg-type]
 
 
 def test_an_array_needs_a_number_to_count_from(slurm: Dialect) -> None:
     with pytest.raises(ValueError, match="ends in a number"):
-        slurm.submit(Wanted(key="lyon", command=["true"], count=2))
+        slurm.submit(BatchRequest(key="lyon", command=["true"], count=2))
 
 
 @pytest.mark.parametrize("prefix", ["", "1a", "a.b", "a b", "a" * 41, "é"])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.agent.batch import Answer, Busy, Dialect, Refused, Unknown, Wanted, dialects
+from pilotage.agent.batch import Answer, BatchRequest, Busy, Dialect, Refused, Unknown, dialects
 from pilotage.agent.batch.slurm import _COLUMNS
 
-ONE = Wanted(key="lyon-1", command=["true"])
+ONE = BatchRequest(key="lyon-1", command=["true"])
 FAILED = "sbatch: error: Batch job submission failed: "
 
 
@@ -223,7 +223,7 @@ def test_the_one_mebibyte_of_nodes_whose_memory_nobody_wrote_down_is_not_taken_f
 
 
 def test_what_is_asked_for(slurm: Dialect) -> None:
-    wanted = Wanted(
+    wanted = BatchRequest(
         key="lyon-1",
         command=["true"],
         count=3,
@@ -237,10 +237,10 @@ def test_what_is_asked_for(slurm: Dialect) -> None:
     words = set(slurm.submit(wanted).argv)
     assert {"--array=0-2", "--cpus-per-task=4", "--ntasks=1", "--mem=1M", "--gres=gpu:2", "--time=2"} <= words
     assert {"--partition=q", "--account=a", "--no-requeue", "--job-name=pilotage.lyon-1", "--nodes=1"} <= words
-    several = set(slurm.submit(Wanted(key="lyon-1", command=["true"], cores=4, nodes=2)).argv)
+    several = set(slurm.submit(BatchRequest(key="lyon-1", command=["true"], cores=4, nodes=2)).argv)
     assert {"--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=1"} <= several
     with pytest.raises(ValueError, match="longer than the column of squeue"):
-        slurm.submit(Wanted(key="x" * 400, command=["true"]))
+        slurm.submit(BatchRequest(key="x" * 400, command=["true"]))
 
 
 def test_some_nodes_are_meant_by_leaving_out_all_others(slurm: Dialect, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_some_nodes_are_meant_by_leaving_out_all_others(slurm: Dialect, tmp_path
         (["n[!1]", "*2"], "big1,n1"),
         (["*"], ""),
     ):
-        call = slurm.submit(Wanted(key="lyon-1", command=["true"], hosts=hosts))
+        call = slurm.submit(BatchRequest(key="lyon-1", command=["true"], hosts=hosts))
         done = subprocess.run(
             call.argv,
             input=call.stdin,

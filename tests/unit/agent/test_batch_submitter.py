@@ -8,7 +8,18 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from pilotage.agent.batch import Answer, Busy, Call, Dialect, Limits, Refused, Seen, Unknown, Wanted, element_key
+from pilotage.agent.batch import (
+    Answer,
+    BatchJob,
+    BatchRequest,
+    Busy,
+    Call,
+    Dialect,
+    Limits,
+    Refused,
+    Unknown,
+    element_key,
+)
 from pilotage.agent.batch.pilot_job import PilotJobTemplate
 from pilotage.agent.batch.submitter import Listed, Submitter
 from pilotage.agent.silent_pilots import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, BatchJobNotice
@@ -21,10 +32,10 @@ class PlainDialect(Dialect):
 
     name = "plain"
 
-    def submit(self, wanted: Wanted) -> Call:
+    def submit(self, wanted: BatchRequest) -> Call:
         return Call(("submit", wanted.key, str(wanted.count)))
 
-    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+    def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         if answer.exit_status is None:
             raise Unknown("no answer")
         if answer.stderr.startswith("full"):
@@ -36,7 +47,7 @@ class PlainDialect(Dialect):
     def listing(self) -> Call:
         return Call(("list",))
 
-    def listed(self, answer: Answer) -> dict[str, Seen]:
+    def listed(self, answer: Answer) -> dict[str, BatchJob]:
         if answer.exit_status != 0:
             raise Unknown("down")
         rows = (line.split() for line in answer.stdout.splitlines())
@@ -45,7 +56,7 @@ class PlainDialect(Dialect):
     def history(self, native_ids: Mapping[str, str]) -> Call | None:
         return Call(("history", *native_ids))
 
-    def remembered(self, answer: Answer) -> dict[str, Seen]:
+    def remembered(self, answer: Answer) -> dict[str, BatchJob]:
         return self.listed(answer)
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
@@ -64,14 +75,14 @@ class PlainDialect(Dialect):
         return Limits()
 
 
-def _seen(native_id: str, state: str) -> Seen:
+def _seen(native_id: str, state: str) -> BatchJob:
     if state.startswith("ended:"):
-        return Seen(native_id, "ended", state.partition(":")[2], exit_status=73 if "failed" in state else 0)  # type: ignore[arg-type]
+        return BatchJob(native_id, "ended", state.partition(":")[2], exit_status=73 if "failed" in state else 0)  # type: ignore[arg-type]
     if state == "error":
-        return Seen(native_id, "queued", "error", detail="Eqw")
+        return BatchJob(native_id, "queued", "error", detail="Eqw")
     if state.startswith("held:"):
-        return Seen(native_id, "queued", "held", detail=state.partition(":")[2])
-    return Seen(native_id, state)  # type: ignore[arg-type]
+        return BatchJob(native_id, "queued", "held", detail=state.partition(":")[2])
+    return BatchJob(native_id, state)  # type: ignore[arg-type]
 
 
 class PlainSystem:
@@ -308,7 +319,7 @@ def test_what_is_cancelled_is_named_by_key_and_number_in_one_call(scene: Scene) 
 
 def test_a_limit_that_was_told_while_it_went_on_trying_makes_us_look_before_the_next_submission(scene: Scene) -> None:
     class Trying(PlainDialect):
-        def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+        def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
             if answer.exit_status is None:
                 raise Busy("full, still trying")
             return super().submitted(wanted, answer)

@@ -11,11 +11,11 @@ import pytest
 from pilotage.agent.allocation import CommandResult, is_over, lost_node, seconds_left
 from pilotage.agent.batch.values import (
     Answer,
+    BatchJob,
+    BatchRequest,
     Busy,
     Refused,
-    Seen,
     Unknown,
-    Wanted,
     answered,
     common_start,
     document,
@@ -97,12 +97,12 @@ def test_names_of_nodes_become_one_expression(names: list[str], matching: list[s
 
 
 def test_of_two_under_one_key_what_has_not_ended_is_kept() -> None:
-    running, ended, again = Seen("1", "running"), Seen("2", "ended"), Seen("3", "ended")
+    running, ended, again = BatchJob("1", "running"), BatchJob("2", "ended"), BatchJob("3", "ended")
     for told, kept in (
         ([running, ended], running), ([ended, running], running), ([ended, again], again), ([ended], ended),
-        ([running, Seen("4", "queued")], Seen("4", "queued")),
+        ([running, BatchJob("4", "queued")], BatchJob("4", "queued")),
     ):  # fmt: skip
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         for each in told:
             keep(found, "k", each)
             keep(found, None, each)
@@ -155,11 +155,11 @@ def test_a_submission_fails_as_its_words_say(answer: Answer, kind: type, said: o
 )  # fmt: skip
 def test_what_some_system_would_read_as_something_else_cannot_be_wanted(said: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"at least one|not a node name|one line"):
-        Wanted(**{"key": "k", "command": ["true"], **said})
+        BatchRequest(**{"key": "k", "command": ["true"], **said})
 
 
 def test_one_core_of_one_node_is_wanted_once_unless_more_is_said() -> None:
-    wanted = Wanted("k", ["true"], hosts=["node-[0-9]*.site", "n?"])
+    wanted = BatchRequest("k", ["true"], hosts=["node-[0-9]*.site", "n?"])
     assert (wanted.count, wanted.cores, wanted.nodes, wanted.gpus) == (1, 1, 1, 0)
     assert (wanted.memory_bytes, wanted.wall_seconds) == (0, 0)
 

@@ -20,7 +20,7 @@ from pilotage.adapters.settings.tls import make_certificates
 from pilotage.agent.link.connect import connect
 from pilotage.agent.link.link import Link
 from pilotage.agent.site.relay import Relays, bound, may_pass
-from pilotage.model.exchange.exchange import AgentSays, Exchange
+from pilotage.model.exchange.exchange import AgentMessage, Exchange
 from tests.kit.agent_runs import open_descriptors
 from tests.kit.agent_service import AgentService
 from tests.kit.pilots import flying
@@ -216,7 +216,7 @@ def test_pilots_work_through_the_relay_while_many_others_wait(relay: Relayed, tm
         for number in range(100):
             link = relay.link()
             waiting.append(link)
-            says = AgentSays(exchange=Exchange(pilot=f"w-{number}.1", site="here", sequence=1, leaving="full"))
+            says = AgentMessage(exchange=Exchange(pilot=f"w-{number}.1", site="here", sequence=1, leaving="full"))
             link.send("POST", "/agent/exchange", msgspec.json.encode(says))
         token = tmp_path / "token"
         token.write_text("secret")

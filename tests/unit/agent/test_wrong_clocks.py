@@ -18,7 +18,7 @@ from pilotage.agent.service_clock import SERVICE_TIME_FIELD, TIME_FIELD, Service
 from pilotage.book.query import parse
 from pilotage.model.events.events import Event, is_doubtful, is_wrong
 from pilotage.model.events.payloads import Noted
-from pilotage.model.exchange.exchange import AgentHears, AgentSays, Exchange, ExchangeReply
+from pilotage.model.exchange.exchange import AgentMessage, AgentReply, Exchange, ExchangeReply
 from pilotage.model.settings.settings import Settings
 from pilotage.ports import Journal
 from pilotage.service.http.services import Services
@@ -212,7 +212,7 @@ def post(book: Served, n: int, headers: dict[str, str]) -> tuple[int, str]:
 class Late(AgentService):
     """A service whose clock is an hour ahead of that of the agent."""
 
-    def _reply(self, says: AgentSays) -> AgentHears:
+    def _reply(self, says: AgentMessage) -> AgentReply:
         heard = super()._reply(says)
         reply = msgspec.structs.replace(heard.reply, time=time.time() + HOUR)
         return msgspec.structs.replace(heard, reply=reply)
@@ -264,10 +264,10 @@ def test_an_agent_that_never_says_what_it_was_told_is_heard_all_the_same(tmp_pat
 
 
 def ask(door: Door, exchange: Exchange) -> ExchangeReply:
-    body = msgspec.json.encode(AgentSays(exchange=exchange))
+    body = msgspec.json.encode(AgentMessage(exchange=exchange))
     status, _, answer = door.ask("POST", "/agent/exchange", body, token="of-an-agent")
     assert status == 200
-    return msgspec.json.decode(answer, type=AgentHears).reply
+    return msgspec.json.decode(answer, type=AgentReply).reply
 
 
 @pytest.mark.parametrize("skew_seconds, flagged", [(0.0, False), (-HOUR, True), (HOUR, True), (-299.0, False)])

@@ -18,7 +18,7 @@ import pytest
 from pilotage.adapters.stores.folder_tree import FolderTree
 from pilotage.adapters.stores.results_index import SqliteResultsIndex
 from pilotage.adapters.stores.work_database import WorkDatabase
-from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, Exchange
+from pilotage.model.exchange.exchange import AgentMessage, AgentReply, AttemptRef, Exchange
 from pilotage.reading.access import EXCHANGE, READ, Principal, local_principal
 from pilotage.service.errors import Superseded
 from pilotage.service.http.agent_exchange import PIECE_BYTES, range_of
@@ -132,7 +132,7 @@ def log(door: Door, *events: dict[str, Any]) -> None:
 
 
 def says(sequence: int = 1) -> bytes:
-    return msgspec.json.encode(AgentSays(exchange=Exchange(pilot="p.1", site="local", sequence=sequence)))
+    return msgspec.json.encode(AgentMessage(exchange=Exchange(pilot="p.1", site="local", sequence=sequence)))
 
 
 def error_of(answer: Any) -> tuple[int, str]:
@@ -142,7 +142,7 @@ def error_of(answer: Any) -> tuple[int, str]:
 def test_an_exchange_is_answered_with_what_the_engine_says(door: Door) -> None:
     status, headers, body = door.ask("POST", "/agent/exchange", says(3), token="of-an-agent")
     assert (status, headers["content-type"]) == (200, "application/json")
-    reply = msgspec.json.decode(body, type=AgentHears).reply
+    reply = msgspec.json.decode(body, type=AgentReply).reply
     assert (reply.pilot, reply.sequence, reply.acknowledged) == ("p.1", 3, 7)
     assert door.jobs.heard[0].exchange.site == "local"
 
@@ -237,9 +237,9 @@ def test_agents_that_are_dismissed_are_told_to_leave_at_once_and_whenever_they_a
     assert door.jobs.came.acquire(timeout=WAIT_SECONDS)
     assert door.services.backend is not None
     door.services.backend.dismiss("no home")
-    waited = msgspec.json.decode(connection.getresponse().read(), type=AgentHears).reply
+    waited = msgspec.json.decode(connection.getresponse().read(), type=AgentReply).reply
     connection.close()
-    later = msgspec.json.decode(door.ask("POST", "/agent/exchange", says(5))[2], type=AgentHears).reply
+    later = msgspec.json.decode(door.ask("POST", "/agent/exchange", says(5))[2], type=AgentReply).reply
     assert [(each.pilot, each.sequence, each.leave) for each in (waited, later)] == [
         ("p.1", 4, "no home"),
         ("p.1", 5, "no home"),

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.model.exchange.exchange import AgentSays, AttemptRef, Exchange, LogText
-from pilotage.model.exchange.reports import SiteSays
+from pilotage.model.exchange.exchange import AgentMessage, AttemptRef, Exchange, LogText
+from pilotage.model.exchange.reports import SiteAgentMessage
 from pilotage.model.jobs.submission import RunPlan
 from pilotage.model.settings.settings import NotificationSettings, Settings
 from pilotage.ports import Journal
@@ -55,8 +55,8 @@ BODIES: dict[str, bytes] = {
     "POST /v1/subscriptions": b'{"states":["DONE"]}',
     "POST /v1/subscriptions/{subscription:str}/refresh": b"{}",
     "PATCH /v1/subscriptions/{subscription:str}": b'{"transport":"poll"}',
-    "POST /agent/exchange": msgspec.json.encode(AgentSays(exchange=Exchange(pilot="p", site="local", sequence=1))),
-    "POST /agent/site": msgspec.json.encode(SiteSays(site="lyon", agent="a", sequence=1)),
+    "POST /agent/exchange": msgspec.json.encode(AgentMessage(exchange=Exchange(pilot="p", site="local", sequence=1))),
+    "POST /agent/site": msgspec.json.encode(SiteAgentMessage(site="lyon", agent="a", sequence=1)),
     "POST /agent/events": b'{"events":[]}',
     "PUT /agent/staged/j/1.1.2/1/0": b"bytes",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilotage.model.exchange.reports import Gone, SiteSays
+from pilotage.model.exchange.reports import Gone, SiteAgentMessage
 from pilotage.service.errors import NotRunning
 from tests.kit.running_jobs import origin_of, running_services
 from tests.kit.served_book import TOKEN, event, registered
@@ -32,7 +32,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 def says(site: str = "lyon", reports_of: str = "") -> bytes:
     reports = (Gone(site=reports_of, key=f"{reports_of}-1", reason="ended"),) if reports_of else ()
-    return msgspec.json.encode(SiteSays(site=site, agent="a", sequence=1, reports=reports))
+    return msgspec.json.encode(SiteAgentMessage(site=site, agent="a", sequence=1, reports=reports))
 
 
 def test_the_agent_of_a_site_is_heard_and_so_is_the_local_user(house: House) -> None:

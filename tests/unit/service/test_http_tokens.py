@@ -16,8 +16,8 @@ import pytest
 from pilotage.adapters.settings.tokens import StoredKeys
 from pilotage.engine.state.sites import PilotRequest, PilotState
 from pilotage.model.events.events import Event
-from pilotage.model.exchange.exchange import AgentSays, AttemptRef, Exchange
-from pilotage.model.exchange.reports import SiteSays
+from pilotage.model.exchange.exchange import AgentMessage, AttemptRef, Exchange
+from pilotage.model.exchange.reports import SiteAgentMessage
 from pilotage.reading.access import EXCHANGE, Access, digest_of, local_principal
 from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.listener import Listener, bind
@@ -89,7 +89,9 @@ class House:
         events: tuple[Event, ...] = (),
         ended_token: str = "",
     ) -> Any:
-        said = AgentSays(exchange=Exchange(pilot=pilot, site=site, sequence=1, events=events), ended_token=ended_token)
+        said = AgentMessage(
+            exchange=Exchange(pilot=pilot, site=site, sequence=1, events=events), ended_token=ended_token
+        )
         return self.ask("POST", "/agent/exchange", msgspec.json.encode(said), token=token)
 
     def log(self, *events: dict[str, Any]) -> None:
@@ -172,7 +174,7 @@ def test_no_pilot_introduces_itself_under_the_name_of_what_was_asked_for(house: 
 
 def test_no_exchange_has_a_number_that_makes_all_others_old(house: House) -> None:
     for sequence, status in ((2**62, 400), (2**53 - 1, 400), (2**40 + 7, 200)):
-        said = AgentSays(exchange=Exchange(pilot="p.1", site="local", sequence=sequence))
+        said = AgentMessage(exchange=Exchange(pilot="p.1", site="local", sequence=sequence))
         assert house.status("POST", "/agent/exchange", msgspec.json.encode(said), token=house.token_of("p.1")) == status
 
 
@@ -340,10 +342,10 @@ def test_nothing_changes_at_any_route_for_agents_with_a_token_that_is_not_meant_
     pilot.owed[REF] = 1
     script = house.services.journal.put_content(b"#!/bin/sh\n")
     tagged = event(1, "Tagged", {"name": "x", "value": "y"}, source="application", stream="application-1", **SUBJECT)
-    exchange = AgentSays(exchange=Exchange(pilot="p.1", site="local", sequence=1))
+    exchange = AgentMessage(exchange=Exchange(pilot="p.1", site="local", sequence=1))
     routes: dict[str, tuple[str, bytes | None]] = {
         "POST /agent/exchange": ("", msgspec.json.encode(exchange)),
-        "POST /agent/site": ("", msgspec.json.encode(SiteSays(site="lyon", agent="a", sequence=1))),
+        "POST /agent/site": ("", msgspec.json.encode(SiteAgentMessage(site="lyon", agent="a", sequence=1))),
         "POST /agent/events": ("", msgspec.json.encode({"events": [tagged]})),
         "GET /agent/content": (f"/{script}", None),
         "GET /agent/files": ("/j?name=in.txt", None),

@@ -16,7 +16,7 @@ from pilotage.book.rows.rows import StreamRow
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.engine import Engine
 from pilotage.model.events.events import Event
-from pilotage.model.exchange.exchange import AgentSays, AttemptRef, Exchange, ExchangeReply, LogText
+from pilotage.model.exchange.exchange import AgentMessage, AttemptRef, Exchange, ExchangeReply, LogText
 from pilotage.model.exchange.operations import Effect, Hold, SubmitPilot
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.ports import JournalFull, StoreError
@@ -146,9 +146,9 @@ def submit(parts: Set, job: str = "j", packages: int = 3) -> None:
     )
 
 
-def said(sequence: int, *, logs: tuple[LogText, ...] = (), leaving: str = "") -> AgentSays:
+def said(sequence: int, *, logs: tuple[LogText, ...] = (), leaving: str = "") -> AgentMessage:
     exchange = Exchange(pilot="k.1", site="here", sequence=sequence, leaving=leaving)
-    return AgentSays(exchange=exchange, logs=logs)
+    return AgentMessage(exchange=exchange, logs=logs)
 
 
 def test_a_job_is_answered_when_it_is_in_the_book_and_its_pilot_is_asked_for_after_that(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefu
 from pilotage.service.sites.worker import STRAY_SECONDS, AtSite, SiteWorker
 from tests.kit.pilots import wait_until
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 WAIT_SECONDS = 60.0
 SUBMISSION_SECONDS = 6.0  # that each call takes, by the clock of the site
 REF = AttemptRef("j", "1.1.1", 1)
@@ -409,7 +409,7 @@ def test_a_site_where_nothing_is_is_looked_at_more_seldom_until_something_is_wan
     class Passing(threading.Condition):
         """Time passes as soon as somebody waits; the third time something is wanted, and the sixth is the last."""
 
-        def wait_for(self, predicate: Callable[[], Told], timeout: float | None = None) -> Told:
+        def wait_for(self, predicate: Callable[[], Result], timeout: float | None = None) -> Result:
             pauses.append(round(timeout or 0.0, 9))
             now[0] += timeout or 0.0
             if len(pauses) == 3:

@@ -12,7 +12,7 @@ import pytest
 
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import CancelSubmitted, Kill, SubmitAttempt, SubmitPilot
-from pilotage.model.exchange.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSays, SiteSeen, Submitted
+from pilotage.model.exchange.reports import AnyReport, Gone, Noticed, SiteAgentMessage, SiteNoticed, SiteSeen, Submitted
 from pilotage.model.resources import Demand
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable
@@ -136,7 +136,7 @@ def test_of_every_site_it_is_told_that_it_was_not_heard_until_it_answers() -> No
         assert told.get(timeout=WAIT_SECONDS) == SiteNoticed(site="lyon")  # that it answers is known
         workers.put("oslo", agent)
         assert told.get(timeout=WAIT_SECONDS) == SiteSeen(site="oslo", answers=False, message=NOT_YET)
-        workers.exchange(SiteSays(site="oslo", agent="a", sequence=1))
+        workers.exchange(SiteAgentMessage(site="oslo", agent="a", sequence=1))
         assert told.get(timeout=WAIT_SECONDS) == SiteSeen(site="oslo", answers=True)
         workers.remove("lyon")
         workers.put("lyon", Batch())
@@ -212,7 +212,7 @@ def test_a_site_whose_agent_was_not_heard_answers_when_the_service_reaches_it_an
         workers.put("lyon", Batch(silent=True))
         assert not seen_of(heard).answers
         workers.put("lyon", AgentSettings(entry=silent.entry, interval_seconds=0.01))
-        says = SiteSays(site="lyon", agent="a", sequence=1, reports=(SiteSeen(site="lyon", answers=True),))
+        says = SiteAgentMessage(site="lyon", agent="a", sequence=1, reports=(SiteSeen(site="lyon", answers=True),))
         workers.exchange(says).result(WAIT_SECONDS)
         assert seen_of(heard) == SiteSeen(site="lyon", answers=True)
         assert workers.said("lyon") == ""
@@ -235,11 +235,11 @@ def test_the_agent_of_a_site_is_heard_where_there_is_one() -> None:
     settings = AgentSettings(entry=SiteEntry(name="far", kind="slurm", started_by="agent"), interval_seconds=0.01)
     with working(lyon=Batch(), far=settings) as (workers, _):
         workers.want("far", [SubmitPilot(site="far", key=f"far-{number}") for number in (1, 2)])
-        told = workers.exchange(SiteSays(site="far", agent="a", sequence=1)).result(WAIT_SECONDS)
+        told = workers.exchange(SiteAgentMessage(site="far", agent="a", sequence=1)).result(WAIT_SECONDS)
         assert (told.count(b"far-1"), told.count(b"far-2")) == (1, 1)
         for name in ("lyon", "oslo"):
             with pytest.raises(UnknownSite):
-                workers.exchange(SiteSays(site=name, agent="a", sequence=1))
+                workers.exchange(SiteAgentMessage(site=name, agent="a", sequence=1))
 
 
 def test_ways_are_told_apart() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench.market import Market, Wanted
+from bench.market import Market, MarketJob
 from bench.yard import Folded, Log, Yard
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.simulator.world.randomness import Uniform
@@ -32,7 +32,7 @@ def test_a_big_job_on_many_pilots_gives_the_same_events_at_the_same_times(journa
 def test_jobs_that_share_sites_take_as_long_as_before() -> None:
     run_time = Uniform(low=30.0, high=90.0)
     jobs = [
-        Wanted(job=f"j{n}", owner=f"u{n % 2}", at_seconds=100.0 * n, stages=(20, 5), run_time=run_time)
+        MarketJob(job=f"j{n}", owner=f"u{n % 2}", at_seconds=100.0 * n, stages=(20, 5), run_time=run_time)
         for n in range(4)
     ]
     took = Market(jobs, seed=3, settings=EngineSettings()).run()

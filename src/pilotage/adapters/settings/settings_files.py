@@ -14,7 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from pilotage.model.errors import PilotageError
-from pilotage.model.settings.layers import Said, SettingFault, said_in_environment, said_in_file, said_in_flags, settle
+from pilotage.model.settings.layers import (
+    GivenSetting,
+    SettingFault,
+    settings_in_environment,
+    settings_in_file,
+    settings_in_flags,
+    settle,
+)
 from pilotage.model.settings.settings import Settings, parse_journal_address
 
 SETTINGS_FILE = "pilotage.toml"
@@ -29,22 +36,22 @@ def load_settings(*, environment: Mapping[str, str], folder: Path, flags: Mappin
     `flags` has the names of settings (`"service.port"`); None is a flag that was not given. The folder of a SQLite
     journal is made absolute, relative to `folder`, so that the value means the same everywhere.
     """
-    said, faults = _gathered(environment=environment, folder=folder, flags=flags)
-    settings = settle(said, faults=faults)
+    given, faults = _gathered(environment=environment, folder=folder, flags=flags)
+    settings = settle(given, faults=faults)
     return _with_absolute_journal(settings, environment=environment, folder=folder)
 
 
 def is_said(name: str, *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]) -> bool:
     """Tell whether any source sets a setting (`"service.port"`), or it has its default."""
-    said, _ = _gathered(environment=environment, folder=folder, flags=flags)
-    return any(each.name == name for each in said)
+    given, _ = _gathered(environment=environment, folder=folder, flags=flags)
+    return any(each.name == name for each in given)
 
 
 def _gathered(
     *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]
-) -> tuple[list[Said], list[SettingFault]]:
+) -> tuple[list[GivenSetting], list[SettingFault]]:
     """The settings of every source, the weakest first, and the faults of the files."""
-    said: list[Said] = []
+    given: list[GivenSetting] = []
     faults: list[SettingFault] = []
     for file in settings_files(environment=environment, folder=folder):
         try:
@@ -54,10 +61,10 @@ def _gathered(
                 continue
             faults.append(SettingFault(origin=str(file), name="", message=_reason(error)))
         else:
-            said += said_in_file(content, origin=str(file))
-    said += said_in_environment(environment)
-    said += said_in_flags(flags)
-    return said, faults
+            given += settings_in_file(content, origin=str(file))
+    given += settings_in_environment(environment)
+    given += settings_in_flags(flags)
+    return given, faults
 
 
 def settings_files(*, environment: Mapping[str, str], folder: Path) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
-from pilotage.agent.batch.values import Answer, Call, Limits, Seen, Unknown, Wanted, message_of
+from pilotage.agent.batch.values import Answer, BatchJob, BatchRequest, Call, Limits, Unknown, message_of
 
 # The batch script, and how a key is encoded in names: the same for all systems.
 
@@ -152,11 +152,11 @@ class Dialect(ABC):
         self.prefix = prefix
 
     @abstractmethod
-    def submit(self, wanted: Wanted) -> Call:
+    def submit(self, wanted: BatchRequest) -> Call:
         """The call that submits; `submitted` parses the answer."""
 
     @abstractmethod
-    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+    def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The native id of each element by key. Raises `Refused`, `Busy`, `Unknown`."""
 
     @abstractmethod
@@ -164,7 +164,7 @@ class Dialect(ABC):
         """The call that lists all our jobs; `listed` parses the answer."""
 
     @abstractmethod
-    def listed(self, answer: Answer) -> dict[str, Seen]:
+    def listed(self, answer: Answer) -> dict[str, BatchJob]:
         """All our jobs, by key; also ended ones while the system lists them. Raises `Unknown`."""
 
     def history(self, native_ids: Mapping[str, str]) -> Call | None:
@@ -175,7 +175,7 @@ class Dialect(ABC):
         """
         return None
 
-    def remembered(self, answer: Answer) -> dict[str, Seen]:
+    def remembered(self, answer: Answer) -> dict[str, BatchJob]:
         """Ended jobs by key; may contain more or fewer than asked for. Raises `Unknown`."""
         return {}
 
@@ -232,12 +232,12 @@ class Dialect(ABC):
         first = key if index is None else element_key(key, self.first_index - index)
         return self.job_name(key if first is None else first)
 
-    def ids(self, wanted: Wanted, native_id: Callable[[int], str]) -> dict[str, str]:
+    def ids(self, wanted: BatchRequest, native_id: Callable[[int], str]) -> dict[str, str]:
         """The native id of each element by key, made from its array index."""
         keys = (element_key(wanted.key, offset) for offset in range(wanted.count))
         return {key: native_id(self.first_index + offset) for offset, key in enumerate(keys) if key is not None}
 
-    def script(self, wanted: Wanted, *, index: str = "", folder: str = "") -> str:
+    def script(self, wanted: BatchRequest, *, index: str = "", folder: str = "") -> str:
         """The script that starts the command; it changes to `folder` if the system has no option for that."""
         index = index or f"${{{self.index_variable}}} - {self.first_index}"
         return script(

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pilotage.agent.batch.dialect import Dialect
 from pilotage.agent.batch.values import (
     Answer,
+    BatchJob,
+    BatchRequest,
     Call,
     Limits,
     Reason,
-    Seen,
     Verdict,
-    Wanted,
     answered,
     keep,
     number,
@@ -73,7 +73,7 @@ class Dirac(Dialect):
     version_pattern = r"^v?([0-9]\S*)"
     harmless = r"(?i)killed|deleted|not found|non.?existing|no matching"
 
-    def submit(self, wanted: Wanted) -> Call:
+    def submit(self, wanted: BatchRequest) -> Call:
         """One JDL, with a parametric job for an array; the script is in the sandbox."""
         unsaid = [
             *([f"{wanted.nodes} nodes"] if wanted.nodes > 1 else []),
@@ -101,7 +101,7 @@ class Dirac(Dialect):
         jdl = re.sub(r"([\\$`])", r"\\\1", "\n".join(lines))  # escaped for the here-document
         return Call(("sh",), _SUBMIT.format(script=self.script(wanted, index="$1", folder=wanted.folder), jdl=jdl))
 
-    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+    def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The number of each job, in the order of its parameters."""
         told = re.search(r"JobID = \[?([0-9]+(?:, [0-9]+)*)\]?", answer.stdout)
         jobs = told.group(1).split(", ") if told else []
@@ -115,9 +115,9 @@ class Dirac(Dialect):
             ("dstat", "-a", "-g", self.prefix, "-D", "30", "-f", "csv", "-F", "JobName,Status,MinorStatus,Site")
         )
 
-    def listed(self, answer: Answer) -> dict[str, Seen]:
+    def listed(self, answer: Answer) -> dict[str, BatchJob]:
         """All our jobs by key; ended ones too."""
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         try:
             rows = sorted(csv.reader(io.StringIO(answered(answer))), key=lambda row: number(row[0] if row else ""))
         except csv.Error:
@@ -147,11 +147,11 @@ class Dirac(Dialect):
         return Limits()
 
 
-def _seen(job: str, status: str, minor: str, site: str) -> Seen:
+def _seen(job: str, status: str, minor: str, site: str) -> BatchJob:
     node = "" if site in ("ANY", "Multiple") else site
     if status in ("Done", "Killed", "Deleted", "Failed"):
         reason: Reason = "ended" if status == "Done" else "cancelled"
         if status == "Failed":
             reason = next(reason for pattern, reason in _ENDS if re.search(pattern, minor))
-        return Seen(job, "ended", reason, node, 0 if status == "Done" else None, minor)
-    return Seen(job, "running" if status in _RUNNING else "queued", node=node, detail=minor or status)
+        return BatchJob(job, "ended", reason, node, 0 if status == "Done" else None, minor)
+    return BatchJob(job, "running" if status in _RUNNING else "queued", node=node, detail=minor or status)

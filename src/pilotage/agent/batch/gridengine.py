@@ -12,14 +12,14 @@ from xml.etree import ElementTree as ET
 from pilotage.agent.batch.dialect import Dialect, one_after_another
 from pilotage.agent.batch.values import (
     Answer,
+    BatchJob,
+    BatchRequest,
     Call,
     Limits,
     Queue,
     Reason,
-    Seen,
     Unknown,
     Verdict,
-    Wanted,
     answered,
     common_start,
     fields,
@@ -61,7 +61,7 @@ class GridEngine(Dialect):
     places = True
     harmless = r"does not exist|registered|deleted"
 
-    def submit(self, wanted: Wanted) -> Call:
+    def submit(self, wanted: BatchRequest) -> Call:
         """One qsub. The job must not be rerun: a second start would be a second pilot with the same key."""
         words = [
             "qsub",
@@ -93,7 +93,7 @@ class GridEngine(Dialect):
         words += ["-wd", wanted.folder] if wanted.folder else []
         return Call(tuple(words), self.script(wanted))
 
-    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+    def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The job number, with the array index; warnings are ignored."""
         told = re.search(r"^([0-9]+)(\.[0-9]+-[0-9]+:[0-9]+)?$", answer.stdout, re.MULTILINE)
         if not told or answer.exit_status is None:
@@ -105,20 +105,20 @@ class GridEngine(Dialect):
         """One qstat, with a line per array element."""
         return Call(("qstat", "-xml", "-g", "d"))
 
-    def listed(self, answer: Answer) -> dict[str, Seen]:
+    def listed(self, answer: Answer) -> dict[str, BatchJob]:
         """All our jobs by key; ended ones are not listed."""
         try:
             root = ET.fromstring(answered(answer))
         except (ET.ParseError, ValueError) as error:
             raise Unknown(f"qstat printed an incomplete document: {error}") from error
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         for job in root.iter("job_list"):
             told = {each.tag: (each.text or "").strip() for each in job}
             element = number(told.get("tasks", ""), -1)
             native_id, state = told.get("JB_job_number", ""), told.get("state", "")
             waits = "E" in state or "q" in state
             reason: Reason = "held" if waits and "h" in state else ""
-            seen = Seen(
+            seen = BatchJob(
                 native_id if element < 0 else f"{native_id}.{element}",
                 "queued" if waits else "running",
                 "error" if "E" in state and "d" not in state else reason,
@@ -152,11 +152,11 @@ class GridEngine(Dialect):
             start = common_start(names)
         return Call(("qacct", "-j", f"{start}*"))
 
-    def remembered(self, answer: Answer) -> dict[str, Seen]:
+    def remembered(self, answer: Answer) -> dict[str, BatchJob]:
         """Ended jobs by key."""
         if answer.exit_status == 1 and any(each in answer.stderr + answer.stdout for each in _NOTHING_THERE):
             return {}
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         for record in re.split(r"^=+$", answered(answer), flags=re.MULTILINE):
             told = fields(record)
             native_id, element = told.get("jobnumber", ""), number(told.get("taskid", ""), -1)
@@ -165,7 +165,7 @@ class GridEngine(Dialect):
             reason, status = _end(told)
             native_id = native_id if element < 0 else f"{native_id}.{element}"
             said = told["failed"] if number(told["failed"]) else f"exit status {told.get('exit_status', 'unknown')}"
-            seen = Seen(native_id, "ended", reason, told.get("hostname", ""), status, said)
+            seen = BatchJob(native_id, "ended", reason, told.get("hostname", ""), status, said)
             keep(found, self.key(told.get("jobname", ""), None if element < 0 else element), seen)
         return found
 

@@ -14,12 +14,12 @@ from typing import Any
 from pilotage.agent.batch.dialect import Dialect
 from pilotage.agent.batch.values import (
     Answer,
+    BatchJob,
+    BatchRequest,
     Call,
     Limits,
     Reason,
-    Seen,
     Verdict,
-    Wanted,
     answered,
     documents,
     keep,
@@ -53,7 +53,7 @@ class HTCondor(Dialect):
     version_pattern = r"\$CondorVersion:\s+([0-9]\S*)"
     harmless = r"(?i)couldn't find|marked for removal|no jobs|not found"
 
-    def submit(self, wanted: Wanted) -> Call:
+    def submit(self, wanted: BatchRequest) -> Call:
         """One condor_submit. Evicted jobs and jobs over their wall time are removed, not started again."""
         if wanted.queue:
             raise ValueError("HTCondor has no queues: select machines with a directive")
@@ -83,7 +83,7 @@ class HTCondor(Dialect):
             ("condor_submit", "-terse", "-"), "\n".join([*lines, *wanted.directives, f"queue {wanted.count}", ""])
         )
 
-    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+    def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The cluster and process numbers."""
         told = re.search(r"^([0-9]+)\.[0-9]+ - [0-9]+\.[0-9]+$", answer.stdout, re.MULTILINE)
         if not told or answer.exit_status != 0:
@@ -95,9 +95,9 @@ class HTCondor(Dialect):
         """One condor_q."""
         return Call(("condor_q", "-json", "-attributes", _ATTRIBUTES, "-constraint", self._ours()))
 
-    def listed(self, answer: Answer) -> dict[str, Seen]:
+    def listed(self, answer: Answer) -> dict[str, BatchJob]:
         """All our jobs by key; ended ones are not listed."""
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         for told in documents(answered(answer)):
             key = self.key(str(told.get("PilotageName", "")), number(str(told.get("ProcId", ""))))
             keep(found, key, _seen(told))
@@ -108,7 +108,7 @@ class HTCondor(Dialect):
         words = ("condor_history", "-json", "-attributes", _ATTRIBUTES, "-scanlimit", "10000")
         return Call((*words, "-constraint", self._ours()))
 
-    def remembered(self, answer: Answer) -> dict[str, Seen]:
+    def remembered(self, answer: Answer) -> dict[str, BatchJob]:
         """Ended jobs by key; the newest record comes first."""
         return {key: seen for key, seen in self.listed(answer).items() if seen.state == "ended"}
 
@@ -137,21 +137,21 @@ class HTCondor(Dialect):
         return Limits((), array_max, jobs_max)
 
 
-def _seen(told: Mapping[str, Any]) -> Seen:
+def _seen(told: Mapping[str, Any]) -> BatchJob:
     native_id = f"{told.get('ClusterId', '')}.{told.get('ProcId', '')}"
     node = str(told.get("RemoteHost") or told.get("LastRemoteHost") or "").rpartition("@")[2]
     status, why = told.get("JobStatus"), str(told.get("HoldReason") or told.get("RemoveReason") or "")
     if status in (1, _HELD):
-        return Seen(native_id, "queued", "held" if status == _HELD else "", detail=why)
+        return BatchJob(native_id, "queued", "held" if status == _HELD else "", detail=why)
     if status == _COMPLETED:
         code = told.get("ExitCode")
         if told.get("ExitBySignal") is True or not isinstance(code, int):
-            return Seen(native_id, "ended", "killed", node, detail=why)
-        return Seen(native_id, "ended", "failed" if code else "ended", node, code, why)
+            return BatchJob(native_id, "ended", "killed", node, detail=why)
+        return BatchJob(native_id, "ended", "failed" if code else "ended", node, code, why)
     if status != _REMOVED:
-        return Seen(native_id, "running", node=node)
+        return BatchJob(native_id, "running", node=node)
     wall_seconds = number(str(told.get("PilotageWall", "")))
     reason: Reason = "cancelled" if "condor_rm" in why else "preempted"
     if reason == "preempted" and 0 < wall_seconds <= number(str(told.get("RemoteWallClockTime", ""))):
         reason = "wall-time"
-    return Seen(native_id, "ended", reason, node, detail=why)
+    return BatchJob(native_id, "ended", reason, node, detail=why)

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pilotage.agent.batch.dialect import Dialect, one_after_another
 from pilotage.agent.batch.values import (
     Answer,
+    BatchJob,
+    BatchRequest,
     Call,
     Limits,
     Queue,
     Reason,
-    Seen,
     Verdict,
-    Wanted,
     answered,
     keep,
     number,
@@ -56,7 +56,7 @@ class Lsf(Dialect):
     version_pattern = r"LSF[^\n]*?\s([0-9]+\.[0-9][0-9.]*)"
     harmless = r"(?i)no matching job|already finished|being terminated|not found|being signaled"
 
-    def submit(self, wanted: Wanted) -> Call:
+    def submit(self, wanted: BatchRequest) -> Call:
         """One bsub, of a job that is not rerun."""
         name = self.job_name(wanted.key) + (f"[1-{wanted.count}]" if wanted.count > 1 else "")
         words = [
@@ -82,7 +82,7 @@ class Lsf(Dialect):
         words += ["-cwd", wanted.folder] if wanted.folder else []
         return Call(tuple(words), self.script(wanted))
 
-    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+    def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The job number, with the array index."""
         told = re.search(r"Job <([0-9]+)> is submitted", answer.stdout)
         if not told or answer.exit_status is None:
@@ -94,13 +94,13 @@ class Lsf(Dialect):
         """One bjobs, which lists ended jobs for an hour or so (CLEAN_PERIOD)."""
         return Call(("bjobs", "-a", "-noheader", "-o", f"{_COLUMNS} delimiter='|'"))
 
-    def listed(self, answer: Answer) -> dict[str, Seen]:
+    def listed(self, answer: Answer) -> dict[str, BatchJob]:
         """All our jobs by key."""
         if answer.exit_status is not None and re.search(
             r"(?i)no (unfinished )?job found", answer.stderr + answer.stdout
         ):
             return {}
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         for line in answered(answer).split("\n"):
             cells = [cell.strip() for cell in line.split("|")]
             if len(cells) < 7:
@@ -134,17 +134,17 @@ class Lsf(Dialect):
         return Limits(tuple(queues), number(told.get("MAX_JOB_ARRAY_SIZE", "")), number(told.get("MAX_PEND_JOBS", "")))
 
 
-def _seen(native_id: str, state: str, status: str, node: str, why: str) -> Seen:
+def _seen(native_id: str, state: str, status: str, node: str, why: str) -> BatchJob:
     if state in _WAITING:
-        return Seen(native_id, "queued", "held" if state == "PSUSP" else "", detail=state)
+        return BatchJob(native_id, "queued", "held" if state == "PSUSP" else "", detail=state)
     node = "" if node == "-" else re.split(r"[:*]", node)[-1]
     if state == "DONE":
-        return Seen(native_id, "ended", "ended", node, 0, state)
+        return BatchJob(native_id, "ended", "ended", node, 0, state)
     if state == "ZOMBI":
-        return Seen(native_id, "ended", "platform-failure", node, None, state)
+        return BatchJob(native_id, "ended", "platform-failure", node, None, state)
     if state != "EXIT":  # also a job on an unreachable host
-        return Seen(native_id, "running", node=node, detail=state)
+        return BatchJob(native_id, "running", node=node, detail=state)
     code = number(status)
     told = (reason for pattern, reason in _REASONS if re.search(pattern, why))
     reason: Reason = next(told, "killed" if code > _SIGNALS_FROM else "failed")
-    return Seen(native_id, "ended", reason, node, code if reason == "failed" else None, why or state)
+    return BatchJob(native_id, "ended", reason, node, code if reason == "failed" else None, why or state)

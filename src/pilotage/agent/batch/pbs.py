@@ -15,13 +15,13 @@ from typing import Any
 from pilotage.agent.batch.dialect import Dialect
 from pilotage.agent.batch.values import (
     Answer,
+    BatchJob,
+    BatchRequest,
     Call,
     Limits,
     Queue,
     Reason,
-    Seen,
     Verdict,
-    Wanted,
     answered,
     document,
     keep,
@@ -70,7 +70,7 @@ class Pbs(Dialect):
     version_pattern = r"pbs_version\s*=\s*([0-9]\S*)"
     harmless = r"(?i)unknown job|has finished|invalid state"
 
-    def submit(self, wanted: Wanted) -> Call:
+    def submit(self, wanted: BatchRequest) -> Call:
         """One qsub, of a job that is not rerun."""
         shape = f"select={wanted.nodes}:ncpus={wanted.cores}"
         shape += f":mpiprocs={wanted.cores}" if wanted.nodes > 1 else ""
@@ -84,7 +84,7 @@ class Pbs(Dialect):
         words += ["-A", wanted.account] if wanted.account else []
         return Call(tuple(words), self.script(wanted, folder=wanted.folder))
 
-    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+    def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The job identifier, with the array index."""
         told = re.fullmatch(r"([0-9]+)(\[\])?(\.\S+)?", answer.stdout.strip())
         if not told or answer.exit_status != 0:
@@ -96,13 +96,13 @@ class Pbs(Dialect):
         """The user's jobs by qselect, all in one qstat; finished ones if the server keeps them."""
         return Call(("sh",), _LIST)
 
-    def listed(self, answer: Answer) -> dict[str, Seen]:
+    def listed(self, answer: Answer) -> dict[str, BatchJob]:
         """All our jobs by key."""
         text = answered(answer)
         jobs = _objects(document(text).get("Jobs")) if text.strip() else {}
         # A queued array element may show only its state.
         names = {number(job): name for job, told in jobs.items() for name in [_name(told)] if name}
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         for job in sorted(jobs, key=number):
             place = re.match(r"[0-9]+(?:\[([0-9]{0,9})\])?", job)
             if place and place.group(1) != "":  # else it is the array itself
@@ -149,17 +149,17 @@ def _name(told: Mapping[str, Any]) -> str:
     return match.group(1) if match else ""
 
 
-def _seen(job: str, told: Mapping[str, Any]) -> Seen:
+def _seen(job: str, told: Mapping[str, Any]) -> BatchJob:
     state, comment = str(told.get("job_state", "")), str(told.get("comment", ""))
     node = re.split(r"[/+(]", str(told.get("exec_host", "")))[0]
     if state in ("Q", "H", "W", "T", "M"):
-        return Seen(job, "queued", "held" if state == "H" else "", detail=comment or state)
+        return BatchJob(job, "queued", "held" if state == "H" else "", detail=comment or state)
     if state not in ("F", "X"):
-        return Seen(job, "running", node=node, detail=state)
+        return BatchJob(job, "running", node=node, detail=state)
     status, deleted = told.get("Exit_status"), str(told.get("substate", "")) == _DELETED
     if not isinstance(status, int) or status == _TERMINATED:
-        return Seen(job, "ended", "cancelled" if deleted or status is None else "killed", node, detail=comment)
+        return BatchJob(job, "ended", "cancelled" if deleted or status is None else "killed", node, detail=comment)
     if status < 0:
-        return Seen(job, "ended", _ENDS.get(status, "platform-failure"), node, detail=comment)
+        return BatchJob(job, "ended", _ENDS.get(status, "platform-failure"), node, detail=comment)
     reason: Reason = "killed" if status > _SIGNALS_FROM else "failed" if status else "ended"
-    return Seen(job, "ended", reason, node, status if status <= _SIGNALS_FROM else None, comment)
+    return BatchJob(job, "ended", reason, node, status if status <= _SIGNALS_FROM else None, comment)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pilotage.agent.batch.values import Wanted
+from pilotage.agent.batch.values import BatchRequest
 from pilotage.agent.resources import (
     DEFAULT_RESOURCES,
     Resources,
@@ -57,7 +57,7 @@ class PilotJobTemplate:
         """The folder of output files, one per batch job."""
         return f"{self.folder}/{OUTPUT_FOLDER}"
 
-    def pilots(self, key: str, *, count: int = 1) -> Wanted:
+    def pilots(self, key: str, *, count: int = 1) -> BatchRequest:
         """Pilots with consecutive keys from this one on; each finds its own in the environment."""
         options = [
             *pilot_options(self.resources),
@@ -73,7 +73,7 @@ class PilotJobTemplate:
             wall_seconds=self.wall_seconds,
         )
 
-    def attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> Wanted:
+    def attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> BatchRequest:
         """An agent for one attempt, `JOB:PACKAGE:ATTEMPT`, with a demand as in JSON.
 
         It runs once, on however many nodes: its command starts the other processes. On several nodes it works in the
@@ -106,7 +106,7 @@ class PilotJobTemplate:
         wall_seconds: float,
         nodes: int = 1,
         hosts: Sequence[str] = (),
-    ) -> Wanted:
+    ) -> BatchRequest:
         command = [
             self.python, "-I", "-S", self.agent, "pilot",
             f"--server={self.server}", f"--state={self.folder}/{STATE_FOLDER}", "--shared-state", f"--site={self.site}",
@@ -120,7 +120,7 @@ class PilotJobTemplate:
         ]  # fmt: skip
         if self.setup:
             command = [*_SETUP, "\n".join([*self.setup, _GO_ON]), "bash", *command]
-        return Wanted(
+        return BatchRequest(
             key=key,
             command=command,
             count=count,

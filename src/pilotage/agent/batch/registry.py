@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 
 from pilotage.agent.batch.dialect import Dialect
-from pilotage.agent.batch.values import Answer, BatchError, Call, Limits, Wanted
+from pilotage.agent.batch.values import Answer, BatchError, BatchRequest, Call, Limits
 
 
 def dialects() -> dict[str, type[Dialect]]:
@@ -82,8 +82,8 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _wanted(key: str, count: int = 1) -> Wanted:
-    return Wanted(key, ["python3", "a b", "$(c)"], count=count, wall_seconds=60, folder="/f", output="/f/output")
+def _wanted(key: str, count: int = 1) -> BatchRequest:
+    return BatchRequest(key, ["python3", "a b", "$(c)"], count=count, wall_seconds=60, folder="/f", output="/f/output")
 
 
 def _is_call(call: object) -> Iterator[str]:

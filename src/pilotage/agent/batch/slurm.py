@@ -9,14 +9,14 @@ from typing import NamedTuple
 from pilotage.agent.batch.dialect import Dialect, one_after_another
 from pilotage.agent.batch.values import (
     Answer,
+    BatchJob,
+    BatchRequest,
     Busy,
     Call,
     Limits,
     Queue,
     Reason,
-    Seen,
     Verdict,
-    Wanted,
     answered,
     expression,
     keep,
@@ -94,7 +94,7 @@ class Slurm(Dialect):
     places = True
     harmless = r"nvalid job id"
 
-    def submit(self, wanted: Wanted) -> Call:
+    def submit(self, wanted: BatchRequest) -> Call:
         """One sbatch. The job must not be requeued: a second start would be a second pilot with the same key."""
         name = self.job_name(wanted.key)
         if len(name) > _COLUMNS["Name"]:
@@ -117,7 +117,7 @@ class Slurm(Dialect):
             words = ["sh", "-c", _WITHOUT_OTHERS, "sh", expression(wanted.hosts), *words]
         return Call(tuple(words), self.script(wanted))
 
-    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+    def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The job number, with the array index."""
         told = re.findall(r"^([0-9]+)(?:;\S*)?$", answer.stdout, re.MULTILINE)
         if not told or answer.exit_status != 0:
@@ -132,9 +132,9 @@ class Slurm(Dialect):
         columns = ",".join(f"{column}:{width}" for column, width in _COLUMNS.items())
         return Call(("squeue", "--noheader", "--array", "--states=all", "--me", f"--Format={columns}"))
 
-    def listed(self, answer: Answer) -> dict[str, Seen]:
+    def listed(self, answer: Answer) -> dict[str, BatchJob]:
         """All our jobs by key."""
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         lines = []
         for text in answered(answer).split("\n"):
             cells, start = [], 0
@@ -154,11 +154,11 @@ class Slurm(Dialect):
         columns = "JobID,State,ExitCode,Reason,NodeList,JobName%400"
         return Call(("sacct", "--noheader", "--parsable2", "--allocations", since, f"--format={columns}"))
 
-    def remembered(self, answer: Answer) -> dict[str, Seen]:
+    def remembered(self, answer: Answer) -> dict[str, BatchJob]:
         """Ended jobs by key; empty without accounting."""
         if answer.exit_status and ("disabled" in answer.stderr or "not found" in answer.stderr):
             return {}
-        found: dict[str, Seen] = {}
+        found: dict[str, BatchJob] = {}
         for text in answered(answer).split("\n"):
             cells = text.split("|", 5)
             told = re.fullmatch(r"([0-9]+)(?:_([0-9]{1,9}))?", cells[0])
@@ -207,14 +207,16 @@ class Slurm(Dialect):
         return Limits(tuple(queues.values()), number(told.get("MaxArraySize", "")), number(told.get("MaxJobCount", "")))
 
 
-def _seen(line: _Line) -> Seen:
+def _seen(line: _Line) -> BatchJob:
     native_id = line.job if line.element is None else f"{line.job}_{line.element}"
     state = re.split(r"[+ ]", line.state, maxsplit=1)[0]
     why = "" if line.why in ("None", "N/A") else line.why
     if state in _WAITING:
-        return Seen(native_id, "queued", "held" if "HOLD" in state or _HELD.search(why) else "", detail=why or state)
+        return BatchJob(
+            native_id, "queued", "held" if "HOLD" in state or _HELD.search(why) else "", detail=why or state
+        )
     if state not in _ENDS:  # also unknown states: a listed job counts as alive
-        return Seen(native_id, "running", node=line.node, detail=state)
+        return BatchJob(native_id, "running", node=line.node, detail=state)
     reason: Reason = _ENDS[state]
     signal, status = line.status & 127, line.status >> 8
     if reason == "failed":
@@ -223,4 +225,4 @@ def _seen(line: _Line) -> Seen:
         elif why in ("JobLaunchFailure", "NodeDown", "BootFail", "SystemFailure"):
             reason = "platform-failure"
     exit_status = status if status or (reason == "ended" and not signal) else None
-    return Seen(native_id, "ended", reason, line.node, exit_status, f"{state} {why}".strip())
+    return BatchJob(native_id, "ended", reason, line.node, exit_status, f"{state} {why}".strip())

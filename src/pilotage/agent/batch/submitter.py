@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.batch.dialect import CANNOT_WRITE_STATUS, Dialect, element_key, output_of
 from pilotage.agent.batch.pilot_job import PilotJobTemplate
-from pilotage.agent.batch.values import Answer, BatchError, Busy, Call, Refused, Seen, Unknown, Wanted, answered
+from pilotage.agent.batch.values import (
+    Answer,
+    BatchError,
+    BatchJob,
+    BatchRequest,
+    Busy,
+    Call,
+    Refused,
+    Unknown,
+    answered,
+)
 from pilotage.agent.silent_pilots import NOTICES_MAX, BatchJobNotice, SilentPilots
 
 ARRAY_MAX = 100
@@ -79,8 +89,8 @@ class Submitter:
         self._patience_seconds = patience_seconds
         self._there: dict[str, str] | None = None  # native ids of unfinished jobs, by key; None before a listing
         self._live: dict[str, str] = {}  # native ids of all jobs once listed whose end is not reported, by key
-        self._ended: dict[str, Seen] = {}  # ended jobs in the last listing, by key
-        self._open: dict[str, Seen] = {}  # unfinished jobs in the last listing, by key
+        self._ended: dict[str, BatchJob] = {}  # ended jobs in the last listing, by key
+        self._open: dict[str, BatchJob] = {}  # unfinished jobs in the last listing, by key
         self._silent_pilots = SilentPilots(clock=clock)
         self._told: set[str] = set()
         self._looked_at = 0.0
@@ -159,7 +169,7 @@ class Submitter:
             raise Unknown(f"{key} may have been queued by a call without an answer; waiting for a listing")
         return known
 
-    def _submit(self, wanted: Wanted) -> dict[str, str]:
+    def _submit(self, wanted: BatchRequest) -> dict[str, str]:
         keys = [_follower(wanted.key, offset) for offset in range(wanted.count)]
         with _sayable():
             call = self._dialect.submit(wanted)
@@ -218,7 +228,7 @@ class Submitter:
         missing = {key: self._live.get(key, "") for key in (*self._live, *expected) if key not in self._told}
         missing = {key: native for key, native in missing.items() if key not in self._there and key not in ended}
         for key in self._cancelled & missing.keys():  # an array cancelled in the queue leaves one record for all
-            ended[key] = Seen(missing.pop(key), "ended", "cancelled")
+            ended[key] = BatchJob(missing.pop(key), "ended", "cancelled")
         self._cancelled &= self._there.keys()
         ended.update(self._remembered(missing))
         tails = self._tails(ended)
@@ -266,10 +276,10 @@ class Submitter:
         for key, seen in stuck.items():
             said = words.get(seen.native_id, "it does not say why")
             why = f"the batch system could not start it ({seen.detail}): {said}"
-            self._ended[key] = Seen(seen.native_id, "ended", "platform-failure", detail=why)
+            self._ended[key] = BatchJob(seen.native_id, "ended", "platform-failure", detail=why)
             del self._open[key], self._there[key]
 
-    def _remembered(self, missing: Mapping[str, str]) -> dict[str, Seen]:
+    def _remembered(self, missing: Mapping[str, str]) -> dict[str, BatchJob]:
         """Ended jobs that are no longer listed; those that may still be listed count as present."""
         assert self._there is not None
         now = self._clock()
@@ -285,7 +295,7 @@ class Submitter:
             if key not in found:
                 since = self._missing[key].since
                 if now >= since + self._patience_seconds:
-                    found[key] = Seen(missing[key], "ended", detail=_VANISHED)
+                    found[key] = BatchJob(missing[key], "ended", detail=_VANISHED)
                 else:
                     self._missing[key] = _Missing(since, now)
         for key in found:
@@ -294,7 +304,7 @@ class Submitter:
             self._there[key] = missing[key]
         return found
 
-    def _history(self, due: Mapping[str, str]) -> dict[str, Seen]:
+    def _history(self, due: Mapping[str, str]) -> dict[str, BatchJob]:
         call = self._dialect.history(due) if due else None
         if call is None:
             return {}
@@ -306,7 +316,7 @@ class Submitter:
 
     # --- output ---
 
-    def _tails(self, ended: Mapping[str, Seen]) -> dict[str, str]:
+    def _tails(self, ended: Mapping[str, BatchJob]) -> dict[str, str]:
         """The end of each job's output; removes the files afterwards."""
         found: dict[str, str] = {}
         keys = list(ended)
@@ -335,7 +345,7 @@ class Submitter:
             raise Unknown("the output of agents could not be read completely")
         return {key: _clean(texts[place]) for place, key in enumerate(keys)}
 
-    def _own_words(self, seen: Seen) -> str:
+    def _own_words(self, seen: BatchJob) -> str:
         """A message for a job without output."""
         if seen.exit_status == CANNOT_WRITE_STATUS:
             return (

@@ -79,7 +79,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BatchRequest:
     """A submission. A `count` above 1 makes an array: element i has the key whose number is greater by i."""
 
     key: str
@@ -118,7 +118,7 @@ class Wanted:
                 raise ValueError(f"must be one line: {text!r}")
 
 
-class Seen(NamedTuple):
+class BatchJob(NamedTuple):
     """A batch job in a listing."""
 
     native_id: str
@@ -193,7 +193,7 @@ def rejection(answer: Answer, verdicts: Sequence[tuple[str, Verdict]]) -> Refuse
     return Refused(verdict, message)
 
 
-def keep(found: dict[str, Seen], key: str | None, seen: Seen) -> None:
+def keep(found: dict[str, BatchJob], key: str | None, seen: BatchJob) -> None:
     """Add a job to a listing. Of two with one key the unfinished one counts, else the last."""
     if key is not None and (key not in found or found[key].state == "ended" or seen.state != "ended"):
         found[key] = seen

@@ -33,7 +33,7 @@ _PACKAGES_ASKED_FOR = 1000  # when a run is interrupted: enough to report where 
 _WAIT_SECONDS = 10.0
 _ENDINGS = "type in (CommitGranted, Aborted, CancelAccepted)"
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 Connect = Callable[[], Server]
@@ -129,7 +129,7 @@ class JobWatcher:
             if over:
                 return
 
-    def ask(self, question: Callable[[Server], Told]) -> Told:
+    def ask(self, question: Callable[[Server], Result]) -> Result:
         """Send a request, waiting while the service is away."""
         until: float | None = None
         pause = PAUSE_SECONDS_MIN

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pilotage.book.codec import Codec
     from pilotage.engine.engine import Engine
     from pilotage.model.answers import CleanRequest, ObsoleteFiles
-    from pilotage.model.exchange.exchange import AgentSays
+    from pilotage.model.exchange.exchange import AgentMessage
     from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
-    from pilotage.model.exchange.reports import SiteSays
+    from pilotage.model.exchange.reports import SiteAgentMessage
     from pilotage.model.jobs.submission import RunPlan, Submission, SubmissionAnswer
     from pilotage.model.states import ClearedBy
     from pilotage.ports import AttemptLogs, Clock, JobTree, Journal
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pilotage.service.journal.retention import Action
     from pilotage.service.journal.writer import Writer
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 def server_or_book(address: Address) -> Server:
@@ -237,7 +237,7 @@ class NoRunner:
         """Refused: a service makes plans."""
         self._refuse()
 
-    def exchange(self, says: AgentSays) -> Future[bytes]:
+    def exchange(self, says: AgentMessage) -> Future[bytes]:
         """Refused: there are no agents."""
         self._refuse()
 
@@ -249,7 +249,7 @@ class NoRunner:
         """There are no messages of sites."""
         return ""
 
-    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+    def exchange_with_site(self, says: SiteAgentMessage) -> Future[bytes]:
         """Refused: there are no site agents."""
         self._refuse()
 
@@ -273,7 +273,7 @@ class NoRunner:
         """Refused: there is no engine."""
         self._refuse()
 
-    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+    def ask(self, question: Callable[[Engine], Result]) -> Future[Result]:
         """Refused: there is no engine."""
         self._refuse()
 

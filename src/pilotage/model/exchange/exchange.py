@@ -219,7 +219,7 @@ class LogText(Wire, frozen=True, kw_only=True):
     final: bool = True  # False: the attempt is running, and its log goes on
 
 
-class AgentSays(Wire, frozen=True, kw_only=True):
+class AgentMessage(Wire, frozen=True, kw_only=True):
     """One exchange on the wire: the agent's message and its logs. It keeps both until the reply acknowledges the events."""
 
     exchange: Exchange
@@ -227,7 +227,7 @@ class AgentSays(Wire, frozen=True, kw_only=True):
     ended_token: str = ""  # the pilot's own token, now expired, beside that of its site: it asks for a new one
 
 
-class AgentHears(Wire, frozen=True, kw_only=True):
+class AgentReply(Wire, frozen=True, kw_only=True):
     """The reply on the wire, with the work of each assignment."""
 
     reply: ExchangeReply

@@ -79,7 +79,7 @@ SiteEffect = SubmitPilot | SubmitAttempt | CancelSubmitted
 """Effects that a site can be asked for."""
 
 
-class SiteSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SiteAgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The message of a site agent."""
 
     site: str
@@ -95,7 +95,7 @@ class SiteSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     there: tuple[str, ...] = ()  # keys of batch jobs there that the service has not mentioned
 
 
-class SiteHears(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SiteAgentReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The reply to a site agent."""
 
     site: str

@@ -72,7 +72,7 @@ class SettingsError(PilotageError):
         return "\n".join(str(fault) for fault in self.faults)
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class GivenSetting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting as given; `spelling` is the name that was used, `value` is not checked yet."""
 
     origin: str
@@ -81,21 +81,21 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
 
 
-def said_in_file(tree: Mapping[str, Any], *, origin: str) -> list[Said]:
+def settings_in_file(tree: Mapping[str, Any], *, origin: str) -> list[GivenSetting]:
     """The settings of a file: a table for each section."""
-    said = []
+    given = []
     for section, content in tree.items():
         if isinstance(content, Mapping) and section in SECTIONS:
             names = {f"{section}.{key}": value for key, value in content.items()}
         else:
             names = {section: content}
-        said += [Said(origin=origin, name=name, spelling=name, value=value) for name, value in names.items()]
-    return said
+        given += [GivenSetting(origin=origin, name=name, spelling=name, value=value) for name, value in names.items()]
+    return given
 
 
-def said_in_environment(environment: Mapping[str, str]) -> list[Said]:
+def settings_in_environment(environment: Mapping[str, str]) -> list[GivenSetting]:
     """The settings of `PILOTAGE_*` variables; numbers and lists are parsed, lists at their commas."""
-    said = []
+    given = []
     for variable, text in sorted(environment.items()):
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
@@ -103,22 +103,24 @@ def said_in_environment(environment: Mapping[str, str]) -> list[Said]:
         name = SHORT_VARIABLES.get(variable, f"{section}.{key}")
         # An unknown name keeps its text: `settle` refuses it.
         value = _READERS[SETTINGS[name].kind](text) if name in SETTINGS else text
-        said.append(Said(origin=ENVIRONMENT, name=name, spelling=variable, value=value))
-    return said
+        given.append(GivenSetting(origin=ENVIRONMENT, name=name, spelling=variable, value=value))
+    return given
 
 
-def said_in_flags(flags: Mapping[str, object]) -> list[Said]:
+def settings_in_flags(flags: Mapping[str, object]) -> list[GivenSetting]:
     """The settings of flags, by name (`service.port`); None is a flag that was not given."""
     return [
-        Said(origin=FLAGS, name=name, spelling=name, value=value) for name, value in flags.items() if value is not None
+        GivenSetting(origin=FLAGS, name=name, spelling=name, value=value)
+        for name, value in flags.items()
+        if value is not None
     ]
 
 
-def settle(said: Iterable[Said], *, faults: Iterable[SettingFault] = ()) -> Settings:
+def settle(given: Iterable[GivenSetting], *, faults: Iterable[SettingFault] = ()) -> Settings:
     """Merge all layers, the last one winning; `faults` are those found while reading them."""
     found = list(faults)
-    chosen: dict[str, Said] = {}
-    for one in said:
+    chosen: dict[str, GivenSetting] = {}
+    for one in given:
         row = SETTINGS.get(one.name)
         if row is None or (one.origin == ENVIRONMENT and one.spelling not in (row.variable, *SHORT_VARIABLES)):
             found.append(_unknown(one))
@@ -149,11 +151,11 @@ def settle(said: Iterable[Said], *, faults: Iterable[SettingFault] = ()) -> Sett
     return settings
 
 
-def _of(one: Said) -> str:
+def _of(one: GivenSetting) -> str:
     return one.name.partition(".")[0]
 
 
-def _unknown(one: Said) -> SettingFault:
+def _unknown(one: GivenSetting) -> SettingFault:
     if one.origin == ENVIRONMENT:
         known = [row.variable for row in SETTINGS.values()] + [*SHORT_VARIABLES, *OTHER_VARIABLES]
         message, hint = "no setting has this variable", did_you_mean(one.spelling.upper(), known)
@@ -167,7 +169,7 @@ def _unknown(one: Said) -> SettingFault:
     return SettingFault(origin=one.origin, name=one.spelling, message=message, hint=hint)
 
 
-def _blamed(chosen: Mapping[str, Said], name: str, message: str) -> SettingFault:
+def _blamed(chosen: Mapping[str, GivenSetting], name: str, message: str) -> SettingFault:
     """A fault of several settings together, at the origin of the one it names."""
     one = chosen.get(name)
     origin, spelling = (one.origin, one.spelling) if one else ("defaults", name)

@@ -21,8 +21,8 @@ from pilotage.book.rows.rows import AttemptFacts, JobRow
 from pilotage.engine.engine import Engine
 from pilotage.language.text.names import why_outside
 from pilotage.model.events.events import COUNTER_MAX, DOTTED, JOB_ID
-from pilotage.model.exchange.exchange import AgentHears, AgentSays, AttemptRef, Exchange, ExchangeReply
-from pilotage.model.exchange.reports import SiteSays
+from pilotage.model.exchange.exchange import AgentMessage, AgentReply, AttemptRef, Exchange, ExchangeReply
+from pilotage.model.exchange.reports import SiteAgentMessage
 from pilotage.model.states import FINAL_NAMES
 from pilotage.reading.access import SITE_AGENT, Forbidden, Principal
 from pilotage.reading.queries import UnknownJob, UnknownPackage, package_place
@@ -49,7 +49,7 @@ JOBS_MAX = 100
 SEQUENCE_MAX = 2**41
 """A pilot that takes over the events of a dead one numbers its exchanges from 2**40, beyond all of the dead one."""
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 class _Sited(msgspec.Struct):
@@ -75,7 +75,7 @@ class AgentTokenChecks:
         self._files: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
         self._contents: dict[tuple[str, str], float] = {}  # … and some content
 
-    async def check_exchange(self, principal: Principal, says: AgentSays, ended: Principal | None = None) -> bool:
+    async def check_exchange(self, principal: Principal, says: AgentMessage, ended: Principal | None = None) -> bool:
         """Whether to process an exchange; a new agent, or one whose token has expired, first gets a token of its own.
 
         An expired token proves that it is the same agent as before; the token of its site, that it may still connect.
@@ -133,7 +133,7 @@ class AgentTokenChecks:
         if principal.site and not principal.pilot and SITE_AGENT not in principal.scopes:
             raise _not_its_own(principal, "the token that all pilots of its site have")
 
-    def check_site(self, principal: Principal, says: SiteSays) -> None:
+    def check_site(self, principal: Principal, says: SiteAgentMessage) -> None:
         """Raise `Forbidden` if a site agent reports for another site."""
         told = {says.site, *(each.site for each in says.reports)}
         if principal.site and told != {principal.site}:
@@ -171,7 +171,7 @@ class AgentTokenChecks:
             self._contents.clear()
         self._contents[key] = now + BELIEVED_SECONDS
 
-    async def _ask(self, question: Callable[[Engine], Told]) -> Told:
+    async def _ask(self, question: Callable[[Engine], Result]) -> Result:
         return await asyncio.wrap_future(self._backend.jobs.ask(question))
 
 
@@ -236,8 +236,8 @@ OUTPUTS_MAX = 100_000
 _STAGED = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-_decode = msgspec.json.Decoder(AgentSays).decode
-_decode_site = msgspec.json.Decoder(SiteSays).decode
+_decode = msgspec.json.Decoder(AgentMessage).decode
+_decode_site = msgspec.json.Decoder(SiteAgentMessage).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -269,12 +269,12 @@ class AgentExchange:
         token = self._services.access.renewed(principal) if principal.expires_at else ""
         return Reply(body=answer, headers={TOKEN_HEADER: token}) if token else Reply(body=answer)
 
-    def _introduction(self, principal: Principal, says: AgentSays) -> Reply[bytes]:
+    def _introduction(self, principal: Principal, says: AgentMessage) -> Reply[bytes]:
         """The answer to an unknown pilot: the token for repeating its exchange, and the time."""
         exchange, token = says.exchange, self._services.access.pilot_token(principal, says.exchange.pilot)
         now = self._services.clock.now()
         reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)
-        return Reply(body=_encode(AgentHears(reply=reply)), headers={TOKEN_HEADER: token})
+        return Reply(body=_encode(AgentReply(reply=reply)), headers={TOKEN_HEADER: token})
 
     async def exchange(self, request: ApiRequest) -> Reply[bytes]:
         """Process an agent's exchange; answered when there is something to say, or after its interval."""
@@ -327,21 +327,21 @@ class AgentExchange:
                 raise
             raise _stopping() from None
 
-    def _farewell(self, says: AgentSays) -> bytes | None:
+    def _farewell(self, says: AgentMessage) -> bytes | None:
         """The answer to an agent that must leave; None if it may stay."""
         exchange = says.exchange
         if not self._backend.dismissed:
             return None
         reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, leave=self._backend.dismissed)
-        return _encode(AgentHears(reply=reply))
+        return _encode(AgentReply(reply=reply))
 
-    def _doubt(self, says: AgentSays) -> bytes | None:
+    def _doubt(self, says: AgentMessage) -> bytes | None:
         """The answer to an agent whose clock may be wrong: our time. Its next exchange shows whether it is."""
         exchange, now = says.exchange, self._services.clock.now()
         tolerance_seconds = self._services.settings.book.skew_seconds
         if not exchange.events or not exchange.is_doubtful(received=now, tolerance_seconds=tolerance_seconds):
             return None
-        return _encode(AgentHears(reply=ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)))
+        return _encode(AgentReply(reply=ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)))
 
     # Contents, files and staged outputs, for agents that cannot see our folders.
 

@@ -14,9 +14,9 @@ import msgspec
 
 from pilotage.book.rows.rows import JobRow
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
-from pilotage.model.exchange.exchange import AgentSays
+from pilotage.model.exchange.exchange import AgentMessage
 from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
-from pilotage.model.exchange.reports import SiteSays
+from pilotage.model.exchange.reports import SiteAgentMessage
 from pilotage.model.jobs.submission import FILE, Origin, RunPlan, Submission, SubmissionAnswer
 from pilotage.model.states import ClearedBy
 from pilotage.ports import AttemptLogs, JobTree, Journal
@@ -34,7 +34,7 @@ CONTENT_BYTES_MAX = 256 * 2**20
 KEYS_REMEMBERED = 10_000
 ONCE_KEY_LENGTH_MAX = 128
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 _origin = msgspec.json.Decoder(Origin)
 _lists = msgspec.json.Decoder(dict[str, str])
 
@@ -62,11 +62,11 @@ class JobRunner(Protocol):
         """What the attempts printed."""
         ...
 
-    def exchange(self, says: AgentSays) -> Future[bytes]:
+    def exchange(self, says: AgentMessage) -> Future[bytes]:
         """Process an agent's exchange; the encoded answer."""
         ...
 
-    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+    def exchange_with_site(self, says: SiteAgentMessage) -> Future[bytes]:
         """Process a site agent's exchange; the encoded answer. Raises `UnknownSite`."""
         ...
 
@@ -94,7 +94,7 @@ class JobRunner(Protocol):
         """Request an operation on a site; fails with `OperationRefused`."""
         ...
 
-    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+    def ask(self, question: Callable[[Engine], Result]) -> Future[Result]:
         """Run a query on the engine between two steps."""
         ...
 
@@ -238,7 +238,7 @@ class JobBackend:
         content = self._journal.content(sha256)
         return _origin.decode(content).folder if content is not None else None
 
-    async def once(self, principal: Principal, key: str | None, do: Callable[[], Awaitable[Told]]) -> Told:
+    async def once(self, principal: Principal, key: str | None, do: Callable[[], Awaitable[Result]]) -> Result:
         """Run an operation once per key and return its result; a failed one may be tried again."""
         if not key:  # an empty key identifies nothing
             return await do()
@@ -246,7 +246,7 @@ class JobBackend:
         if known is None:
             known = self._once[principal.user, key] = asyncio.ensure_future(do())
             known.add_done_callback(lambda done: self._remember(principal.user, key, done))
-        told: Told = await asyncio.shield(known)
+        told: Result = await asyncio.shield(known)
         return told
 
     def _remember(self, user: str, key: str, done: asyncio.Future[Any]) -> None:

@@ -106,7 +106,7 @@ def _wake(listeners: Iterable[Waiter]) -> None:
 REMEMBERED_MAX = 10_000
 PACE = 20
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 class AnswerCache:
@@ -118,8 +118,8 @@ class AnswerCache:
         self._known: OrderedDict[str, tuple[object, object, float, Any]] = OrderedDict()
 
     def cached(
-        self, name: str, mark: object, make: Callable[[], Told], *, pace: int = PACE, phase: object = None
-    ) -> Told:
+        self, name: str, mark: object, make: Callable[[], Result], *, pace: int = PACE, phase: object = None
+    ) -> Result:
         """The cached answer, if nothing changed since (`mark` is the same) or it is too recent; else a new one.
 
         An answer is recent for `pace` times as long as it took, within the same `phase`: in another one it is used only
@@ -128,7 +128,7 @@ class AnswerCache:
         now = self._seconds()
         known = self._known.get(name)
         if known is not None and (known[0] == mark or (known[1] == phase and now < known[2])):
-            told: Told = known[3]
+            told: Result = known[3]
             return told
         made = make()
         after = self._seconds()

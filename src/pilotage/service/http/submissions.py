@@ -10,7 +10,7 @@ from pilotage.model.answers import CleanRequest
 from pilotage.model.jobs.submission import Submission, SubmissionAnswer
 from pilotage.reading.access import ANY_OWNER, Forbidden, Principal
 from pilotage.reading.views import View
-from pilotage.service.http.backend import Told
+from pilotage.service.http.backend import Result
 from pilotage.service.http.errors import Malformed
 from pilotage.service.http.services import Services, backend_of
 
@@ -49,7 +49,7 @@ async def read_clean_request(services: Services, principal: Principal, body: byt
     return msgspec.structs.replace(request, submission=_owned(principal, request.submission))
 
 
-def _decoded(decoder: msgspec.json.Decoder[Told], body: bytes, noun: str) -> Told:
+def _decoded(decoder: msgspec.json.Decoder[Result], body: bytes, noun: str) -> Result:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:

@@ -9,7 +9,7 @@ from pilotage.engine.engine import Engine
 from pilotage.engine.state.jobs import JobState
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.events import parse_dotted
-from pilotage.model.exchange.exchange import AgentSays, Assignment, AttemptRef, Exchange, InputSource, LogText
+from pilotage.model.exchange.exchange import AgentMessage, Assignment, AttemptRef, Exchange, InputSource, LogText
 from pilotage.ports import Journal
 from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.works.manifests import Manifests
@@ -65,7 +65,7 @@ _DOUBTFUL_MAX = 1000  # logs of one exchange that are looked up in the book
 Ran = Callable[[Exchange, AttemptRef], bool]
 
 
-def own_logs(engine: Engine, says: AgentSays, *, ran: Ran) -> list[LogText]:
+def own_logs(engine: Engine, says: AgentMessage, *, ran: Ran) -> list[LogText]:
     """The logs that an agent may upload: of attempts it holds or must still report, or `ran` according to the book.
 
     The book is read only for a repeated log or an unknown pilot, which is rare.

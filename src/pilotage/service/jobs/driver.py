@@ -21,7 +21,7 @@ from pilotage.book.fold.join import Receipt
 from pilotage.book.rows.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange.exchange import AgentSays, AttemptRef, Exchange, ExchangeReply, LogText
+from pilotage.model.exchange.exchange import AgentMessage, AttemptRef, Exchange, ExchangeReply, LogText
 from pilotage.model.exchange.operations import Accepted, AnyOperation, Effect, Refused
 from pilotage.ports import Clock, JournalUnavailable
 from pilotage.service.core import Core
@@ -33,7 +33,7 @@ from pilotage.service.process import ThreadYielding
 
 log = logging.getLogger(__name__)
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 AHEAD_MAX = 2
 """Steps that may be on their way to disk at once: input that arrives meanwhile becomes one step, and one commit."""
@@ -92,7 +92,7 @@ class Driver:
         self._change = threading.Condition()
         self._inbox: list[Input] = []
         self._spoke: dict[str, int] = {}  # by pilot: the index of its latest exchange in the input
-        self._logs: dict[str, AgentSays] = {}  # the same for exchanges that bring logs
+        self._logs: dict[str, AgentMessage] = {}  # the same for exchanges that bring logs
         self._complaint = ""  # the last reported reason why the book could not be written
         self._questions: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
         self._agents: dict[str, tuple[int, Future[bytes]]] = {}  # waiting futures, by pilot
@@ -136,7 +136,7 @@ class Driver:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def exchange(self, says: AgentSays) -> Future[bytes]:
+    def exchange(self, says: AgentMessage) -> Future[bytes]:
         """Process an agent's exchange; answered when everything the answer depends on is durable."""
         future: Future[bytes] = Future()
         exchange = says.exchange
@@ -176,9 +176,9 @@ class Driver:
         """Send any other message that has an answer; fails with `OperationRefused`. The token goes into the message."""
         return self._ask_core(make)
 
-    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+    def ask(self, question: Callable[[Engine], Result]) -> Future[Result]:
         """Run a query on the engine between two steps; it must not change anything."""
-        future: Future[Told] = Future()
+        future: Future[Result] = Future()
         with self._change:
             if not self._refuses(future):
                 self._questions.append((question, future))
@@ -252,7 +252,7 @@ class Driver:
             may_step = len(self._ahead) < AHEAD_MAX and not stopping
             due = self._wake_at is not None and self._sleeps_for() <= 0.0
             inbox: list[Input] = []
-            logs: dict[str, AgentSays] = {}
+            logs: dict[str, AgentMessage] = {}
             if may_step and (self._inbox or due):
                 inbox, self._inbox = self._inbox, inbox
                 logs, self._logs = self._logs, logs
@@ -289,7 +289,7 @@ class Driver:
         assert self._wake_at is not None
         return min(self._wake_at - self._clock.now(), self._wake_by - time.monotonic())
 
-    def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[AgentSays]) -> None:
+    def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[AgentMessage]) -> None:
         for message in inbox:
             if isinstance(message, Exchange) and not core.knows(message.pilot):
                 heard = self._handler.heard(message.pilot)

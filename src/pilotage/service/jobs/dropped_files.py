@@ -32,8 +32,8 @@ from pilotage.service.works.manifests import Manifests
 
 log = logging.getLogger(__name__)
 
-Told = TypeVar("Told")
-Ask = Callable[[Callable[[Engine], Told]], "Future[Told]"]
+Result = TypeVar("Result")
+Ask = Callable[[Callable[[Engine], Result]], "Future[Result]"]
 
 TOLD_MAX = 1000
 """Names of removed and kept files in an answer; the book has all of them."""

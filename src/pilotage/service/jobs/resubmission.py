@@ -39,7 +39,7 @@ _origin = msgspec.json.Decoder(Origin)
 _resolved = msgspec.json.Decoder(ResolvedLists)
 _captured = msgspec.json.Decoder(dict[str, Captured])
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ def _is_same_but_for_targets(journal: Journal, row: JobRow, prepared: Prepared, 
     return all(captured.get(name, file) == file for name, file in prepared.origin.captured.items())
 
 
-def _read(journal: Journal, row: JobRow, name: str, decoder: msgspec.json.Decoder[Told]) -> Told | None:
+def _read(journal: Journal, row: JobRow, name: str, decoder: msgspec.json.Decoder[Result]) -> Result | None:
     sha256 = _lists.decode(row.lists).get(name)
     content = journal.content(sha256) if sha256 else None
     return decoder.decode(content) if content is not None else None

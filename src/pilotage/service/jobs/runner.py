@@ -21,7 +21,15 @@ from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange.exchange import AgentHears, AgentSays, Assignment, AttemptRef, ExchangeReply, LogText, Work
+from pilotage.model.exchange.exchange import (
+    AgentMessage,
+    AgentReply,
+    Assignment,
+    AttemptRef,
+    ExchangeReply,
+    LogText,
+    Work,
+)
 from pilotage.model.exchange.operations import (
     Accepted,
     AnyOperation,
@@ -38,7 +46,7 @@ from pilotage.model.exchange.operations import (
     Restore,
     SiteDeed,
 )
-from pilotage.model.exchange.reports import SiteSays
+from pilotage.model.exchange.reports import SiteAgentMessage
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site, executors_of
 from pilotage.model.states import ClearedBy
@@ -75,7 +83,7 @@ from pilotage.service.works.reuse import EarlierResult, adopt
 
 log = logging.getLogger(__name__)
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 _encode = msgspec.json.Encoder().encode
 _NOBODY = 0  # the token of operations that the service itself requests
 
@@ -194,11 +202,11 @@ class Runner:
         """The sites it uses."""
         return self._sites
 
-    def exchange(self, says: AgentSays) -> Future[bytes]:
+    def exchange(self, says: AgentMessage) -> Future[bytes]:
         """Process an agent's exchange; the encoded answer, once everything it depends on is durable."""
         return self._driver.exchange(says)
 
-    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+    def exchange_with_site(self, says: SiteAgentMessage) -> Future[bytes]:
         """Process a site agent's exchange; the encoded answer, which may take long. Raises `UnknownSite`."""
         return self._workers.exchange(says)
 
@@ -262,7 +270,7 @@ class Runner:
         granted = self._driver.ask(partial(granted_in, operation.job, [*line])).result()
         return self._removals.count(operation.job, granted)
 
-    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+    def ask(self, question: Callable[[Engine], Result]) -> Future[Result]:
         """Run a query on the engine; it must not change anything."""
         return self._driver.ask(question)
 
@@ -477,7 +485,7 @@ class Runner:
         site = self._site_of(reply.pilot) if given else None
         work = self._jobs.reused([self._work(each, site) for each in self._driver.yielding.among(given)], given)
         tokens = tuple(map(mint, (each.ref for each in given))) if (mint := self._package_token) is not None else ()
-        return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
+        return _encode(AgentReply(reply=reply, work=tuple(work), tokens=tokens))
 
     def _without(self, reply: ExchangeReply, early: Sequence[Assignment]) -> ExchangeReply:
         """The reply without attempts whose inputs are not published yet: they did not fail, and come later."""

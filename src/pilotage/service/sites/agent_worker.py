@@ -21,7 +21,15 @@ import msgspec
 from pilotage.agent.link.connect import ends_at
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange.operations import CancelSubmitted
-from pilotage.model.exchange.reports import AnyReport, Gone, SiteEffect, SiteHears, SiteNoticed, SiteSays, SiteSeen
+from pilotage.model.exchange.reports import (
+    AnyReport,
+    Gone,
+    SiteAgentMessage,
+    SiteAgentReply,
+    SiteEffect,
+    SiteNoticed,
+    SiteSeen,
+)
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.service.errors import NotRunning, Superseded, fail
 from pilotage.service.sites.worker import Unknown, UnknownBatchJobs, all_known, left_behind_message, trouble_of
@@ -74,7 +82,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 class _Waiting(msgspec.Struct):
     """An exchange that is not answered yet."""
 
-    says: SiteSays
+    says: SiteAgentMessage
     answer: Future[bytes]
     due_at: float
 
@@ -176,7 +184,7 @@ class AgentSite:
             for wanted, effect in self._wanted.values()
         )
 
-    def exchange(self, says: SiteSays) -> Future[bytes]:
+    def exchange(self, says: SiteAgentMessage) -> Future[bytes]:
         """Process the agent's exchange; the encoded answer, when there is something to do or its interval is over."""
         answer: Future[bytes] = Future()
         for report in says.reports[:REPORTS_MAX]:
@@ -299,10 +307,10 @@ class AgentSite:
         with self._change:
             self._heard_at = self._settings.clock()
 
-    def _hears(self, says: SiteSays, expected: tuple[str, ...], unheard: tuple[str, ...]) -> SiteHears:
+    def _hears(self, says: SiteAgentMessage, expected: tuple[str, ...], unheard: tuple[str, ...]) -> SiteAgentReply:
         with self._change:
             wanted = list(islice(self._wanted.values(), EFFECTS_MAX))
-        return SiteHears(
+        return SiteAgentReply(
             site=self._site,
             agent=says.agent,
             sequence=says.sequence,
@@ -318,7 +326,7 @@ class AgentSite:
             leave="" if self._is_as_started(says) else STARTED_ANEW,
         )
 
-    def _is_as_started(self, says: SiteSays) -> bool:
+    def _is_as_started(self, says: SiteAgentMessage) -> bool:
         outpost = self._settings.outpost
         return outpost is None or outpost.is_as_started(says.started_as)
 

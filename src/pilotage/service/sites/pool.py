@@ -19,7 +19,7 @@ from pilotage.engine.state.sites import made_contact
 from pilotage.engine.transitions.site_observations import is_probe
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange.operations import CancelSubmitted
-from pilotage.model.exchange.reports import AnyReport, Gone, SiteEffect, SiteNoticed, SiteSays, SiteSeen
+from pilotage.model.exchange.reports import AnyReport, Gone, SiteAgentMessage, SiteEffect, SiteNoticed, SiteSeen
 from pilotage.ports import SiteAccess
 from pilotage.service.errors import UnknownSite
 from pilotage.service.sites.agent_worker import NOT_YET, AgentSettings, AgentSite
@@ -195,7 +195,7 @@ class SiteWorkers:
         left = [effect for worker in workers if worker is not None for effect in worker.left()]
         return any(isinstance(effect, CancelSubmitted) for effect in left)
 
-    def exchange(self, says: SiteSays) -> Future[bytes]:
+    def exchange(self, says: SiteAgentMessage) -> Future[bytes]:
         """Process a site agent's exchange; the encoded answer, which may take long. Raises `UnknownSite`."""
         with self._guard:
             worker = self._workers.get(says.site)
