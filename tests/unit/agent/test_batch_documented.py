@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent.batch import Answer, BatchJob, BatchRequest, Busy, Dialect, Refused, Unknown, dialects
+from pilotage.agent.batch import (
+    Answer,
+    BatchJob,
+    BatchRequest,
+    Busy,
+    Dialect,
+    Limits,
+    Queue,
+    Refused,
+    Unknown,
+    dialects,
+)
 
 ONE = BatchRequest(key="lyon-1", command=["true"])
 NAME = "pilotage.lyon-1"
@@ -85,6 +96,13 @@ def test_pbs_shows_its_variables_as_one_text_too() -> None:
 )
 def test_lsf_states(row: str, told: BatchJob) -> None:
     assert speaking("lsf").listed(Answer(0, f"{row}|{NAME}\n8|0|RUN|-|hostB|-|somebody's\n")) == {"lyon-1": told}
+
+
+def test_lsf_names_its_open_queues() -> None:
+    # https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bqueues.1.html
+    listing = "normal 30 Open:Active - - - 8 1 0\nnight 20 Closed:Active - - - 4 1 0\ncut 10 Open:Active - - -\n"
+    found = speaking("lsf").limited([Answer(0, listing), Answer(0, "MAX_JOB_ARRAY_SIZE = 1000\n")])
+    assert found == Limits((Queue("normal", cores=8),), 1000)
 
 
 @pytest.mark.parametrize("status", [0, 255])

@@ -360,6 +360,21 @@ def test_the_end_of_an_attempt_is_told_once_more_whether_it_was_told_before_or_n
     assert told == (["1.1.2"] if state == "acknowledged" else ["1.1.1", "1.1.2"])
 
 
+def test_what_an_assignment_changes_can_wait_for_the_next_exchange(tmp_path: Path) -> None:
+    news: list[bool] = []
+    pilot = Pilot(
+        PilotSettings(pilot="p", site="here", state=str(tmp_path), server="unix:none", capacity=Resources(400)),
+        workplace=cast("Workplace", None),
+        fetch=cast("ServerFetch", None),
+        on_news=news.append,
+    )
+    assignment = {"ref": {"job": "J", "package": "1.1.1", "attempt": 1}}
+    pilot.accept(assignment, None)
+    assert news == [False]  # it cannot be run
+    pilot.accept(assignment, None)
+    assert news == [False, False]  # its end is told once more
+
+
 def test_what_happens_in_one_moment_is_told_in_one_exchange(service: AgentService, tmp_path: Path) -> None:
     for number in range(1, 301):
         service.give(number, ("true",), folder=tmp_path)

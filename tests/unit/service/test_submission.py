@@ -505,6 +505,16 @@ def test_no_more_inputs_are_captured_than_there_is_room_for(tmp_path: Path) -> N
     assert len(capture(expansion, DiskFiles(tmp_path), lambda data: sha(data.decode()))) == INPUTS_MAX
 
 
+def test_an_input_that_exceeds_the_room_left_for_inputs_is_read_in_place(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotage.service.works.capture.INPUTS_BYTES_MAX", 10)
+    for name, size_bytes in (("a.in", 6), ("b.in", 5), ("c.in", 4)):
+        (here.folder / name).write_bytes(b"x" * size_bytes)
+    text = "pilotage: 1\njob: j\nstages: [{run: use, inputs: [a.in, b.in, c.in]}]\n"
+    assert set(captured(here, text)) == {"a.in", "c.in"}
+
+
 def test_a_large_program_is_known_by_its_checksum_alone(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilotage.service.works.capture.PROGRAM_BYTES_MAX", 5)
     found = captured(here, SWEEP)["simulate"]
