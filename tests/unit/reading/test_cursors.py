@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.app.state_folder import SystemClock
-from pilotage.book.query import EVERYTHING, Cursor, CursorError, Target, encode_cursor
+from pilotage.book.query import Cursor, CursorError, Target, encode_cursor, parse
 from pilotage.model.settings.settings import QuerySettings
 from pilotage.reading.access import Principal
 from pilotage.reading.queries import BookReader
@@ -21,8 +21,8 @@ LAST = 999_999_999
 def test_a_page_of_packages_goes_on_after_any_package(tmp_path: Path, key: tuple[str, int, int, int]) -> None:
     with opened(tmp_path) as journal:
         reader = BookReader(journal, clock=SystemClock(), settings=QuerySettings())
-        cursor = encode_cursor(EVERYTHING, Target.PACKAGES, Cursor(key=key, now=1.0))
-        assert not reader.packages(ANN, "", cursor=cursor, limit=10).items
+        cursor = encode_cursor(parse("job=j"), Target.PACKAGES, Cursor(key=key, now=1.0))
+        assert not reader.packages(ANN, "job=j", cursor=cursor, limit=10).items
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -32,6 +32,6 @@ def test_a_number_that_no_package_has_is_refused(tmp_path: Path, place: int, num
     parts[place] = number
     with opened(tmp_path) as journal:
         reader = BookReader(journal, clock=SystemClock(), settings=QuerySettings())
-        cursor = encode_cursor(EVERYTHING, Target.PACKAGES, Cursor(key=("j", *parts), now=1.0))
+        cursor = encode_cursor(parse("job=j"), Target.PACKAGES, Cursor(key=("j", *parts), now=1.0))
         with pytest.raises(CursorError, match="was not made here"):
-            reader.packages(ANN, "", cursor=cursor, limit=10)
+            reader.packages(ANN, "job=j", cursor=cursor, limit=10)
