@@ -19,6 +19,8 @@ def _record(test: str, folder: str) -> None:
     import coverage
 
     recording = coverage.Coverage(data_file=None, source_pkgs=["pilotage"], config_file=False, messages=False)
+    # A program that imports nothing of pilotage is recorded too, and its standard error is part of what tests look at.
+    recording.set_option("run:disable_warnings", ["module-not-imported", "no-data-collected"])
     process = os.getpid()
 
     def save() -> None:
