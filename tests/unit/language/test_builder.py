@@ -99,6 +99,7 @@ def test_the_builder_has_every_field_of_the_document(spoken: Any, record: type[d
     if record is d.Package:
         expected |= names_of(d.Resources)
     assert set(get_type_hints(spoken)) == expected
+    assert not spoken.__required_keys__  # the document has defaults, or says what is missing
 
 
 def test_the_head_of_a_built_job_has_every_field_of_the_document() -> None:
