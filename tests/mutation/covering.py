@@ -150,13 +150,24 @@ def _lines_of_functions(file: Path) -> set[int]:
 
 
 def _importers(tree: Path, path: str) -> Iterator[Path]:
-    """The modules of the program that import this one."""
+    """The modules of the program that import this one, or what its folder passes on from it."""
     name = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     folder, _, module = name.rpartition(".")
+    face = tree / "src" / Path(*folder.split(".")) / "__init__.py"
+    passed_on = {module} | {each for node in _imports(face) if node.module == name for each in _names(node)}
     for file in sorted((tree / "src").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_bytes())):
-            if isinstance(node, ast.ImportFrom) and (
-                node.module == name or (node.module == folder and module in {each.name for each in node.names})
-            ):
-                yield file
-                break
+        if any(
+            node.module == name or (node.module == folder and not passed_on.isdisjoint(_names(node)))
+            for node in _imports(file)
+        ):
+            yield file
+
+
+def _imports(file: Path) -> list[ast.ImportFrom]:
+    if not file.is_file():
+        return []
+    return [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.ImportFrom)]
+
+
+def _names(node: ast.ImportFrom) -> set[str]:
+    return {each.name for each in node.names}

@@ -12,8 +12,11 @@ from tests.mutation.operators import Mutation, mutations_of
 FILES = {
     "src/pilotage/__init__.py": "",
     "src/pilotage/limits.py": "LIMIT = 3\n",
+    "src/pilotage/sizes/__init__.py": "from pilotage.sizes.large import LARGE\n",
+    "src/pilotage/sizes/large.py": "LARGE = 7\n",
     "src/pilotage/counting.py": (
         "from pilotage.limits import LIMIT\n"
+        "from pilotage.sizes import LARGE\n"
         "STEP = 2\n"
         "def here(n):\n"
         "    return n + STEP\n"
@@ -89,10 +92,13 @@ def test_a_line_of_the_import_is_asked_of_all_tests_of_the_module_and_not_of_its
     assert covering.program_tests(mutation) == [PROGRAM]
 
 
-def test_a_module_without_functions_is_asked_of_the_tests_of_its_importers(recorded: tuple[Covering, Path]) -> None:
+@pytest.mark.parametrize("path, before", [("src/pilotage/limits.py", "3"), ("src/pilotage/sizes/large.py", "7")])
+def test_a_module_without_functions_is_asked_of_the_tests_of_its_importers(
+    recorded: tuple[Covering, Path], path: str, before: str
+) -> None:
     covering, tree = recorded
 
-    mutation = _mutation(tree, "src/pilotage/limits.py", "3")
+    mutation = _mutation(tree, path, before)
 
     assert covering.tests(mutation) == [OWN]
     assert covering.program_tests(mutation) == [PROGRAM]
