@@ -357,6 +357,8 @@ def test_pauses_grow_to_a_limit_are_spread_and_obey_the_server() -> None:
     assert backoff.failed() == 1
     assert Backoff(first_seconds=1, chance=lambda: 0.0).failed() == 0.5
     assert Backoff(first_seconds=1, chance=lambda: 0.0).failed(retry_after_seconds=30) == 30
+    assert Backoff(first_seconds=1, chance=lambda: 0.5).failed(retry_after_seconds=100) == 105
+    assert Backoff(first_seconds=8, chance=lambda: 0.5).failed() == 6
     assert all(0.25 <= Backoff().failed() <= 0.5 for _ in range(100))
 
 
