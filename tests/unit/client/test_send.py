@@ -24,6 +24,6 @@ def test_only_an_event_of_its_own_package_has_the_epoch_of_an_attempt(
     subject: Subject, given: int | None, epoch: int
 ) -> None:
     event = compose(
-        "Noted", fields=(), data={"text": "x"}, subject=subject, environment=INSIDE, source="user", epoch=given
+        "Noted", fields=(), data={"text": "x"}, subject=subject, environment=INSIDE, source="client", epoch=given
     )
     assert event.epoch == epoch
