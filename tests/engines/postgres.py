@@ -70,10 +70,13 @@ class PostgresServer:
         """The same database through the Unix socket."""
         return f"postgresql://{USER}:{self._password}@/{database}?host={self.folder}&port={self.port}"
 
-    def database(self, *, template: str = "template1") -> str:
+    def database(self, *, template: str = "template1", encoding: str = "") -> str:
         """Make a fresh database, a copy of the template if one is named, and tell its URL."""
         name = f"test_{secrets.token_hex(6)}"
-        self._execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+        made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        if encoding:
+            made += sql.SQL(" ENCODING {} LOCALE 'C'").format(sql.Literal(encoding))
+        self._execute(made)
         return self.url(name)
 
     def drop(self, url: str) -> None:

@@ -480,6 +480,13 @@ def test_what_a_url_says_of_the_connection_is_heeded_and_the_rest_is_ours(postgr
     postgres_server.drop(url)
 
 
+def test_a_database_that_cannot_store_every_character_is_refused(postgres_server: PostgresServer) -> None:
+    url = postgres_server.database(template="template0", encoding="LATIN1")
+    with pytest.raises(JournalError, match=r"cannot store every character.*UTF8.*LATIN1"):
+        PostgresJournal(url)
+    postgres_server.drop(url)
+
+
 def test_whoever_finds_no_book_to_read_leaves_no_session_behind(postgres_server: PostgresServer) -> None:
     url = postgres_server.database()
     with pytest.raises(JournalError, match="no book that this version can read") as caught:

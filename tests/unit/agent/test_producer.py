@@ -57,6 +57,16 @@ def test_an_event_is_logged_and_delivered_in_the_background(server: AgentServer,
     assert helpers() == []
 
 
+def test_an_event_is_synced_to_disk_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Event()
+    with Producer("http://127.0.0.1:9", spool=tmp_path, environment=INSIDE, deliver=False) as producer:
+        monkeypatch.setattr(producer, "_sync", synced.set)
+        for text in ("first", "second"):
+            synced.clear()
+            producer.log("Noted", {"text": text})
+            assert synced.wait(60)
+
+
 def test_nothing_is_made_and_no_thread_started_before_the_first_event(tmp_path: Path) -> None:
     with Producer("http://127.0.0.1:9", spool=tmp_path / "spool", environment={}):
         assert helpers() == []
