@@ -65,6 +65,8 @@ def over(place: Place) -> Place:
 
 def test_a_stopped_job_does_not_go_on_by_being_looked_at_and_that_is_said(stopped: Place) -> None:
     assert "no service runs it; continue it with: pilotage attach waiting-" in stopped.run("outputs", "waiting").stderr
+    quiet = stopped.run("logs", "waiting", "--stderr")
+    assert (quiet.stdout, "no log was written yet, or it was not kept" in quiet.stderr) == ("", True)
     followed = stopped.run("logs", "waiting", "--follow", code=3)
     assert "begun\n" in followed.stdout
     assert (
