@@ -18,6 +18,7 @@ from pilotage.agent.errors import BadSetting
 from pilotage.client import NoServer, Server, ServerError, ServerRefused, ServerUnreachable, find_addresses
 from pilotage.client.errors import NotOurServer, ServerTroubled
 from pilotage.client.finding import StateFolder, address_in
+from pilotage.client.jobs import Jobs
 from pilotage.client.queries import BadCursor, Question, count, find
 from pilotage.client.server import path_of
 from tests.kit.canned_server import Asked, CannedServer, canned_server, event_view, job_view, package_view
@@ -98,6 +99,29 @@ def test_a_stranger_is_not_believed(canned: CannedServer, server: Server, body: 
     canned.answer("/v1/jobs", body, status=status)
     with pytest.raises(NotOurServer, match="this is not a pilotage server"):
         server.get("/v1/jobs")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_answer_without_end_is_not_read_to_its_end(
+    canned: CannedServer, server: Server, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    monkeypatch.setattr("pilotage.client.server.ANSWER_BYTES_MAX", 20)
+    canned.answer("/v1/jobs", b'{"jobs": "%s"}' % (b"x" * (8 + more)))
+    if more:
+        with pytest.raises(NotOurServer, match="more than 20 bytes"):
+            server.get("/v1/jobs")
+    else:
+        assert server.get("/v1/jobs") == {"jobs": "x" * 8}
+
+
+def test_the_last_message_about_the_job_itself_says_why_it_was_held(canned: CannedServer, server: Server) -> None:
+    events = [
+        event_view(package=None, data={"message": "first"}),
+        event_view(package=None, data={"message": "last"}),
+        event_view(package="1.1.1", data={"message": "of a package"}),
+    ]
+    canned.answer("/v1/jobs/j/events", {"events": events, "after": 3, "more": False})
+    assert Jobs(server).held_for("j") == "last"
 
 
 def test_nobody_listening_is_said_with_what_to_do() -> None:
