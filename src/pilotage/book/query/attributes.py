@@ -202,7 +202,12 @@ _TABLE = (
     Attribute(name="held", kind=Kind.FLAG, targets=_STATEFUL, description="Whether it is held."),
     Attribute(name="dropped", kind=Kind.FLAG, targets=_PACKAGES, description="Whether it left the totals of its job."),
     Attribute(name="type", targets=_EVENTS, description="What happened, such as `AttemptFinished`."),
-    Attribute(name="source", kind=Kind.SOURCE, targets=_EVENTS, description="The source of the event."),
+    Attribute(
+        name="source",
+        kind=Kind.SOURCE,
+        targets=_EVENTS,
+        description="Which kind of program reported it, such as `agent`.",
+    ),
     Attribute(name="stream", targets=_EVENTS, description="Which process or spool of the source counted the event."),
     Attribute(name="attempt", kind=Kind.COUNT, targets=_EVENTS, description="The number of the attempt it is about."),
     Attribute(
