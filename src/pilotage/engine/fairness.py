@@ -153,9 +153,7 @@ class JobShare(Share):
 
     def typical_seconds(self, job: JobState) -> float:
         """The average run time of its packages, as far as known; 0 if unknown."""
-        learned = 0.0
-        for count, _ in job.run_times.values():
-            learned += count
+        learned = job.run_times.observed
         if self._plan is not job.plan:
             self._plan, self._outline, self._learned = job.plan, PlanTimes(job.plan), -1.0
         if self._learned < 0.0 or learned > _DIFFERENCE * self._learned:

@@ -354,7 +354,7 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     # Its backlog is based on its latest packages, which may have been shorter.
     if usual > AHEAD_SECONDS:
         most = min(most, int(slots * AHEAD_SECONDS / usual))
-    elif not usual and queue.kind not in queue.job.run_times:
+    elif not usual and queue.kind not in queue.job.run_times.by_kind:
         return False
     if pilot.in_backlog() >= most:
         return False

@@ -9,7 +9,7 @@ import pytest
 
 from pilotage.engine.decisions.provisioning import pilots_wanted
 from pilotage.engine.fairness import PlanTimes, Share
-from pilotage.engine.state.job_queries import LEARNED_MIN
+from pilotage.engine.state.run_times import LEARNED_MIN
 from pilotage.model.answers import Why
 from pilotage.model.events import payloads
 from pilotage.model.events.payloads import PhaseTimes
@@ -89,7 +89,7 @@ def test_what_packages_took_counts_more_than_what_the_document_says_once_enough_
         share = small.engine.state.fairness.shares.get(small.engine.state.jobs.by_id["said"])
         assert share is not None
         assert share.alone_seconds == 20 * 1000.0
-        while small.engine.state.jobs.by_id["said"].run_times.get(0, [0])[0] < LEARNED_MIN:
+        while small.engine.state.jobs.by_id["said"].run_times.by_kind.get(0, [0])[0] < LEARNED_MIN:
             finish(pilot, 10.0, count=1)
         small.wait(60, pilot)
         slowdown(small, "said")

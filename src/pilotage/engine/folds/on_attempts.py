@@ -14,7 +14,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_packages import forget_epoch
 from pilotage.engine.retry.policy import failure_of
 from pilotage.engine.selection.black_holes import cause_of
-from pilotage.engine.state.job_queries import learn
+from pilotage.engine.state.job_queries import learn, learn_start
 from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, template_of
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.occupancy import free_slot, hold, release_attempt, remove_abandoned, take_slot
@@ -287,6 +287,7 @@ def on_attempt_finished(
             _note_reported_end(state, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
         return
     work, attempt = found
+    speaker = None
     if by_agent:
         attempt.told = True
         speaker = state.pilots.by_name.get(event.stream)
@@ -297,6 +298,8 @@ def on_attempt_finished(
             _inform_guard(state, attempt, data.manifest)
         phases = data.phases
         learn(job, attempt, phases, state.clock.wall_time)
+        if speaker is not None and phases:
+            learn_start(job, speaker, attempt, phases)
         if len(phases) != 1 or phases[0].phase != "application":
             score_phases(state, attempt, phases, succeeded=True)
         _succeed(state, job, work, attempt)

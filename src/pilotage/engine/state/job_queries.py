@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass, template_of
-from pilotage.engine.state.sites import AttemptState
+from pilotage.engine.state.run_times import LEARNED_MIN, ExpectedSeconds
+from pilotage.engine.state.sites import AttemptState, PilotState
 from pilotage.engine.state.tables import JobTable
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.payloads import PhaseTimes
@@ -106,30 +108,53 @@ def live_attempts(work: ActivePackage) -> int:
 
 Seconds = NDArray[np.float64]
 
-LEARNED_MIN = 5
-"""After this many packages of a kind, their mean replaces the estimate of the document."""
-LEARNED_MAX = 256
-"""After this many packages of a kind, their mean is no longer updated."""
+_WORK = frozenset(("inputs", "application", "outputs"))  # phases that are work of a package
+
+_START = frozenset(("setup", "inputs"))  # phases that take longer in a pilot that has just started
+
+
+class KindWork(NamedTuple):
+    """The work that is left of one kind of packages."""
+
+    kind: int
+    activity: str
+    packages: int  # not over, running ones included
+    running: int
+    spent_seconds: float  # by the running ones together, on the standard platform
+    expected: ExpectedSeconds
 
 
 def learn(job: JobState, attempt: AttemptState, phases: tuple[PhaseTimes, ...], now: float) -> None:
-    """Add the run time of a finished package to the statistics of its kind."""
-    kind = job.kinds[attempt.number]
-    known = job.run_times.get(kind)
-    if known is None:
-        known = job.run_times[kind] = [0.0, 0.0]
-    elif known[0] >= LEARNED_MAX:
+    """Add the run time of a finished package to those of its kind."""
+    if phases:
+        seconds = 0.0
+        for each in phases:
+            if each.phase in _WORK:
+                seconds += each.seconds
+    else:
+        seconds = max(0.0, now - attempt.began_at)
+    job.run_times.add(job.kinds[attempt.number], seconds * attempt.site.site.speed)
+
+
+def learn_start(job: JobState, pilot: PilotState, attempt: AttemptState, phases: tuple[PhaseTimes, ...]) -> None:
+    """Add setup and inputs of an attempt to the start costs of its site: of the first one of its pilot, or of a later one."""
+    costs, activity = attempt.site.start_costs, template_of(job, attempt.number).activity
+    if pilot.served and not costs.wants(activity):
         return
     seconds = 0.0
     for each in phases:
-        seconds += each.seconds
-    known[0] += 1.0
-    known[1] += seconds if phases else max(0.0, now - attempt.began_at)
+        if each.phase in _START:
+            seconds += each.seconds
+    if pilot.served:
+        costs.add_later(activity, seconds)
+    else:
+        pilot.served = True
+        costs.add_first(activity, seconds)
 
 
 def usual_seconds(queue: QueueClass) -> float:
     """Run time of a package of a class; 0 if unknown."""
-    known = queue.job.run_times.get(queue.kind)
+    known = queue.job.run_times.by_kind.get(queue.kind)
     if known is None or (known[0] < LEARNED_MIN and queue.run_seconds):
         return queue.run_seconds
     return known[1] / known[0]
@@ -137,17 +162,36 @@ def usual_seconds(queue: QueueClass) -> float:
 
 def learned_seconds(queue: QueueClass) -> float:
     """Mean run time of a class; 0 while few of its packages are done."""
-    known = queue.job.run_times.get(queue.kind)
+    known = queue.job.run_times.by_kind.get(queue.kind)
     return 0.0 if known is None or known[0] < LEARNED_MIN else known[1] / known[0]
 
 
 def seconds_of(job: JobState) -> Seconds:
     """Run time of a package of each kind; nan if unknown."""
     found = np.array([each.run_seconds or np.nan for each in job.plan.templates], np.float64)
-    for kind, (count, seconds) in job.run_times.items():
+    for kind, (count, seconds, _) in job.run_times.by_kind.items():
         if count >= LEARNED_MIN or np.isnan(found[kind]):
             found[kind] = max(seconds / count, 1e-3)
     return found
+
+
+def work_left(job: JobState, now: float) -> list[KindWork]:
+    """The packages that are not over, by kind, and what the running ones have spent by the wall-clock time `now`."""
+    under_way = np.frombuffer(job.status, np.uint8) < PackageStatus.DROPPED
+    expected = job.run_times.expected(job.plan)
+    left = np.bincount(job.plan.template_of[under_way].astype(np.int64), minlength=len(expected)).tolist()
+    running: dict[int, tuple[int, float]] = {}
+    for number, attempt in job.attempts():
+        if attempt.leased and attempt.trusted and attempt.counted:
+            count, spent = running.get(job.kinds[number], (0, 0.0))
+            spent += max(0.0, now - attempt.began_at) * attempt.site.site.speed
+            running[job.kinds[number]] = count + 1, spent
+    templates = job.plan.templates
+    return [
+        KindWork(kind, templates[kind].activity, count, *running.get(kind, (0, 0.0)), expected[kind])
+        for kind, count in enumerate(left)
+        if count
+    ]
 
 
 def find_attempt(jobs: JobTable, ref: AttemptRef) -> AttemptState | None:

@@ -15,6 +15,7 @@ from pilotage.engine.retry.policy import Failure, Verdict
 from pilotage.engine.selection.candidates import CandidateSet, How, SelectionSnapshot
 from pilotage.engine.selection.filters import Requirements
 from pilotage.engine.state.fifo import ReadyQueue
+from pilotage.engine.state.run_times import RunTimes
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.model.jobs.graph import EdgeKind, Segment
 from pilotage.model.jobs.layout import StageLayout
@@ -318,7 +319,7 @@ class JobState:
         # By template: the class of its untried packages, and of those that were tried.
         self.template_classes: tuple[list[QueueClass | None], list[QueueClass | None]] = ([], [])
         self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
-        self.run_times: dict[int, list[float]] = {}  # by template: packages done, and their total seconds
+        self.run_times = RunTimes()  # of its packages, by template
         self.late: dict[int, LateStageState] = {}
         self.acting: dict[int, int] = {}  # packages with side effects → attempts that may still act
         self.given_up: dict[int, int] = {}  # late stages whose waiting packages were aborted, and the package to blame

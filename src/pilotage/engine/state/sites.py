@@ -10,6 +10,7 @@ from pilotage.book.rows.streams import ReceivedNumbers
 from pilotage.engine.selection.candidates import SelectionSnapshot
 from pilotage.engine.selection.scores import Operation
 from pilotage.engine.selection.site_profile import SiteProfile
+from pilotage.engine.state.run_times import StartCosts
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import AttemptCreated
 from pilotage.model.exchange.exchange import AttemptRef
@@ -96,6 +97,7 @@ class PilotState:
         "owed",
         "request",
         "sequence",
+        "served",
         "site",
         "suspect",
         "taken_over",
@@ -117,6 +119,7 @@ class PilotState:
         self.leaving = ""
         self.draining = ""  # why it gets no more work and leaves when idle
         self.node = ""
+        self.served = False  # an attempt of it has succeeded
         self.barred: frozenset[int] = frozenset()  # shapes restricted to other nodes than its own
         self.sequence = 0
         self.suspect = False
@@ -220,6 +223,7 @@ class SiteState:
         "requests",
         "site",
         "slots",
+        "start_costs",
         "status",
         "unchanged_records",
         "used",
@@ -244,6 +248,7 @@ class SiteState:
         self.expected = 0  # requested pilots without contact
         self.fetched_at = 0.0  # when its pilots last looked for reservations of other sites
         self.full = False  # no more pilots are allowed, until one ends or the site changes
+        self.start_costs = StartCosts()
         self.dead_starts = 0
         self.removal_at = -math.inf  # when a batch job of ours was last removed or killed there
         self.quiet_until = 0.0
