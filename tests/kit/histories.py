@@ -391,7 +391,9 @@ class Scheduler:
         site, pilot = self.chance.choice(SITES), f"pilot{self.chance.randint(1, 2)}"
         match self.chance.randint(0, 7):
             case 0:
-                self.say(self._any(), "PilotRequested", {"pilot": pilot}, site=site, slots=self.chance.randint(0, 4))
+                native = {"native_id": "17"} if self.chance.random() < 0.5 else {}
+                slots = self.chance.randint(0, 4)
+                self.say(self._any(), "PilotRequested", {"pilot": pilot}, site=site, slots=slots, **native)
             case 1:
                 request = {"request": f"{pilot}.1"} if self.chance.random() < 0.5 else {}
                 self.say("agent", "PilotStarted", {"pilot": pilot}, site=site, node="node1", slots=2, **request)
@@ -412,7 +414,7 @@ class Scheduler:
 
     def _tell_of_a_site(self, site: str) -> None:
         score, learned = self.chance.uniform(-10, 10), self.chance.choice(("", "{}"))
-        match self.chance.randint(0, 4):
+        match self.chance.randint(0, 5):
             case 0:
                 self.say("service", "SiteHibernated", {"site": site}, reason="black-hole", score=0.0, learned=learned)
             case 1:
@@ -422,6 +424,9 @@ class Scheduler:
                 self.say("service", "SiteStanding", {"site": site}, status=status, score=score, learned=learned)
             case 3:
                 self.say("service", "SiteDrained", {"site": site}, kind="node", name="node1", message="3 in a row")
+            case 4:
+                starts, through = self.chance.randint(0, 99), self.chance.randint(0, 99)
+                self.say("service", "SiteLatencies", {"site": site}, starts=starts, through=through, learned=learned)
             case _:
                 passed = self.chance.random() < 0.5
                 self.say("service", "SiteProbed", {"site": site}, passed=passed, seconds=self.chance.uniform(0, 90))

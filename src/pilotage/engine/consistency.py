@@ -343,6 +343,7 @@ def durable_state(state: EngineState) -> dict[str, Any]:
             (each.name, each.site.name, each.request, each.node) for each in state.pilots.by_name.values()
         ),
         "sites": sorted((site.name, site.status) for site in state.sites.by_name.values() if not site.removed),
+        "latencies": state.latencies.durable(),
         "requests": sorted(
             (each.key, each.site.name, each.native_id, each.contacted) for each in state.pilots.requests.values()
         ),

@@ -37,7 +37,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.explain import explain
 from pilotage.engine.folds import on_attempts, on_jobs, on_packages, on_sites
 from pilotage.engine.folds.on_jobs import check_job_end
-from pilotage.engine.folds.on_sites import on_site_described, on_site_stands
+from pilotage.engine.folds.on_sites import on_site_described, on_site_latencies, on_site_stands
 from pilotage.model.answers import Explanation
 from pilotage.model.events import payloads
 from pilotage.model.events.events import parse_dotted
@@ -57,6 +57,7 @@ _OTHER: dict[type[Payload], Fold] = {
     payloads.SiteHibernated: on_site_stands,
     payloads.SiteWoken: on_site_stands,
     payloads.SiteStanding: on_site_stands,
+    payloads.SiteLatencies: on_site_latencies,
 }
 _JOB: dict[type[Payload], Fold] = {
     payloads.JobRegistered: on_jobs.on_job_registered,

@@ -14,6 +14,7 @@ from pilotage.engine.placement import Placement
 from pilotage.engine.selection import Selection
 from pilotage.engine.selection.filters import described
 from pilotage.engine.state.clock import EngineClock
+from pilotage.engine.state.latencies import PilotLatencies
 from pilotage.engine.state.pending import Pending
 from pilotage.engine.state.queues import ReadyQueues, ShapeTable, SiteQueues
 from pilotage.engine.state.sites import SiteState
@@ -64,6 +65,7 @@ class EngineState:
         "clock",
         "fairness",
         "jobs",
+        "latencies",
         "lease_seconds",
         "log",
         "output_guard",
@@ -95,6 +97,7 @@ class EngineState:
         self.shapes = ShapeTable(jobs=self.jobs, sites=self.sites, pilots=self.pilots, queues=self.queues)
         self.pending = Pending()
         self.provisioning = ProvisioningState()
+        self.latencies = PilotLatencies()
         self.selection = Selection(settings.selection, observed_queue_seconds=observed_queue_seconds)
         self.placement = Placement(
             self.selection,

@@ -43,7 +43,13 @@ from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, Q
 from pilotage.engine.state.sites import PilotRequest, PilotState
 from pilotage.engine.transitions.occupancy import add_abandoned, expect_report, take_slot
 from pilotage.engine.transitions.readiness import lay_out, move
-from pilotage.engine.transitions.site_observations import decode_learned, is_test_pilot, resume_phase, watch_queue
+from pilotage.engine.transitions.site_observations import (
+    decode_learned,
+    is_test_pilot,
+    resume_phase,
+    schedule_latency_record,
+    watch_queue,
+)
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings, SelectionSettings
@@ -210,6 +216,7 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     state.log.book_position = state.log.start_position = snapshot.position
     _restore_site_records(state, rows)
     _restore_pilots(state, pilots)
+    _restore_latencies(state, rows, pilots)
     gone = ended_pilots(pilots)
     for each in snapshot.jobs:
         _restore_job(state, each, gone)
@@ -255,6 +262,19 @@ def _restore_site_records(state: EngineState, rows: Iterable[SiteRow]) -> None:
             state.selection.restore(msgspec.structs.replace(learned, placed=0))  # active attempts are counted again
 
 
+def _restore_latencies(state: EngineState, rows: Iterable[SiteRow], pilots: Iterable[PilotRow]) -> None:
+    """Restore the latencies last recorded of each site, and add the pilots after the record."""
+    for row in rows:
+        state.latencies.restore(row.site, row.latencies)
+    by_site: dict[str, list[PilotRow]] = {}
+    for pilot in pilots:
+        by_site.setdefault(pilot.site or "", []).append(pilot)
+    for name, known in by_site.items():
+        site = state.sites.by_name.get(name)
+        if site is not None and state.latencies.restore_pilots(site, known):
+            schedule_latency_record(state, name)
+
+
 def ended_pilots(pilots: Iterable[PilotRow]) -> set[str]:
     """Pilots whose end was reported, by themselves or by the batch system, for the pilot or for its request.
 
@@ -295,7 +315,7 @@ def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
             state.pilots.requests[row.pilot] = site.requests[row.pilot] = request
             request.native_id = row.native_id or ""
             request.contacted = (row.pilot, row.site) in answered
-            request.requested_at = row.requested_at
+            request.requested_at, request.submitted_at = row.requested_at, row.submitted_at
             site.expected += not request.contacted
             if request.contacted or site in state.sites.unmanaged:
                 continue
@@ -455,7 +475,7 @@ def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, num
     attempt = new_attempt(state, job, work.number, ref, address, site, known.epoch, created_at, known)
     if known.started_at is not None and not attempt.leased:
         attempt.leased, attempt.began_at = True, known.started_at
-    attempt.queued = known.queued_at is not None
+    attempt.queued, attempt.queued_at = known.queued_at is not None, known.queued_at or 0.0
     attempt.suspect = known.suspected_at is not None
     attempt.lost = known.lost_at is not None
     attempt.lost_reason = known.lost_reason or ""

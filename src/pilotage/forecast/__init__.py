@@ -7,8 +7,10 @@ __all__ = [
     "conditioning",
     "fault_ratio",
     "fit",
+    "history",
     "latency",
     "makespan",
+    "pilot_records",
     "sequential",
     "steps",
 ]

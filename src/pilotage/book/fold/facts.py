@@ -350,14 +350,24 @@ def on_pilot(row: PilotRow, keys: Keys, key: StoredKey, event: Event, data: payl
             row.ended_at, row.reason, row.stderr = event.time, data.reason, data.stderr or None
         return
     if isinstance(data, payloads.PilotRequested):
-        if takes(keys, Register.REQUESTED, key):
-            row.requested_at, row.native_id = event.time, data.native_id
+        _on_requested(row, keys, key, event, data)
     elif not isinstance(data, payloads.PilotStarted):
         return
     elif takes(keys, Register.SPOKE, key):
         row.started_at, row.node, row.request = event.time, data.node, data.request
     if takes(keys, Register.PILOT, key):
         row.site, row.slots = data.site, data.slots
+
+
+def _on_requested(row: PilotRow, keys: Keys, key: StoredKey, event: Event, data: payloads.PilotRequested) -> None:
+    """A pilot is requested, and requested again with its native id once it is submitted."""
+    if data.native_id is None:
+        if takes(keys, Register.REQUESTED, key):
+            row.requested_at = event.time
+    elif takes(keys, Register.SUBMITTED, key):
+        row.submitted_at, row.native_id = event.time, data.native_id
+        if Register.REQUESTED not in keys:
+            row.requested_at = event.time
 
 
 def on_node_described(row: NodeRow, keys: Keys, key: StoredKey, event: Event, data: payloads.NodeDescribed) -> None:

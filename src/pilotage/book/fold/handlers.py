@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from pilotage.book.codec import Checked
 from pilotage.book.fold import facts
 from pilotage.book.rows.ledger import Changes, Ledger
@@ -60,6 +62,8 @@ JOB_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
 
 # Events about sites: description, status, learned statistics, and the latest probe.
 
+_json = msgspec.json.Encoder()
+
 SiteStatusChange = payloads.SiteHibernated | payloads.SiteWoken | payloads.SiteStanding
 
 
@@ -70,6 +74,8 @@ def on_site(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloa
         _on_described(row, keys, key, event, data)
     elif isinstance(data, SiteStatusChange):
         _on_status(row, keys, key, event, data)
+    elif isinstance(data, payloads.SiteLatencies) and takes(keys, Register.LATENCIES, key):
+        row.latencies = _json.encode(data).decode()
     elif isinstance(data, payloads.SiteProbed) and takes(keys, Register.PROBED, key):
         told = f"a pilot came after {data.seconds:.0f} s" if data.passed else data.message or "no pilot came"
         row.probed_at, row.probe = event.time, told

@@ -42,6 +42,8 @@ class Register:
     STANDING = 54
     STATUS = 55
     PROBED = 56
+    LATENCIES = 57
+    SUBMITTED = 58
 
 
 def takes(keys: Keys, register: int, key: StoredKey) -> bool:

@@ -260,6 +260,8 @@ class PilotRow(Row, kw_only=True, gc=False):
     stderr: str | None = None
     updated_at: float = 0.0
     keys: bytes = b""
+    # Since version 5 of the schema.
+    submitted_at: float | None = None  # when its native id was known
 
 
 class NodeRow(Row, kw_only=True, gc=False):
@@ -292,6 +294,8 @@ class SiteRow(Row, kw_only=True, gc=False):
     learned: str = ""  # the learned statistics for site selection, as JSON
     probed_at: float | None = None
     probe: str = ""  # its result, in words
+    # Since version 5.
+    latencies: str = ""  # the last `SiteLatencies`, as JSON
 
 
 class TagRow(Row, gc=False):

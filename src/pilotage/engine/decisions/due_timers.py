@@ -15,7 +15,7 @@ from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.transitions.occupancy import cancel_abandoned
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.engine.transitions.readiness import reconsider, release_unfit
-from pilotage.engine.transitions.site_observations import check_queue, write_site_record
+from pilotage.engine.transitions.site_observations import check_queue, record_latencies, write_site_record
 from pilotage.model.events import payloads
 
 
@@ -135,6 +135,7 @@ _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.ACTING: lambda state, name, _: cancel_abandoned(state, name),
     Due.CHOICE: lambda state, _, __: _choose_again(state),
     Due.SITE_RECORD: lambda state, name, _: write_site_record(state, name),
+    Due.LATENCIES: lambda state, name, _: record_latencies(state, name),
     Due.REPLICA: lambda state, name, _: _replicate_queued(state, name),
     Due.PROBE: lambda state, name, _: end_probe(state, name),
     Due.QUEUED: lambda state, name, _: _check_queue(state, name),

@@ -19,7 +19,12 @@ from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, 
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.occupancy import free_slot, hold, release_attempt, remove_abandoned, take_slot
 from pilotage.engine.transitions.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve
-from pilotage.engine.transitions.site_observations import enter_phase, score_phases, submission_forgotten
+from pilotage.engine.transitions.site_observations import (
+    bound_attempt_started,
+    enter_phase,
+    score_phases,
+    submission_forgotten,
+)
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import OutputFile
@@ -178,6 +183,7 @@ def on_attempt_queued(
     """The batch system has accepted it."""
     if (found := _reported_attempt(job, number, event)) is not None:
         found[1].queued = True
+        found[1].queued_at = found[1].queued_at or event.time
 
 
 def on_attempt_started(
@@ -194,6 +200,7 @@ def on_attempt_started(
     if attempt.counted:
         queued = max(0.0, event.time - attempt.created_at)
         state.selection.began_at(attempt.site.profile, event.time, queued)
+        bound_attempt_started(state, attempt, owner=job.owner, at=event.time)
     submission_forgotten(state, attempt.site, attempt)
     pilot = state.pilots.by_name.get(attempt.pilot)
     if pilot is not None:

@@ -11,6 +11,8 @@ from pilotage.engine.transitions.site_observations import (
     SITE_GONE,
     drain,
     is_test_pilot,
+    pilot_never_started,
+    pilot_started,
     submission_forgotten,
     watch_queue,
 )
@@ -45,6 +47,15 @@ def on_site_stands(
     site.recorded_at = state.clock.now
 
 
+def on_site_latencies(state: EngineState, event: Event, data: payloads.SiteLatencies) -> None:
+    """The latencies of a site were recorded."""
+    known = state.latencies.at(event.site or "")
+    known.adopt(data)
+    known.recorded_at = state.clock.now
+    known.records += 1
+    known.record_scheduled = False
+
+
 _REMOVED = ("killed", "cancelled")
 _TOGETHER_SECONDS = 60.0  # batch jobs that vanish within this time were removed by one command
 _REMOVALS_SECONDS = 1800.0  # a second removal within this time is no coincidence
@@ -62,7 +73,10 @@ def on_pilot_requested(state: EngineState, event: Event, data: payloads.PilotReq
         site.expected += 1
         watch_queue(state, key, event.time)
     if data.native_id is not None and key in site.requests:
-        site.requests[key].native_id = data.native_id
+        request = site.requests[key]
+        request.native_id = data.native_id
+        if request.submitted_at is None:
+            request.submitted_at = event.time
 
 
 def on_pilot_started(state: EngineState, event: Event, data: payloads.PilotStarted) -> None:
@@ -84,6 +98,7 @@ def on_pilot_started(state: EngineState, event: Event, data: payloads.PilotStart
         request.site.expected -= 1
         queued = max(0.0, state.clock.wall_time - request.requested_at)
         submission_forgotten(state, site, request)
+        pilot_started(state, site, request)
         state.pending.site_changes += state.selection.pilot_began(site.name, queued_seconds=queued)
         if is_test_pilot(request.key, site=request.site.name):
             state.pending.arrived_probes[name] = queued
@@ -108,6 +123,8 @@ def on_pilot_ended(state: EngineState, event: Event, data: payloads.PilotEnded) 
         request.site.expected -= not request.contacted
         request.site.full = False
         submission_forgotten(state, request.site, request)
+        if not request.contacted:
+            pilot_never_started(state, request, data.reason)
         state.placement.site_changed(request.site)
     pilot = state.pilots.by_name.pop(name, None)
     if pilot is None:

@@ -21,6 +21,7 @@ from pilotage.engine.transitions.site_observations import (
     drain,
     is_probe,
     probe_key,
+    record_latencies,
     record_site,
     trial_key,
 )
@@ -201,6 +202,7 @@ def stop_requesting_pilots(state: EngineState) -> Accepted:
         withdraw(state, site)
         if site.record_scheduled and not site.removed:
             record_site(state, site)
+        record_latencies(state, site.name)
     return Accepted(operation=first, events=state.log.next_number - first)
 
 

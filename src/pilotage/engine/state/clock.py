@@ -24,6 +24,7 @@ class Due:
     QUEUED = 12  # a batch job in the queue of a site
     REPLICA = 14  # a bound attempt that may be queued long enough for a replica
     PROBE = 13  # a probe pilot
+    LATENCIES = 15  # the latencies of a site are to be recorded
 
 
 class Timers:

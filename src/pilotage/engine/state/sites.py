@@ -51,6 +51,7 @@ class AttemptState(msgspec.Struct, eq=False):
     choice: SelectionSnapshot | None = None  # the state of the sites when it was bound
     operation: Operation | None = None  # the scored operation of its current long phase
     operations_scored: int = 0  # of its long phases, so far
+    queued_at: float = 0.0  # in bound mode, when the batch system had accepted it
 
     @property
     def trusted(self) -> bool:
@@ -61,7 +62,7 @@ class AttemptState(msgspec.Struct, eq=False):
 class PilotRequest:
     """A requested pilot, until its batch system has finished it."""
 
-    __slots__ = ("contacted", "key", "native_id", "requested_at", "site", "submitting")
+    __slots__ = ("contacted", "key", "native_id", "requested_at", "site", "submitted_at", "submitting")
 
     def __init__(self, key: str, site: SiteState) -> None:
         """Requested with this key."""
@@ -71,6 +72,7 @@ class PilotRequest:
         self.contacted = False
         self.submitting = False  # it counts as an active submission
         self.requested_at = 0.0
+        self.submitted_at: float | None = None  # when its native id was known
 
 
 class PilotState:

@@ -11,7 +11,12 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import template_of
 from pilotage.engine.state.sites import AttemptState
 from pilotage.engine.transitions.readiness import reconsider
-from pilotage.engine.transitions.site_observations import leave_phase, schedule_site_record, submission_forgotten
+from pilotage.engine.transitions.site_observations import (
+    bound_attempt_ended,
+    leave_phase,
+    schedule_site_record,
+    submission_forgotten,
+)
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import CancelSubmitted
 
@@ -33,6 +38,10 @@ def release_attempt(state: EngineState, attempt: AttemptState) -> None:
         site, why = attempt.site.name, attempt.lost_reason
         add_abandoned(state, attempt.ref, attempt.number, pilot=attempt.pilot, site=site, lost_reason=why)
     if attempt.key and not attempt.leased:
+        if not given_up:
+            is_fault = attempt.lost_reason in _SURELY_STOPPED and not state.pilots.loss_excused
+            owner = state.jobs.by_id[attempt.ref.job].owner
+            bound_attempt_ended(state, attempt, owner=owner, is_fault=is_fault)
         state.log.effects.append(CancelSubmitted(site=attempt.site.name, key=attempt.key))
 
 

@@ -10,6 +10,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection import LearnedState
 from pilotage.engine.selection.scores import Operation
 from pilotage.engine.state.clock import Due
+from pilotage.engine.state.latencies import RECORD_SECONDS
 from pilotage.engine.state.sites import AttemptState, PilotRequest, PilotState, SiteState
 from pilotage.model.events import payloads
 from pilotage.model.events.payloads import PhaseTimes
@@ -197,6 +198,51 @@ def check_queue(state: EngineState, site: SiteState, key: str, since: float) -> 
     if waited > state.selection.queue_throttle_seconds:
         since = state.clock.wall_time  # checked again after the same time
     watch_queue(state, key, since)
+
+
+# --- latencies --------------------------------------------------------------------------------------------------------
+
+
+def pilot_started(state: EngineState, site: SiteState, request: PilotRequest) -> None:
+    """A requested pilot made contact for the first time: its latency is known."""
+    state.latencies.pilot_started(site, request, at=state.clock.wall_time)
+    schedule_latency_record(state, site.name)
+
+
+def pilot_never_started(state: EngineState, request: PilotRequest, reason: str) -> None:
+    """A requested pilot ended without contact: a fault, unless it was withdrawn."""
+    state.latencies.pilot_ended(request.site, request, reason=reason, at=state.clock.wall_time)
+    schedule_latency_record(state, request.site.name)
+
+
+def bound_attempt_started(state: EngineState, attempt: AttemptState, *, owner: str, at: float) -> None:
+    """The batch job of a bound attempt made contact: its latency is known."""
+    state.latencies.attempt_started(attempt, owner=owner, at=at)
+    schedule_latency_record(state, attempt.site.name)
+
+
+def bound_attempt_ended(state: EngineState, attempt: AttemptState, *, owner: str, is_fault: bool) -> None:
+    """The batch job of a bound attempt ended, or was withdrawn, without contact."""
+    state.latencies.attempt_ended(attempt, owner=owner, at=state.clock.wall_time, is_fault=is_fault)
+    schedule_latency_record(state, attempt.site.name)
+
+
+def schedule_latency_record(state: EngineState, name: str) -> None:
+    """Set a timer to record the latencies of a site."""
+    known = state.latencies.at(name)
+    if not known.record_scheduled:
+        known.record_scheduled = True
+        soon = state.clock.now + RECORD_SECONDS
+        state.clock.timers.at(max(soon, known.next_record_at), Due.LATENCIES, name)
+
+
+def record_latencies(state: EngineState, name: str) -> None:
+    """Record the latencies of a site now, unless nothing is new."""
+    site, known = state.sites.by_name.get(name), state.latencies.at(name)
+    if site is None:
+        known.record_scheduled = False  # its rows in the book still tell what is not recorded
+    elif known.record_scheduled:
+        state.log.write(state.latencies.record_of(site, through=state.log.next_number), site=name)
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------

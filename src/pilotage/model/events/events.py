@@ -148,6 +148,7 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.SiteHibernated, "site", sources=ENGINE),
         _type(payloads.SiteWoken, "site", sources=ENGINE),
         _type(payloads.SiteStanding, "site", sources=ENGINE),
+        _type(payloads.SiteLatencies, "site", sources=ENGINE),
         _type(payloads.SiteDrained, "site", sources=ENGINE),
         _type(payloads.SiteProbed, "site", sources=ENGINE),
     )

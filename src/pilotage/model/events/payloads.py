@@ -22,7 +22,7 @@ SiteName = Annotated[str, Meta(min_length=1, max_length=128)]
 ReasonName = Annotated[str, Meta(min_length=1, max_length=REASON_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
-Learned = Annotated[str, Meta(max_length=1_000_000)]  # what the site selection has learned, as JSON
+Learned = Annotated[str, Meta(max_length=1_000_000)]  # what was learned of a site, as JSON
 Sha256 = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]  # its users call `check_sha256`
 
 
@@ -423,6 +423,18 @@ class SiteStanding(Payload, frozen=True, kw_only=True):
     status: Name
     score: float = 0.0
     learned: Learned = ""
+
+
+class SiteLatencies(Payload, frozen=True, kw_only=True):
+    """The latencies of the pilots of a site so far, recorded from time to time: a new engine continues from them.
+
+    Requests with a number below `through` are counted, except the unanswered ones.
+    """
+
+    starts: Count
+    learned: Learned = ""
+    through: Count = 0
+    unanswered: tuple[Count, ...] = ()
 
 
 class SiteDrained(Payload, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from pilotage.adapters.journals.postgres.connection import Connection, schema_of
 from pilotage.book.query import ATTRIBUTES
-from pilotage.book.rows.rows import AttemptFacts, PackageFacts, Row, SiteRow
+from pilotage.book.rows.rows import AttemptFacts, PackageFacts, PilotRow, Row, SiteRow
 from pilotage.book.rows.tables import PACKAGE_KEY, TABLE_BY_ROW, TABLES, Index, Table
 from pilotage.ports import JournalError
 
@@ -199,12 +199,12 @@ def _first_version() -> tuple[str, ...]:
     )
 
 
-def _standings_of_sites() -> tuple[str, ...]:
-    """The status columns of sites; a new schema has them from the beginning."""
-    kinds = column_types(TABLE_BY_ROW[SiteRow])
-    added = ("reason", "score", "since", "learned", "probed_at", "probe")
+def _added_columns(row: type[Row], *added: str) -> tuple[str, ...]:
+    """Columns that were added to a table; a new schema has them from the beginning."""
+    table = TABLE_BY_ROW[row]
+    kinds = column_types(table)
     return tuple(
-        f"ALTER TABLE {{schema}}.sites ADD COLUMN IF NOT EXISTS {name} {kinds[name]}"
+        f"ALTER TABLE {{schema}}.{table.name} ADD COLUMN IF NOT EXISTS {name} {kinds[name]}"
         + (" DEFAULT ''" if kinds[name].endswith("NOT NULL") else "")
         for name in added
     )
@@ -219,9 +219,10 @@ def _views_anew() -> tuple[str, ...]:
 
 MIGRATIONS: Sequence[Migration] = (
     Migration(1, _first_version()),
-    Migration(2, _standings_of_sites()),
+    Migration(2, _added_columns(SiteRow, "reason", "score", "since", "learned", "probed_at", "probe")),
     Migration(3, _views_anew()),
     Migration(4, ()),  # from here on facts omit some keys, which an older version would not restore
+    Migration(5, (*_added_columns(PilotRow, "submitted_at"), *_added_columns(SiteRow, "latencies"))),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].version
 

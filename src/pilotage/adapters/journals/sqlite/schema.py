@@ -75,7 +75,7 @@ def forget_attempts(connection: sqlite3.Connection) -> None:
     connection.execute(f"DROP TABLE IF EXISTS main.{TABLE}")
 
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 APPLICATION_ID = 0x70696C6F  # "pilo", by which `file` recognises it
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -135,6 +135,10 @@ MIGRATIONS: Mapping[int, Migration] = {
     ),
     2: (),  # packages stay in their tree
     3: (),  # keys stay; from here on some are omitted, which an older version would not restore
+    4: (
+        "ALTER TABLE pilots ADD COLUMN submitted_at REAL",
+        "ALTER TABLE sites ADD COLUMN latencies TEXT NOT NULL DEFAULT ''",
+    ),
 }
 """For each version but the last, the statements that lead to the next; for the live book and sealed jobs alike."""
 
