@@ -168,6 +168,15 @@ class PostgresHarness(Harness):
         return int(self.execute("SELECT version FROM schema_version")[0][0])
 
 
+SINCE_FIVE = (("pilots", "submitted_at"), ("sites", "latencies"))
+
+
+def forget_version_five(harness: Harness) -> None:
+    """Remove what version 5 of the schema added."""
+    for table, column in SINCE_FIVE:
+        harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+
+
 def keeper(journal: Journal) -> BatchCommitter:
     """A keeper whose clock stands."""
     return BatchCommitter(journal, clock=StandingClock())

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import msgspec
+
 from pilotage.book.rows import rows
-from pilotage.model.events.payloads import SiteDescribed, SiteHibernated, SiteProbed
-from tests.conformance.journal.harness import Harness, keeper
-from tests.kit.events import Stream, a_short_job
+from pilotage.model.events.payloads import PilotRequested, SiteDescribed, SiteHibernated, SiteLatencies, SiteProbed
+from pilotage.ports import Journal
+from pilotage.service.journal.rebuild import check
+from tests.conformance.journal.harness import Harness, forget_version_five, keeper
+from tests.kit.events import START, Stream, a_short_job
 
 SINCE_TWO = ("reason", "score", "since", "learned", "probed_at", "probe")
 
@@ -21,10 +27,11 @@ def test_a_book_of_version_one_learns_how_sites_stand(harness: Harness) -> None:
     harness.close()
     for column in SINCE_TWO:
         harness.execute(f"ALTER TABLE sites DROP COLUMN {column}")
+    forget_version_five(harness)
     harness.set_schema_version(1)
 
     journal = harness.open()
-    assert harness.schema_version() == 4
+    assert harness.schema_version() == 5
     [site] = journal.sites()
     assert (site.site, site.kind, site.status, site.message) == ("lyon", "slurm", "candidate", "as it was")
     assert [getattr(site, name) for name in SINCE_TWO] == ["", None, None, "", None, ""]
@@ -62,10 +69,57 @@ def test_a_book_of_version_two_shows_what_is_known_today(harness: Harness) -> No
     for view in ("files", "phases", "attempts", "packages"):
         harness.execute(f"DROP VIEW {view}")
     harness.execute("CREATE VIEW packages AS SELECT 1 AS one")
+    forget_version_five(harness)
     harness.set_schema_version(2)
 
     harness.open()
-    assert harness.schema_version() == 4
+    assert harness.schema_version() == 5
     assert harness.packages() == before
     assert harness.execute("SELECT count(hold_set_at) FROM packages") == [(0,)]
     assert harness.execute("SELECT job, package, attempt, site FROM attempts") == attempts
+
+
+def test_a_pilot_that_version_four_wrote_is_as_sound_as_it_was(harness: Harness, scratches: Iterator[Journal]) -> None:
+    journal, stream = harness.open(), Stream(stream="engine")
+    requested = PilotRequested(site="lyon")
+    again = msgspec.structs.replace(requested, native_id="17")
+    keeper(journal).take(
+        [stream.event(data, pilot="lyon-2", time=START + at) for at, data in ((0.0, requested), (7.0, again))]
+    )
+    [row] = harness.rows(rows.PilotRow)
+    keys = rows.keys_of(row)
+    row.keys = rows.packed({50: keys.pop(58), **{at: key for at, key in keys.items() if at != 50}})
+    row.requested_at, row.submitted_at = START + 7.0, None
+    with journal.transaction() as ledger:
+        ledger.put_rows([row])
+    assert check(journal, next(scratches)).first == []
+    row.requested_at = START + 8.0
+    with journal.transaction() as ledger:
+        ledger.put_rows([row])
+    [found] = check(journal, next(scratches)).first
+    assert (found.table, found.what) == ("pilots", "differs in requested_at")
+
+
+def test_a_book_of_version_four_learns_latencies(harness: Harness) -> None:
+    journal = harness.open()
+    stream = Stream(stream="engine")
+    described = stream.event(SiteDescribed(kind="slurm"), site="lyon")
+    keeper(journal).take([described, stream.event(PilotRequested(site="lyon", native_id="17"), pilot="lyon-2")])
+    harness.close()
+    forget_version_five(harness)
+    harness.set_schema_version(4)
+
+    journal = harness.open()
+    assert harness.schema_version() == 5
+    [site], [pilot] = journal.sites(), harness.rows(rows.PilotRow)
+    assert (site.latencies, pilot.native_id, pilot.submitted_at) == ("", "17", None)
+    keeper(journal).take(
+        [
+            stream.event(SiteLatencies(starts=3, learned="{}", through=7), site="lyon"),
+            stream.event(PilotRequested(site="lyon"), pilot="lyon-4", time=1000.0),
+            stream.event(PilotRequested(site="lyon", native_id="18"), pilot="lyon-4", time=1007.0),
+        ]
+    )
+    [site], [_, pilot] = journal.sites(), harness.rows(rows.PilotRow)
+    assert msgspec.json.decode(site.latencies) == {"starts": 3, "learned": "{}", "through": 7}
+    assert (pilot.native_id, pilot.requested_at, pilot.submitted_at) == ("18", 1000.0, 1007.0)

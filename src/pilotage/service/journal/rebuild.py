@@ -18,6 +18,7 @@ from pilotage.book.query import EVERYTHING, Target, parse
 from pilotage.book.rows.registers import Register
 from pilotage.book.rows.rows import (
     JobRow,
+    Keys,
     NodeRow,
     PackageFacts,
     PackageRow,
@@ -29,6 +30,7 @@ from pilotage.book.rows.rows import (
     StreamRow,
     TagRow,
     keys_of,
+    packed,
 )
 from pilotage.book.rows.streams import Range, contains, heard_by, ranges_of, size, stream_row, united
 from pilotage.model.jobs.layout import PackageId
@@ -337,6 +339,8 @@ class _Comparison:
         right = {key(each): each for each in all_rows(self._scratch, row)}
         if self._forgotten and row is NodeRow:
             right = {**stored, **{name: _later(stored.get(name), each) for name, each in right.items()}}
+        if row is PilotRow:
+            right = {name: _as_written(stored.get(name), each) for name, each in right.items()}
         if stored == right:
             return
         for name in sorted(stored.keys() | right.keys()):
@@ -393,6 +397,21 @@ def _later(stored: Any, right: Any) -> Any:
     if of_stored == of_right:
         return msgspec.structs.replace(right, updated_at=max(stored.updated_at, right.updated_at))
     return stored
+
+
+def _as_written(stored: Any, right: Any) -> Any:
+    """The row of a pilot as the version of the book wrote it that folded its events: before 5, the last request counted."""
+    if stored is None or right.submitted_at is None or Register.SUBMITTED in keys_of(stored):
+        return right
+    return msgspec.structs.replace(
+        right, requested_at=right.submitted_at, submitted_at=None, keys=packed(_before_five(keys_of(right)))
+    )
+
+
+def _before_five(keys: Keys) -> Keys:
+    """The keys of a pilot's row where one register held the request and the native id."""
+    held = {name: key for name, key in keys.items() if name != Register.SUBMITTED}
+    return {**held, Register.REQUESTED: max(keys[Register.SUBMITTED], keys.get(Register.REQUESTED, (0, 0, 0, 0, "")))}
 
 
 def _unlike(heard: list[Range], right: list[Range]) -> str:
