@@ -117,7 +117,7 @@ def _unpacked(values: Sequence[int]) -> Bins:
     return found
 
 
-class _PackedCounts(msgspec.Struct, array_like=True, frozen=True):
+class _PackedCounts(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     faults: int
     latencies: list[int]
     submissions: list[int]
@@ -158,7 +158,7 @@ class _Group:
         self.last_at = max(self.last_at, other.last_at)
 
 
-class _PackedGroup(msgspec.Struct, array_like=True, frozen=True):
+class _PackedGroup(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     user: str
     shape: str
     probe: bool
@@ -167,7 +167,7 @@ class _PackedGroup(msgspec.Struct, array_like=True, frozen=True):
     hours: dict[int, _PackedCounts]
 
 
-class _PackedHistory(msgspec.Struct, array_like=True, frozen=True):
+class _PackedHistory(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     groups: list[_PackedGroup]
     recent: list[tuple[float, bool]]
 
