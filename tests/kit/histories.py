@@ -141,7 +141,7 @@ class Scheduler:
     def act_on_job(self, job: Job) -> None:
         """Something about a whole job."""
         subject = {"job": job.name, "epoch": job.epoch}
-        match self.chance.randint(0, 12):
+        match self.chance.randint(0, 13):
             case 0 | 1:
                 self.accept(job)
             case 2:
@@ -175,9 +175,22 @@ class Scheduler:
                 self.say("service", self.chance.choice(("Held", "Released")), subject, operation=job.operation)
             case 11:
                 self.say(self._any(), "Tagged", subject, name="study", value=self.chance.choice("ABC"))
-            case _ if job.epoch > 1:
-                late = {**subject, "epoch": job.epoch - 1}
-                self.say(self._any(), "Cleared", late, by="timeout")
+            case 12:
+                self._forecast(subject)
+            case _:
+                self._clear_earlier(job, subject)
+
+    def _clear_earlier(self, job: Job, subject: dict[str, Any]) -> None:
+        if job.epoch > 1:
+            self.say(self._any(), "Cleared", {**subject, "epoch": job.epoch - 1}, by="timeout")
+
+    def _forecast(self, subject: dict[str, Any]) -> None:
+        if self.chance.random() < 0.3:
+            self.say("service", "ForecastScored", subject, ended_at=5.0, outcome="done", forecasts=1)
+            return
+        at = float(self.chance.randint(0, 99))
+        ends = {"low_at": at, "median_at": at + 1.0, "mean_at": at + 2.0, "high_at": at + 3.0}
+        self.say("service", "ForecastMade", subject, packages=self.chance.randint(1, 9), **ends)
 
     def _expand(self, job: Job) -> None:
         late = [stage for stage, shape in enumerate(job.stages, 1) if shape.get("late")]

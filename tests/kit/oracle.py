@@ -329,6 +329,7 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
     holds = [event for event in own if event["type"] in ("Held", "Released")]
     held = max(holds, key=operation_key, default=None)
     access = last(own, "AccessSet")
+    forecast = last(own, "ForecastMade", "ForecastScored")
     leases = [e for e in events if e["type"] == "AttemptCreated" and "lease_seconds" in e["data"]]
     runs = [e for e in events if e["type"] in ATTEMPT_TYPES - {"AttemptCreated", "AttemptQueued", "AttemptLost"}]
     ends = [e for e in events if "package" in e and e["type"] in ("CommitGranted", "CancelAccepted", "Aborted")]
@@ -342,6 +343,9 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
         "lists": said(registered, "lists"),
         "expander_version": said(registered, "expander_version"),
         "access": said(access, "rules") or [],
+        "forecast": {"made_at": forecast["time"], "made": forecast["data"]}
+        if forecast is not None and forecast["type"] == "ForecastMade"
+        else None,
         "tags": tags(own),
         "held": int(held is not None and held["type"] == "Held"),
         "stages": max([*expanded, *(len(e["data"]["stages"]) for e in own if e["type"] == "JobRegistered")]),

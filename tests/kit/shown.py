@@ -71,6 +71,7 @@ def shown_job(row: JobRow) -> dict[str, Any]:
     found = {name: value for name, value in msgspec.structs.asdict(row).items() if name not in BOOKKEEPING}
     found |= {name: json.loads(found[name]) for name in TEXTS}
     found["tags"] = {name: value for name, (value, _) in json.loads(row.tags).items()}
+    found["forecast"] = json.loads(row.forecast) if row.forecast else None
     return found
 
 

@@ -358,6 +358,7 @@ def _durable_job(job: JobState) -> dict[str, Any]:
         "late": sorted(job.late),
         "ended_by": sorted(job.ended_by),
         "held_why": job.held_why,
+        "forecast": job.forecast,
         "over": [(n, s, job.granted[n]) for n, s in enumerate(job.status) if s >= FINAL],
         "waits": job.waits.tolist() if job.accepted else [],
         "attempts": job.last_attempt.tolist(),

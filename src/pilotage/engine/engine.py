@@ -24,6 +24,7 @@ from pilotage.engine.decisions.completion import (
     revive_consumers,
 )
 from pilotage.engine.decisions.due_timers import run_due_timers, watch_waiting
+from pilotage.engine.decisions.forecasts import forecast_jobs
 from pilotage.engine.decisions.job_lifecycle import (
     apply_job_endings,
     cancel_failing_jobs,
@@ -69,6 +70,8 @@ _JOB: dict[type[Payload], Fold] = {
     payloads.Aborted: on_jobs.on_job_aborted,
     payloads.Cleared: on_jobs.on_job_cleared,
     payloads.Restarted: on_jobs.on_job_restarted,
+    payloads.ForecastMade: on_jobs.on_forecast_made,
+    payloads.ForecastScored: on_jobs.on_forecast_scored,
 }
 _PACKAGE: dict[type[Payload], Fold] = {
     payloads.Held: on_packages.on_package_held,
@@ -111,6 +114,7 @@ DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     pull,
     request_pilots,
     watch_waiting,
+    forecast_jobs,
 )
 
 

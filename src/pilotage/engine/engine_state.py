@@ -1,4 +1,4 @@
-"""Everything the engine knows: tables of plain data, and the parts with a life of their own (selection, placement, fairness).
+"""Everything the engine knows: tables of plain data, and the parts with a life of their own (selection, placement, fairness, forecasts).
 
 Events determine the whole state, except reservations, timers and queues.
 """
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pilotage.engine.decision_log import DecisionLog, Folds
 from pilotage.engine.fairness import Fairness
+from pilotage.engine.forecasts import Forecasts
 from pilotage.engine.placement import Placement
 from pilotage.engine.selection import Selection
 from pilotage.engine.selection.filters import described
@@ -64,6 +65,7 @@ class EngineState:
         "abandoned",
         "clock",
         "fairness",
+        "forecasts",
         "jobs",
         "latencies",
         "lease_seconds",
@@ -111,6 +113,7 @@ class EngineState:
         self.fairness = Fairness(
             settings, clock=self.clock, jobs=self.jobs, queues=self.queues, placement=self.placement
         )
+        self.forecasts = Forecasts(clock=self.clock, jobs=self.jobs, pilots=self.pilots, placement=self.placement)
 
     def add_site(self, site: Site) -> SiteState:
         """Add a site; sites are tried in the order in which they were added."""

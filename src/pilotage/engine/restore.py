@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from pilotage.book.fold.finals import FinalPackage
+from pilotage.book.rows.forecasts import read_forecast
 from pilotage.book.rows.registers import Register
 from pilotage.book.rows.rows import (
     AttemptFacts,
@@ -39,8 +40,10 @@ from pilotage.engine.folds.on_attempts import demand_of, new_attempt
 from pilotage.engine.folds.on_jobs import check_job_end
 from pilotage.engine.retry.policy import UNHEARD, failure_of
 from pilotage.engine.state.clock import Due
+from pilotage.engine.state.job_queries import is_over
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import PilotRequest, PilotState
+from pilotage.engine.transitions.forecast_timers import schedule_forecast
 from pilotage.engine.transitions.occupancy import add_abandoned, expect_report, take_slot
 from pilotage.engine.transitions.readiness import lay_out, move
 from pilotage.engine.transitions.site_observations import (
@@ -367,6 +370,7 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: Collection[str
     if row.accepted_at is not None:
         job.accepted = True
         lay_out(state, job)
+        _restore_forecast(state, job, row)
         restore_waiting_times(state, job, row, done_at=done_at, own=own)
     if job.cleared or job.cleared_packages:
         state.jobs.retirable[job] = None
@@ -377,6 +381,17 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: Collection[str
                 job.failed_producers.add(number)
     if job.special:
         check_job_end(state, job)
+
+
+def _restore_forecast(state: EngineState, job: JobState, row: JobRow) -> None:
+    """Restore the last forecast of a job, with the run times it was made from."""
+    forecast = job.forecast = read_forecast(row.forecast)
+    if forecast is not None:
+        job.forecast_at = min(state.clock.now, forecast.made_at - (state.clock.wall_time - state.clock.now))
+        job.run_times.restore(forecast.made.run_times)
+        state.pending.to_score[job] = None  # it may have ended in the same moment
+    if not is_over(job):
+        schedule_forecast(state, job)
 
 
 def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone: Collection[str]) -> int | None:

@@ -110,6 +110,18 @@ class UnmadeTarget(Compact, frozen=True, kw_only=True):
     why: str = ""
 
 
+class EndForecast(Compact, frozen=True, kw_only=True):
+    """When an unfinished job is expected to be over, as times since 1970: nine of ten jobs end between low and high."""
+
+    made_at: float
+    median_at: float
+    low_at: float
+    high_at: float
+    mean_at: float
+    packages: int = 0  # that were left
+    basis: str = ""  # of its run times: observed, document, mixed or assumed
+
+
 class Progress(Compact, frozen=True, kw_only=True):
     """Progress of a job. A package that is neither done, running, failed nor cancelled is waiting."""
 
@@ -143,6 +155,7 @@ class Progress(Compact, frozen=True, kw_only=True):
     stuck: str = ""  # why no package can make progress, or files cannot be published; empty otherwise
     next_step: str = ""
     trouble: str = ""  # what prevents progress at present
+    forecast: EndForecast | None = None  # the last one, from half a minute after the job began until it is over
 
 
 # What a package left behind, as its owner sees it: GASW's output object, and the published files.

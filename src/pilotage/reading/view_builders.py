@@ -9,8 +9,9 @@ import msgspec
 
 from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.rows.derived_states import compound_state, settle
+from pilotage.book.rows.forecasts import read_forecast
 from pilotage.book.rows.rows import AttemptFacts, JobRow, NodeRow, PackageFacts, PilotRow, StageRow, StateHistogram
-from pilotage.model.answers import PackageWords
+from pilotage.model.answers import EndForecast, PackageWords
 from pilotage.model.events.payloads import AccessRule
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.states import FINAL_NAMES
@@ -77,6 +78,24 @@ def job_view(row: JobRow, *, base_url: str, targets: Iterable[str] = ()) -> JobV
         definition=row.definition,
         targets=list(targets),
         url=f"{base_url}v1/jobs/{row.job}",
+        forecast=end_forecast(row),
+    )
+
+
+def end_forecast(row: JobRow) -> EndForecast | None:
+    """The last forecast of an unfinished job."""
+    known = read_forecast(row.forecast) if row.state not in FINAL_NAMES else None
+    if known is None:
+        return None
+    made = known.made
+    return EndForecast(
+        made_at=known.made_at,
+        median_at=made.median_at,
+        low_at=made.low_at,
+        high_at=made.high_at,
+        mean_at=made.mean_at,
+        packages=made.packages,
+        basis=made.basis,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pilotage.book.statistics.statistics import Flow
-from pilotage.model.answers import PackageWords
+from pilotage.model.answers import EndForecast, PackageWords
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.sites.entry import SiteEntry
 
@@ -67,7 +67,7 @@ class AccessView(View, frozen=True, kw_only=True):
 class JobView(View, frozen=True, kw_only=True):
     """A job as it is now; times are seconds since 1970, UTC, and `url` is the address of the job.
 
-    `targets` are the files, or patterns of files, to make; none: all outputs.
+    `targets` are the files, or patterns of files, to make; none: all outputs. `forecast` is the last one of an unfinished job.
     """
 
     id: str
@@ -100,6 +100,7 @@ class JobView(View, frozen=True, kw_only=True):
     definition: str | None
     targets: list[str]
     url: str
+    forecast: EndForecast | None
 
 
 class StageView(View, frozen=True, kw_only=True):

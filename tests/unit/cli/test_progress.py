@@ -14,8 +14,17 @@ import pytest
 
 from pilotage.cli.shared import progress
 from pilotage.cli.shared import progress as cards
-from pilotage.cli.shared.progress import BarDisplay, LineDisplay, Meter, Style, board_lines, counts_line, rate_text
-from pilotage.model.answers import FailureCard, FailureGroup, Progress, StageProgress
+from pilotage.cli.shared.progress import (
+    BarDisplay,
+    LineDisplay,
+    Meter,
+    Style,
+    board_lines,
+    counts_line,
+    end_text,
+    rate_text,
+)
+from pilotage.model.answers import EndForecast, FailureCard, FailureGroup, Progress, StageProgress
 from pilotage.model.texts import size_text
 
 PLAIN = Style(encoding="utf-8", coloured=False)
@@ -69,6 +78,35 @@ def test_the_counts_name_what_there_is_and_nothing_else() -> None:
     assert counts_line(told(done=3, running=2)) == "3 of 100 packages done, 2 running"
     line = counts_line(told(done=3, failed=1, healed=2, held=True, trouble="site x does not answer"))
     assert line == "3 of 100 packages done, 1 failed, 2 healed (held); site x does not answer"
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        ((12 * 60.0, 9 * 60.0, 20 * 60.0), "done in about 12 min (9 to 20)"),
+        ((45.0, 30.0, 80.0), "done in about 45 s (30 to 80)"),
+        ((3.5 * 3600.0, 2.75 * 3600.0, 12 * 3600.0), "done in about 3.5 h (2.8 to 12)"),
+        ((3 * 86400.0, 2 * 86400.0, 9 * 86400.0), "done in about 3.0 d (2.0 to 9.0)"),
+        ((-5.0, -9.0, 20.0), "done in about 0 s (0 to 20)"),
+        ((-50.0, -90.0, -20.0), "expected to be done by now"),
+    ],
+)
+def test_the_forecast_is_told_with_its_interval(seconds: tuple[float, float, float], text: str) -> None:
+    median, low, high = (1000.0 + each for each in seconds)
+    forecast = EndForecast(made_at=900.0, median_at=median, low_at=low, high_at=high, mean_at=median)
+    assert end_text(forecast, now=1000.0) == text
+
+
+def test_the_forecast_replaces_the_time_at_the_present_rate_and_a_held_job_has_none() -> None:
+    meter = Meter()
+    meter.note(told(), now=0.0)
+    meter.note(told(done=10), now=10.0)
+    assert counts_line(told(done=10), meter) == "10 of 100 packages done, 1.0/s, 1 min 30 s left"
+    known = EndForecast(made_at=0.0, median_at=300.0, low_at=200.0, high_at=600.0, mean_at=300.0)
+    line = counts_line(told(done=10, forecast=known), meter)
+    assert line == "10 of 100 packages done, 1.0/s, done in about 5 min (3 to 10)"
+    assert "done in" not in counts_line(told(done=10, forecast=known, held=True), meter)
+    assert "done in" not in counts_line(told(done=10, forecast=known))
 
 
 # --- bars -------------------------------------------------------------------------------------------------------------
@@ -235,7 +273,7 @@ def drawn_on_a_terminal(source: str, *, size: tuple[int, int] = (24, 60), **envi
 DRAWING = """
 from pilotage.cli.shared.progress import choose_display
 from pilotage.cli.shared.streams import guard_standard_streams
-from pilotage.model.answers import Progress, StageProgress
+from pilotage.model.answers import EndForecast, Progress, StageProgress
 guard_standard_streams()
 shown = choose_display()
 for done in (0, 50, 100):

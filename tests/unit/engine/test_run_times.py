@@ -83,7 +83,7 @@ def test_an_engine_that_takes_over_starts_from_what_was_recorded() -> None:
 def test_only_the_activities_with_most_packages_are_recorded() -> None:
     known = times_of(1.0, 2.0)
     known.add(1, 5.0)
-    assert [(each.activity, each.observed, each.mean_seconds) for each in known.record(TWO, most=1)] == [
+    assert [(each.activity, each.count, each.mean_seconds) for each in known.record(TWO, most=1)] == [
         ("filter", 2.0, 1.5)
     ]
 

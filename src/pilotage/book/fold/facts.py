@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from pilotage.book.rows.forecasts import JobForecast, written_forecast
 from pilotage.book.rows.registers import Register, holds, holds_too, takes
 from pilotage.book.rows.rows import AttemptFacts, JobRow, Keys, NodeRow, PackageFacts, PilotRow, StoredKey
 from pilotage.model.events import payloads
@@ -265,6 +266,17 @@ def on_job_held(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: pay
     """Like `on_held`, for a job."""
     if takes(keys, Register.HOLD, (data.operation, *key[1:])):
         row.held = int(isinstance(data, payloads.Held))
+
+
+def on_forecast(
+    row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.ForecastMade | payloads.ForecastScored
+) -> None:
+    """The end of the job was forecast; or it is over, and no forecast holds any more."""
+    if takes(keys, Register.FORECAST, key):
+        if isinstance(data, payloads.ForecastMade):
+            row.forecast = written_forecast(JobForecast(made_at=event.time, made=data))
+        else:
+            row.forecast = ""
 
 
 def on_job_registered(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.JobRegistered) -> None:

@@ -57,6 +57,8 @@ JOB_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     payloads.AccessSet: facts.on_access_set,
     payloads.Held: facts.on_job_held,
     payloads.Released: facts.on_job_held,
+    payloads.ForecastMade: facts.on_forecast,
+    payloads.ForecastScored: facts.on_forecast,
 }
 
 

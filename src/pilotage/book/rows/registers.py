@@ -32,6 +32,7 @@ class Register:
     OWNER = 29
     ACCESS = 30
     REPLICAS = 31
+    FORECAST = 32  # or the outcome: the latest of the two counts
     # of a stage
     SHAPE = 40
     # of a pilot, a node or a site

@@ -100,6 +100,8 @@ class JobRow(StateHistogram, kw_only=True, gc=False):
     heard_at: float = 0.0  # when its last event was received, by the service's clock
     purged_at: float | None = None
     keys: bytes = b""
+    # Since version 6 of the schema: last, as in a migrated book.
+    forecast: str = ""  # the last `ForecastMade` and when it was made, as JSON; empty once the job is over
 
 
 class StageRow(StateHistogram, kw_only=True, gc=False):

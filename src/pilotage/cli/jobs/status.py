@@ -117,6 +117,7 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
         ("parent", job["parent"]),
         ("targets", _targets(job.get("targets") or [])),
         ("packages", _histogram(job)),
+        ("forecast", _forecast(job, progress)),
         ("why", job["cause"]),
         ("cleared", f"by {job['cleared_by']}" if job["cleared_by"] else None),
         ("epoch", job["epoch"] if job["epoch"] > 1 else None),
@@ -139,6 +140,19 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
         what = f"{plural(failed or cancelled, 'package')} {'failed' if failed else 'cancelled'}"
         what += f", {cancelled:,} cancelled" if failed and cancelled else ""
         yield f'  {what}; {see} with: pilotage query "{one_line(words)}"\n'
+
+
+def _forecast(job: dict[str, Any], progress: Any) -> str | None:
+    """When a job will be over; a job that nothing can move has no end in sight."""
+    if job.get("forecast") is None or progress is None or progress.get("stuck") or job["held"]:
+        return None
+    import msgspec
+
+    from pilotage.cli.shared.progress import end_text
+    from pilotage.model.answers import EndForecast
+
+    forecast = msgspec.convert(job["forecast"], EndForecast)
+    return f"{end_text(forecast, now=progress['now'])}, at {moment(forecast.median_at)}"
 
 
 def _trouble_lines(told: Any) -> Iterator[str]:

@@ -26,7 +26,7 @@ from pilotage.cli.shared.output import (
     table,
     text_width,
 )
-from pilotage.model.answers import FailureGroup, Progress, StageProgress, parameters_text
+from pilotage.model.answers import EndForecast, FailureGroup, Progress, StageProgress, parameters_text
 from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def ended_count(progress: Progress | StageProgress) -> int:
 
 
 def counts_line(progress: Progress, meter: Meter | None = None) -> str:
-    """The counts on one line; with a meter also the rate and the remaining time."""
+    """The counts on one line; with a meter also the rate and the remaining time, as forecast or at this rate."""
     parts = [f"{progress.done:,} of {plural(progress.packages, 'package')} done"]
     named = {
         "running": progress.running,
@@ -238,11 +238,27 @@ def counts_line(progress: Progress, meter: Meter | None = None) -> str:
     parts += [f"{count:,} {word}" for word, count in named.items() if count]
     if meter is not None and meter.per_second:
         parts.append(rate_text(meter.per_second))
-        left = meter.left_seconds(progress)
+        left = meter.left_seconds(progress) if progress.forecast is None else None
         if left:
             parts.append(f"{duration(_rough(left))} left")
+    if meter is not None and progress.forecast is not None and not progress.held:
+        parts.append(end_text(progress.forecast, now=progress.now))
     trouble = f"; {one_line(progress.trouble)}" if progress.trouble else ""
     return ", ".join(parts) + (" (held)" if progress.held else "") + trouble
+
+
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+def end_text(forecast: EndForecast, *, now: float) -> str:
+    """When a job will be over, with the interval: `done in about 12 min (9 to 20)`."""
+    median, low, high = (max(0.0, at - now) for at in (forecast.median_at, forecast.low_at, forecast.high_at))
+    if not high:
+        return "expected to be done by now"
+    size, unit = next((each for each in _UNITS if max(median, 1.0) >= 2.0 * each[0]), _UNITS[-1])
+    shown = [each / size for each in (median, low, high)]
+    about, least, most = (f"{each:.1f}" if size >= 3_600.0 and each < 10.0 else f"{each:.0f}" for each in shown)
+    return f"done in about {about} {unit} ({least} to {most})"
 
 
 def rate_text(per_second: float) -> str:

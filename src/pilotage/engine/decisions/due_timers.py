@@ -125,6 +125,12 @@ def _give_up(state: EngineState, job: JobState, queue: QueueClass, number: int, 
     state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
 
 
+def _forecast(state: EngineState, name: str) -> None:
+    if (job := state.jobs.by_id.get(name)) is not None:
+        job.forecast_due = False
+        state.pending.to_forecast[job] = None
+
+
 _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.LEASE: lambda state, name, _: check_lease(state, name),
     Due.RESTART: _restart,
@@ -138,5 +144,6 @@ _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.LATENCIES: lambda state, name, _: record_latencies(state, name),
     Due.REPLICA: lambda state, name, _: _replicate_queued(state, name),
     Due.PROBE: lambda state, name, _: end_probe(state, name),
+    Due.FORECAST: lambda state, name, _: _forecast(state, name),
     Due.QUEUED: lambda state, name, _: _check_queue(state, name),
 }

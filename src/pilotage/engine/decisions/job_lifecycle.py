@@ -220,7 +220,10 @@ def retire_job(state: EngineState, job: JobState) -> None:
         for each in [each for each in waiting if each[0] is job]:
             del waiting[each]
     state.jobs.retirable.pop(job, None)
+    state.pending.to_forecast.pop(job, None)
+    state.pending.to_score.pop(job, None)
     state.fairness.forget(job)
+    state.forecasts.forget(job)
     state.jobs.plans.pop(job.id, None)
     del state.jobs.by_id[job.id]
     state.jobs.retired[job.id] = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pilotage.book.rows.forecasts import JobForecast
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.job_queries import ends
 from pilotage.engine.state.jobs import JobState, PackageStatus
+from pilotage.engine.transitions.forecast_timers import may_be_over, schedule_forecast
 from pilotage.engine.transitions.readiness import lay_out, move, reconsider, reopen
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -25,6 +27,7 @@ def on_job_accepted(state: EngineState, job: JobState | None, event: Event, data
     if job is not None and not job.accepted:
         job.accepted = True
         lay_out(state, job)
+        schedule_forecast(state, job)
 
 
 def on_stage_expanded(state: EngineState, job: JobState | None, event: Event, data: payloads.StageExpanded) -> None:
@@ -67,6 +70,7 @@ def on_job_cancelled(state: EngineState, job: JobState | None, event: Event, dat
     """The job is killed: nothing of it is started or granted any more."""
     if job is not None and event.epoch == job.epoch:
         job.cancelled = True
+        may_be_over(state, job)
         release_all(state, job)
         reopen(state, job)
 
@@ -75,6 +79,7 @@ def on_job_aborted(state: EngineState, job: JobState | None, event: Event, data:
     """The rest of the job was aborted."""
     if job is not None and event.epoch == job.epoch:
         job.aborted = True
+        may_be_over(state, job)
         release_all(state, job)
         reopen(state, job)
 
@@ -86,6 +91,7 @@ def on_job_restarted(state: EngineState, job: JobState | None, event: Event, dat
         job.cancelled = job.aborted = job.cleared = False
         job.since = event.time - (state.clock.wall_time - state.clock.now)
         reopen(state, job)
+        schedule_forecast(state, job)
         state.pending.to_expand[job] = None
         # Consumers of packages that were aborted meanwhile have not been checked.
         state.pending.to_abort_consumers.extend((job, number) for number in range(job.count) if job.is_dead(number))
@@ -98,6 +104,20 @@ def on_job_cleared(state: EngineState, job: JobState | None, event: Event, data:
     if job is not None and event.epoch == job.epoch:
         job.cleared = True
         state.jobs.retirable[job] = None
+
+
+def on_forecast_made(state: EngineState, job: JobState | None, event: Event, data: payloads.ForecastMade) -> None:
+    """The end of a job was forecast."""
+    if job is not None:
+        job.forecast = JobForecast(made_at=event.time, made=data)
+        job.forecast_at = event.time - (state.clock.wall_time - state.clock.now)
+
+
+def on_forecast_scored(state: EngineState, job: JobState | None, event: Event, data: payloads.ForecastScored) -> None:
+    """A job that had forecasts is over."""
+    if job is not None:
+        job.forecast = None
+        state.forecasts.forget(job)
 
 
 def check_job_end(state: EngineState, job: JobState) -> None:

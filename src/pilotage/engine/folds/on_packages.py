@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.jobs import JobState, PackageStatus
+from pilotage.engine.transitions.forecast_timers import schedule_forecast
 from pilotage.engine.transitions.occupancy import release_attempt
 from pilotage.engine.transitions.readiness import move, reconsider, satisfy, unsatisfy
 from pilotage.model.events import payloads
@@ -107,6 +108,7 @@ def on_package_restarted(
     if number in job.permanent_failures:
         job.count_permanent_failure(number, -1)
     move(state, job, number, PackageStatus.BLOCKED)
+    schedule_forecast(state, job)
     work = job.work.get(number)
     if work is None or not work.dropped:
         unsatisfy(state, job, number)

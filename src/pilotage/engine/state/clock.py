@@ -25,6 +25,7 @@ class Due:
     REPLICA = 14  # a bound attempt that may be queued long enough for a replica
     PROBE = 13  # a probe pilot
     LATENCIES = 15  # the latencies of a site are to be recorded
+    FORECAST = 16  # the end of a job is to be forecast
 
 
 class Timers:

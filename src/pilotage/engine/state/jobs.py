@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from pilotage.book.rows.forecasts import JobForecast
 from pilotage.engine.retry.policy import Failure, Verdict
 from pilotage.engine.selection.candidates import CandidateSet, How, SelectionSnapshot
 from pilotage.engine.selection.filters import Requirements
@@ -260,6 +261,9 @@ class JobState:
         "finals_left",
         "finals_made",
         "floods",
+        "forecast",
+        "forecast_at",
+        "forecast_due",
         "given_up",
         "granted",
         "held",
@@ -320,6 +324,9 @@ class JobState:
         self.template_classes: tuple[list[QueueClass | None], list[QueueClass | None]] = ([], [])
         self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
         self.run_times = RunTimes()  # of its packages, by template
+        self.forecast: JobForecast | None = None  # the last one, until the job is over
+        self.forecast_at = 0.0  # when it was made, in engine time
+        self.forecast_due = False  # a timer for the next one is set
         self.late: dict[int, LateStageState] = {}
         self.acting: dict[int, int] = {}  # packages with side effects → attempts that may still act
         self.given_up: dict[int, int] = {}  # late stages whose waiting packages were aborted, and the package to blame

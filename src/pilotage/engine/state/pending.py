@@ -22,8 +22,10 @@ class Pending:
         "to_abort_consumers",
         "to_commit",
         "to_expand",
+        "to_forecast",
         "to_judge",
         "to_revive",
+        "to_score",
     )
 
     def __init__(self) -> None:
@@ -39,6 +41,8 @@ class Pending:
         self.lost_pilots: dict[str, tuple[str, list[AttemptState], int]] = {}
         self.reported_ends: dict[str, str] = {}  # pilots that reported their own end → the reason
         self.site_changes: list[Change] = []
+        self.to_forecast: dict[JobState, None] = {}  # jobs whose forecast is due
+        self.to_score: dict[JobState, None] = {}  # jobs with a forecast that may be over
         self.arrived_probes: dict[str, float] = {}  # probe pilots that started → seconds they queued
 
     def __bool__(self) -> bool:

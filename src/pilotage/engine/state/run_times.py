@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from pilotage.model.events.payloads import ActivityRunTimes
 from pilotage.model.jobs.plan import JobPlan
 
 LEARNED_MIN = 5
@@ -19,7 +20,7 @@ LEARNED_MIN = 5
 LEARNED_MAX = 256
 """As many packages of a kind count at most; when there are more, all earlier ones count half."""
 
-_DOCUMENT_SPREAD = 0.5  # standard deviation of run times around an estimate of the document, by that estimate
+_DOCUMENT_SPREAD = 0.02  # standard deviation of run times around an estimate of the document, by that estimate
 _FEW_SPREAD = 0.5  # the same around the mean of a single package
 
 Known = Literal["observed", "document", "unknown"]
@@ -40,15 +41,6 @@ class ExpectedSeconds(NamedTuple):
 UNKNOWN = ExpectedSeconds(0.0, 0.0, "unknown", 0.0)
 
 
-class ActivityTimes(NamedTuple):
-    """Run times of an activity as a forecast records them; an engine that takes over starts from them."""
-
-    activity: str
-    observed: float
-    mean_seconds: float
-    sd_seconds: float
-
-
 class RunTimes:
     """Observed run times of one job, by kind of package."""
 
@@ -57,7 +49,7 @@ class RunTimes:
     def __init__(self) -> None:
         """Start with no observation."""
         self.by_kind: dict[int, list[float]] = {}  # packages, their seconds, and the squares of these
-        self.recorded: Mapping[str, ActivityTimes] = {}  # by activity, from an earlier engine
+        self.recorded: Mapping[str, ActivityRunTimes] = {}  # by activity, from an earlier engine
 
     def add(self, kind: int, seconds: float) -> None:
         """Add the run time of a finished package."""
@@ -77,6 +69,16 @@ class RunTimes:
         """How many packages were observed, as far as they still count."""
         return math.fsum(each[0] for each in self.by_kind.values())
 
+    @property
+    def typical_seconds(self) -> float:
+        """The mean over all observed packages; 0 if there is none."""
+        totals = [
+            *self.by_kind.values(),
+            *([each.count, each.count * each.mean_seconds] for each in self.recorded.values()),
+        ]
+        count = math.fsum(each[0] for each in totals)
+        return math.fsum(each[1] for each in totals) / count if count else 0.0
+
     def expected(self, plan: JobPlan) -> list[ExpectedSeconds]:
         """The run time of each kind: its own packages, those of its activity, or the estimate of the document."""
         templates = plan.templates
@@ -94,24 +96,30 @@ class RunTimes:
                 found.append(UNKNOWN)
         return found
 
-    def record(self, plan: JobPlan, *, most: int) -> tuple[ActivityTimes, ...]:
+    def record(self, plan: JobPlan, *, most: int) -> tuple[ActivityRunTimes, ...]:
         """What is known of each activity, the most observed ones first."""
         totals = sorted(self._by_activity(plan).items(), key=lambda each: (-each[1][0], each[0]))
         made = ((activity, _of_totals(each)) for activity, each in totals[:most])
         return tuple(
-            ActivityTimes(activity, each.observed, each.mean_seconds, each.sd_seconds) for activity, each in made
+            ActivityRunTimes(
+                activity=activity,
+                count=each.observed,
+                mean_seconds=round(each.mean_seconds, 6),
+                sd_seconds=round(each.sd_seconds, 6),
+            )
+            for activity, each in made
         )
 
-    def restore(self, recorded: Iterable[ActivityTimes]) -> None:
+    def restore(self, recorded: Iterable[ActivityRunTimes]) -> None:
         """Start from what an earlier engine recorded."""
         self.recorded = {each.activity: each for each in recorded}
 
     def _by_activity(self, plan: JobPlan) -> dict[str, list[float]]:
         found = {
             each.activity: [
-                each.observed,
-                each.observed * each.mean_seconds,
-                each.observed * (each.mean_seconds**2 + each.sd_seconds**2),
+                each.count,
+                each.count * each.mean_seconds,
+                each.count * (each.mean_seconds**2 + each.sd_seconds**2),
             ]
             for each in self.recorded.values()
         }

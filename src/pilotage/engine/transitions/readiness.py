@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 
 _STALE_MAX = 64  # invalid entries that a queue may have without being cleaned
 # Module-level names: attributes of a class are slow to look up, and the engine spends most of its time here.
-_BLOCKED, _READY, _RESERVED, _LIVE, _DONE = (
+_BLOCKED, _READY, _RESERVED, _LIVE, _DROPPED, _DONE = (
     PackageStatus.BLOCKED,
     PackageStatus.READY,
     PackageStatus.RESERVED,
     PackageStatus.LIVE,
+    PackageStatus.DROPPED,
     PackageStatus.DONE,
 )
 _BUSY = (_RESERVED, _LIVE)
@@ -101,6 +102,8 @@ def move(state: EngineState, job: JobState, number: int, after: int) -> None:
     counts[after] += 1
     if job.finals and template_of(job, number).final:
         job.count_final(before, after)
+    if job.forecast is not None and after >= _DROPPED and not counts[_LIVE]:
+        state.pending.to_score[job] = None
     if after > FINAL or job.failed_producers:
         _note_feeder(state, job, number, after)
     if after in _BUSY:  # these need an active record
@@ -275,6 +278,8 @@ def finish(state: EngineState, job: JobState, number: int) -> None:
     job.status[number] = _DONE
     job.counts[_LIVE] -= 1
     job.counts[_DONE] += 1
+    if job.forecast is not None and not job.counts[_LIVE]:
+        state.pending.to_score[job] = None
     if job.busy[number]:
         _set_busy(state, job, number, 0)
 

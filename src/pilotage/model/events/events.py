@@ -122,6 +122,8 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.Restarted, "job", "package", sources=ENGINE),
         _type(payloads.Tagged, "job", "package", "attempt"),
         _type(payloads.Noted, "job", "package", "attempt", "pilot", "site", "service"),
+        _type(payloads.ForecastMade, "job", sources=ENGINE),
+        _type(payloads.ForecastScored, "job", sources=ENGINE),
         _type(payloads.PackageRegistered, "package"),
         _type(payloads.Bound, "package", sources=ENGINE),
         _type(payloads.Unbound, "package", sources=ENGINE),

@@ -209,6 +209,42 @@ class Noted(Payload, frozen=True, kw_only=True):
     text: Text
 
 
+class ActivityRunTimes(Part, frozen=True, kw_only=True):
+    """Run times of the packages of one activity: how many were observed, their mean, and their standard deviation."""
+
+    activity: Annotated[str, Meta(max_length=256)]
+    count: Amount
+    mean_seconds: Amount
+    sd_seconds: Amount
+
+
+ForecastBasis = Literal["observed", "document", "mixed", "assumed"]
+"""Where the run times of a forecast are from; `assumed`: some kinds of packages are taken for like the others."""
+
+
+class ForecastMade(Payload, frozen=True, kw_only=True):
+    """When the job is expected to be over: median, mean, and an interval that holds nine of ten such forecasts."""
+
+    median_at: Amount
+    low_at: Amount
+    high_at: Amount
+    mean_at: Amount
+    packages: Count  # that are left
+    number: Position = 1  # of this forecast, since the job was last over
+    basis: ForecastBasis = "observed"
+    run_times: Annotated[
+        tuple[ActivityRunTimes, ...], Meta(max_length=64)
+    ] = ()  # so far: a new engine starts from them
+
+
+class ForecastScored(Payload, frozen=True, kw_only=True):
+    """A job that had forecasts is over: when, and how; what was forecast for a cancelled or aborted job says nothing."""
+
+    ended_at: Amount
+    outcome: Literal["done", "failed", "cancelled", "aborted"]
+    forecasts: Count  # since it was last over
+
+
 class PackageRegistered(Payload, frozen=True, kw_only=True):
     """A package exists that is not in the shape of its job."""
 

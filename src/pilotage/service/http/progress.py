@@ -28,6 +28,7 @@ from pilotage.model.states import ADOPTED, FINAL_NAMES, MADE_BEFORE, UNDECLARED,
 from pilotage.ports import StoreError
 from pilotage.reading.access import Principal
 from pilotage.reading.packages import ShownPackage
+from pilotage.reading.view_builders import end_forecast
 from pilotage.service.errors import Unpublished
 from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.services import Services
@@ -247,6 +248,7 @@ def _by_the_counts(services: Services, principal: Principal, job: str) -> Progre
         finished_at=row.finished_at if row.state in FINAL_NAMES else None,
         now=services.clock.now(),
         position=position,
+        forecast=end_forecast(row),
     )
 
 

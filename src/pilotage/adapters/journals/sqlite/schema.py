@@ -75,7 +75,7 @@ def forget_attempts(connection: sqlite3.Connection) -> None:
     connection.execute(f"DROP TABLE IF EXISTS main.{TABLE}")
 
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 APPLICATION_ID = 0x70696C6F  # "pilo", by which `file` recognises it
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -139,6 +139,7 @@ MIGRATIONS: Mapping[int, Migration] = {
         "ALTER TABLE pilots ADD COLUMN submitted_at REAL",
         "ALTER TABLE sites ADD COLUMN latencies TEXT NOT NULL DEFAULT ''",
     ),
+    5: ("ALTER TABLE jobs ADD COLUMN forecast TEXT NOT NULL DEFAULT ''",),
 }
 """For each version but the last, the statements that lead to the next; for the live book and sealed jobs alike."""
 

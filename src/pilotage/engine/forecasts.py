@@ -1,0 +1,424 @@
+"""Forecasts of the ends of jobs: what the engine knows of work, slots and queues, as the forecast room wants it.
+
+A forecast costs half a millisecond. What changes slowly is computed once and kept for a while: the order between kinds of packages
+for each plan, the slots that other jobs hold, the work of other jobs, and the possible days of each queue.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.engine.placement import Placement, is_bound
+from pilotage.engine.state.clock import EngineClock
+from pilotage.engine.state.job_queries import KindWork, work_left
+from pilotage.engine.state.jobs import JobState, QueueClass
+from pilotage.engine.state.sites import SiteState
+from pilotage.engine.state.tables import JobTable, PilotTable
+from pilotage.model.events.payloads import ForecastBasis
+from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.resources import Demand, slots_for
+
+if TYPE_CHECKING:
+    from pilotage.forecast.conditioning import Today
+    from pilotage.forecast.time_left import FreeSlots, QueuedSlots, RunningSlots, TimeLeft, WorkGroup
+
+KEPT_SECONDS = 10.0
+"""How long the slots and the work of other jobs are taken for unchanged."""
+GROUPS_MAX = 12
+"""Groups of packages that are followed apart; further ones are joined level by level."""
+QUEUED_MAX = 64
+"""Queued pilots of a site that are looked at, the oldest first."""
+_EDGES_MAX = 1_000_000  # of a plan that are looked at
+_LEVELS_MAX = 64
+_ALL_SHARE = 0.5  # a consumer that needs at least this share of all producers waits for all
+_OBSERVED_SD_MIN = 0.02  # of the logarithm of a mean run time
+_DOCUMENT_SD, _ASSUMED_SD = 0.4, 0.7
+_FIRST_WAIT_SECONDS = 60.0  # in a queue of which nothing is known
+_WAITS_MIN = 3
+_TOO_SHORT = 1.1  # an estimate is doubted where running packages are beyond so many times of it
+_FEW = 4.0  # running packages count for the run time where fewer than so many times of them have finished
+
+
+class Expectation(NamedTuple):
+    """When a job will be over, in seconds from now, and from what that is known."""
+
+    left: TimeLeft
+    packages: int
+    basis: ForecastBasis
+
+
+class PlanOrder:
+    """How the kinds of packages of a plan depend on each other."""
+
+    __slots__ = ("feeds", "levels", "plan")
+
+    def __init__(self, plan: JobPlan) -> None:
+        """Look at the edges of a plan once."""
+        self.plan = plan
+        kinds = plan.template_of.astype(np.int64)
+        count = len(plan.templates)
+        counts = np.bincount(kinds, minlength=count)
+        found: NDArray[np.int64] = np.zeros(0, np.int64)
+        for segment in plan.graph.segments:
+            rows = segment.predecessors
+            step = max(1, len(rows.others) // _EDGES_MAX)
+            consumers = rows.first + np.repeat(np.arange(len(rows.indptr) - 1), np.diff(rows.indptr))
+            pairs = kinds[rows.others[::step]] * count + kinds[consumers[::step]]
+            found = np.concatenate([found, np.repeat(pairs, 1) if step == 1 else np.repeat(pairs, step)])
+        numbers = np.flatnonzero(np.bincount(found)) if len(found) else found
+        edges = np.bincount(found)[numbers] if len(found) else found
+        # By producer and consumer: whether a consumer waits for all producers of the kind.
+        self.feeds: dict[tuple[int, int], bool] = {}
+        for number, edge_count in zip(numbers.tolist(), edges.tolist(), strict=True):
+            before, after = divmod(number, count)
+            if before != after:
+                whole = counts[before] == 1 or edge_count / counts[after] >= _ALL_SHARE * counts[before]
+                self.feeds[before, after] = bool(whole)
+        self.levels = _levels(self.feeds, count)
+
+
+def _levels(feeds: Iterable[tuple[int, int]], count: int) -> list[int]:
+    """How many kinds come before each kind, at most; kinds that feed each other in a circle stop at a limit."""
+    levels = [0] * count
+    for _ in range(_LEVELS_MAX):
+        changed = False
+        for before, after in feeds:
+            if levels[after] <= levels[before] < _LEVELS_MAX:
+                levels[after], changed = levels[before] + 1, True
+        if not changed:
+            break
+    return levels
+
+
+class Forecasts:
+    """Forecasts the ends of jobs."""
+
+    def __init__(self, *, clock: EngineClock, jobs: JobTable, pilots: PilotTable, placement: Placement) -> None:
+        """Forecast for the jobs of an engine."""
+        self._clock, self._jobs, self._pilots, self._placement = clock, jobs, pilots, placement
+        self._orders: dict[JobState, PlanOrder] = {}
+        self._work_seconds: dict[JobState, float] = {}  # of each job, at its last forecast
+        self._rivals_at = -math.inf
+        self._rivals: dict[int, tuple[list[float], list[float]]] = {}  # by priority: work of jobs, in order; sums of it
+        self._busy_at = -math.inf
+        self._busy: dict[SiteState, dict[str, int]] = {}  # by site and job: running attempts
+        self._days: dict[SiteState, tuple[object, Today]] = {}
+
+    def forget(self, job: JobState) -> None:
+        """Forget a job that leaves the engine, or that is over."""
+        self._orders.pop(job, None)
+        self._work_seconds.pop(job, None)
+
+    def expectation(self, job: JobState) -> Expectation | None:
+        """When a job will be over; None if nothing is known of its run times, its late stages or its slots."""
+        # Most jobs are over before their first forecast: only a longer one pays for this import.
+        from pilotage.forecast.time_left import time_left
+
+        if job.late and not job.ended_by:
+            return None
+        work = self._with_running(job, work_left(job, self._clock.wall_time))
+        known = [each for each in work if each.expected.known != "unknown"]
+        packages = sum(each.packages for each in work)
+        if not known or not packages:
+            return None
+        usual = math.fsum(each.packages * each.expected.mean_seconds for each in known)
+        usual /= sum(each.packages for each in known)
+        queue = self._typical_queue(job, work)
+        if queue is None:
+            return None
+        groups, group_of = self._groups(job, work, usual)
+        sites = [site for site in self._placement.possible_sites(queue) if site.known and not site.removed]
+        running = self._running(job, group_of)
+        waiting = groups_with(groups, work, group_of, running.groups)
+        total = math.fsum(each.packages * (each.expected.mean_seconds or usual) for each in work)
+        self._work_seconds[job] = total
+        waiting = self._with_rivals(job, waiting, total)
+        free, queued = self._slots(job, queue, sites, usual)
+        left = time_left(waiting, running=running, free=free, queued=queued)
+        return Expectation(left, packages, _basis(work)) if left is not None else None
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def _with_running(self, job: JobState, work: list[KindWork]) -> list[KindWork]:
+        """Take running packages into account: where few have finished, or where an estimate proves too short."""
+        few = {
+            each.kind
+            for each in work
+            if each.running
+            and (
+                each.running * _FEW > each.expected.observed
+                if each.expected.known == "observed"
+                else each.spent_seconds > _TOO_SHORT * each.running * each.expected.mean_seconds > 0.0
+            )
+        }
+        if not few:
+            return work
+        elapsed: dict[int, list[float]] = {kind: [] for kind in few}
+        now = self._clock.wall_time
+        for number, attempt in job.attempts():
+            if job.kinds[number] in few and attempt.leased and attempt.counted and attempt.trusted:
+                elapsed[job.kinds[number]].append(max(0.0, now - attempt.began_at) * attempt.site.site.speed)
+        return [_lengthened(each, elapsed[each.kind]) if each.kind in few else each for each in work]
+
+    def _order(self, job: JobState) -> PlanOrder:
+        order = self._orders.get(job)
+        if order is None or order.plan is not job.plan:
+            order = self._orders[job] = PlanOrder(job.plan)
+        return order
+
+    def _typical_queue(self, job: JobState, work: Sequence[KindWork]) -> QueueClass | None:
+        """The class of the kind with the most packages left; while none of it was ready, any class."""
+        for each in sorted(work, key=lambda each: -each.packages):
+            for classes in job.template_classes:
+                if (queue := classes[each.kind]) is not None:
+                    return queue
+        return next(iter(job.classes.values()), None)
+
+    def _groups(self, job: JobState, work: Sequence[KindWork], usual: float) -> tuple[list[WorkGroup], dict[int, int]]:
+        """The groups of packages in the order of their levels, and the group of each kind; all packages are waiting."""
+        order = self._order(job)
+        templates = job.plan.templates
+        ordered = sorted(
+            work,  # in the order of the engine: by priority, then the longest
+            key=lambda each: (
+                order.levels[each.kind], -templates[each.kind].priority, -each.expected.mean_seconds, each.kind,
+            ),
+        )  # fmt: skip
+        apart = len(ordered) <= GROUPS_MAX
+        levels = sorted({order.levels[each.kind] for each in ordered})
+        chunk = {level: at * min(GROUPS_MAX, len(levels)) // len(levels) for at, level in enumerate(levels)}
+        group_of = {each.kind: at if apart else chunk[order.levels[each.kind]] for at, each in enumerate(ordered)}
+        members: dict[int, list[KindWork]] = {}
+        for each in ordered:
+            members.setdefault(group_of[each.kind], []).append(each)
+        after: dict[int, set[int]] = {}
+        follows: dict[int, set[int]] = {}
+        for (before, consumer), whole in order.feeds.items():
+            one, other = group_of.get(before), group_of.get(consumer)
+            if one is not None and other is not None and one < other:
+                (after if whole and apart else follows).setdefault(other, set()).add(one)
+        finals = {each.kind for each in work if job.plan.templates[each.kind].final}
+        groups = []
+        for number, kinds in members.items():
+            # A final package waits until all others are over.
+            all_before = range(number) if apart and kinds[0].kind in finals else ()
+            needed = after.get(number, set()) | set(all_before)
+            groups.append(_group(kinds, order.levels, usual, after=needed, follows=follows.get(number, set()) - needed))
+        return groups, group_of
+
+    def _with_rivals(self, job: JobState, groups: list[WorkGroup], total: float) -> list[WorkGroup]:
+        """Add the work of other jobs that goes before or beside that of this one, as packages of its first group.
+
+        Jobs of one priority share the slots: until this job is over, each of the others has got as much, or all that it needs.
+        """
+        import dataclasses
+
+        self._look_at_rivals()
+        others = 0.0
+        for priority, (sizes, sums) in self._rivals.items():
+            if priority > job.plan.priority:
+                others += sums[-1]
+            elif priority == job.plan.priority:
+                smaller = bisect_left(sizes, total)
+                others += (sums[smaller - 1] if smaller else 0.0) + (len(sizes) - smaller) * total
+                others -= min(total, self._work_seconds.get(job, total)) if job.open else 0.0
+        if others <= 0.0:
+            return groups
+        first = next((at for at, each in enumerate(groups) if each.packages), None)
+        if first is None:
+            return groups
+        more = groups[first].packages + others / groups[first].seconds
+        return [dataclasses.replace(each, packages=more) if at == first else each for at, each in enumerate(groups)]
+
+    def _look_at_rivals(self) -> None:
+        if self._clock.now < self._rivals_at + KEPT_SECONDS:
+            return
+        self._rivals_at = self._clock.now
+        found: dict[int, list[float]] = {}
+        for job in self._jobs.by_id.values():
+            if job.open and (unfinished := job.unfinished):
+                known = self._work_seconds.get(job)
+                if known is None:
+                    learned = job.run_times.typical_seconds
+                    known = unfinished * learned if learned else 0.0
+                found.setdefault(job.plan.priority, []).append(known)
+        self._rivals = {
+            priority: (ordered := sorted(sizes), list(accumulate(ordered))) for priority, sizes in found.items()
+        }
+
+    # --- slots --------------------------------------------------------------------------------------------------------
+
+    def _running(self, job: JobState, group_of: dict[int, int]) -> RunningSlots:
+        from pilotage.forecast.time_left import RunningSlots
+
+        now = self._clock.wall_time
+        groups, elapsed, speeds = [], [], []
+        for number, attempt in job.attempts():
+            if attempt.leased and attempt.counted and attempt.trusted:
+                groups.append(group_of[job.kinds[number]])
+                elapsed.append(max(0.0, now - attempt.began_at))
+                speeds.append(attempt.site.site.speed)
+        return RunningSlots(tuple(groups), np.array(elapsed), np.array(speeds))
+
+    def _slots(
+        self, job: JobState, queue: QueueClass, sites: Sequence[SiteState], usual: float
+    ) -> tuple[FreeSlots, list[QueuedSlots]]:
+        """Slots beside those in which packages of the job run: free ones, those of other jobs, and queued pilots."""
+        from pilotage.forecast.time_left import FreeSlots, QueuedSlots
+
+        after: list[float] = []
+        sizes: list[float] = []
+        speeds: list[float] = []
+        queued = []
+        self._look_at_slots()
+        for site in sites:
+            busy = self._busy.get(site, {})
+            own = busy.get(job.id, 0)
+            others = sum(busy.values()) - own
+            speed = site.site.speed
+            if is_bound(site, queue):
+                room = max(0, site.profile.room(queue.shape).limit - own) if not site.asleep else 0
+                waits = [0.0] * min(room, QUEUED_MAX)
+                each = [max(1.0, room / QUEUED_MAX)] * len(waits)
+            else:
+                live = site.slots[queue.shape]
+                # What runs beside it ends at any time within a usual run.
+                for count, seconds in (
+                    (max(0, live - own - others), 0.0),
+                    (min(others, max(0, live - own)), 0.5 * usual),
+                ):
+                    if count:
+                        after.append(seconds)
+                        sizes.append(float(count))
+                        speeds.append(speed)
+                waits = [
+                    max(0.0, self._clock.wall_time - request.requested_at)
+                    for request in site.requests.values()
+                    if not request.contacted
+                ][:QUEUED_MAX]
+                each = [float(self._slots_each(site, queue.demand))] * len(waits)
+            if waits and each[0]:
+                cost = site.start_costs.seconds() or 0.0
+                queued.append(
+                    QueuedSlots(self._possible_days(site, waits), np.array(waits), np.array(each), speed, cost)
+                )
+        return FreeSlots(np.array(after), np.array(sizes), np.array(speeds)), queued
+
+    def _slots_each(self, site: SiteState, demand: Demand) -> int:
+        """Slots of a pilot that has not started: as many as those that have, or as the site describes it."""
+        for pilot in site.pilots.values():
+            if not pilot.draining:
+                return slots_for(demand, pilot.capacity)
+        return slots_for(demand, site.site.capacity)
+
+    def _look_at_slots(self) -> None:
+        if self._clock.now < self._busy_at + KEPT_SECONDS and self._clock.now >= self._busy_at:
+            return
+        self._busy_at = self._clock.now
+        self._busy = {}
+        for pilot in self._pilots.by_name.values():
+            if pilot.assigned:
+                here = self._busy.setdefault(pilot.site, {})
+                for ref in pilot.assigned:
+                    here[ref.job] = here.get(ref.job, 0) + 1
+
+    def _possible_days(self, site: SiteState, waits: Sequence[float]) -> Today:
+        """The possible days of a queue: as its latest waits were; without them, twice as long as was waited so far."""
+        from pilotage.forecast.conditioning import USUAL_DRIFT, Drift, possible_days
+        from pilotage.forecast.latency import empirical_latency
+
+        latest = site.profile.waits.numbers()
+        if len(latest) >= _WAITS_MIN:
+            known = self._days.get(site)
+            if known is None or known[0] != latest:
+                made = possible_days(empirical_latency([each / 1e6 for each in latest]), drift=USUAL_DRIFT)
+                known = self._days[site] = (latest, made)
+            return known[1]
+        first = 1.0 if site.site.kind == "local" else _FIRST_WAIT_SECONDS
+        usual = max(2.0 * max(waits), *(each / 1e6 for each in latest), first)
+        return possible_days(empirical_latency([usual]), drift=Drift(factor_sd=0.8, fault_ratio_pilots=math.inf))
+
+
+def groups_with(
+    groups: Sequence[WorkGroup], work: Sequence[KindWork], group_of: dict[int, int], running: Sequence[int]
+) -> list[WorkGroup]:
+    """The groups without the packages that run."""
+    import dataclasses
+
+    counts = [0.0] * len(groups)
+    for each in work:
+        counts[group_of[each.kind]] += each.packages
+    for number in running:
+        counts[number] -= 1.0
+    return [dataclasses.replace(group, packages=max(0.0, count)) for group, count in zip(groups, counts, strict=True)]
+
+
+def _group(
+    kinds: Sequence[KindWork], levels: Sequence[int], usual: float, *, after: set[int], follows: set[int]
+) -> WorkGroup:
+    """Kinds of packages taken together: their mean run time, and how much packages differ from it."""
+    from pilotage.forecast.time_left import WorkGroup
+
+    packages = sum(each.packages for each in kinds)
+    mean = squares = uncertain = 0.0
+    paths: dict[int, float] = {}
+    for each in kinds:
+        expected = each.expected
+        seconds = expected.mean_seconds if expected.known != "unknown" else usual
+        spread = expected.sd_seconds if expected.known != "unknown" else 0.5 * usual
+        share = each.packages / packages
+        mean += share * seconds
+        squares += share * (seconds**2 + spread**2)
+        uncertain += share * _mean_sd(each) * seconds
+        level = levels[each.kind]
+        paths[level] = max(paths.get(level, 0.0), seconds)
+    spread = math.sqrt(max(squares - mean**2, 0.0)) / mean
+    return WorkGroup(
+        packages=float(packages),
+        seconds=mean,
+        spread=round(spread, 2),
+        mean_sd=uncertain / mean,
+        path_seconds=sum(paths.values()),
+        after=tuple(sorted(after)),
+        follows=tuple(sorted(follows)),
+    )
+
+
+def _lengthened(work: KindWork, elapsed_seconds: Sequence[float]) -> KindWork:
+    """The work of a kind with a run time that takes running packages into account."""
+    from pilotage.forecast.run_time import with_running
+
+    known = work.expected
+    mean, sd = with_running(
+        observed=known.observed,
+        mean_seconds=known.mean_seconds,
+        sd_seconds=known.sd_seconds if known.known == "observed" else _DOCUMENT_SD * known.mean_seconds,
+        elapsed_seconds=np.array(elapsed_seconds),
+    )
+    return work._replace(expected=known._replace(mean_seconds=mean, sd_seconds=sd))
+
+
+def _mean_sd(work: KindWork) -> float:
+    """How uncertain the mean run time is, as the standard deviation of its logarithm."""
+    expected = work.expected
+    if expected.known == "document":
+        return _DOCUMENT_SD
+    if expected.known == "unknown":
+        return _ASSUMED_SD
+    return max(_OBSERVED_SD_MIN, expected.sd_seconds / expected.mean_seconds / math.sqrt(expected.observed))
+
+
+def _basis(work: Iterable[KindWork]) -> ForecastBasis:
+    known = {each.expected.known for each in work}
+    if "unknown" in known:
+        return "assumed"
+    if len(known) > 1:
+        return "mixed"
+    return "document" if "document" in known else "observed"
