@@ -113,7 +113,13 @@ class EngineState:
         self.fairness = Fairness(
             settings, clock=self.clock, jobs=self.jobs, queues=self.queues, placement=self.placement
         )
-        self.forecasts = Forecasts(clock=self.clock, jobs=self.jobs, pilots=self.pilots, placement=self.placement)
+        self.forecasts = Forecasts(
+            clock=self.clock,
+            jobs=self.jobs,
+            pilots=self.pilots,
+            placement=self.placement,
+            latencies=self.latencies,
+        )
 
     def add_site(self, site: Site) -> SiteState:
         """Add a site; sites are tried in the order in which they were added."""

@@ -19,6 +19,7 @@ from pilotage.engine.placement import Placement, is_bound
 from pilotage.engine.state.clock import EngineClock
 from pilotage.engine.state.job_queries import KindWork, work_left
 from pilotage.engine.state.jobs import JobState, QueueClass
+from pilotage.engine.state.latencies import PilotLatencies
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.state.tables import JobTable, PilotTable
 from pilotage.model.events.payloads import ForecastBasis
@@ -100,9 +101,18 @@ def _levels(feeds: Iterable[tuple[int, int]], count: int) -> list[int]:
 class Forecasts:
     """Forecasts the ends of jobs."""
 
-    def __init__(self, *, clock: EngineClock, jobs: JobTable, pilots: PilotTable, placement: Placement) -> None:
+    def __init__(
+        self,
+        *,
+        clock: EngineClock,
+        jobs: JobTable,
+        pilots: PilotTable,
+        placement: Placement,
+        latencies: PilotLatencies,
+    ) -> None:
         """Forecast for the jobs of an engine."""
         self._clock, self._jobs, self._pilots, self._placement = clock, jobs, pilots, placement
+        self._latencies = latencies
         self._orders: dict[JobState, PlanOrder] = {}
         self._work_seconds: dict[JobState, float] = {}  # of each job, at its last forecast
         self._rivals_at = -math.inf
@@ -330,16 +340,18 @@ class Forecasts:
                     here[ref.job] = here.get(ref.job, 0) + 1
 
     def _possible_days(self, site: SiteState, waits: Sequence[float]) -> Today:
-        """The possible days of a queue: as its latest waits were; without them, twice as long as was waited so far."""
+        """The possible days of a queue: by its history, or its latest waits, or twice what was waited so far."""
         from pilotage.forecast.conditioning import USUAL_DRIFT, Drift, possible_days
         from pilotage.forecast.latency import empirical_latency
 
+        history = self._latencies.known(site, now=self._clock.wall_time)
         latest = site.profile.waits.numbers()
-        if len(latest) >= _WAITS_MIN:
+        if history is not None or len(latest) >= _WAITS_MIN:
+            source: object = history.latency if history is not None else latest
             known = self._days.get(site)
-            if known is None or known[0] != latest:
-                made = possible_days(empirical_latency([each / 1e6 for each in latest]), drift=USUAL_DRIFT)
-                known = self._days[site] = (latest, made)
+            if known is None or known[0] != source:
+                latency = history.latency if history is not None else empirical_latency([each / 1e6 for each in latest])
+                known = self._days[site] = (source, possible_days(latency, drift=USUAL_DRIFT))
             return known[1]
         first = 1.0 if site.site.kind == "local" else _FIRST_WAIT_SECONDS
         usual = max(2.0 * max(waits), *(each / 1e6 for each in latest), first)

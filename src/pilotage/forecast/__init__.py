@@ -11,6 +11,8 @@ __all__ = [
     "latency",
     "makespan",
     "pilot_records",
+    "run_time",
     "sequential",
     "steps",
+    "time_left",
 ]

@@ -1,3 +1,14 @@
 """Defines the rows of the book: registers, tables and streams, and the states that follow from them."""
 
-__all__ = ["derived_states", "fast_rows", "ledger", "registers", "rows", "shapes", "sketches", "streams", "tables"]
+__all__ = [
+    "derived_states",
+    "fast_rows",
+    "forecasts",
+    "ledger",
+    "registers",
+    "rows",
+    "shapes",
+    "sketches",
+    "streams",
+    "tables",
+]

@@ -5,6 +5,7 @@ __all__ = [
     "binding",
     "completion",
     "due_timers",
+    "forecasts",
     "job_lifecycle",
     "lost_pilots",
     "provisioning",
