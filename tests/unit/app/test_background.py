@@ -16,6 +16,7 @@ from pilotage.adapters.settings.settings_files import load_settings
 from pilotage.agent.processes import started_at
 from pilotage.app.service import background
 from pilotage.app.service.background import (
+    LOCK_FILE,
     LOG_FILE,
     KilledAtStart,
     NotStarted,
@@ -26,7 +27,8 @@ from pilotage.app.service.background import (
     is_held,
     stop_service,
 )
-from pilotage.service.announcement import Ended, note_end
+from pilotage.model.settings.settings import JournalSettings, Settings
+from pilotage.service.announcement import Announcement, Ended, note_end
 
 
 def begun(folder: Path, script: str, *, said: str = "") -> StartingService:
@@ -88,6 +90,18 @@ def test_where_no_service_runs_none_is_stopped(tmp_path: Path, monkeypatch: pyte
     for upward in (False, True):
         with pytest.raises(NotStopped, match="no service runs here"):
             stop_service(settings, upward=upward)
+
+
+def test_a_service_has_ended_only_when_its_book_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(journal=JournalSettings(url=f"sqlite:{tmp_path}"))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child, (tmp_path / LOCK_FILE).open("wb") as book:
+        its = Announcement(url="http://here", pid=child.pid, token_file="", version="", started_at=0.0)
+        seen = iter([its])  # and nobody announces it any more
+        monkeypatch.setattr(background, "find_service", lambda _folder: next(seen, None))
+        fcntl.flock(book, fcntl.LOCK_EX)
+        with pytest.raises(NotStopped, match="did not end within"):
+            stop_service(settings, patience_seconds=0.05)
+        assert child.wait() == -signal.SIGTERM
 
 
 def test_only_the_process_that_a_record_is_about_is_ended_and_only_while_its_lock_is_held(

@@ -27,6 +27,8 @@ from pilotage.service.announcement import Announcement, find_service, left_behin
 from pilotage.service.process import no_room
 
 LOG_FILE = "service.log"
+LOCK_FILE = "book.lock"
+"""In the state folder: locked by the writer of the book, even before it answers, and until its book is closed."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.02
@@ -196,7 +198,7 @@ def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: 
     except PermissionError as error:
         raise NotStopped("the service belongs to another user", subject=f"process {found.pid}") from error
     until = time.monotonic() + patience_seconds
-    while find_service(folder) is not None:
+    while find_service(folder) is not None or is_held(folder / LOCK_FILE):  # the next command may write the book
         if time.monotonic() > until:
             raise NotStopped(f"the service did not end within {patience_seconds:g} s", subject=f"process {found.pid}")
         time.sleep(LOOK_SECONDS)

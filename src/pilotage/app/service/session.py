@@ -20,6 +20,7 @@ import msgspec
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.settings.settings_files import STATE_FOLDER, load_settings, state_folder
 from pilotage.app.service.background import (
+    LOCK_FILE,
     START_SECONDS,
     KilledAtStart,
     RestartLimit,
@@ -155,8 +156,6 @@ STOPPED = "its run was stopped; go on with it: pilotage attach"
 """In the book: why a job is held, if for no other reason."""
 IDLE_SECONDS = 600
 """How long a service started for a run stays idle before it stops."""
-LOCK_FILE = "book.lock"
-"""In the state folder: locked by the writer of the book, even before it answers."""
 KILLED_MAX = 5
 """How often to start a service again that is killed before it answers."""
 
