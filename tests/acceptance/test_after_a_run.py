@@ -82,6 +82,13 @@ def test_everything_that_was_told_is_told_from_the_book(ended: Place) -> None:
     assert find_service(ended.state) is None
 
 
+def test_what_a_command_prints_does_not_depend_on_the_process_in_which_it_runs(ended: Place) -> None:
+    failed = "fragile/1.2.1"
+    for words in (["check"], ["plan"], ["status"], ["logs", failed], ["explain", failed], ["events", failed, "--json"]):
+        own, here = ended.ended(ended.begin(*words)), ended.run(*words)
+        assert (here.stdout, here.stderr) == (own.stdout, own.stderr)
+
+
 def test_a_job_is_named_by_its_id_its_name_or_not_at_all(ended: Place) -> None:
     first = ended.told("status", "fragile")["job"]["id"]
     (ended.folder / "pilotage.yaml").write_text(FRAGILE.replace("!= 2", "!= 3"))

@@ -19,6 +19,7 @@ import pytest
 from pilotage import Producer
 from pilotage.service.announcement import find_service
 from tests.engines.postgres import free_port
+from tests.kit.command_line import can_be_typed, typed
 from tests.kit.real_runs import end_service
 from tests.kit.waiting import wait_until
 
@@ -45,10 +46,13 @@ class Desk:
         return kept | {"HOME": str(self.folder / "home"), "PATH": path, "LC_ALL": "C.UTF-8"}
 
     def run(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        given = self.environment | environment
+        if can_be_typed(words, given):
+            return typed(words, folder=self.folder, environment=given, stdin=stdin)
         done = subprocess.run(
             [str(PROGRAM), *words],
             cwd=self.folder,
-            env=self.environment | environment,
+            env=given,
             input=stdin,
             capture_output=True,
             text=True,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.command_line import typed
 from tests.kit.real_runs import PROGRAM, end_all
 
 SECONDS_MAX = 120
@@ -27,9 +28,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def asked(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(PROGRAM), *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
-    )
+    return typed(arguments, folder=folder, environment=os.environ)
 
 
 def run(folder: Path, *arguments: str, code: int = 0) -> str:

@@ -76,6 +76,7 @@ def test_what_runs_at_a_site_whose_entry_is_gone_when_the_service_comes_back_goe
     service = find_service(place.state)
     assert service is not None
     os.kill(service.pid, signal.SIGKILL)
+    wait_until(lambda: find_service(place.state) is None, "the end of the service")
     write(place, CELLAR)
     place.run("serve", "--slots", "0", "--port", "0", "--background")
     wait_until(lambda: sites(place)["cellar"]["status"] == "candidate", "the other site has answered")

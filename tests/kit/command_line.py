@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import chdir, suppress
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
 
 from pilotage.cli import main
+
+ALIKE = frozenset([
+    "attach", "book", "check", "clean", "convert", "drop", "events", "explain", "graph", "hold", "kill", "log",
+    "logs", "map", "outputs", "plan", "query", "release", "replicate", "restart", "restore", "retry", "rules", "run",
+    "schema", "statistics", "status", "submit", "tag", "watch", "why",
+])  # fmt: skip
+"""Commands that do in the process of a test what they do in their own."""
+ALIKE_WITH = {"serve": frozenset(["--background", "--stop"]), "site": frozenset(["hibernate", "list", "show", "wake"])}
+"""The words with which other commands do."""
+_FOR_PYTHON = ("LD_", "PYTHON")  # variables that a process reads when it starts
 
 
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +50,37 @@ def refused(*arguments: str, stdin: str = "") -> str:
     result = run(*arguments, stdin=stdin)
     assert (result.exit_code, result.stdout) == (2, "")
     return result.stderr
+
+
+def can_be_typed(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a command can be run in this process, for a fraction of what the start of a program costs."""
+    command, rest = (words[0], {*words[1:]}) if words else ("", set())
+    known = command in ALIKE or rest & ALIKE_WITH.get(command, frozenset())
+    alike = all(os.environ.get(name) == value for name, value in environment.items() if name.startswith(_FOR_PYTHON))
+    return bool(known) and alike and threading.current_thread() is threading.main_thread()
+
+
+def typed(
+    words: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """What the program prints in a folder, with these variables alone, and its exit code; it runs in this process."""
+    before = _children()
+    with chdir(folder), mock.patch.dict(os.environ, dict(environment), clear=True):
+        done = run(*words, stdin=stdin)
+    for child in _children() - before:  # a service: nobody is left to wait for its end
+        threading.Thread(target=_await_end, args=(child,), daemon=True).start()
+    return subprocess.CompletedProcess(["pilotage", *words], done.exit_code, done.stdout, done.stderr)
+
+
+def _children() -> set[int]:
+    """The processes that this one has started and not waited for."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that has ended
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def _await_end(process: int) -> None:
+    with suppress(ChildProcessError):
+        os.waitpid(process, 0)

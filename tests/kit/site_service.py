@@ -19,6 +19,7 @@ from pilotage.app.service.credentials import tokens_of
 from pilotage.model.settings.settings import EngineSection, ServiceSettings, Settings
 from pilotage.model.sites.entry import SiteEntry
 from tests.engines.postgres import free_port
+from tests.kit.command_line import can_be_typed, typed
 
 SECONDS_MAX = 90.0
 
@@ -104,15 +105,19 @@ class SiteService:
     def program(self, *words: str, code: int = 0) -> str:
         """Run the command line in the folder of the service; what it printed."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
-        done = subprocess.run(
-            [*self._within, str(Path(sys.executable).with_name("pilotage")), *words],
-            cwd=self.folder,
-            env={**kept, "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
+        environment = {**kept, "NO_COLOR": "1"}
+        if not self._within and can_be_typed(words, environment):
+            done = typed(words, folder=self.folder, environment=environment)
+        else:
+            done = subprocess.run(
+                [*self._within, str(Path(sys.executable).with_name("pilotage")), *words],
+                cwd=self.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS_MAX,
+                check=False,
+            )
         assert done.returncode == code, (done.stdout, done.stderr, self.log())
         return done.stdout
 
