@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from pilotage.engine.restore import JobSnapshot, ended_pilots, holds_in
+from pilotage.engine.past_pilots import ended_pilots
+from pilotage.engine.restore import JobSnapshot, holds_in
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import (
@@ -246,7 +247,7 @@ class Service(RuleBasedStateMachine):
             finals, unfinished = small.journal.finals(row), small.journal.unfinished(row)
             holds = holds_in(row, small.journal.own_events)
             kept = JobSnapshot(row=row, plan=small.plans[job][-1], finals=finals, unfinished=unfinished, holds=holds)
-            gone = frozenset(ended_pilots(small.journal.pilots(after="", limit=1_000_000)))
+            gone = ended_pilots(small.journal.pilots(after="", limit=1_000_000))
             small.step(Reload(job=kept, gone=gone), OperationRequest(token=9, operation=Restart(job=job)))
             small.answers.clear()
             self._tidy()

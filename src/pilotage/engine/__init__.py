@@ -7,6 +7,7 @@ __all__ = [
     "engine",
     "explain",
     "inbound",
+    "past_pilots",
     "restore",
     "retry",
     "selection",

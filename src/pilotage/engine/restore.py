@@ -9,7 +9,7 @@ How long a job was held is in no row either; the few events about the job itself
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -38,6 +38,7 @@ from pilotage.engine.engine import Engine
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_attempts import demand_of, new_attempt
 from pilotage.engine.folds.on_jobs import check_job_end
+from pilotage.engine.past_pilots import EndedPilots, ended_pilots
 from pilotage.engine.retry.policy import UNHEARD, failure_of
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import is_over
@@ -274,21 +275,8 @@ def _restore_latencies(state: EngineState, rows: Iterable[SiteRow], pilots: Iter
         by_site.setdefault(pilot.site or "", []).append(pilot)
     for name, known in by_site.items():
         site = state.sites.by_name.get(name)
-        if site is not None and state.latencies.restore_pilots(site, known):
+        if name and state.latencies.restore_pilots(name, site.site if site is not None else None, known):
             schedule_latency_record(state, name)
-
-
-def ended_pilots(pilots: Iterable[PilotRow]) -> set[str]:
-    """Pilots whose end was reported, by themselves or by the batch system, for the pilot or for its request.
-
-    After a pilot was given up, a report of the batch system was recorded for the request only if attempts of the pilot were
-    still awaited; the pilot itself may have reported by then, which no event shows.
-    """
-    rows = [row for row in pilots if row.ended_at is not None]
-    over = {row.pilot: row.ended_at or 0.0 for row in rows if row.requested_at is not None}
-    return {
-        row.pilot for row in rows if row.reason != UNHEARD or over.get(row.request or "", -1.0) >= (row.ended_at or 0.0)
-    }
 
 
 def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
@@ -330,13 +318,13 @@ def _restore_pilots(state: EngineState, rows: list[PilotRow]) -> None:
                 submit_pilot(state, site, row.pilot)
 
 
-def restore_job(state: EngineState, snapshot: JobSnapshot, *, gone: Collection[str]) -> None:
+def restore_job(state: EngineState, snapshot: JobSnapshot, *, gone: EndedPilots) -> None:
     """Restore a job that the engine does not know."""
     _restore_job(state, snapshot, gone)
     drain_unmanaged(state)
 
 
-def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: Collection[str]) -> None:
+def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: EndedPilots) -> None:
     row = snapshot.row
     came = max(row.submitted_at or 0.0, row.opened_at or 0.0)
     behind = state.clock.wall_time - state.clock.now
@@ -394,7 +382,7 @@ def _restore_forecast(state: EngineState, job: JobState, row: JobRow) -> None:
         schedule_forecast(state, job)
 
 
-def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone: Collection[str]) -> int | None:
+def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone: EndedPilots) -> int | None:
     number = job.number((final.stage, final.line, final.number))
     if number is None:
         return None
@@ -428,9 +416,7 @@ def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone:
     return number
 
 
-def _restore_package(
-    state: EngineState, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]
-) -> None:
+def _restore_package(state: EngineState, job: JobState, number: int, facts: PackageFacts, gone: EndedPilots) -> None:
     if facts.epoch > 1:
         job.epochs[number] = facts.epoch
     job.last_attempt[number] = max(facts.attempts, default=0)
@@ -451,7 +437,7 @@ def _restore_package(
     job.forget_idle(number)
 
 
-def _restore_acting(state: EngineState, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]) -> None:
+def _restore_acting(state: EngineState, job: JobState, number: int, facts: PackageFacts, gone: EndedPilots) -> None:
     """Restore an abandoned attempt: it stays with its pilot until the pilot reports otherwise, possibly its end."""
     for attempt, known in facts.attempts.items():
         if known.finished_at is None and known.pilot:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from pilotage.book.codec import Checked, Refusal
+from pilotage.engine.past_pilots import EndedPilots
 from pilotage.engine.restore import JobSnapshot
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import Exchange, ExchangeReply
@@ -74,11 +75,11 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
 class Reload(msgspec.Struct, frozen=True, kw_only=True):
     """A finished job that the engine had released, loaded from the book before an operation on it in the same step.
 
-    `gone` are pilots known to have ended (`restore.ended_pilots`).
+    `gone` are pilots known to have ended (`past_pilots.ended_pilots`).
     """
 
     job: JobSnapshot
-    gone: frozenset[str] = frozenset()
+    gone: EndedPilots
 
 
 class JobSealed(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,12 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from pilotage.book.rows.rows import PilotRow, SiteRow
+from pilotage.engine.past_pilots import ended_pilots
+from pilotage.engine.restore import Snapshot, restore
 from pilotage.forecast.history import LatencyHistory
 from pilotage.forecast.pilot_records import is_counted, request_number, shape_of_pilots
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange.reports import Gone, SubmissionFailed, Submitted
 from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.service.core import Core
 from pilotage.service.messages import SitesChanged, Stopping
@@ -141,6 +145,41 @@ def test_a_restarted_engine_continues_from_the_record_and_adds_the_pilots_after_
         small.effects.clear()
         for agent in (first, late):
             agent.unread.clear()
+
+
+def test_what_pilots_taught_stays_when_their_rows_have_left_the_book() -> None:
+    with Small(LYON) as small:
+        small.submit(bag(1))
+        pilot = small.pilot("lyon")
+        pilot.succeed("1.1.1")
+        small.wait(901.0, pilot)
+        rows = small.journal.sites()
+        again = restore(Snapshot(sites=rows), sites=[LYON], settings=small.settings, now=small.now)
+        assert again.state.latencies.at("lyon").history.encoded() == history(small).encoded()
+        pilot.unread.clear()
+        small.effects.clear()
+
+
+def test_a_pilot_without_a_row_has_ended_for_certain() -> None:
+    rows = [
+        PilotRow(pilot="lyon-1", requested_at=1.0, ended_at=9.0, reason="ended"),
+        PilotRow(pilot="lyon-1.1", request="lyon-1", started_at=2.0, ended_at=8.0, reason="unheard"),
+        PilotRow(pilot="lyon-2.1", request="lyon-2", started_at=2.0, ended_at=8.0, reason="unheard"),
+        PilotRow(pilot="lyon-3.1", request="lyon-3", started_at=2.0),
+        PilotRow(pilot="lyon-4.1", request="lyon-4", started_at=2.0, ended_at=8.0, reason="idle"),
+    ]
+    gone = ended_pilots(rows)
+    assert [name in gone for name in ("lyon-1.1", "lyon-2.1", "lyon-3.1", "lyon-4.1", "lyon-5.1")] == [
+        True, False, False, True, True,
+    ]  # fmt: skip
+
+
+def test_a_site_that_is_no_longer_configured_still_learns_from_its_rows() -> None:
+    rows = [PilotRow(pilot="old-1", site="old", requested_at=1.0, ended_at=9.0, reason="failed")]
+    snapshot = Snapshot(sites=[SiteRow(site="old", status="removed")], pilots=rows, next_n=7)
+    engine = restore(snapshot, sites=[LYON], settings=EngineSettings(), now=1000.0)
+    (event,) = [one for one in engine.decide(2000.0) if isinstance(one.data, payloads.SiteLatencies)]
+    assert (event.event.site, event.data.through) == ("old", event.event.n)
 
 
 def test_a_site_that_is_removed_and_comes_back_still_has_its_latencies() -> None:

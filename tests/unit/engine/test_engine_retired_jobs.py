@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pilotage.book.codec import Checked
+from pilotage.engine.past_pilots import EndedPilots, ended_pilots
 from pilotage.engine.restore import JobSnapshot
 from pilotage.engine.state.jobs import JobState
 from pilotage.model.events import payloads
@@ -64,6 +65,11 @@ def told_by_client(small: Small, data: Payload, package: str) -> None:
     small.journal.sync()
     small.engine.apply(found)
     small.step()
+
+
+def ended(small: Small) -> EndedPilots:
+    """The pilots that have ended, as the book has them."""
+    return ended_pilots(small.journal.pilots(after="", limit=1_000_000))
 
 
 def test_a_cleared_job_is_known_no_longer() -> None:
@@ -156,7 +162,7 @@ def test_a_cleared_job_comes_back_from_the_book_and_is_restarted(whole: bool) ->
     pilot.exchange()
     small.ask(Clear(job=JOB))
     asked = Restart(job=JOB, package="" if whole else "1.2.1")
-    small.step(Reload(job=snapshot(small)), OperationRequest(token=1, operation=asked))
+    small.step(Reload(job=snapshot(small), gone=ended(small)), OperationRequest(token=1, operation=asked))
     assert isinstance(small.answers.pop().outcome, Accepted)
     assert small.status("1.1.1") == "done"
     pilot.unread.clear()
@@ -168,7 +174,7 @@ def test_a_cleared_job_comes_back_from_the_book_and_is_restarted(whole: bool) ->
 def test_a_job_that_came_back_for_nothing_leaves_again() -> None:
     small, _ = done()
     small.ask(Clear(job=JOB))
-    small.step(Reload(job=snapshot(small)), OperationRequest(token=1, operation=Restart(job=JOB)))
+    small.step(Reload(job=snapshot(small), gone=ended(small)), OperationRequest(token=1, operation=Restart(job=JOB)))
     answer = small.answers.pop().outcome
     assert isinstance(answer, Refused)
     assert answer.code == "nothing-failed"
@@ -241,7 +247,7 @@ def test_what_may_still_act_is_known_again_when_its_job_comes_back() -> None:
     small.ask(Kill(job=JOB))
     small.ask(Clear(job=JOB))
     assert (small.engine.state.abandoned.by_pilot, small.engine.state.abandoned.pilots_by_request) == ({}, {})
-    small.step(Reload(job=snapshot(small)), OperationRequest(token=1, operation=Restart(job=JOB)))
+    small.step(Reload(job=snapshot(small), gone=ended(small)), OperationRequest(token=1, operation=Restart(job=JOB)))
     small.answers.clear()
     assert small.status("1.1.1") == "blocked"
     pilot.exchange()  # it is told that nobody waits

@@ -202,6 +202,8 @@ def purge(jobs: tuple[str, ...], journal: str | None, *, force: bool, dry_run: b
 def retain(journal: str | None, *, dry_run: bool, as_json: bool) -> None:
     """Apply the retention settings: seal finished jobs, clear them when their time is up, purge them some days later.
 
+    Rows of ended pilots leave the book once the jobs that they served are sealed; what they taught about latencies stays.
+
     The times are in [retention] of the settings.
     """
     from pilotage.app.maintenance import retain_jobs
@@ -210,13 +212,22 @@ def retain(journal: str | None, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         from pilotage import app
 
-        emit([app.json_text({"dry_run": dry_run, "actions": plan.actions, "parked": plan.parked})])
+        emit(
+            [
+                app.json_text(
+                    {"dry_run": dry_run, "actions": plan.actions, "parked": plan.parked, "pilots": len(plan.pilots)}
+                )
+            ]
+        )
         return
     emit(table((each.deed, each.job, each.why) for each in plan.actions))
     if plan.parked:
         word = "would be dropped" if dry_run else "dropped"
         print_message(f"{plural(plan.parked, 'event')} of jobs that were never registered {word}")
-    if not plan.actions and not plan.parked:
+    if plan.pilots:
+        word = "would leave" if dry_run else "left"
+        print_message(f"{plural(len(plan.pilots), 'row')} of ended pilots {word} the book")
+    if not plan.actions and not plan.parked and not plan.pilots:
         print_message("nothing is due")
 
 

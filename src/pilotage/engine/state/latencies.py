@@ -19,6 +19,7 @@ from pilotage.forecast.pilot_records import (
     shape_of_pilots,
 )
 from pilotage.model.events.payloads import SiteLatencies
+from pilotage.model.site import Site
 
 _decode = msgspec.json.Decoder(SiteLatencies).decode
 
@@ -120,12 +121,11 @@ class PilotLatencies:
 
     # --- records ---
 
-    def record_of(self, site: SiteState, *, through: int) -> SiteLatencies:
-        """What is known of a site, for the book; requests from a number on are not part of it."""
-        history = self.at(site.name).history
-        open_numbers = (
-            request_number(each.key, site=site.name) for each in site.requests.values() if not each.contacted
-        )
+    def record_of(self, name: str, site: SiteState | None, *, through: int) -> SiteLatencies:
+        """What is known of a site, for the book; requests from a number on are not part of it. It may be removed by now."""
+        history = self.at(name).history
+        requests = site.requests.values() if site is not None else ()
+        open_numbers = (request_number(each.key, site=name) for each in requests if not each.contacted)
         return SiteLatencies(
             starts=history.starts(),
             learned=history.encoded(),
@@ -141,15 +141,18 @@ class PilotLatencies:
             except msgspec.DecodeError:
                 return
 
-    def restore_pilots(self, site: SiteState, rows: Iterable[PilotRecord]) -> bool:
-        """Add the pilots that ended or started after the last record; says whether there were any."""
-        known = self.at(site.name)
+    def restore_pilots(self, name: str, site: Site | None, rows: Iterable[PilotRecord]) -> bool:
+        """Add the pilots that ended or started after the last record of a site; says whether there were any.
+
+        What pilots of a site asked for that is no longer configured is not known.
+        """
+        known = self.at(name)
         record = known.recorded
         found = learn_from(
             known.history,
             rows,
-            site=site.name,
-            shape=shape_of_pilots(site.site),
+            site=name,
+            shape=shape_of_pilots(site) if site is not None else "",
             through=record.through if record is not None else 0,
             unanswered=frozenset(record.unanswered) if record is not None else (),
         )

@@ -238,11 +238,9 @@ def schedule_latency_record(state: EngineState, name: str) -> None:
 
 def record_latencies(state: EngineState, name: str) -> None:
     """Record the latencies of a site now, unless nothing is new."""
-    site, known = state.sites.by_name.get(name), state.latencies.at(name)
-    if site is None:
-        known.record_scheduled = False  # its rows in the book still tell what is not recorded
-    elif known.record_scheduled:
-        state.log.write(state.latencies.record_of(site, through=state.log.next_number), site=name)
+    if state.latencies.at(name).record_scheduled:
+        site = state.sites.by_name.get(name)
+        state.log.write(state.latencies.record_of(name, site, through=state.log.next_number), site=name)
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------

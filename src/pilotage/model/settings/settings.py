@@ -246,7 +246,7 @@ class BookSettings(Section, frozen=True, kw_only=True):
 
 
 class RetentionSettings(Section, frozen=True, kw_only=True):
-    """How long a finished job is kept."""
+    """How long a finished job is kept; the rows of pilots leave the book once the jobs that they served are sealed."""
 
     sealed_after_seconds: Annotated[
         Duration,

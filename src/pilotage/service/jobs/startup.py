@@ -11,7 +11,8 @@ from pilotage.book.rows.ledger import Changes
 from pilotage.book.rows.rows import JobRow, PilotRow, StreamRow
 from pilotage.book.rows.streams import heard_by, highest_of, size, stream_row
 from pilotage.engine.decision_log import ENGINE_STREAM
-from pilotage.engine.restore import JobSnapshot, Snapshot, ended_pilots, holds_in, next_number
+from pilotage.engine.past_pilots import EndedPilots, ended_pilots
+from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in, next_number
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
@@ -69,12 +70,12 @@ def fill_stream_gaps(journal: Journal, streams: Sequence[StreamRow]) -> None:
                 ledger.write(Changes(streams=[stream_row(row, [(1, last)])], forgotten=missing))
 
 
-def snapshot_of(journal: Journal, jobs: ActiveJobs, job: str) -> tuple[JobSnapshot, frozenset[str]] | None:
+def snapshot_of(journal: Journal, jobs: ActiveJobs, job: str) -> tuple[JobSnapshot, EndedPilots] | None:
     """A job that the engine has released, as stored in the book, and the pilots known to have ended."""
     row, at_work = journal.job(job), jobs.get(job)
     if row is None or at_work is None:
         return None
-    return _snapshot(journal, row, at_work.plan), frozenset(ended_pilots(_pilots(journal)))
+    return _snapshot(journal, row, at_work.plan), ended_pilots(_pilots(journal))
 
 
 def _snapshot(journal: Journal, row: JobRow, plan: JobPlan) -> JobSnapshot:

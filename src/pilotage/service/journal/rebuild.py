@@ -340,7 +340,12 @@ class _Comparison:
         if self._forgotten and row is NodeRow:
             right = {**stored, **{name: _later(stored.get(name), each) for name, each in right.items()}}
         if row is PilotRow:
-            right = {name: _as_written(stored.get(name), each) for name, each in right.items()}
+            # Rows of ended pilots leave the book with retention; their events stay.
+            right = {
+                name: _as_written(stored.get(name), each)
+                for name, each in right.items()
+                if name in stored or each.ended_at is None
+            }
         if stored == right:
             return
         for name in sorted(stored.keys() | right.keys()):

@@ -1,4 +1,4 @@
-"""Seals, clears and purges finished jobs regularly, as the settings say.
+"""Seals, clears and purges finished jobs regularly, as the settings say, and removes the rows of pilots that served them.
 
 When the process has grown meanwhile, it also requests huge pages.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Literal
 
@@ -17,7 +17,8 @@ import msgspec
 from pilotage.book.codec import Checked, Codec
 from pilotage.book.fold.join import Receipt
 from pilotage.book.query import EVERYTHING
-from pilotage.book.rows.rows import JobRow
+from pilotage.book.rows.rows import JobRow, PilotRow
+from pilotage.engine.past_pilots import removable_pilots
 from pilotage.model.errors import PilotageError
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -33,7 +34,7 @@ from pilotage.service.process import PROCESS
 # How long a finished job is kept: sealed some time after its end, CLEARED when its retention ends, and purged some days
 # later.
 #
-# `plan` says what would be done, `apply` does it. Both read every job row once, and no packages.
+# `plan` says what would be done, `apply` does it. Both read every row of a job or a pilot once, and no packages.
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +61,11 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The actions due for jobs, and how many parked events have expired."""
+    """The actions due for jobs, how many parked events have expired, and the rows of ended pilots that leave."""
 
     actions: list[Action]
     parked: int
+    pilots: tuple[str, ...] = ()
 
 
 class Retention:
@@ -83,16 +85,26 @@ class Retention:
     def plan(self, now: float) -> Plan:
         """The actions due at a time."""
         actions: list[Action] = []
+        live_jobs: dict[str, float] = {}  # when each job in the live book came
         after: str | None = None
         more = True
         while more:
             page = self._journal.find_jobs(EVERYTHING, after=after, limit=_ROWS_AT_ONCE)
             actions += [action for row in page.items if (action := self._due(row, now)) is not None]
+            live_jobs |= {row.job: row.submitted_at or 0.0 for row in page.items if row.place == "live"}
             more = page.more
             if more:
                 after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
         parked = self._journal.count_parked(before=now - self._parked_seconds)
-        return Plan(actions=actions, parked=parked)
+        ended_before = now - self._sealed_after_seconds
+        pilots = removable_pilots(self._pilots(), self._journal.sites(), live_jobs=live_jobs, before=ended_before)
+        return Plan(actions=actions, parked=parked, pilots=tuple(pilots))
+
+    def _pilots(self) -> Iterator[PilotRow]:
+        after = ""
+        while page := self._journal.pilots(after=after, limit=_ROWS_AT_ONCE):
+            yield from page
+            after = page[-1].pilot
 
     def _due(self, row: JobRow, now: float) -> Action | None:
         if row.place == "purged" or row.state not in FINAL_NAMES:
@@ -118,7 +130,17 @@ class Retention:
         dropped = self._journal.drop_parked(before=now - self._parked_seconds) if plan.parked else 0
         if dropped:
             log.warning("%d events were dropped: their jobs were never registered", dropped)
-        return Plan(actions=done, parked=dropped)
+        removed = self._remove(plan.pilots) if plan.pilots and not enough() else ()
+        return Plan(actions=done, parked=dropped, pilots=removed)
+
+    def _remove(self, pilots: tuple[str, ...]) -> tuple[str, ...]:
+        """Remove rows of pilots, in slices, so that no writer waits for long."""
+        for first in range(0, len(pilots), _ROWS_AT_ONCE):
+            with self._journal.transaction() as ledger:
+                for name in pilots[first : first + _ROWS_AT_ONCE]:
+                    ledger.remove_rows(PilotRow, having={"pilot": name})
+        log.info("the rows of %d ended pilots have left the book", len(pilots))
+        return pilots
 
     def _do(self, action: Action, now: float) -> bool:
         try:

@@ -12,7 +12,8 @@ from pilotage.book.rows.rows import JobRow
 from pilotage.engine.consistency import abandoned_attempts
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.engine import Engine
-from pilotage.engine.restore import JobSnapshot, Snapshot, ended_pilots, holds_in, next_number
+from pilotage.engine.past_pilots import ended_pilots
+from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in, next_number
 from pilotage.engine.state.job_queries import find_attempt
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -276,7 +277,7 @@ class CheckedWorld:
             row = self.journal.job(operation.job)
             if row is not None and row.state == "CLEARED":  # else the clearing is not durable yet
                 gone = ended_pilots(self.journal.pilots(after="", limit=_PILOTS_MAX))
-                self.driver.receive(Reload(job=self._snapshot_of(row), gone=frozenset(gone)))
+                self.driver.receive(Reload(job=self._snapshot_of(row), gone=gone))
         self.driver.receive(message)
 
     def _report(self, report: AnyReport) -> None:
