@@ -24,6 +24,7 @@ from pilotage.engine.decisions import lost_pilots as on_pilots
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds import on_attempts, on_packages
 from pilotage.engine.inbound import exchanges, operations
+from pilotage.engine.past_pilots import EndedPilots
 from pilotage.engine.retry import policy
 from pilotage.engine.state import job_queries
 from pilotage.engine.state import job_queries as job_queries_module
@@ -238,7 +239,7 @@ def a_restart_forgets_grants(patch: Patch) -> None:
     """What was done is done, and granted, again after a crash."""
     restored = restore._restore_final
 
-    def restore_final(state: EngineState, job: JobState, final: Any, gone: set[str]) -> None:
+    def restore_final(state: EngineState, job: JobState, final: Any, gone: EndedPilots) -> None:
         if not final.granted:
             restored(state, job, final, gone)
 
@@ -251,7 +252,7 @@ def a_restart_counts_attempts_anew_and_nobody_compares(patch: Patch) -> None:
     restored = restore._restore_package
     patch.setattr(CheckedWorld, "_compare", lambda *_: None)
 
-    def restore_package(state: EngineState, job: JobState, number: int, facts: Any, gone: set[str]) -> None:
+    def restore_package(state: EngineState, job: JobState, number: int, facts: Any, gone: EndedPilots) -> None:
         restored(state, job, number, facts, gone)
         job.last_attempt[number] = max(job.work[number].attempts, default=0) if number in job.work else 0
 

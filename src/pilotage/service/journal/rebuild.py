@@ -344,7 +344,7 @@ class _Comparison:
             right = {
                 name: _as_written(stored.get(name), each)
                 for name, each in right.items()
-                if name in stored or each.ended_at is None
+                if name in stored or not _has_ended(each)
             }
         if stored == right:
             return
@@ -402,6 +402,10 @@ def _later(stored: Any, right: Any) -> Any:
     if of_stored == of_right:
         return msgspec.structs.replace(right, updated_at=max(stored.updated_at, right.updated_at))
     return stored
+
+
+def _has_ended(pilot: Any) -> bool:
+    return pilot.ended_at is not None
 
 
 def _as_written(stored: Any, right: Any) -> Any:
