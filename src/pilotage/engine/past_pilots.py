@@ -17,7 +17,7 @@ _ATTEMPT_KEY = re.compile(r"([^:]+):\d+\.\d+\.\d+:\d+")  # of a bound attempt: i
 _decode = msgspec.json.Decoder(SiteLatencies).decode
 
 
-class EndedPilots(msgspec.Struct, frozen=True):
+class EndedPilots(msgspec.Struct, frozen=True, kw_only=True):
     """The pilots that have ended for certain: their end was reported, or their rows have left the book.
 
     A pilot is in the book before it gets its first attempt, and stays until what it served is sealed.
@@ -43,7 +43,7 @@ def ended_pilots(pilots: Iterable[PilotRow]) -> EndedPilots:
     ended = frozenset(
         row.pilot for row in rows if row.reason != UNHEARD or over.get(row.request or "", -1.0) >= (row.ended_at or 0.0)
     )
-    return EndedPilots(frozenset(row.pilot for row in known), ended)
+    return EndedPilots(known=frozenset(row.pilot for row in known), ended=ended)
 
 
 def removable_pilots(
