@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -20,6 +21,11 @@ from pilotage.forecast.steps import Floats
 _CELLS_MAX = 600_000  # runs times pilots
 _RUNS_MIN, _RUNS_MAX = 101, 1001
 _HALVINGS = 50
+_COLUMNS_MIN = 64  # of uniform numbers, of which a table is made at once
+_KEPT_CELLS_MAX = 1 << 17  # of a table that is kept for the next question
+
+QUICK_RUNS = 101
+"""Possible runs that suffice for an interval that is asked for again and again."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +83,19 @@ def run_count(pilots: int) -> int:
 
 
 def starts_of(
-    today: Today, *, pilots: int, queued_since_seconds: Floats, now_seconds: float, started_seconds: Floats
+    today: Today,
+    *,
+    pilots: int,
+    queued_since_seconds: Floats,
+    now_seconds: float,
+    started_seconds: Floats,
+    runs: int | None = None,
 ) -> Floats:
     """Possible starts of pilots: known ones, and of queued ones by how long they have waited; rows are runs.
 
-    A pilot that is submitted later has a submission after now.
+    A pilot that is submitted later has a submission after now. Without `runs`, as many are followed as `run_count` says.
     """
-    runs = run_count(pilots)
+    runs = run_count(pilots) if runs is None else runs
     chance = uniforms(runs, len(queued_since_seconds), stream=2)
     waits = today.start_latencies(_days(today, runs), chance, now_seconds - queued_since_seconds)
     known = np.broadcast_to(started_seconds, (runs, len(started_seconds)))
@@ -111,12 +123,29 @@ def _days(today: Today, runs: int) -> NDArray[np.int64]:
 
 
 def uniforms(rows: int, columns: int, *, stream: int) -> Floats:
-    """Numbers between 0 and 1 that are spread evenly down every column (a Latin hypercube), the same at every call."""
-    cells = np.arange(rows * columns, dtype=np.uint64).reshape(rows, columns)
-    order = np.argsort(_mixed(cells + np.uint64(stream << 40)), axis=0)
+    """Numbers between 0 and 1 that are spread evenly down every column (a Latin hypercube), the same at every call.
+
+    Fewer columns are the first ones of more columns.
+    """
+    made = max(_COLUMNS_MIN, 1 << (columns - 1).bit_length()) if columns else _COLUMNS_MIN
+    table = _kept_table(rows, made, stream) if rows * made <= _KEPT_CELLS_MAX else _table(rows, columns, stream)
+    return table[:, :columns]
+
+
+def _table(rows: int, columns: int, stream: int) -> Floats:
+    cells = np.arange(columns, dtype=np.uint64)[:, None] * np.uint64(rows) + np.arange(rows, dtype=np.uint64)
+    order = np.argsort(_mixed(cells + np.uint64(stream << 40)), axis=1)
     ranks = np.empty_like(order)
-    np.put_along_axis(ranks, order, np.arange(rows)[:, None], axis=0)
-    return (ranks + 0.5) / rows
+    np.put_along_axis(ranks, order, np.arange(rows)[None, :], axis=1)
+    found: Floats = ((ranks + 0.5) / rows).T
+    return found
+
+
+@lru_cache(maxsize=16)
+def _kept_table(rows: int, columns: int, stream: int) -> Floats:
+    found = np.ascontiguousarray(_table(rows, columns, stream))
+    found.flags.writeable = False
+    return found
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -129,18 +158,43 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _work_factors(runs: int, *, sd: float) -> Floats:
     """Factors on the work of each run: log-normal with median 1."""
+    return np.exp(sd * _normals(runs)) if sd > 0.0 else np.ones(runs)
+
+
+@lru_cache(maxsize=4)
+def _normals(runs: int) -> Floats:
     normal = NormalDist()
-    drawn = np.array([normal.inv_cdf(float(each)) for each in uniforms(runs, 1, stream=4)[:, 0]])
-    return np.exp(sd * drawn)
+    return np.array([normal.inv_cdf(float(each)) for each in uniforms(runs, 1, stream=4)[:, 0]])
 
 
 def _divisible(work: Floats, ready: Floats, speeds: Floats, life: float) -> Floats:
+    if np.isinf(life):
+        return _divisible_for_ever(work, ready, speeds)
+
     def done(at: Floats) -> Floats:
         spent = np.clip(at[:, None] - ready, 0.0, life)
         found: Floats = (spent * speeds).sum(axis=1)
         return found
 
-    return _first_time(done, ready, work, slowest=float(np.min(speeds)))
+    first = np.where(np.isfinite(ready), ready, 0.0)
+    high = first.max(axis=1) + work / float(np.min(speeds)) + 1.0
+    return _first_time(done, work, low=np.zeros(len(high)), high=high)
+
+
+def _divisible_for_ever(work: Floats, ready: Floats, speeds: Floats) -> Floats:
+    """The end with the first k pilots alone is (work + the sum of speed times start) / the sum of speeds; the least counts.
+
+    One more pilot shortens it as long as that pilot starts before the end.
+    """
+    order = np.argsort(ready, axis=1)
+    sorted_ready = np.take_along_axis(ready, order, axis=1)
+    if speeds.shape == ready.shape:
+        rates = np.take_along_axis(speeds, order, axis=1)
+    else:
+        rates = np.broadcast_to(speeds, ready.shape)
+    ends = (work[:, None] + np.cumsum(rates * sorted_ready, axis=1)) / np.cumsum(rates, axis=1)
+    found: Floats = ends.min(axis=1)
+    return found
 
 
 def _in_packages(work: Floats, packages: int, ready: Floats, speeds: Floats, life: float) -> Floats:
@@ -152,22 +206,29 @@ def _in_packages(work: Floats, packages: int, ready: Floats, speeds: Floats, lif
         return np.clip(np.floor((at[:, None] - ready) / each + 1e-9) + 1.0, 0.0, most)
 
     every = np.full(len(ready), float(packages))
-    last = _first_time(lambda at: taken(at).sum(axis=1), ready, every, slowest=float(1.0 / each.max()))
+    if np.isinf(life):
+        # While the last package waits, all pilots are busy: it starts before work that splits would end, by a package at most.
+        high = _divisible_for_ever(work, ready, speeds)
+        low = np.maximum(high - each.max(axis=1), 0.0)
+        high = high * (1.0 + 1e-12)
+    else:
+        first = np.where(np.isfinite(ready), ready, 0.0)
+        low, high = np.zeros(len(ready)), first.max(axis=1) + packages * each.max(axis=1) + 1.0
+    last = _first_time(lambda at: taken(at).sum(axis=1), every, low=low, high=high)
     ends = np.where(np.isfinite(ready), ready, 0.0) + taken(np.where(np.isfinite(last), last, 0.0)) * each
     busy = taken(np.where(np.isfinite(last), last, 0.0)) > 0.0
     return np.where(np.isfinite(last), np.where(busy, ends, 0.0).max(axis=1), np.inf)
 
 
-def _first_time(done: Callable[[Floats], Floats], ready: Floats, wanted: Floats, *, slowest: float) -> Floats:
-    """The first times at which as much is done as is wanted; infinite where it never is."""
-    first = ready.min(axis=1)
-    high = np.where(np.isfinite(first), first, 0.0) + wanted / slowest + 1.0
-    last = np.where(np.isfinite(ready), ready, 0.0).max(axis=1)
-    high = np.maximum(high, last + wanted / slowest + 1.0)
-    reached = done(high) >= wanted * (1.0 - 1e-12)
-    low = np.zeros(len(high))
+def _first_time(done: Callable[[Floats], Floats], wanted: Floats, *, low: Floats, high: Floats) -> Floats:
+    """The first times between two at which as much is done as is wanted; infinite where it never is."""
+    finite = np.isfinite(high)
+    low, high = np.where(finite, low, 0.0), np.where(finite, high, 0.0)
+    reached = finite & (done(high) >= wanted * (1.0 - 1e-12))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         enough = done(middle) >= wanted * (1.0 - 1e-12)
         high, low = np.where(enough, middle, high), np.where(enough, low, middle)
+        if float((high - low).max()) <= 1e-9 * float(high.max()):
+            break
     return np.where(reached, high, np.inf)

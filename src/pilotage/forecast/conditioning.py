@@ -9,9 +9,11 @@ start by when.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pilotage.forecast.available import binomial, poisson_binomial, tail
 from pilotage.forecast.latency import LatencyDistribution
@@ -20,8 +22,10 @@ from pilotage.forecast.steps import Floats, StepFunction
 _QUANTILES = 256  # of the history's latencies
 _FACTORS = 25
 _RATIOS = 24
-_LEARNED_MAX = 2000  # starts that are looked at one by one
+_LEARNED_MAX = 256  # starts that are looked at one by one
 _GROUPS_MAX = 64  # of queued pilots that were submitted at nearly the same time
+_LEARNED_GROUPS_MAX = 8  # the same where only the day is learned
+_NEWTON_STEPS_MAX = 100
 _TIMES_MAX = 1000
 _DENSITY_POINTS = 512
 _WEIGHT_MIN = 1e-6
@@ -91,17 +95,50 @@ class Today:
 
         Rows are pilots, columns are times. The fault ratio of a day only scales it, so days are taken together by their factor.
         """
-        factors, place = np.unique(self.factors, return_inverse=True)
+        factors, _, _ = self._factors
         count = len(self.quantiles_seconds)
+        waited, scales = self.after_a_wait(elapsed_seconds)
         found = np.zeros(later_seconds.shape)
         for number, factor in enumerate(factors):
-            waited = np.searchsorted(self.quantiles_seconds, elapsed_seconds / factor, side="right") / count
             later = np.searchsorted(self.quantiles_seconds, later_seconds / factor, side="right") / count
-            weights, starts = self.weights[place == number], 1.0 - self.fault_ratios[place == number]
-            left = np.maximum(1.0 - np.outer(waited, starts), 1e-12)
-            scale = (weights * starts / left).sum(axis=1)
-            found += scale[:, None] * np.maximum(later - waited[:, None], 0.0)
+            found += scales[number][:, None] * np.maximum(later - waited[number][:, None], 0.0)
         return found
+
+    def after_a_wait(self, elapsed_seconds: Floats) -> tuple[Floats, Floats]:
+        """For each distinct factor and each pilot that has waited: F_L at its wait, and what a rise of F_L after it counts.
+
+        The second is the sum over the days of a factor of w (1 - rho) / (1 - (1 - rho) F_L(wait)).
+        """
+        factors, place, of_factor = self._factors
+        scaled = elapsed_seconds / factors[:, None]
+        waited = np.searchsorted(self.quantiles_seconds, scaled, side="right") / len(self.quantiles_seconds)
+        starts = 1.0 - self.fault_ratios
+        left = np.maximum(1.0 - waited[place] * starts[:, None], 1e-12)
+        return waited, of_factor @ ((self.weights * starts)[:, None] / left)
+
+    def area_started(self, elapsed_seconds: Floats) -> tuple[Floats, Floats]:
+        """F_L, without faults, some time after the request, and its integral up to then, exactly: rows are distinct factors."""
+        factors, _, _ = self._factors
+        scaled = elapsed_seconds / factors[:, None]
+        passed = np.searchsorted(self.quantiles_seconds, scaled, side="right")
+        count = len(self.quantiles_seconds)
+        return passed / count, factors[:, None] * (passed * scaled - self._sums[passed]) / count
+
+    @cached_property
+    def _factors(self) -> tuple[Floats, NDArray[np.int64], Floats]:
+        """The distinct factors, the place of each day's factor among them, and 1 for each factor and each day that has it."""
+        factors, place = np.unique(self.factors, return_inverse=True)
+        return factors, place, (place == np.arange(len(factors))[:, None]).astype(np.float64)
+
+    @cached_property
+    def _sums(self) -> Floats:
+        """The sum of the first quantiles, for every number of them."""
+        return np.concatenate([[0.0], np.cumsum(self.quantiles_seconds)])
+
+    @property
+    def longest_seconds(self) -> float:
+        """A time after its request by which a pilot has started, unless it never does."""
+        return float(self.quantiles_seconds[-1] * self.factors.max())
 
     def start_latencies(self, days: ArrayLike, uniforms: Floats, elapsed_seconds: Floats) -> Floats:
         """Latencies that uniform numbers stand for, of pilots that have waited for some time already; infinite for a fault.
@@ -143,26 +180,58 @@ def _days(latency: LatencyDistribution, *, drift: Drift, surprise: float) -> Tod
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Prior:
+    """What the history alone says, prepared once for all forecasts from it: possible days, and the density of latencies."""
+
+    days: Today
+    factors: Floats
+    ratios: Floats
+    log_weights: Floats  # rows are factors, columns are fault ratios
+    density_at: Floats  # logarithms of latencies
+    log_density: Floats
+
+
+_PRIORS: WeakKeyDictionary[LatencyDistribution, dict[Drift, _Prior]] = WeakKeyDictionary()
+
+
+def _prior(latency: LatencyDistribution, drift: Drift) -> _Prior:
+    known = _PRIORS.setdefault(latency, {})
+    found = known.get(drift)
+    if found is None:
+        days = _days(latency, drift=drift, surprise=0.5)
+        factors, ratios = np.unique(days.factors), np.unique(days.fault_ratios)
+        log_weights = np.log(np.maximum(days.weights, 1e-300)).reshape(len(factors), -1)
+        found = known[drift] = _Prior(days, factors, ratios, log_weights, *_log_density(days.quantiles_seconds))
+    return found
+
+
 def learn_today(latency: LatencyDistribution, observed: ObservedPilots, *, drift: Drift) -> Today:
-    """The possible days, weighed by what has started, and after which wait, and by what has not started (Bayes)."""
-    prior = _days(latency, drift=drift, surprise=0.5)
+    """The possible days, weighed by what has started, and after which wait, and by what has not started (Bayes).
+
+    What depends on the history alone is computed once for each distribution of latencies.
+    """
+    prior = _prior(latency, drift)
     started = observed.started_seconds <= observed.now_seconds
     waits = np.sort(observed.started_seconds[started] - observed.submitted_seconds[started])
-    logs = np.log(np.maximum(prior.weights, 1e-300))
-    logs += len(waits) * np.log1p(-np.minimum(prior.fault_ratios, 1.0 - 1e-12))
+    logs = prior.log_weights + len(waits) * np.log1p(-np.minimum(prior.ratios, 1.0 - 1e-12))
     if len(waits):
         some = waits[np.linspace(0, len(waits) - 1, min(len(waits), _LEARNED_MAX)).astype(np.int64)]
-        factors, place = np.unique(prior.factors, return_inverse=True)
-        density = _log_density(prior.quantiles_seconds, np.divide.outer(some, factors)).sum(axis=0)
-        logs += density[place] * (len(waits) / len(some))
-    waiting = observed.now_seconds - observed.queued_submitted_seconds
-    elapsed, counts = np.unique(waiting[waiting > 0.0], return_counts=True)
-    for wait, count in zip(elapsed, counts, strict=True):
-        logs += count * np.log(np.maximum(1.0 - prior.started(wait), 1e-9))
-    weights = np.exp(logs - logs.max())
-    weights[weights < _WEIGHT_MIN * weights.max()] = 0.0
+        asked = np.subtract.outer(np.log(np.maximum(some, _LATENCY_MIN_SECONDS)), np.log(prior.factors))
+        density = np.interp(asked, prior.density_at, prior.log_density, left=_LOG_UNSEEN, right=_LOG_UNSEEN)
+        logs += (density.sum(axis=0) * (len(waits) / len(some)))[:, None]
+    waiting = observed.now_seconds - observed.submitted_seconds[~started]
+    waiting = np.sort(waiting[waiting > 0.0])
+    if len(waiting):
+        elapsed, counts = _grouped(waiting, most=_LEARNED_GROUPS_MAX)
+        gone, _ = prior.days.area_started(elapsed)
+        left = 1.0 - gone[:, None, :] * (1.0 - prior.ratios)[:, None]
+        logs += np.log(np.maximum(left, 1e-9)) @ counts
+    weights = np.exp(logs - logs.max()).ravel()
+    weights[weights < _WEIGHT_MIN] = 0.0
     kept = weights > 0.0
-    return Today(prior.quantiles_seconds, prior.factors[kept], prior.fault_ratios[kept], weights[kept] / weights.sum())
+    days = prior.days
+    return Today(days.quantiles_seconds, days.factors[kept], days.fault_ratios[kept], weights[kept] / weights.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +287,38 @@ class ConditionedPilots:
             return StepFunction(np.array([self.observed.now_seconds]), np.zeros(1))
         return StepFunction(every, np.maximum.accumulate(self.mean(every)))
 
+    def makespan(self, work_seconds: float) -> float:
+        """When the work is done: the area below the expected number reaches it, exactly (pilot-job-model, eq. 3).
+
+        The number never falls, so its area is convex, and Newton's steps from a late time on never pass the solution.
+        """
+        starts, now = self.observed.starts_seconds, self.observed.now_seconds
+        submitted, counts = _grouped(self.observed.queued_submitted_seconds)
+        waited, scales = self.today.after_a_wait(now - submitted)
+        scales *= counts
+        _, before = self.today.area_started(now - submitted)
+
+        def done_and_rate(at: float) -> tuple[float, float]:
+            known = starts[: np.searchsorted(starts, at, side="right")]
+            done, rate = len(known) * at - float(known.sum()), float(len(known))
+            if at > now:
+                reached, area = self.today.area_started(at - submitted)
+                done += float((scales * (area - before - waited * (at - now))).sum())
+                rate += float((scales * (reached - waited)).sum())
+            return done, rate
+
+        last = float(submitted[-1]) + self.today.longest_seconds if len(submitted) else now
+        at = max(now, last * (1.0 + 1e-9) + 1e-6)
+        for _ in range(_NEWTON_STEPS_MAX):
+            done, rate = done_and_rate(at)
+            if rate <= 1e-12:
+                return np.inf if done < work_seconds else at
+            step = (work_seconds - done) / rate
+            at += step
+            if step > -1e-7 * max(at, 1.0):  # beyond the last start, one step forward is exact, too
+                return at
+        return at
+
     def _known(self, at: Floats) -> Floats:
         return np.searchsorted(self.observed.starts_seconds, at, side="right").astype(np.float64)
 
@@ -247,28 +348,28 @@ def _fault_ratios(latency: LatencyDistribution, *, pilots: float, surprise: floa
     return middles, weights / weights.sum()
 
 
-def _log_density(latencies: Floats, at: Floats) -> Floats:
-    """The logarithm of the density of the logarithm of latencies: a kernel estimate, which a factor only shifts."""
+def _log_density(latencies: Floats) -> tuple[Floats, Floats]:
+    """The logarithm of the density of the logarithm of latencies: a kernel estimate, which a factor only shifts.
+
+    It is a table: logarithms of latencies, and the value at each.
+    """
     known = np.log(np.maximum(latencies, _LATENCY_MIN_SECONDS))
-    asked = np.log(np.maximum(at, _LATENCY_MIN_SECONDS))
     quartiles = np.percentile(known, [25.0, 75.0])
     spread = min(float(known.std()), float(quartiles[1] - quartiles[0]) / 1.34)
     bandwidth = max(0.9 * spread * len(known) ** -0.2, _BANDWIDTH_MIN)
-    # Tabulated: there are more places to ask for than it takes to draw the curve.
     at = np.linspace(known.min() - 5.0 * bandwidth, known.max() + 5.0 * bandwidth, _DENSITY_POINTS)
     kernels = np.exp(-0.5 * (np.subtract.outer(at, known) / bandwidth) ** 2).mean(axis=1) / bandwidth
-    logs = np.log(np.maximum(kernels, 1e-12))
-    found: Floats = np.interp(asked, at, logs, left=_LOG_UNSEEN, right=_LOG_UNSEEN)
-    return found
+    return at, np.log(np.maximum(kernels, 1e-12))
 
 
-def _grouped(times: Floats) -> tuple[Floats, Floats]:
-    """Few times that stand for many, and how many each stands for."""
+def _grouped(times: Floats, *, most: int = _GROUPS_MAX) -> tuple[Floats, Floats]:
+    """Few times that stand for many sorted ones, and how many each stands for."""
     found, counts = np.unique(times, return_counts=True)
-    if len(found) <= _GROUPS_MAX:
+    if len(found) <= most:
         return found, counts.astype(np.float64)
-    parts = np.array_split(times, _GROUPS_MAX)
-    return np.array([part.mean() for part in parts]), np.array([float(len(part)) for part in parts])
+    begins = np.linspace(0.0, len(times), most, endpoint=False).astype(np.int64)
+    counts = np.diff(begins, append=len(times))
+    return np.add.reduceat(times, begins) / counts, counts.astype(np.float64)
 
 
 def _sum_of(distributions: list[Floats]) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ _RANK_POINTS = 1 << 15  # where every rank has a distribution of its own
 _EXACT_RANKS = 256  # the sum of more submissions is as good as normal, but for its skewness
 _QUANTILES = 101
 _DAMPING = 20.0  # the exponent by which what would wrap around the grid is damped
+_SOLVED_MAX = 16  # numbers of pilots whose solution is kept
+_LONGER_MAX = 4.0  # a solution is used again up to so much shorter a horizon: its steps are longer
 
 
 class MakespanLimit(NamedTuple):
@@ -44,6 +46,7 @@ class SequentialSubmission:
 
     submissions_seconds: Floats
     rest: LatencyDistribution
+    _solved: dict[int, LatencyDistribution] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def mean_submission_seconds(self) -> float:
@@ -64,11 +67,20 @@ class SequentialSubmission:
     def latency(self, *, pilots: int, horizon_seconds: float | None = None) -> LatencyDistribution:
         """F_L for sequential submission of n pilots, up to a horizon or as a whole (pilot-job-model, eq. 5).
 
-        The convolution powers of f_S are summed as a geometric series in the frequency domain.
+        The convolution powers of f_S are summed as a geometric series in the frequency domain. The last solution of each number
+        of pilots is kept, and used again where it reaches as far.
         """
         whole = self.whole_horizon_seconds(pilots)
-        is_whole = horizon_seconds is None or horizon_seconds >= whole
         horizon = whole if horizon_seconds is None else min(horizon_seconds, whole)
+        known = self._solved.pop(pilots, None)
+        if known is None or not horizon <= min(known.started.horizon_seconds, whole) <= _LONGER_MAX * horizon:
+            known = self._solve(pilots, horizon, is_whole=horizon >= whole)
+        self._solved[pilots] = known
+        if len(self._solved) > _SOLVED_MAX:
+            del self._solved[next(iter(self._solved))]
+        return known
+
+    def _solve(self, pilots: int, horizon: float, *, is_whole: bool) -> LatencyDistribution:
         points = 1 << int(2.0 * horizon / _STEP_SECONDS).bit_length()
         grid = _Grid(horizon, points=min(max(points, _POINTS_MIN), _POINTS_MAX))
         one = self._submission_spectrum(grid)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pilotage.forecast import conditioning
 from pilotage.forecast.conditioning import (
     NO_DRIFT,
     USUAL_DRIFT,
@@ -136,3 +137,50 @@ def test_learning_today_makes_up_for_much_of_what_the_history_does_not_know() ->
             errors.append(np.abs(conditioned(observed, model, NO_DRIFT).mean(at) - truth).mean() / 100)
         ours.append(np.abs(conditioned(observed, latency).mean(at) - truth).mean() / 100)
     assert np.mean(ours) - np.mean(oracle) < 0.7 * (np.mean(plain) - np.mean(oracle))
+
+
+def test_the_makespan_is_where_the_area_below_the_expected_number_is_the_work() -> None:
+    found = conditioned(seen([150.0, 200.0], queued=8), history())
+    fine = np.arange(0.0, 4000.0, 0.25)
+    areas = np.cumsum(found.mean(fine)) * 0.25
+    for work in (50.0, 900.0, 5000.0, 12_000.0):
+        assert found.makespan(work) == pytest.approx(float(fine[np.searchsorted(areas, work)]), rel=0.002)
+
+
+def test_the_makespan_of_a_fixed_latency_counts_the_started_and_the_queued() -> None:
+    latency = empirical_latency([400.0, 400.0])
+    found = conditioned(seen([150.0], queued=3), latency, NO_DRIFT)
+    assert found.makespan(100.0) == pytest.approx(250.0)  # before now
+    assert found.makespan(250.0) == pytest.approx(400.0)
+    assert found.makespan(650.0) == pytest.approx(500.0)
+    assert found.makespan(1e6) == pytest.approx(400.0 + (1e6 - 250.0) / 4)
+
+
+def test_work_that_no_pilot_will_do_is_never_done() -> None:
+    nothing = ObservedPilots(NOW, np.zeros(0), np.zeros(0))
+    assert conditioned(nothing, history()).makespan(1.0) == np.inf
+    gone = Today(np.array([100.0]), np.ones(1), np.ones(1), np.ones(1))
+    assert ConditionedPilots(seen([], queued=4), gone).makespan(1.0) == np.inf
+
+
+def test_pilots_submitted_one_by_one_are_learned_from_in_groups_as_well_as_each_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = np.random.default_rng(21)
+    latency = history()
+    submitted = np.linspace(0.0, 290.0, 400)
+    starts = submitted + 1.5 * (100.0 + drawn.lognormal(5.0, 0.8, 400))
+    observed = ObservedPilots(NOW, submitted, np.where(starts <= NOW, starts, QUEUED))
+    grouped = learn_today(latency, observed, drift=USUAL_DRIFT)
+    monkeypatch.setattr(conditioning, "_LEARNED_GROUPS_MAX", 1000)
+    exact = learn_today(latency, observed, drift=USUAL_DRIFT)
+    assert grouped.weights @ grouped.factors == pytest.approx(exact.weights @ exact.factors, rel=0.01)
+    assert grouped.weights @ grouped.fault_ratios == pytest.approx(exact.weights @ exact.fault_ratios, abs=0.01)
+
+
+def test_the_same_history_gives_the_same_day_each_time() -> None:
+    latency, observed = history(), seen([150.0, 200.0], queued=8)
+    first, again = (learn_today(latency, observed, drift=USUAL_DRIFT) for _ in range(2))
+    other = learn_today(history(), observed, drift=USUAL_DRIFT)
+    assert first.weights.tolist() == again.weights.tolist() == other.weights.tolist()
+    assert len(learn_today(latency, observed, drift=NO_DRIFT).weights) == 1

@@ -112,3 +112,17 @@ def test_a_fault_before_its_submission_counts_as_a_fault_alone() -> None:
     assert found.fault_ratio == pytest.approx(1 / 3)
     assert found.mean_submission_seconds == 15.0
     assert found.rest.started.times_seconds.tolist() == [100.0, 100.0]
+
+
+def test_the_solution_of_a_number_of_pilots_is_used_again_where_it_reaches_as_far() -> None:
+    found = submission()
+    first = found.latency(pilots=50, horizon_seconds=2000.0)
+    assert found.latency(pilots=50, horizon_seconds=1500.0) is first
+    longer = found.latency(pilots=50, horizon_seconds=2500.0)
+    assert longer is not first
+    assert longer.started.horizon_seconds >= 2500.0
+    assert found.latency(pilots=51, horizon_seconds=2000.0) is not longer
+    assert found.latency(pilots=50, horizon_seconds=100.0) is not longer  # its steps are too long for that
+    assert found.expected_makespan(work_seconds=39_600.0, pilots=50) == submission().expected_makespan(
+        work_seconds=39_600.0, pilots=50
+    )

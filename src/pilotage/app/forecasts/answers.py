@@ -212,7 +212,7 @@ def _paper_point(
         submitted = source.submitted(pilots=pilots, work_seconds=application.work_seconds)
     else:
         conditioned = _conditioned(source, observation, pilots=pilots)
-        mean = float(conditioned.available().time_of_area(application.work_seconds))
+        mean = conditioned.makespan(application.work_seconds)
         submitted = int((conditioned.observed.submitted_seconds <= mean).sum())
     return MakespanPoint(n=pilots, mean=_finite(mean), submitted=submitted)
 
