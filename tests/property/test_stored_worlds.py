@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pilotage.model.errors import PilotageError
 from pilotage.simulator.trials.checked_world import CheckedWorld
 from pilotage.simulator.trials.definition import World, make_world
 from pilotage.simulator.trials.shrink import read_world, smaller_worlds, stored
 from pilotage.simulator.world.jobs import packages_of
+from pilotage.simulator.world.randomness import Exponential
 
 SEEDS = st.integers(min_value=0, max_value=2**32)
 CHANCE = st.randoms(use_true_random=False)
@@ -169,3 +171,19 @@ def test_a_stage_that_cannot_be_laid_out_is_refused_with_its_place(stage: dict[s
     job = {"job": "one", "templates": [{"activity": "sim"}], "stages": [stage]}
     said = refusal({"seed": 1, "sites": [{"site": {"name": "lyon"}}], "jobs": [job]})
     assert f"at `$.jobs[0].stages[0].{place}`" in said
+
+
+@given(SEEDS)
+def test_a_world_stored_before_submissions_took_time_reads_as_it_was(seed: int) -> None:
+    world = make_world(seed)
+    assert not {"submission", "fault_bursts"} & set(complete(seed)["sites"][0])
+    slow = replace(world.sites[0], submission=Exponential(5.0), fault_bursts=((60.0, 600.0, 0.6),))
+    changed = replace(world, sites=(slow, *world.sites[1:]))
+    assert read_world(stored(changed), name="") == changed
+
+
+@pytest.mark.parametrize("burst", [[-1.0, 10.0, 0.5], [0.0, 10.0, 1.5]])
+def test_a_burst_of_faults_that_cannot_be_is_refused(burst: list[float]) -> None:
+    told = complete(1)
+    told["sites"][0]["fault_bursts"] = [burst]
+    assert "at `$.sites[0].fault_bursts`" in refusal(told)

@@ -11,7 +11,17 @@ from pilotage.language.load import load
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import JobRegistered
 from pilotage.model.sites.entry import SiteEntry
-from pilotage.model.sites.world import ActivityWorld, Change, Factors, PackagesWorld, SiteWorld, Spell, Times, WorldFile
+from pilotage.model.sites.world import (
+    ActivityWorld,
+    Change,
+    Factors,
+    FaultBurst,
+    PackagesWorld,
+    SiteWorld,
+    Spell,
+    Times,
+    WorldFile,
+)
 from pilotage.simulator.runs.figures import RunFigures
 from pilotage.simulator.runs.run import JobSimulation, Subject, usual_settings
 
@@ -236,3 +246,28 @@ def test_a_job_that_fits_nowhere_is_refused() -> None:
     )
     with pytest.raises(PilotageError, match="the job cannot be run"):
         run(msgspec.structs.replace(of, plan=msgspec.structs.replace(of.plan, templates=large)))
+
+
+def test_pilots_that_are_accepted_one_after_the_other_start_so() -> None:
+    four = msgspec.structs.replace(LYON, slots=1, pilots_max=4)
+    world = worlds("lyon", submission=Times(value_seconds=100.0))
+    figures = run(subject(four, packages=4, world=world))
+    assert figures.sites["lyon"].queue_seconds == pytest.approx(160 + 260 + 360 + 460, abs=4)
+    assert figures.makespan_seconds == pytest.approx(460 + 600, abs=10)
+
+
+def test_pilots_that_start_in_a_burst_of_faults_end_at_once_and_others_do_not() -> None:
+    burst = FaultBurst(begins_seconds=0.0, lasts_seconds=1000.0)
+    figures = run(subject(LYON, packages=10, world=worlds("lyon", fault_bursts=(burst,))))
+    assert figures.done == 10
+    assert figures.makespan_seconds is not None
+    assert figures.makespan_seconds > 1000 + 600
+    over = worlds("lyon", fault_bursts=(FaultBurst(begins_seconds=100.0, lasts_seconds=1000.0),))
+    assert run(subject(LYON, packages=10, world=over)).makespan_seconds == pytest.approx(660, abs=10)
+
+
+def test_a_pilot_that_is_stuck_is_not_replaced() -> None:
+    many = msgspec.structs.replace(LYON, slots=1, pilots_max=100)
+    figures = run(subject(many, packages=400, world=worlds("lyon", stuck_probability=0.3)))
+    assert figures.done == 400
+    assert 55 <= figures.sites["lyon"].batch_jobs <= 85

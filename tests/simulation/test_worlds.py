@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pilotage.simulator.trials.definition import World, make_world, packages_of_world
 from pilotage.simulator.trials.shrink import read_world, stored
 from pilotage.simulator.trials.trial import Result, fired_lines, line_of, simulate
 from pilotage.simulator.world.faults import KINDS
+from pilotage.simulator.world.randomness import Exponential
 
 WORLDS = 200
 CHUNKS = 4
@@ -101,3 +103,13 @@ def test_every_world_that_is_kept_says_what_it_found_and_leaves_nothing_to_what_
     assert [file.name for file in files] == sorted(f"{name}.json" for name in WORLDS_THAT_FOUND_BUGS)
     assert [file.name for file in files if file.read_bytes() != stored(kept(file.stem))] == []
     assert sum(file.stat().st_size for file in files) < KEPT_BYTES_MAX
+
+
+@pytest.mark.parametrize("seed", range(301, 313))
+def test_slow_submissions_and_bursts_of_failing_pilots_break_nothing(seed: int) -> None:
+    world = make_world(seed)
+    slow = tuple(
+        replace(site, submission=Exponential(20.0), fault_bursts=((0.0, 300.0, 0.8), (1500.0, 600.0, 0.6)))
+        for site in world.sites
+    )
+    held(simulate(replace(world, sites=slow)), again=f"--seed {seed}, with slow submissions and bursts of faults")

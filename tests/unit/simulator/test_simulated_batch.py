@@ -38,6 +38,8 @@ class Farm:
         queue: Distribution = TEN_SECONDS,
         seed: int = 1,
         faults: Faults = NO_FAULTS,
+        submission: Distribution | None = None,
+        stuck_probability: float = 0.0,
     ) -> None:
         self.schedule = Schedule()
         self.injector = FaultInjector(faults, Dice(seed))
@@ -51,6 +53,8 @@ class Farm:
             injector=self.injector,
             dice=self.injector.dice,
             queue=queue,
+            submission=submission,
+            stuck_probability=stuck_probability,
             report=self.said.append,
             running_max=running_max,
             queue_max=queue_max,
@@ -347,3 +351,56 @@ def test_the_same_seed_starts_the_same_jobs_at_the_same_times() -> None:
 
     assert life(1) == life(1)
     assert life(1) != life(2)
+
+
+def test_jobs_are_accepted_one_after_the_other_and_queue_from_then_on() -> None:
+    farm = Farm(submission=Fixed(4.0))
+    farm.submit("a", "b", "c")
+    assert farm.said == []
+    farm.run(4.0)
+    assert [each.key for each in farm.said if isinstance(each, Submitted)] == ["a"]
+    farm.submit("b")  # asked again while it is being accepted
+    farm.run(100.0)
+    assert [each.key for each in farm.said if isinstance(each, Submitted)] == ["a", "b", "c"]
+    assert [at for at, _ in farm.started] == [14.0, 18.0, 22.0]
+    farm.submit("d")
+    farm.run(50.0)
+    assert farm.started[-1][0] == 104.0 + 14.0
+
+
+def test_a_job_that_is_cancelled_before_it_is_accepted_never_starts() -> None:
+    farm = Farm(submission=Fixed(4.0))
+    farm.submit("a", "b")
+    farm.batch.cancel("b")
+    farm.run(100.0)
+    assert farm.names == ["a.1"]
+    assert Gone(site="north", key="b", reason="cancelled") in farm.listed()
+
+
+def test_a_listing_knows_no_job_that_is_not_accepted_yet() -> None:
+    farm = Farm(submission=Fixed(4.0))
+    farm.submit("a")
+    farm.batch.relist()
+    assert farm.listed() == []
+    farm.run(5.0)
+    farm.batch.relist()
+    assert [each.key for each in farm.listed() if isinstance(each, Submitted)] == ["a"]
+
+
+def test_a_job_that_is_accepted_while_nothing_answers_is_told_by_a_later_listing() -> None:
+    farm = Farm(submission=Fixed(4.0))
+    farm.submit("a")
+    farm.batch.lose_contact(60.0)
+    farm.run(30.0)
+    assert farm.said == []
+    farm.run(31.0)
+    assert [each.key for each in farm.listed() if isinstance(each, Submitted)] == ["a"]
+
+
+def test_some_jobs_never_leave_the_queue() -> None:
+    farm = Farm(stuck_probability=0.5, queue_max=1000, running_max=1000)
+    farm.submit(*(f"k{number}" for number in range(400)))
+    farm.run(1e6)
+    assert 150 < len(farm.started) < 250
+    farm.batch.cancel(next(key for key in (f"k{n}" for n in range(400)) if f"{key}.1" not in farm.names))
+    assert [each.reason for each in farm.listed() if isinstance(each, Gone)] == ["cancelled"]

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from pilotage.language.parsing.worlds import read_world, write_world
 from pilotage.model.errors import Problem
-from pilotage.model.sites.world import ActivityWorld, Change, Factors, PackagesWorld, SiteWorld, Spell, Times, WorldFile
+from pilotage.model.sites.world import (
+    ActivityWorld,
+    Change,
+    Factors,
+    FaultBurst,
+    PackagesWorld,
+    SiteWorld,
+    Spell,
+    Times,
+    WorldFile,
+)
 
 SITES = ("lyon", "nice")
 
@@ -122,7 +132,7 @@ def test_a_file_begins_with_the_version_of_its_language() -> None:
     assert [each.code for each in faults("- 1\n")] == ["wrong-type"]
 
 
-@pytest.mark.parametrize("record", [SiteWorld, PackagesWorld, Spell, Change, Times])
+@pytest.mark.parametrize("record", [SiteWorld, PackagesWorld, Spell, FaultBurst, Change, Times])
 def test_every_field_is_told_of(record: type) -> None:
     page = (Path(__file__).parents[3] / "docs" / "howto" / "simulate.md").read_text(encoding="utf-8")
     words = set(re.findall(r"[a-z_]+", page[page.index("## The fields of a world") :]))
@@ -170,3 +180,38 @@ _PACKAGES = st.builds(
 @given(st.builds(WorldFile, sites=_SITES.map(lambda site: (site,)), packages=_PACKAGES))
 def test_what_is_written_is_read_again(world: WorldFile) -> None:
     assert read(write_world(world)) == world
+
+
+def test_submissions_stuck_jobs_and_bursts_of_faults_can_be_written() -> None:
+    world = read(
+        """pilotage: 1
+sites:
+  - name: lyon
+    submission: 6 s
+    queue: {distribution: log-normal, offset: 150 s, median: 387 s, sigma: 0.97}
+    stuck_probability: 0.068
+    fault_bursts: [{begins: 20 min, lasts: 10 min, probability: 0.6}, {begins: 2h}]
+"""
+    )
+    site = world.sites[0]
+    assert site.submission == Times(value_seconds=6.0)
+    assert site.queue == Times(distribution="log-normal", offset_seconds=150.0, median_seconds=387.0, sigma=0.97)
+    assert site.fault_bursts == (
+        FaultBurst(begins_seconds=1200.0, lasts_seconds=600.0, probability=0.6),
+        FaultBurst(begins_seconds=7200.0),
+    )
+    assert site.stuck_probability == 0.068
+    assert read(write_world(world)) == world
+
+
+def test_a_world_without_them_has_none() -> None:
+    site = read("pilotage: 1\nsites: [{name: lyon}]\n").sites[0]
+    assert (site.submission, site.fault_bursts, site.stuck_probability) == (Times(value_seconds=0.0), (), 0.0)
+
+
+@pytest.mark.parametrize(
+    "form", ["low: 1, high: 2, distribution: uniform", "value: 3", "distribution: empirical, values: [1]"]
+)
+def test_only_forms_without_a_least_time_have_an_offset(form: str) -> None:
+    found = faults(f"pilotage: 1\nsites:\n  - {{name: lyon, queue: {{offset: 5, {form}}}}}\n")
+    assert [each.code for each in found] == ["misplaced-field"]

@@ -20,7 +20,7 @@ from pilotage.language.text.tree import Listing, Node, Report, Scalar, Table
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.errors import did_you_mean
 from pilotage.model.jobs.definition import plain
-from pilotage.model.sites.world import GIVEN, WORLD_VERSION, Factors, SiteWorld, Times, WorldFile
+from pilotage.model.sites.world import GIVEN, OFFSET_FORMS, WORLD_VERSION, Factors, SiteWorld, Times, WorldFile
 
 
 def _spread_end(place: FieldPath) -> int:
@@ -34,7 +34,7 @@ class _Note(Protocol):
     def __call__(self, code: str, message: str, place: FieldPath, hint: str = "") -> None: ...
 
 
-_OF_SITES = ("queue", "speed", "straggler_factor", "outage_every", "outage_lasts")
+_OF_SITES = ("submission", "queue", "speed", "straggler_factor", "outage_every", "outage_lasts")
 _OF_PACKAGES = ("run_time", "run_time_factor", "inputs", "outputs")
 _EMPIRICAL_MAX = 100_000
 
@@ -116,6 +116,8 @@ def _check_spread(spread: Times | Factors, place: FieldPath, note: _Note) -> Non
         if short == "distribution":
             continue
         value = getattr(spread, field.name)
+        if short == "offset" and spread.distribution in OFFSET_FORMS:
+            continue
         given = bool(value) if short == "values" else value is not None
         if short in wanted and not given:
             note("missing-field", f"the distribution {spread.distribution!r} needs the field {short!r}", place)

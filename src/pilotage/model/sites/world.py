@@ -41,6 +41,9 @@ class Times(Value, frozen=True, kw_only=True):
     values: Annotated[
         tuple[NotNegative, ...], _doc("Of `empirical`: observed values in seconds, all equally likely.")
     ] = ()
+    offset_seconds: Annotated[
+        Seconds | None, _doc("Of `exponential`, `log-normal` and `weibull`: added to each, the least that it takes.")
+    ] = None
 
 
 class Factors(Value, frozen=True, kw_only=True):
@@ -68,12 +71,23 @@ GIVEN: dict[str, tuple[str, ...]] = {
 }
 """The parameters of each form, without the unit."""
 
+OFFSET_FORMS = ("exponential", "log-normal", "weibull")
+"""The forms of times that may have an offset."""
+
 
 class Spell(Value, frozen=True, kw_only=True):
     """A period of trouble."""
 
     begins_seconds: Annotated[Seconds, _doc("When it begins, from the submission of the job.")] = 0.0
     lasts_seconds: Annotated[Seconds | None, _doc("How long; none: for ever.")] = None
+
+
+class FaultBurst(Value, frozen=True, kw_only=True):
+    """A period in which more pilots fail."""
+
+    begins_seconds: Annotated[Seconds, _doc("When it begins, from the submission of the job.")] = 0.0
+    lasts_seconds: Annotated[Seconds | None, _doc("How long; none: for ever.")] = None
+    probability: Annotated[Share, _doc("Probability that a pilot that starts in it ends at once.")] = 1.0
 
 
 class Change(Value, frozen=True, kw_only=True):
@@ -89,6 +103,9 @@ class SiteWorld(Value, frozen=True, kw_only=True):
     """How a site behaves."""
 
     name: Annotated[str, _doc("The name of the site in `sites.yaml`.")]
+    submission: Annotated[
+        Times, _doc("Time that its batch system takes to accept a batch job; it accepts one after the other.")
+    ] = Times(value_seconds=0.0)
     queue: Annotated[Times, _doc("Queue time of a pilot, or of a bound attempt.")] = Times(value_seconds=60.0)
     running_max: Annotated[Positive | None, _doc("How many of our batch jobs it runs at once; none: all.")] = None
     speed: Annotated[Factors | None, _doc("Speed of its hosts; none: all as in `sites.yaml`.")] = None
@@ -99,6 +116,8 @@ class SiteWorld(Value, frozen=True, kw_only=True):
         NotNegative, _doc("Failures of a node per hour, with its pilot and all its attempts.")
     ] = 0.0
     pilot_failure_probability: Annotated[Share, _doc("Probability that a pilot ends as soon as it starts.")] = 0.0
+    fault_bursts: Annotated[tuple[FaultBurst, ...], _doc("When more pilots end as soon as they start.")] = ()
+    stuck_probability: Annotated[Share, _doc("Probability that a batch job never leaves the queue.")] = 0.0
     straggler_probability: Annotated[Share, _doc("Probability that an attempt takes far longer than expected.")] = 0.0
     straggler_factor: Annotated[Factors, _doc("How much longer.")] = Factors(distribution="uniform", low=3.0, high=10.0)
     outages: Annotated[tuple[Spell, ...], _doc("When it is down: running attempts are lost, and nothing starts.")] = ()

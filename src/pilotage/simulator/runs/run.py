@@ -233,6 +233,8 @@ def _setup(site: Site, behaviour: SiteBehaviour, elapsed_seconds: Callable[[], f
     return SiteSetup(
         site=site,
         queue=DriftingQueue(behaviour, elapsed_seconds),
+        submission=distribution_of(world.submission),
+        stuck_probability=world.stuck_probability,
         running_max=world.running_max or 1_000_000,
         outages=tuple((spell.begins_seconds, _lasting(spell.lasts_seconds)) for spell in world.outages),
         outage_every=None if world.outage_every is None else distribution_of(world.outage_every),
@@ -240,6 +242,9 @@ def _setup(site: Site, behaviour: SiteBehaviour, elapsed_seconds: Callable[[], f
         black_holes=tuple((spell.begins_seconds, _lasting(spell.lasts_seconds)) for spell in world.black_holes),
         black_hole_reason=world.failure_reason,
         pilot_failure_probability=world.pilot_failure_probability,
+        fault_bursts=tuple(
+            (burst.begins_seconds, _lasting(burst.lasts_seconds), burst.probability) for burst in world.fault_bursts
+        ),
         node_failures_per_hour=world.node_failures_per_hour,
     )
 

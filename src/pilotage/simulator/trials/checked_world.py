@@ -386,6 +386,8 @@ def _setup(sketch: SiteSketch) -> SiteSetup:
     return SiteSetup(
         site=sketch.site,
         queue=sketch.queue,
+        submission=sketch.submission,
+        fault_bursts=sketch.fault_bursts,
         running_max=sketch.running_max,
         nodes=sketch.nodes,
         outages=sketch.outages,

@@ -75,6 +75,8 @@ class SiteSketch(Sketch, frozen=True, kw_only=True):
 
     site: Site
     queue: AnyDistribution = Fixed(10.0)
+    submission: AnyDistribution = Fixed(0.0)  # of one batch job after the other
+    fault_bursts: tuple[tuple[float, float, float], ...] = ()  # begin, length, probability that a pilot ends at once
     running_max: int = 10  # batch jobs that run at once
     habits: SiteHabits = SiteHabits()
     outages: tuple[tuple[float, float], ...] = ()  # start and duration

@@ -11,9 +11,11 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from pilotage.model.errors import PilotageError
-from pilotage.simulator.trials.definition import World
+from pilotage.model.site import Site
+from pilotage.simulator.trials.definition import SiteSketch, World
 from pilotage.simulator.world.faults import KINDS, Faults
 from pilotage.simulator.world.jobs import JobSketch, LineSketch, StageSketch, packages_of
+from pilotage.simulator.world.randomness import Fixed
 
 Fails = Callable[[World], bool]
 
@@ -55,8 +57,8 @@ def smaller_worlds(world: World) -> Iterator[World]:
 def _calmer(world: World) -> Iterator[World]:
     """The world without special properties of its sites and jobs."""
     for number, site in enumerate(world.sites):
-        if site.outages:
-            calm = replace(site, outages=())
+        if site.outages or site.fault_bursts or site.submission != Fixed(0.0):
+            calm = replace(site, outages=(), fault_bursts=(), submission=Fixed(0.0))
             yield replace(world, sites=(*world.sites[:number], calm, *world.sites[number + 1 :]))
     for number, job in enumerate(world.jobs):
         if job.limits or job.hold or job.submit_seconds:
@@ -116,11 +118,18 @@ def _without(parts: tuple, number: int) -> tuple:  # type: ignore[type-arg] # wh
 
 PACKAGES_MAX = 1_000_000
 _COMPLETE = "complete"
+_ADDED = frozenset({"submission", "fault_bursts"})
+"""Fields of later versions: they are stored only where they change something, so files of before are complete, too."""
 
 
 def stored(world: World) -> bytes:
     """A world as the text of a file, with everything that it depends on."""
-    parts = [f'"{key}":{_text(part)}' for key, part in ({_COMPLETE: True} | _plain(world)).items()]
+    usual = {each: getattr(SiteSketch(site=Site(name="")), each) for each in _ADDED}
+    told = {_COMPLETE: True} | _plain(world)
+    for site, sketch in zip(told["sites"], world.sites, strict=True):
+        for name in [each for each in _ADDED if getattr(sketch, each) == usual[each]]:
+            del site[name]
+    parts = [f'"{key}":{_text(part)}' for key, part in told.items()]
     return "{{\n{}\n}}\n".format(",\n".join(parts)).encode()
 
 
@@ -186,7 +195,7 @@ def _compare(told: Any, known: Any, *, at: str, is_complete: bool) -> None:
         for key in known:
             if key in told:
                 _compare(told[key], known[key], at=f"{at}.{key}", is_complete=is_complete)
-            elif is_complete:
+            elif is_complete and key not in _ADDED:
                 raise _Unfit(f"Object missing field `{key}`, and the file states that it is complete", at=at)
     elif isinstance(told, list) and isinstance(known, list) and len(told) == len(known):
         for number, (one, other) in enumerate(zip(told, known, strict=True)):
@@ -204,6 +213,8 @@ def _faults(world: World) -> Iterator[tuple[str, str]]:
     for number, site in enumerate(world.sites):
         if any(min(outage) < 0.0 for outage in site.outages):
             yield f"$.sites[{number}].outages", "Expected nothing below 0"
+        if any(min(burst) < 0.0 or burst[2] > 1.0 for burst in site.fault_bursts):
+            yield f"$.sites[{number}].fault_bursts", "Expected nothing below 0, and a probability from 0 to 1"
     yield from _alike([each.site.name for each in world.sites], at="sites", named="site.name")
     yield from _alike([each.job for each in world.jobs], at="jobs", named="job")
     for number, job in enumerate(world.jobs):

@@ -38,6 +38,8 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     site: Site
     queue: Distribution
+    submission: Distribution | None = None  # the time to accept a batch job, one after the other; None: all at once
+    stuck_probability: float = 0.0  # of a batch job that never leaves the queue
     running_max: int = 1_000_000
     poll_seconds: float = 30.0  # between two listings of its batch system
     nodes: tuple[str, ...] = ()  # empty: each batch job has a node of its own
@@ -47,6 +49,7 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
     black_holes: tuple[tuple[float, float], ...] = ()
     black_hole_reason: str = ""
     pilot_failure_probability: float = 0.0
+    fault_bursts: tuple[tuple[float, float, float], ...] = ()  # begin, length, and probability instead of the usual one
     node_failures_per_hour: float = 0.0
 
 
@@ -140,6 +143,8 @@ class SimulatedWorld:
                 dice=dice,
                 queue=setup.queue,
                 report=report or self.driver.receive,
+                submission=setup.submission,
+                stuck_probability=setup.stuck_probability,
                 running_max=setup.running_max,
                 poll_seconds=setup.poll_seconds,
                 nodes=setup.nodes,
@@ -210,7 +215,7 @@ class SimulatedWorld:
         if self._on_launched is not None:
             self._on_launched(site, queued_seconds=now - self._submitted_at.get(key, now), now=now)
         numbers = Keyed(f"{self.dice.seed}/pilot/{name}")
-        if numbers.random() < setup.pilot_failure_probability:
+        if numbers.random() < _pilot_failure_probability(setup, now - START):
             self.schedule.after(_DEAD_START_SECONDS, batch.ended, name, "failed")
             return _EndedAtOnce()
         host = _NodeHost(batch, self._witness, self.schedule)
@@ -220,6 +225,13 @@ class SimulatedWorld:
             lasts_seconds = -math.log(1.0 - numbers.random()) * _HOUR / setup.node_failures_per_hour
             self.schedule.after(lasts_seconds, agent.kill, "node-failed")
         return agent
+
+
+def _pilot_failure_probability(setup: SiteSetup, elapsed_seconds: float) -> float:
+    for begins_seconds, lasts_seconds, probability in setup.fault_bursts:
+        if begins_seconds <= elapsed_seconds < begins_seconds + lasts_seconds:
+            return probability
+    return setup.pilot_failure_probability
 
 
 class _NodeHost:

@@ -48,6 +48,7 @@ class _Job:
         "slips",
         "started",
         "starting",
+        "submitting",
     )
 
     def __init__(self, key: str, native_id: str, launch: Launch) -> None:
@@ -57,6 +58,7 @@ class _Job:
         self.instances: dict[str, Process] = {}  # running processes, by name
         self.started = 0  # number of instances so far
         self.starting = False  # it will start once more
+        self.submitting = False  # not accepted yet
         self.slips = False  # it will be forgotten as soon as it starts
         self.forgotten = False  # missing in listings, whatever it does
         self.over = False
@@ -75,17 +77,28 @@ class BatchSystem:
         dice: Dice,
         queue: Distribution,
         report: Callable[[AnyReport], None],
+        submission: Distribution | None = None,
+        stuck_probability: float = 0.0,
         running_max: int = 1_000_000,
         queue_max: int = 1_000_000,
         poll_seconds: float = 30.0,
         nodes: Sequence[str] = (),
     ) -> None:
-        """Take the site, the queue time, the limits of running and known jobs, and its nodes; `begin` starts it."""
+        """Take the site, the queue time, the limits of running and known jobs, and its nodes; `begin` starts it.
+
+        It accepts one job after the other, each for the time of a `submission`; without it, all at once. Some get stuck in
+        the queue, with `stuck_probability`.
+        """
         self.site = site
         self._schedule = schedule
         self._injector = injector
         self._queue = queue
         self._numbers = dice.stream(f"batch/{site.name}")
+        self._submission = submission
+        self._submissions = dice.stream(f"submissions/{site.name}")
+        self._free_at = -1.0  # when the last submission is accepted
+        self._stuck_probability = stuck_probability
+        self._stuck = dice.stream(f"stuck/{site.name}")
         self._report = report
         self._running_max = running_max
         self._queue_max = queue_max
@@ -125,7 +138,7 @@ class BatchSystem:
             job = self._take(key, launch)
         if job.over or job.forgotten or not reachable:
             self._untold[key] = job
-        if reachable:
+        if reachable and not job.submitting:
             self._report(Submitted(site=self.site.name, key=key, native_id=job.native_id))
 
     def cancel(self, key: str) -> None:
@@ -158,7 +171,7 @@ class BatchSystem:
         for key, job in untold.items():
             if job.over or job.forgotten:
                 self._report(Gone(site=site, key=key, reason=job.reason or "not-listed"))
-            else:
+            elif not job.submitting:
                 self._report(Submitted(site=site, key=key, native_id=job.native_id))
 
     def relist(self) -> None:
@@ -256,7 +269,9 @@ class BatchSystem:
         self._native_ids.append(native_id)
         job = self._jobs[key] = _Job(key, native_id, launch)
         self._live += 1
-        queue_seconds = self._queue.draw(self._numbers)
+        queue_seconds = self._accept(job) + self._queue.draw(self._numbers)
+        if self._stuck_probability > 0.0 and self._stuck.random() < self._stuck_probability:
+            return job
         if not injector.strikes("batch_forgets"):
             self._schedule.after(queue_seconds, self._get_ready, job)
         elif self._numbers.random() < 0.5:
@@ -265,6 +280,26 @@ class BatchSystem:
             job.slips = True
             self._schedule.after(queue_seconds, self._get_ready, job)
         return job
+
+    def _accept(self, job: _Job) -> float:
+        """The time until a job is accepted: after those before it, and its own submission."""
+        submission_seconds = 0.0 if self._submission is None else self._submission.draw(self._submissions)
+        if submission_seconds <= 0.0:
+            return 0.0
+        now = self._schedule.now
+        self._free_at = max(now, self._free_at) + submission_seconds
+        job.submitting = True
+        self._schedule.at(self._free_at, self._accepted, job)
+        return self._free_at - now
+
+    def _accepted(self, job: _Job) -> None:
+        job.submitting = False
+        if job.over:
+            return
+        if self.reachable:
+            self._report(Submitted(site=self.site.name, key=job.key, native_id=job.native_id))
+        else:
+            self._untold[job.key] = job
 
     def _get_ready(self, job: _Job) -> None:
         if not job.over:

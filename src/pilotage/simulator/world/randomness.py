@@ -189,6 +189,17 @@ class Empirical(OfOneNumber, frozen=True, tag="empirical"):
         return self.values[int(number * len(self.values))]
 
 
+class Shifted(OfOneNumber, frozen=True, kw_only=True, tag="shifted"):
+    """Another distribution, and something that comes on top of each amount."""
+
+    offset: float
+    of: OfOneNumber
+
+    def at(self, number: float) -> float:
+        """The amount for a number in [0, 1)."""
+        return self.offset + self.of.at(number)
+
+
 class _Even:
     """The numbers (k + ½) / n in order."""
 
@@ -220,6 +231,13 @@ def distribution_of(spread: Times | Factors | None) -> Distribution | None:
     """The distribution for an entry of a file."""
     if spread is None:
         return None
+
+    offset_seconds = spread.offset_seconds if isinstance(spread, Times) else None
+    if offset_seconds:
+        assert isinstance(spread, Times)
+        of = distribution_of(msgspec.structs.replace(spread, offset_seconds=None))
+        assert isinstance(of, OfOneNumber)
+        return Shifted(offset=offset_seconds, of=of)
 
     def given(name: Literal["value", "low", "high", "mean", "median", "scale"]) -> float:
         return float(getattr(spread, f"{name}_seconds" if isinstance(spread, Times) else name) or 0.0)
