@@ -21,6 +21,7 @@ from pilotage.forecast.steps import Floats
 _CELLS_MAX = 600_000  # runs times pilots
 _RUNS_MIN, _RUNS_MAX = 101, 1001
 _HALVINGS = 50
+_PRECISION = 1e-7  # of a time that is found by halving
 _COLUMNS_MIN = 64  # of uniform numbers, of which a table is made at once
 _KEPT_CELLS_MAX = 1 << 17  # of a table that is kept for the next question
 
@@ -133,7 +134,7 @@ def uniforms(rows: int, columns: int, *, stream: int) -> Floats:
 
 
 def _table(rows: int, columns: int, stream: int) -> Floats:
-    cells = np.arange(columns, dtype=np.uint64)[:, None] * np.uint64(rows) + np.arange(rows, dtype=np.uint64)
+    cells = np.arange(rows * columns, dtype=np.uint64).reshape(columns, rows)
     order = np.argsort(_mixed(cells + np.uint64(stream << 40)), axis=1)
     ranks = np.empty_like(order)
     np.put_along_axis(ranks, order, np.arange(rows)[None, :], axis=1)
@@ -229,6 +230,6 @@ def _first_time(done: Callable[[Floats], Floats], wanted: Floats, *, low: Floats
         middle = (low + high) / 2.0
         enough = done(middle) >= wanted * (1.0 - 1e-12)
         high, low = np.where(enough, middle, high), np.where(enough, low, middle)
-        if float((high - low).max()) <= 1e-9 * float(high.max()):
+        if float((high - low).max()) <= _PRECISION * float(high.max()):
             break
     return np.where(reached, high, np.inf)

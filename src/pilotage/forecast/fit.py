@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from pilotage.model.errors import PilotageError
 
 _CANDIDATES = 513  # of each round of the search
 _ROUNDS = 12
+_PARABOLAS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,24 @@ def fit_work(runs: Sequence[MeasuredRun]) -> FittedWork:
         low, high = (float(candidates[min(max(place + side, 0), _CANDIDATES - 1)]) for side in (-1, 1))
     modelled = np.array([float(run.available.time_of_area(best)) for run in runs])
     return FittedWork(best, modelled, float(np.abs(modelled - measured).mean()))
+
+
+def fit_modelled(modelled: Callable[[float], Floats], *, measured_seconds: Floats, near_seconds: float) -> FittedWork:
+    """The work with the least sum of squares between measured makespans and those that any model gives for it.
+
+    The sum is nearly a parabola of the work: a few parabolas, each through three works, find its bottom, beginning `near_seconds`.
+    """
+    work, reach = near_seconds, 0.1 * near_seconds
+    for _ in range(_PARABOLAS):
+        works = np.maximum(work + reach * np.array([-1.0, 0.0, 1.0]), 1e-3 * near_seconds)
+        below, at, above = (float(((modelled(float(each)) - measured_seconds) ** 2).sum()) for each in works)
+        bend = below - 2.0 * at + above
+        # Where it bends the wrong way, or its bottom is far away, go downhill.
+        step = 0.5 * (below - above) / bend if bend > 0.0 else np.sign(below - above) * 3.0
+        work = float(max(work + reach * float(np.clip(step, -3.0, 3.0)), 1e-3 * near_seconds))
+        reach = reach / 3.0 if abs(step) <= 1.0 else reach
+    makespans = modelled(work)
+    return FittedWork(work, makespans, float(np.abs(makespans - measured_seconds).mean()))
 
 
 def model_error(*, modelled: ArrayLike, measured: ArrayLike, pilots: int) -> float:

@@ -78,6 +78,7 @@ class RunRecorder:
         self._granted: set[AttemptRef] = set()
         self._failures: dict[AttemptRef, str] = {}
         self._attempts: dict[AttemptRef, str] = {}  # → site
+        self.launches: list[float] = []  # when batch jobs left their queues
         self.held: list[str] = []  # packages that a person would have to check, or "" for the whole job
 
     # --- the physical world -----------------------------------------------------------------------------------------
@@ -87,6 +88,7 @@ class RunRecorder:
         self._now = now
         figures = self._sites[site]
         figures.batch_jobs += 1
+        self.launches.append(now)
         figures.queue_seconds += queued_seconds
 
     def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:

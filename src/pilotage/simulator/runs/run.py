@@ -162,6 +162,11 @@ class JobSimulation:
             now=self.schedule.now,
         )
 
+    @property
+    def starts_seconds(self) -> list[float]:
+        """When batch jobs left their queues so far, from the submission on."""
+        return [at - START for at in self._watch.launches]
+
     def _follow(self) -> str:
         """Run until the job is over, or beyond its time; a held job or package is released at once."""
         driver, jobs = self.driver, self._engine.state.jobs.by_id

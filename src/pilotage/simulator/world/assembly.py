@@ -215,7 +215,7 @@ class SimulatedWorld:
         if self._on_launched is not None:
             self._on_launched(site, queued_seconds=now - self._submitted_at.get(key, now), now=now)
         numbers = Keyed(f"{self.dice.seed}/pilot/{name}")
-        if numbers.random() < _pilot_failure_probability(setup, now - START):
+        if numbers.random() < pilot_failure_probability(setup, now - START):
             self.schedule.after(_DEAD_START_SECONDS, batch.ended, name, "failed")
             return _EndedAtOnce()
         host = _NodeHost(batch, self._witness, self.schedule)
@@ -227,7 +227,8 @@ class SimulatedWorld:
         return agent
 
 
-def _pilot_failure_probability(setup: SiteSetup, elapsed_seconds: float) -> float:
+def pilot_failure_probability(setup: SiteSetup, elapsed_seconds: float) -> float:
+    """The probability that a pilot that starts some time after the beginning ends at once."""
     for begins_seconds, lasts_seconds, probability in setup.fault_bursts:
         if begins_seconds <= elapsed_seconds < begins_seconds + lasts_seconds:
             return probability
