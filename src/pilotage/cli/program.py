@@ -72,6 +72,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "forecast": ("forecast", "Forecast how many pilots start by when, and how long work takes on them."),
     },
     "simulation": {
+        "reproduce": ("reproduce", "Run published experiments again in the simulator."),
         "simulate": ("simulate", "Forecast how long a job takes at your sites; without a job, test pilotage itself."),
     },
 }

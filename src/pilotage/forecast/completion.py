@@ -103,12 +103,15 @@ def starts_of(
     return np.concatenate([known, queued_since_seconds + waits], axis=1)
 
 
-def sequential_starts(submission: SequentialSubmission, today: Today, *, pilots: int) -> Floats:
+def sequential_starts(
+    submission: SequentialSubmission, today: Today, *, pilots: int, runs: int | None = None
+) -> Floats:
     """Possible starts of pilots that are submitted one after the other (pilot-job-model, section 2.5); rows are runs.
 
-    The possible days are of G, the rest of the latency after the submission.
+    The possible days are of G, the rest of the latency after the submission. Without `runs`, as many are followed as
+    `run_count` says.
     """
-    runs = run_count(pilots)
+    runs = run_count(pilots) if runs is None else runs
     times = np.sort(submission.submissions_seconds)
     places = (uniforms(runs, pilots, stream=3) * len(times)).astype(np.int64)
     submitted = np.cumsum(times[places], axis=1)

@@ -14,7 +14,7 @@ from pilotage.model.errors import PilotageError
 
 _CANDIDATES = 513  # of each round of the search
 _ROUNDS = 12
-_PARABOLAS = 3
+_PARABOLAS = 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from pilotage.forecast.completion import (
     uniforms,
 )
 from pilotage.forecast.conditioning import NO_DRIFT, USUAL_DRIFT, Drift, possible_days
-from pilotage.forecast.fit import MeasuredRun, fit_work
+from pilotage.forecast.fit import MeasuredRun, fit_modelled, fit_work
 from pilotage.forecast.latency import LatencyDistribution, empirical_latency
 from pilotage.forecast.makespan import expected_makespan
 from pilotage.forecast.sequential import sequential_submission
@@ -202,3 +202,15 @@ def campaign(seed: int, packages: int | None) -> float:
 def test_the_papers_fit_finds_work_that_splits_and_overstates_work_in_packages() -> None:
     assert np.mean([campaign(seed, None) for seed in range(30)]) == pytest.approx(39_600.0, rel=0.02)
     assert 1.03 < np.mean([campaign(seed, 450) for seed in range(15)]) / 39_600.0 < 1.08
+
+
+@pytest.mark.parametrize("near", [0.9, 1.0, 1.2])
+def test_work_is_found_by_any_model_of_makespans(near: float) -> None:
+    pilots = np.array([10.0, 20.0, 50.0])
+
+    def modelled(work: float) -> np.ndarray:
+        return 150.0 + work / pilots + (work / 40_000.0) ** 1.5
+
+    found = fit_modelled(modelled, measured_seconds=modelled(39_600.0), near_seconds=near * 39_600.0)
+    assert found.work_seconds == pytest.approx(39_600.0, rel=0.005)
+    assert found.mean_error_seconds < 10.0

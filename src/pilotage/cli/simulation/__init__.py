@@ -1,3 +1,3 @@
-"""Commands that simulate a job at its sites, or test pilotage itself."""
+"""Commands that simulate a job at its sites or a published experiment, or test pilotage itself."""
 
-__all__ = ["simulate"]
+__all__ = ["reproduce", "simulate"]

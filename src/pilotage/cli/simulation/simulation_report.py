@@ -55,7 +55,7 @@ def forecast(request: SimulationRequest, *, as_json: bool) -> int:
     variants = variants_of(request.comparisons, usual_settings(world, job.settings))
     for note in notes:
         print_message(f"note: {note}")
-    with _progress(request.runs * len(variants)) as each:
+    with progress(request.runs * len(variants)) as each:
         summaries = [
             summary_of(variant.name, run_many(subject, variant.settings, runs=request.runs, each=each))
             for variant in variants
@@ -140,7 +140,7 @@ def _unknown_times(activities: Sequence[str]) -> Iterator[str]:
 
 
 @contextmanager
-def _progress(length: int) -> Iterator[Callable[[], object]]:
+def progress(length: int) -> Iterator[Callable[[], object]]:
     """Show a progress bar on a terminal, and collect garbage now and then."""
     done = 0
     gc.collect()

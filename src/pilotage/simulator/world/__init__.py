@@ -3,6 +3,7 @@
 __all__ = [
     "agent_context",
     "assembly",
+    "batch_system",
     "behaviour",
     "clock",
     "faults",
