@@ -88,6 +88,10 @@ soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, 
 mutate: $(DEVELOPMENT)  ## put MUTANTS one-line bugs into each room, one at a time, and count those that a test notices (20)
 	python -m tests.mutation --record --mutants $(MUTANTS) --seed $(MUTATION_SEED)
 
+.PHONY: reproduce
+reproduce: $(DEVELOPMENT)  ## compare the model of pilot jobs with real pilots on a real Slurm cluster under load: five minutes
+	python -m tests.reproduction
+
 .PHONY: bench
 bench: $(DEVELOPMENT)  ## measure every figure the documentation gives, up to a hundred thousand
 	@failed=; for each in language book engine run selection fairness forecast; do python -m bench.$$each || failed="$$failed $$each"; done; \

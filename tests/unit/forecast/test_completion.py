@@ -209,7 +209,7 @@ def test_work_is_found_by_any_model_of_makespans(near: float) -> None:
     pilots = np.array([10.0, 20.0, 50.0])
 
     def modelled(work: float) -> np.ndarray:
-        return 150.0 + work / pilots + (work / 40_000.0) ** 1.5
+        return np.asarray(150.0 + work / pilots + (work / 40_000.0) ** 1.5)
 
     found = fit_modelled(modelled, measured_seconds=modelled(39_600.0), near_seconds=near * 39_600.0)
     assert found.work_seconds == pytest.approx(39_600.0, rel=0.005)

@@ -192,7 +192,9 @@ def reproduce(
 def draw_campaign(experiment: PilotExperiment, *, seed: int, number: int) -> dict[str, float]:
     """The total work fitted to one campaign that is drawn from the distributions of the experiment."""
     drawn = np.random.default_rng([seed, number])
-    models, splits, wholes = [], [], []
+    models: list[_Model] = []
+    splits: list[float] = []
+    wholes: list[float] = []
     for run, pilots in enumerate(experiment.pilots):
         latencies, submissions = _drawn_latencies(experiment, drawn, experiment.probes_of(run))
         models.append(_Model(experiment, latencies=latencies, submissions=submissions, pilots=pilots))
