@@ -340,6 +340,11 @@ class LatencyHistory:
             if not name.probe and user in (None, name.user) and shape in (None, name.shape)
         )
 
+    def latest_submitter(self, user: str) -> Submitter:
+        """Whose pilots were the latest, of the service itself (no user) or of a user; probes do not count."""
+        known = [name for name in self._groups if not name.probe and name != OTHERS and name.user in ("", user)]
+        return max(known, key=lambda name: (self._groups[name].last_at, name), default=OTHERS)
+
     def distribution(
         self, *, now: float, user: str, shape: str, queued_since: Iterable[float] = ()
     ) -> KnownLatency | None:

@@ -30,6 +30,7 @@ from pilotage.model.jobs.layout import PackageId
 from pilotage.model.settings.settings import QuerySettings
 from pilotage.ports import Clock, FoundEvent, FoundPackage, Journal, Page
 from pilotage.reading.access import ANY_OWNER, READ, Principal, Right, may, require, require_scope
+from pilotage.reading.latencies import PILOTS_READ_MAX, SiteLatencyView, site_latency
 from pilotage.reading.packages import (
     LinePlace,
     ShownPackage,
@@ -343,6 +344,15 @@ class BookReader:
         """All sites."""
         require_scope(principal, READ)
         return self._journal.sites()
+
+    def site_latency(self, principal: Principal, site: str) -> SiteLatencyView | None:
+        """The latency of the next pilots of a site; None if the book does not know the site."""
+        require_scope(principal, READ)
+        row = next((row for row in self._journal.sites() if row.site == site), None)
+        if row is None:
+            return None
+        pilots = self._journal.latest_pilots(site, limit=PILOTS_READ_MAX)
+        return site_latency(row, pilots, site=site, user=principal.user, now=self._clock.now())
 
     def _asked(self, principal: Principal, text: str, *, target: Target, cursor: str | None) -> ResolvedQuery:
         require_scope(principal, READ)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotage.app.forecasts.source import Source
-from pilotage.app.forecasts.tables import read_latencies, read_observed
+from pilotage.app.forecasts.tables import read_observed
 from tests.kit.command_line import in_an_empty_folder, refused, run
 
 FIXED = "latency_seconds,submission_seconds\n150,10\n150,10\n"
@@ -359,8 +359,8 @@ def test_the_score_counts_the_pilots_that_were_submitted_before_the_end(tmp_path
 
 
 def test_sequential_pilots_go_on_being_submitted_from_now_on(tmp_path: Path) -> None:
-    source = Source(read_latencies("fixed.csv"), sequential=True)
+    source = Source("fixed.csv", sequential=True)
     (tmp_path / "o.csv").write_text("submitted_seconds,started_seconds\n0,140\n")
     seen = source.observed(read_observed("o.csv", now_seconds=150.0), pilots=4)
     assert seen.submitted_seconds.tolist() == [0.0, 150.0, 160.0, 170.0]
-    assert Source(read_latencies("fixed.csv"), sequential=False).observed(seen, pilots=5).submitted_seconds[-1] == 150.0
+    assert Source("fixed.csv", sequential=False).observed(seen, pilots=5).submitted_seconds[-1] == 150.0

@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 
 from pilotage.app.forecasts.source import Model, Source
-from pilotage.app.forecasts.tables import Measured, read_latencies, read_measured, read_observed, read_runs
+from pilotage.app.forecasts.tables import Measured, read_measured, read_observed, read_runs
 from pilotage.forecast.completion import Application, makespan_distribution, sequential_starts, starts_of
 from pilotage.forecast.conditioning import USUAL_DRIFT, ConditionedPilots, learn_today, possible_days
 from pilotage.forecast.fit import FittedWork, MeasuredRun, fit_work, model_error, share_within
 from pilotage.forecast.makespan import makespan_limit_seconds, pilots_within
 from pilotage.forecast.steps import Floats
 from pilotage.model.errors import PilotageError
+from pilotage.reading.latencies import SiteLatencyView
 
 __all__ = [
     "Application",
@@ -39,7 +40,15 @@ class PilotsPoint(msgspec.Struct, frozen=True, kw_only=True):
     p_at_least: float | None
 
 
-class PilotsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class FromLatencies(msgspec.Struct, frozen=True, kw_only=True):
+    """What the latencies are from: a file, or pilots of a site; how many started; the hour of the week, if only it counts."""
+
+    basis: str
+    starts: int
+    hour_of_week: int | None
+
+
+class PilotsAnswer(FromLatencies, frozen=True, kw_only=True):
     """The number of available pilots over time."""
 
     fault_ratio: float
@@ -60,7 +69,7 @@ class MakespanPoint(msgspec.Struct, frozen=True, kw_only=True):
     submitted: int
 
 
-class MakespanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class MakespanAnswer(FromLatencies, frozen=True, kw_only=True):
     """How long the work takes; the limit as the number of pilots grows, and the number that comes within a second of it."""
 
     model: Model
@@ -71,7 +80,7 @@ class MakespanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     limit_n: int | None
 
 
-class RecommendAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class RecommendAnswer(FromLatencies, frozen=True, kw_only=True):
     """The smallest number of pilots that finishes nearly as soon as the most pilots would."""
 
     n: int
@@ -97,7 +106,7 @@ class FittedRun(msgspec.Struct, frozen=True, kw_only=True):
     modelled_seconds: float
 
 
-class ScoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ScoreAnswer(FromLatencies, frozen=True, kw_only=True):
     """How far the measured pilots are from the model: the paper's error, and the shares of samples inside two bands."""
 
     error: float
@@ -123,7 +132,7 @@ class Observation(NamedTuple):
 
 
 def forecast_pilots(
-    latencies: str,
+    latencies: str | SiteLatencyView,
     *,
     pilots: int,
     at_seconds: Sequence[float],
@@ -134,7 +143,7 @@ def forecast_pilots(
     observation: Observation | None = None,
 ) -> PilotsAnswer:
     """Forecast how many pilots are available at some times; given an observation, from what has started by then."""
-    source = Source(read_latencies(latencies), sequential=sequential)
+    source = Source(latencies, sequential=sequential)
     at = np.array(at_seconds, dtype=np.float64)
     reached: Floats | None = None
     if observation is None:
@@ -148,6 +157,7 @@ def forecast_pilots(
         if at_least is not None:
             reached = conditioned.probability_at_least(at_least, at)
     return PilotsAnswer(
+        **source.origin._asdict(),
         fault_ratio=source.fault_ratio,
         observations=source.observations,
         n=pilots,
@@ -181,7 +191,7 @@ def _conditioned(source: Source, observation: Observation, *, pilots: int) -> Co
 
 
 def forecast_makespan(
-    latencies: str,
+    latencies: str | SiteLatencyView,
     *,
     application: Application,
     pilots: Sequence[int],
@@ -190,11 +200,12 @@ def forecast_makespan(
     observation: Observation | None = None,
 ) -> MakespanAnswer:
     """Forecast how long the work takes with some numbers of pilots; the full model tells a median and an interval, too."""
-    source = Source(read_latencies(latencies), sequential=sequential)
+    source = Source(latencies, sequential=sequential)
     make = _paper_point if model == "paper" else _full_point
     points = [make(source, application, observation, pilots=count) for count in pilots]
     limit, limit_n = _limit(source, application, observation)
     return MakespanAnswer(
+        **source.origin._asdict(),
         model=model,
         fault_ratio=source.fault_ratio,
         observations=source.observations,
@@ -280,10 +291,10 @@ def _finite(seconds: float) -> float | None:
 
 
 def recommend_pilots(
-    latencies: str, *, work_seconds: float, within: float, at_most: int, sequential: bool = False
+    latencies: str | SiteLatencyView, *, work_seconds: float, within: float, at_most: int, sequential: bool = False
 ) -> RecommendAnswer:
     """The smallest number of pilots whose expected makespan is within a share of that of `at_most` pilots."""
-    source = Source(read_latencies(latencies), sequential=sequential)
+    source = Source(latencies, sequential=sequential)
     best = source.makespan(work_seconds=work_seconds, pilots=at_most)
     reach = best * (1.0 + within)
     if source.sequential is None:
@@ -292,6 +303,7 @@ def recommend_pilots(
         found = source.sequential.pilots_within(work_seconds=work_seconds, makespan_seconds=reach, pilots_max=at_most)
     pilots = at_most if found is None else found
     return RecommendAnswer(
+        **source.origin._asdict(),
         n=pilots,
         makespan=source.makespan(work_seconds=work_seconds, pilots=pilots),
         best=best,
@@ -308,27 +320,28 @@ class Fitted(NamedTuple):
     work: FittedWork
 
 
-def fitted_runs(runs: str, *, latencies: str | None, sequential: bool) -> Fitted:
+def fitted_runs(runs: str, *, latencies: str | SiteLatencyView | None, sequential: bool) -> Fitted:
     """Fit the total work to the runs of a file; each run has latencies of its own, or those of all."""
     found = read_runs(runs)
-    sources: dict[str, Source] = {}
+    sources: dict[str, Source] = {}  # by file; those of a site under no name
     measured = []
     for run in found:
-        file = run.latencies or latencies
-        if file is None:
+        origin = run.latencies or latencies
+        if origin is None:
             raise PilotageError(
                 "the run names no file of latencies",
                 subject=f"{runs}:{run.line}",
                 next_step="name one in the column latencies, or one for all runs with --latencies",
             )
+        file = origin if isinstance(origin, str) else ""
         if file not in sources:
-            sources[file] = Source(read_latencies(file), sequential=sequential)
+            sources[file] = Source(origin, sequential=sequential)
         available = sources[file].latency(pilots=run.pilots).started.scaled(run.pilots)
         measured.append(MeasuredRun(available, run.makespan_seconds))
     return Fitted([run.pilots for run in found], [run.makespan_seconds for run in found], fit_work(measured))
 
 
-def fit_runs(runs: str, *, latencies: str | None, sequential: bool = False) -> FitAnswer:
+def fit_runs(runs: str, *, latencies: str | SiteLatencyView | None, sequential: bool = False) -> FitAnswer:
     """Fit the total work to measured makespans."""
     fitted = fitted_runs(runs, latencies=latencies, sequential=sequential)
     return FitAnswer(
@@ -344,7 +357,7 @@ def fit_runs(runs: str, *, latencies: str | None, sequential: bool = False) -> F
 
 
 def score_pilots(
-    latencies: str,
+    latencies: str | SiteLatencyView,
     *,
     measured: str,
     pilots: int | None = None,
@@ -353,11 +366,12 @@ def score_pilots(
     model: Model = "paper",
 ) -> ScoreAnswer:
     """Compare measured pilots with the model; without a number of pilots, it is estimated from what was measured."""
-    source = Source(read_latencies(latencies), sequential=sequential)
+    source = Source(latencies, sequential=sequential)
     samples = read_measured(measured)
     count = estimated_pilots(samples, source.fault_ratio) if pilots is None else pilots
     curve = source.curve(pilots=count, at_seconds=samples.at_seconds, work_seconds=work_seconds, model=model)
     return ScoreAnswer(
+        **source.origin._asdict(),
         error=model_error(modelled=curve.mean, measured=samples.available, pilots=curve.submitted),
         within_sd=share_within(modelled=curve.mean, measured=samples.available, distances=curve.sd),
         within_3_sd=share_within(modelled=curve.mean, measured=samples.available, distances=3.0 * curve.sd),

@@ -7,12 +7,13 @@ import numpy as np
 from pilotage.app.forecasts.answers import estimated_pilots, fitted_runs
 from pilotage.app.forecasts.charts import makespans_chart, pilots_chart, times_of
 from pilotage.app.forecasts.source import Model, Source
-from pilotage.app.forecasts.tables import read_latencies, read_measured
+from pilotage.app.forecasts.tables import read_measured
 from pilotage.forecast.fit import model_error
+from pilotage.reading.latencies import SiteLatencyView
 
 
 def draw_pilots(
-    latencies: str,
+    latencies: str | SiteLatencyView,
     *,
     pilots: int | None,
     measured: str | None,
@@ -22,7 +23,7 @@ def draw_pilots(
     model: Model,
 ) -> str:
     """Available pilots over time, with what was measured beside them, as an SVG."""
-    source = Source(read_latencies(latencies), sequential=sequential)
+    source = Source(latencies, sequential=sequential)
     samples = None if measured is None else read_measured(measured)
     if pilots is None:
         assert samples is not None
@@ -42,6 +43,6 @@ def draw_pilots(
     return pilots_chart(curve, observations=source.observations, measured=samples, error=error)
 
 
-def draw_makespans(runs: str, *, latencies: str | None, sequential: bool) -> str:
+def draw_makespans(runs: str, *, latencies: str | SiteLatencyView | None, sequential: bool) -> str:
     """Measured and modelled makespans beside the number of pilots, as an SVG."""
     return makespans_chart(fitted_runs(runs, latencies=latencies, sequential=sequential))

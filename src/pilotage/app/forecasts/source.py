@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pilotage.app.forecasts.tables import Latencies
+from pilotage.app.forecasts.site_latencies import distribution_of, submission_of
+from pilotage.app.forecasts.tables import Latencies, read_latencies
 from pilotage.forecast.available import (
     expected_available,
     poisson_binomial,
@@ -16,14 +17,24 @@ from pilotage.forecast.available import (
 )
 from pilotage.forecast.censoring import kaplan_meier
 from pilotage.forecast.conditioning import ObservedPilots
+from pilotage.forecast.history import STARTS_MIN
 from pilotage.forecast.latency import LatencyDistribution, empirical_latency
 from pilotage.forecast.makespan import expected_makespan
 from pilotage.forecast.sequential import PILOTS_MAX as SEQUENTIAL_MAX
 from pilotage.forecast.sequential import SequentialSubmission, sequential_submission
 from pilotage.forecast.steps import Floats
 from pilotage.model.errors import PilotageError
+from pilotage.reading.latencies import SiteLatencyView
 
 Model = Literal["paper", "full"]
+
+
+class Origin(NamedTuple):
+    """What a forecast is made from: a file, or pilots of a site; and the hour of the week, where only that one counts."""
+
+    basis: str
+    starts: int
+    hour_of_week: int | None
 
 
 class Curve(NamedTuple):
@@ -37,12 +48,36 @@ class Curve(NamedTuple):
 
 
 class Source:
-    """What forecasts of one table of latencies start from: pilots that are submitted at once, or one after the other."""
+    """What forecasts start from, a file of latencies or those of a site: pilots submitted at once, or one after the other."""
 
-    def __init__(self, table: Latencies, *, sequential: bool) -> None:
+    def __init__(self, latencies: str | SiteLatencyView, *, sequential: bool) -> None:
         """Build the distributions that every answer needs."""
-        self.table = table
         self.sequential: SequentialSubmission | None = None
+        if isinstance(latencies, str):
+            self._from_file(read_latencies(latencies), sequential=sequential)
+        else:
+            self._from_site(latencies, sequential=sequential)
+
+    def _from_site(self, found: SiteLatencyView, *, sequential: bool) -> None:
+        assert found.latency is not None
+        assert found.basis is not None
+        self.origin = Origin(basis=found.basis, starts=found.starts, hour_of_week=found.hour_of_week)
+        self.observations = found.starts
+        self._at_once = distribution_of(found.latency, starts=found.starts)
+        if sequential:
+            self.sequential = submission_of(found)
+            if self.sequential is None:
+                raise PilotageError(
+                    "the book has too few submission times for --sequential",
+                    subject=f"site {found.site}",
+                    expected=f"the submission times of at least {STARTS_MIN} started pilots",
+                    next_step="leave --sequential out, or give a file with submission_seconds: --latencies FILE",
+                )
+
+    def _from_file(self, table: Latencies, *, sequential: bool) -> None:
+        self.observations = table.observations
+        started = int(np.isfinite(table.latencies_seconds).sum())
+        self.origin = Origin(basis="file", starts=started, hour_of_week=None)
         if sequential:
             if table.submissions_seconds is None:
                 raise PilotageError(
@@ -66,11 +101,6 @@ class Source:
     def fault_ratio(self) -> float:
         """The share of pilots that never start."""
         return self._at_once.fault_ratio if self.sequential is None else self.sequential.fault_ratio
-
-    @property
-    def observations(self) -> int:
-        """How many pilots were observed."""
-        return self.table.observations
 
     @property
     def single(self) -> LatencyDistribution:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.options import WholeHelp
 from pilotage.cli.shared.output import duration, emit, plural, print_message, table, write_files
-from pilotage.cli.shared.server import json_option
+from pilotage.cli.shared.server import connect_to_read, json_option, server_option
 
 if TYPE_CHECKING:
-    from pilotage.app.forecasts.answers import Model, Observation
+    from pilotage.app.forecasts.answers import FromLatencies, Model, Observation, PilotsAnswer, ScoreAnswer
+    from pilotage.reading.latencies import SiteLatencyView
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -74,11 +75,42 @@ def forecast() -> None:
 
 
 def latencies_option(command: Decorated) -> Decorated:
-    """`--latencies`: what was measured."""
+    """`--latencies`, what was measured, or `--site`, what the book knows of the pilots of a site."""
+    command = server_option(command)
+    site_help = "Take the latencies of the pilots of this site from the book, instead of --latencies."
+    command = click.option("--site", metavar="NAME", help=site_help)(command)
     help_text = (
         "CSV: latency_seconds (empty or inf: never started) and, if known, submission_seconds, censored_at_seconds."
     )
-    return click.option("--latencies", required=True, metavar="FILE", help=help_text)(command)
+    return click.option("--latencies", metavar="FILE", help=help_text)(command)
+
+
+class Measurements(NamedTuple):
+    """Where the latencies come from: a file, or the book of a server."""
+
+    latencies: str | None
+    site: str | None
+    server: str | None
+    token_file: str | None
+
+    def get(self) -> str | SiteLatencyView:
+        """The file, or what the book knows; exactly one of the two must be named."""
+        if (self.latencies is None) == (self.site is None):
+            raise click.UsageError("say where the latencies come from: --latencies FILE, or --site NAME")
+        if self.site is None:
+            assert self.latencies is not None
+            return self.latencies
+        return self._of_site(self.site)
+
+    def get_if_any(self) -> str | SiteLatencyView | None:
+        """The same, where none of the two need be named."""
+        return None if self.latencies is None and self.site is None else self.get()
+
+    def _of_site(self, site: str) -> SiteLatencyView:
+        from pilotage.app.forecasts.site_latencies import site_latencies
+
+        with connect_to_read(self.server, self.token_file) as connection:
+            return site_latencies(connection, site)
 
 
 def sequential_option(command: Decorated) -> Decorated:
@@ -140,7 +172,10 @@ def _refuse_work_at_once(work: float | None, *, sequential: bool) -> None:
 @now_options
 @json_option
 def pilots(
-    latencies: str,
+    latencies: str | None,
+    site: str | None,
+    server: str | None,
+    token_file: str | None,
     pilots: int,
     at: tuple[float, ...],
     at_least: int | None,
@@ -160,7 +195,7 @@ def pilots(
     from pilotage.app.forecasts.answers import forecast_pilots
 
     found = forecast_pilots(
-        latencies,
+        Measurements(latencies, site, server, token_file).get(),
         pilots=pilots,
         at_seconds=at,
         at_least=at_least,
@@ -172,7 +207,7 @@ def pilots(
     if as_json:
         _emit_json(found)
         return
-    emit([_about(found.submitted, found.observations, found.fault_ratio)])
+    emit([_about(found)])
     rows = (
         (
             _seconds(each.t),
@@ -222,7 +257,10 @@ def pilots(
 @now_options
 @json_option
 def makespan(
-    latencies: str,
+    latencies: str | None,
+    site: str | None,
+    server: str | None,
+    token_file: str | None,
     work: float,
     pilots: tuple[int, ...],
     model: Model,
@@ -259,7 +297,7 @@ def makespan(
         lifetime_seconds=math.inf if lifetime is None else lifetime,
     )
     found = forecast_makespan(
-        latencies,
+        Measurements(latencies, site, server, token_file).get(),
         application=application,
         pilots=pilots,
         sequential=sequential,
@@ -279,6 +317,8 @@ def makespan(
         for each in found.makespan
     )
     emit(table(rows, header=("pilots", "mean", "median", "nine of ten", "submitted"), indent="  "))
+    if found.basis != "file":
+        emit([f"from {_of_site(found)}\n"])
     reached = f"; {plural(found.limit_n, 'pilot')} within a second of it" if found.limit_n is not None else ""
     emit([f"limit for many pilots: {_seconds(found.limit)}{reached}\n"])
 
@@ -302,15 +342,29 @@ def makespan(
 )
 @sequential_option
 @json_option
-def recommend(latencies: str, work: float, within: float, at_most: int, *, sequential: bool, as_json: bool) -> None:
+def recommend(
+    latencies: str | None,
+    site: str | None,
+    server: str | None,
+    token_file: str | None,
+    work: float,
+    within: float,
+    at_most: int,
+    *,
+    sequential: bool,
+    as_json: bool,
+) -> None:
     """Find the smallest number of pilots that finishes nearly as soon as the most pilots would."""
     import_numpy_quickly()
     from pilotage.app.forecasts.answers import recommend_pilots
 
-    found = recommend_pilots(latencies, work_seconds=work, within=within, at_most=at_most, sequential=sequential)
+    measurements = Measurements(latencies, site, server, token_file).get()
+    found = recommend_pilots(measurements, work_seconds=work, within=within, at_most=at_most, sequential=sequential)
     if as_json:
         _emit_json(found)
         return
+    if found.basis != "file":
+        emit([f"from {_of_site(found)}\n"])
     best = f"{_seconds(found.best)} with {plural(found.at_most, 'pilot')}"
     emit([f"{plural(found.n, 'pilot')}: {_seconds(found.makespan)}, within {100 * found.within:g} % of {best}\n"])
 
@@ -322,15 +376,28 @@ def recommend(latencies: str, work: float, within: float, at_most: int, *, seque
     metavar="FILE",
     help="CSV with n, makespan_seconds and, if each run has its own, latencies.",
 )
-@click.option("--latencies", metavar="FILE", help="CSV with the latencies of runs that name no file of their own.")
+@latencies_option
 @sequential_option
 @json_option
-def fit(runs: str, latencies: str | None, *, sequential: bool, as_json: bool) -> None:
-    """Fit the total work of an application to the makespans of its runs, by least squares."""
+def fit(
+    runs: str,
+    latencies: str | None,
+    site: str | None,
+    server: str | None,
+    token_file: str | None,
+    *,
+    sequential: bool,
+    as_json: bool,
+) -> None:
+    """Fit the total work of an application to the makespans of its runs, by least squares.
+
+    --latencies or --site is for the runs that name no file of their own.
+    """
+    measurements = Measurements(latencies, site, server, token_file)
     import_numpy_quickly()
     from pilotage.app.forecasts.answers import fit_runs
 
-    found = fit_runs(runs, latencies=latencies, sequential=sequential)
+    found = fit_runs(runs, latencies=measurements.get_if_any(), sequential=sequential)
     if as_json:
         _emit_json(found)
         return
@@ -350,7 +417,10 @@ def fit(runs: str, latencies: str | None, *, sequential: bool, as_json: bool) ->
 @model_option
 @json_option
 def score(
-    latencies: str,
+    latencies: str | None,
+    site: str | None,
+    server: str | None,
+    token_file: str | None,
     measured: str,
     pilots: int | None,
     work: float | None,
@@ -367,15 +437,16 @@ def score(
     import_numpy_quickly()
     from pilotage.app.forecasts.answers import score_pilots
 
+    measurements = Measurements(latencies, site, server, token_file).get()
     found = score_pilots(
-        latencies, measured=measured, pilots=pilots, sequential=sequential, work_seconds=work, model=model
+        measurements, measured=measured, pilots=pilots, sequential=sequential, work_seconds=work, model=model
     )
     if found.n_estimated:
         print_message(f"note: {plural(found.n, 'pilot')}, estimated from the most that was available; say -n")
     if as_json:
         _emit_json(found)
         return
-    emit([_about(found.submitted, found.observations, found.fault_ratio)])
+    emit([_about(found)])
     rows = (
         ("mean error", f"{100 * found.error:.1f} % of n"),
         ("inside ± sd", f"{100 * found.within_sd:.1f} % of {plural(found.samples, 'sample')}"),
@@ -400,7 +471,10 @@ def score(
 )
 @json_option
 def plot(
-    latencies: str,
+    latencies: str | None,
+    site: str | None,
+    server: str | None,
+    token_file: str | None,
     pilots: int | None,
     measured: str | None,
     runs: str | None,
@@ -419,11 +493,12 @@ def plot(
     import_numpy_quickly()
     from pilotage.app.forecasts.drawings import draw_makespans, draw_pilots
 
+    measurements = Measurements(latencies, site, server, token_file).get()
     drawings: dict[str, list[str]] = {}
     if pilots is not None or measured is not None:
         drawings[f"{svg}-pilots.svg"] = [
             draw_pilots(
-                latencies,
+                measurements,
                 pilots=pilots,
                 measured=measured,
                 until_seconds=until,
@@ -433,7 +508,7 @@ def plot(
             )
         ]
     if runs is not None:
-        drawings[f"{svg}-makespan.svg"] = [draw_makespans(runs, latencies=latencies, sequential=sequential)]
+        drawings[f"{svg}-makespan.svg"] = [draw_makespans(runs, latencies=measurements, sequential=sequential)]
     write_files(drawings)
     if as_json:
         _emit_json({"files": list(drawings)})
@@ -450,10 +525,20 @@ def _emit_json(found: object) -> None:
     emit([app.json_text(found)])
 
 
-def _about(submitted: int, observations: int, fault_ratio: float) -> str:
-    return (
-        f"{plural(submitted, 'pilot')}, {plural(observations, 'latency')} measured, {100 * fault_ratio:.1f} % faults\n"
-    )
+def _about(found: PilotsAnswer | ScoreAnswer) -> str:
+    """How many pilots, and what the forecast is made from."""
+    if found.basis == "file":
+        known = f"{plural(found.observations, 'latency')} measured"
+    else:
+        known = _of_site(found)
+    return f"{plural(found.submitted, 'pilot')}, {known}, {100 * found.fault_ratio:.1f} % faults\n"
+
+
+def _of_site(found: FromLatencies) -> str:
+    """Which starts of a site a forecast is made from."""
+    whose = {"user and shape": "like these", "site": "at the site", "probes": "at the site, probes included"}
+    hour = "" if found.hour_of_week is None else ", in this hour of the week"
+    return f"{plural(found.starts, 'start')} {whose[found.basis]}{hour}"
 
 
 def _short(seconds: float | None) -> str:

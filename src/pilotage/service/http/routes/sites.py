@@ -15,6 +15,7 @@ from pilotage.model.exchange.operations import Accepted, SiteDeed
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.jobs.definition import plain
 from pilotage.reading.access import READ, SITES
+from pilotage.reading.latencies import SiteLatencyView
 from pilotage.reading.view_builders import pilot_view
 from pilotage.reading.views import PilotView, SiteReason, SitesConfiguration, SiteStatus, View
 from pilotage.service.errors import UnknownSite
@@ -120,6 +121,22 @@ async def one_site(request: ApiRequest, services: ServicesArgument, site: SitePa
         pilots=[pilot_view(row) for row in shown],
         noticed=list(known.stand.noticed) if known.stand is not None else [],
     )
+
+
+@get(
+    "/v1/sites/{site:str}/latencies",
+    operation_id="site_latencies",
+    needs=(READ,),
+    summary="The latency of pilots of a site",
+    tags=["sites"],
+    faults=(400, 401, 403, 404, 503),
+)
+async def latencies(request: ApiRequest, services: ServicesArgument, site: SitePath) -> SiteLatencyView:
+    """How long the next pilots of a site take from their request to their start, by all that is known of earlier ones."""
+    found = await services.ask(services.reader.site_latency, request.user, site)
+    if found is None:
+        raise _unknown(site, {row.site for row in await services.ask(services.reader.sites, request.user)})
+    return found
 
 
 _site_operation = partial(post, status=200, needs=(SITES,), tags=["sites"], faults=(400, 401, 403, 404, 409, 503))
@@ -276,4 +293,4 @@ def _unknown(site: str, known: Collection[str]) -> UnknownSite:
     return UnknownSite("no such site", subject=f"site {site[:64]}", next_step=hint)
 
 
-SITE_ROUTES = (sites, one_site, hibernate, wake, probe, try_site)
+SITE_ROUTES = (sites, one_site, latencies, hibernate, wake, probe, try_site)
