@@ -14,6 +14,8 @@ from pilotage.forecast.steps import StepFunction
 from pilotage.model.errors import PilotageError
 from pilotage.reading.latencies import SiteLatencyView, StepsView
 
+__all__ = ["SiteLatencyView", "distribution_of", "site_latencies", "submission_of"]
+
 
 def site_latencies(server: Server, site: str) -> SiteLatencyView:
     """The latencies of a site; raises `PilotageError` where too few pilots have started there."""

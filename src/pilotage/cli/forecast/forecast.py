@@ -15,7 +15,7 @@ from pilotage.cli.shared.server import connect_to_read, json_option, server_opti
 
 if TYPE_CHECKING:
     from pilotage.app.forecasts.answers import FromLatencies, Model, Observation, PilotsAnswer, ScoreAnswer
-    from pilotage.reading.latencies import SiteLatencyView
+    from pilotage.app.forecasts.site_latencies import SiteLatencyView
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
