@@ -7,6 +7,7 @@ __all__ = [
     "engine",
     "explain",
     "inbound",
+    "package_times",
     "past_pilots",
     "restore",
     "retry",

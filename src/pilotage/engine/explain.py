@@ -10,6 +10,7 @@ import msgspec
 from pilotage.book.rows.rows import PackageFacts
 from pilotage.engine.decisions.job_lifecycle import why_it_ended
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.package_times import expected_package_times
 from pilotage.engine.placement import unmet
 from pilotage.engine.retry.policy import lacked_input
 from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED, SelectionSnapshot
@@ -171,12 +172,15 @@ def explain(state: EngineState, job: JobState, number: int, facts: PackageFacts 
     ):
         reasons += _attempts(job.work[number])
     reasons += _history(job, number, facts)
+    times = expected_package_times(state, job, number)
     return Explanation(
         job=job.id,
         package=job.dotted(number),
         epoch=job.epoch_of(number),
         standing=STATUS_NAMES[status],
         reasons=tuple(reasons),
+        expected_start_at=times.start_at,
+        expected_end_at=times.end_at,
     )
 
 

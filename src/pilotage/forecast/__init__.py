@@ -10,6 +10,7 @@ __all__ = [
     "history",
     "latency",
     "makespan",
+    "package_times",
     "pilot_records",
     "run_time",
     "sequential",

@@ -287,6 +287,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     words: PackageWords | None = None  # its name, parameters and command
     ended: int | None = None  # the last ended attempt, if it ran several binaries
     binaries: tuple[BinaryEnd, ...] = ()  # how each of them ran
+    expected_start_at: float | None = None  # None: it has started, or too little is known
+    expected_end_at: float | None = None
 
 
 # Files of earlier runs that a document no longer makes: the request to remove them, and the answer.

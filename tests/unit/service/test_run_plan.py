@@ -62,6 +62,13 @@ def planned(
     )
 
 
+def test_packages_that_do_not_fit_beside_each_other_start_one_after_the_other(here: Place) -> None:
+    found = planned(here, CHAIN, slots=2)
+    assert [each.start_seconds for each in found.listed] == [0.0, 3600.0, 7200.0]
+    unknown = planned(here, CHAIN.replace("    run_time: 30 min\n", ""), slots=2)
+    assert [each.start_seconds for each in unknown.listed] == [None, None, None]
+
+
 def test_before_the_first_run_everything_would_run(here: Place) -> None:
     found = planned(here, CHAIN, slots=4)
     assert found == RunPlan(
@@ -74,9 +81,15 @@ def test_before_the_first_run_everything_would_run(here: Place) -> None:
             StagePlan(stage=2, name="merge", packages=1, would_run=1, core_hours=0.5),
         ),
         listed=(
-            PlannedPackage(package="1.1.1", name="reconstruct-0", changed="never made"),
-            PlannedPackage(package="1.2.1", name="reconstruct-1", changed="never made"),
-            PlannedPackage(package="2.1.1", name="merge", changed="never made"),
+            PlannedPackage(
+                package="1.1.1", name="reconstruct-0", changed="never made", start_seconds=0.0, end_seconds=3600.0
+            ),
+            PlannedPackage(
+                package="1.2.1", name="reconstruct-1", changed="never made", start_seconds=0.0, end_seconds=3600.0
+            ),
+            PlannedPackage(
+                package="2.1.1", name="merge", changed="never made", start_seconds=3600.0, end_seconds=5400.0
+            ),
         ),
         changed={"never made": 3},
         slots=4,

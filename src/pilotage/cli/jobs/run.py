@@ -16,7 +16,7 @@ from pilotage.cli.shared.output import duration, emit, one_line, plural, table
 if TYPE_CHECKING:
     from pilotage.app import LoadedJob
     from pilotage.app.jobs.submit import RunSettings, Source
-    from pilotage.model.jobs.submission import RunPlan, StagePlan
+    from pilotage.model.jobs.submission import PlannedPackage, RunPlan, StagePlan
 
 
 @click.command()
@@ -222,10 +222,18 @@ def _why(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
         return
     listed = found.listed if shown_max is None else found.listed[:shown_max]
     yield "  why\n"
-    yield from table(((each.package, each.name, each.changed) for each in listed), indent="    ")
+    yield from table(((each.package, each.name, each.changed, _expected(each)) for each in listed), indent="    ")
     if found.would_run > len(listed):
         kinds = ", ".join(f"{count:,} for {kind}" for kind, count in found.changed.items())
         yield f"    … and {found.would_run - len(listed):,} more; in all {one_line(kinds)}\n"
+
+
+def _expected(package: PlannedPackage) -> str:
+    """When a package would start and end, after the submission."""
+    if package.start_seconds is None or package.end_seconds is None:
+        return ""
+    start, end = (duration(round(each)) for each in (package.start_seconds, package.end_seconds))
+    return f"after {start} until {end}" if round(package.start_seconds) else f"until {end}"
 
 
 def _stage_row(stage: StagePlan) -> tuple[object, ...]:

@@ -206,6 +206,8 @@ def _package_lines(
         yield from table(map(_attempt, attempts), indent="    ")
     yield from _binary_lines(attempts, package["attempt"])
     yield from _card_lines(where, package, attempts, explanation)
+    if explanation is not None and package["state"] not in FINAL_NAMES:
+        yield from _expected_lines(explanation.get("expected_start_at"), explanation.get("expected_end_at"))
     # Only the service that runs a job can explain it.
     reasons = [why for why in (explanation or {}).get("reasons", ()) if why["code"] != "elsewhere"]
     if reasons and package["state"] not in FINAL_NAMES:
@@ -413,6 +415,7 @@ def explanation_lines(where: JobOrPackage, told: Explanation) -> Iterator[str]:
     yield f"{one_line(package_label(where.job, told.package, told.words))}: {one_line(told.standing)}{epoch}\n"
     if told.words is not None and told.words.command:
         yield f"  $ {one_line(told.words.command)}\n"
+    yield from _expected_lines(told.expected_start_at, told.expected_end_at)
     for why in _in_order(told.reasons):
         yield f"  {one_line(_reason(why))}\n"
         if why.next_step:
@@ -421,6 +424,13 @@ def explanation_lines(where: JobOrPackage, told: Explanation) -> Iterator[str]:
         from pilotage.cli.shared.progress import binary_lines
 
         yield from binary_lines(told.ended, [msgspec.to_builtins(each) for each in told.binaries])
+
+
+def _expected_lines(start_at: float | None, end_at: float | None) -> Iterator[str]:
+    """When a package is expected to start and to end, until it has."""
+    known = [f"{word} {moment(at)}" for word, at in (("start", start_at), ("end", end_at)) if at is not None]
+    if known:
+        yield f"  expected to {' and to '.join(known)}\n"
 
 
 def _in_order(reasons: Sequence[Why]) -> list[Why]:

@@ -230,6 +230,10 @@ class Graph:
         """The longest path through the graph with these run times."""
         return float(self._longest(seconds).max()) if self.count else 0.0
 
+    def path_ends_seconds(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The end of the longest path up to each package with these run times, that of the package included."""
+        return self._longest(seconds)
+
     def _longest(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         order = self.order()
         if order is None:

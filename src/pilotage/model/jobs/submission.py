@@ -122,6 +122,8 @@ class PlannedPackage(Sent, frozen=True, kw_only=True):
     package: str  # dotted: 1.2.1
     name: str
     changed: str  # "argv", "input a.dat", "missing output b.dat", "waits for 1.2.1", "never made" …
+    start_seconds: float | None = None  # expected, after the submission; None: some run time before it is unknown
+    end_seconds: float | None = None  # the same; None: its own run time is unknown, too
 
 
 class PlannedParameter(Sent, frozen=True, kw_only=True):

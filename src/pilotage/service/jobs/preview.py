@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +14,7 @@ from pilotage.language import Expansion, Report, plan_of
 from pilotage.language import grow as grow_expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.software import find_software
+from pilotage.model.events.events import parse_dotted
 from pilotage.model.exchange.operations import Refused
 from pilotage.model.jobs.definition import Definition, Parameter
 from pilotage.model.jobs.plan import JobPlan
@@ -26,6 +28,7 @@ from pilotage.model.jobs.submission import (
     Submission,
 )
 from pilotage.ports import JobTree, ResultsIndex
+from pilotage.reading.package_times import ExpectedTimes, planned_times
 from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.submission import check_submission
 from pilotage.service.works.reuse import NEVER, ReuseSearch, final_packages
@@ -74,6 +77,9 @@ def plan(
     known = bool((would_run & ~unknown).any())
     core_hours = seconds * cores / 3600
     path = expansion.graph.critical_path_seconds(seconds) if known else 0.0
+    if known and not unknown.any():  # else what is ahead of a package may take any time
+        at_once = int(slots * float(seconds.sum()) / float((seconds * cores).sum()))
+        listed = _timed(expansion, listed, planned_times(expansion.graph, seconds, slots=at_once))
     count, running = expansion.wanted, int(would_run.sum())
     return RunPlan(
         job=expansion.definition.job,
@@ -175,6 +181,18 @@ def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: Resu
             found[number] = LAST
     listed = [_planned(expansion, number, why) for number, why in sorted(found.items())]
     return _Examined(would_run, listed, reasons, made)
+
+
+def _timed(expansion: Expansion, listed: Sequence[PlannedPackage], times: ExpectedTimes) -> list[PlannedPackage]:
+    """The listed packages with their expected times."""
+    found = []
+    for each in listed:
+        place = parse_dotted(each.package)
+        assert place is not None
+        number = expansion.layouts[place.stage - 1].number(place)
+        start, end = float(times.starts_seconds[number]), float(times.ends_seconds[number])
+        found.append(msgspec.structs.replace(each, start_seconds=start, end_seconds=end))
+    return found
 
 
 def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
