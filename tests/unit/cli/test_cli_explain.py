@@ -30,17 +30,16 @@ def test_sites_that_could_never_run_it_are_told_once_and_behind_the_others() -> 
 
 
 def test_the_expected_times_come_before_the_reasons() -> None:
-    for times, said in (
-        (
-            {"expected_start_at": 5.0, "expected_end_at": 65.0},
-            "start 1970-01-01 00:00:05Z and to end 1970-01-01 00:01:05Z",
-        ),
-        ({"expected_end_at": 65.0}, "end 1970-01-01 00:01:05Z"),
+    waiting = Explanation(
+        job="j", package="1.1.1", epoch=1, standing="ready", reasons=(), expected_start_at=5.0, expected_end_at=65.0
+    )
+    running = Explanation(job="j", package="1.1.1", epoch=1, standing="live", reasons=(), expected_end_at=65.0)
+    for told, said in (
+        (waiting, "start 1970-01-01 00:00:05Z and to end 1970-01-01 00:01:05Z"),
+        (running, "end 1970-01-01 00:01:05Z"),
     ):
-        told = Explanation(job="j", package="1.1.1", epoch=1, standing="ready", reasons=(), **times)
-        assert [line.strip() for line in explanation_lines(JobOrPackage("j", "1.1.1"), told)][1:] == [
-            f"expected to {said}"
-        ]
+        _, line = explanation_lines(JobOrPackage("j", "1.1.1"), told)
+        assert line == f"  expected to {said}\n"
 
 
 def test_how_each_binary_of_the_last_attempt_ran_stands_below_the_reasons() -> None:
