@@ -27,7 +27,7 @@ from pilotage.forecast.conditioning import (
     learn_today,
     possible_days,
 )
-from pilotage.forecast.fit import MeasuredRun, fit_work
+from pilotage.forecast.fit import MeasuredRun, PastRun, PastRuns, fit_work
 from pilotage.forecast.latency import LatencyDistribution, empirical_latency
 from pilotage.forecast.makespan import expected_makespan
 from pilotage.forecast.steps import StepFunction
@@ -39,6 +39,7 @@ TIMES = np.arange(0.0, 1801.0, 10.0)
 LATER = TIMES[TIMES >= NOW_SECONDS]
 MAKESPAN_MAX_SECONDS = 86_400.0  # one session of exp8 gives the time since 1970 instead
 RUNS_MAX = 251
+NINE_OF_TEN_SDS = 1.645
 ROUNDS = 200
 MINUS = "\N{MINUS SIGN}"
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "forecast.md"
@@ -145,25 +146,42 @@ class Full:
         self._latency = latency
         self._is_conditioned = is_conditioned
         self._starts: dict[int, Floats] = {}
-        self._work_sd = 0.0
+        self._past: PastRuns | None = None
 
     def interval(self, session: Session, seconds: float) -> tuple[float, float, float]:
         """The lower end, the median and the upper end."""
+        assert self._past is not None
+        factor, log_sd = self._past.correction(pilots=session.pilots, packages=session.packages)
+        median = factor * self._by_latencies(session, seconds)
+        reach = float(np.exp(NINE_OF_TEN_SDS * log_sd))
+        return median / reach, median, median * reach
+
+    def learn_runs(self, sessions: Sequence[Session], seconds: float) -> None:
+        """Learn from earlier sessions how their makespans differ from what latencies alone say."""
+        self._past = PastRuns(
+            [
+                PastRun(
+                    each.experiment,
+                    each.pilots,
+                    each.packages,
+                    self._by_latencies(each, seconds),
+                    each.makespan_seconds,
+                )
+                for each in sessions
+            ]
+        )
+
+    def _by_latencies(self, session: Session, seconds: float) -> float:
+        """The median by latencies alone."""
         application = Application(
             work_seconds=seconds * session.packages,
             packages=session.packages,
             start_cost_seconds=0.0,
             speeds=(1.0,),
-            work_sd=self._work_sd,
+            work_sd=0.0,
             lifetime_seconds=np.inf,
         )
-        found = makespan_distribution(application, self._possible_starts(session))
-        return found.low_seconds, found.median_seconds, found.high_seconds
-
-    def learn_spread(self, sessions: Sequence[Session], seconds: float) -> None:
-        """Learn from earlier sessions how much the work varies from run to run."""
-        ratios = np.array([each.makespan_seconds / self.interval(each, seconds)[1] for each in sessions])
-        self._work_sd = float(np.sqrt((np.log(ratios) ** 2).mean()))
+        return makespan_distribution(application, self._possible_starts(session)).median_seconds
 
     def _possible_starts(self, session: Session) -> Floats:
         if self._is_conditioned:
@@ -261,7 +279,7 @@ def compared(
     latency, own = latency_of(train), latency_of(test)
     fitted, own_fitted = package_seconds(latency, train), package_seconds(own, test)
     full = Full(latency, is_conditioned=is_conditioned)
-    full.learn_spread(train, fitted)
+    full.learn_runs(train, fitted)
     paper, floor, ours, inside = [], [], [], []
     for each in test:
         measured = each.makespan_seconds

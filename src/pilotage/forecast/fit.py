@@ -1,4 +1,4 @@
-"""Total work from measured makespans, and how far a model is from what was measured."""
+"""What measured runs teach: total work, a correction of forecasts, and how far a model is from what was measured."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from pilotage.model.errors import PilotageError
 _CANDIDATES = 513  # of each round of the search
 _ROUNDS = 12
 _PARABOLAS = 2
+_DEVIATIONS = np.geomspace(0.1, 1.5, 9)  # of campaigns and of runs: every combination is weighed
+_LINE_SD = 0.5  # of the level and of the slopes that all campaigns share, as it is believed before any run
+_WEIGHT_MIN = 1e-3
+_CAMPAIGNS_MAX = 30  # the last ones; earlier ones are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,3 +88,88 @@ def share_within(*, modelled: ArrayLike, measured: ArrayLike, distances: ArrayLi
     """The share of samples that lie no farther from the model than given: sigma or 3 sigma (pilot-job-model, section 4.1)."""
     apart = np.abs(np.asarray(modelled) - np.asarray(measured))
     return float((apart <= np.asarray(distances) + 1e-9).mean())
+
+
+# --- past runs --------------------------------------------------------------------------------------------------------
+#
+# Runs of one campaign are more alike than runs of different ones, and many pilots get less out of each than few: they share a
+# service, a network and the slowest host. So the logarithm of measured over forecast is a sum: a line in the logarithms of the number
+# of pilots and of packages per pilot, a line of that kind for each campaign, and something of each run. A run to come belongs to a new
+# campaign: both kinds of variation count for it.
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A past run: its campaign, pilots and packages, the forecast by latencies alone, and the makespan that was measured."""
+
+    campaign: str
+    pilots: int
+    packages: int
+    forecast_seconds: float
+    makespan_seconds: float
+
+
+class Correction(NamedTuple):
+    """The median factor on a forecast, and the standard deviation of its logarithm for a single run."""
+
+    factor: float
+    log_sd: float
+
+
+class PastRuns:
+    """Past runs, learned from once: a linear model with campaigns as random effects, averaged over their deviations (Bayes)."""
+
+    def __init__(self, runs: Sequence[PastRun]) -> None:
+        """Learn from some runs, at least one, in the order of their campaigns."""
+        names = list(dict.fromkeys(run.campaign for run in runs))[-_CAMPAIGNS_MAX:]
+        runs = [run for run in runs if run.campaign in names]
+        features = np.array([_features(run.pilots, run.packages) for run in runs])
+        self._centre = features.mean(axis=0)
+        logs = np.log([max(run.makespan_seconds / run.forecast_seconds, 1e-9) for run in runs])
+        member = np.array([[run.campaign == name for name in names] for run in runs], dtype=np.float64)
+        # A campaign has a level and slopes of its own: what one campaign shows of either need not hold for the next.
+        own = [member * column[:, None] for column in (np.ones(len(runs)), *(features - self._centre).T)]
+        effects = np.concatenate([*own, self._line(features)], axis=1)
+        owned = len(own) * len(names)
+        self._campaigns = len(names)
+        # Sums over runs suffice from here on: of a deviation each, one small system of equations is solved.
+        products, sums, square = effects.T @ effects, effects.T @ logs, float(logs @ logs)
+        found = []
+        for between in _DEVIATIONS:
+            scale = np.where(np.arange(len(products)) < owned, between, 1.0)
+            for within in _DEVIATIONS:
+                system = np.eye(len(products)) + np.outer(scale, scale) * products / within**2
+                answer = np.linalg.solve(system, scale * sums) / within**2
+                log_determinant = float(np.linalg.slogdet(system)[1]) + 2.0 * len(runs) * np.log(within)
+                misfit = (square - float(answer @ (scale * sums))) / within**2
+                evidence = -0.5 * (misfit + log_determinant)
+                line = slice(owned, None)
+                found.append((evidence, between**2, within**2, answer[line], np.linalg.inv(system)[line, line]))
+        best = max(each[0] for each in found)
+        kept = [each for each in found if each[0] > best + np.log(_WEIGHT_MIN)]
+        weights = np.exp(np.array([each[0] for each in kept]) - best)
+        self._weights: Floats = weights / weights.sum()
+        self._between = np.array([each[1] for each in kept])
+        self._within = np.array([each[2] for each in kept])
+        self._means = np.array([each[3] for each in kept])
+        self._covariances = np.array([each[4] for each in kept])
+
+    def correction(self, *, pilots: int, packages: int) -> Correction:
+        """The factor on the forecast of a run of a new campaign, and how far it may be off."""
+        features = np.array([_features(pilots, packages)])
+        asked = self._line(features)[0]
+        own = 1.0 + float(((features - self._centre) ** 2).sum())
+        means = self._means @ asked
+        unknown = np.einsum("i,kij,j->k", asked, self._covariances, asked)
+        # What a single campaign has of its own cannot be told from what all have: only its variation is learned.
+        mean = float(self._weights @ means) if self._campaigns > 1 else 0.0
+        variance = float(self._weights @ (unknown + own * self._between + self._within + (means - mean) ** 2))
+        return Correction(float(np.exp(mean)), float(np.sqrt(variance)))
+
+    def _line(self, features: Floats) -> Floats:
+        """A level and two slopes, in units of what is believed of each before any run."""
+        return _LINE_SD * np.column_stack([np.ones(len(features)), features - self._centre])
+
+
+def _features(pilots: int, packages: int) -> tuple[float, float]:
+    return float(np.log(pilots)), float(np.log(packages / pilots))
