@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from pilotage.app.forecasts.tables import read_latencies, read_measured, read_observed, read_runs
+from pilotage.app.forecasts.tables import read_finished_runs, read_latencies, read_measured, read_observed, read_runs
 from pilotage.forecast.censoring import kaplan_meier
 from pilotage.forecast.completion import Application, makespans
 from pilotage.forecast.conditioning import USUAL_DRIFT, ConditionedPilots, ObservedPilots, learn_today
@@ -142,6 +142,48 @@ def test_whole_packages_take_at_least_as_long_as_work_that_splits(
     assert whole <= split + work / packages + 1e-6 * (1 + whole)
 
 
+ROWS = st.lists(st.lists(st.one_of(SECONDS, st.just(np.inf)), min_size=3, max_size=3), min_size=1, max_size=5)
+
+
+def of_packages(work: float, packages: int | None) -> Application:
+    return Application(
+        work_seconds=work,
+        work_sd=0.0,
+        packages=packages,
+        start_cost_seconds=0.0,
+        speeds=(1.0,),
+        lifetime_seconds=np.inf,
+    )
+
+
+@given(ROWS, st.floats(1.0, 1e6), st.one_of(st.none(), st.integers(1, 50)), SECONDS)
+def test_the_makespan_of_every_possible_run_falls_in_pilots_and_rises_in_work_and_faults(
+    rows: list[list[float]], work: float, packages: int | None, start: float
+) -> None:
+    starts = np.array(rows)
+    usual = makespans(of_packages(work, packages), starts)
+    more = makespans(of_packages(work, packages), np.column_stack([starts, np.full(len(rows), start)]))
+    assert (more <= usual * (1 + 1e-6) + 1e-6).all()
+    assert (makespans(of_packages(2.0 * work, packages), starts) >= usual * (1 - 1e-6)).all()
+    faulty = np.where(np.arange(3) == 0, np.inf, starts)
+    assert (makespans(of_packages(work, packages), faulty) >= usual * (1 - 1e-6) - 1e-6).all()
+
+
+@settings(max_examples=30)
+@given(LATENCIES.filter(some_start), st.floats(1.0, 1e6), st.lists(st.floats(0, 1e3), min_size=1, max_size=8))
+def test_given_what_has_started_the_makespan_falls_in_pilots_and_rises_in_work(
+    latencies: list[float], work: float, waits: list[float]
+) -> None:
+    now = 600.0
+    started = np.array([wait if wait <= now else np.inf for wait in waits])
+    observed = ObservedPilots(now, np.zeros(len(waits)), started)
+    today = learn_today(empirical_latency(latencies), observed, drift=USUAL_DRIFT)
+    more = ObservedPilots(now, np.append(observed.submitted_seconds, now), np.append(started, np.inf))
+    few, many = (ConditionedPilots(each, today) for each in (observed, more))
+    assert many.makespan(work) <= few.makespan(work) * (1 + 1e-6)
+    assert few.makespan(work) <= few.makespan(2.0 * work) * (1 + 1e-6)
+
+
 CELLS = st.one_of(
     st.floats().map(repr),
     st.integers().map(str),
@@ -162,6 +204,8 @@ TABLES = st.one_of(
                     "started_seconds",
                     "n",
                     "makespan_seconds",
+                    "packages",
+                    "campaign",
                     "t",
                     "n_available",
                     "other",
@@ -179,7 +223,13 @@ TABLES = st.one_of(
 @example(b"\xef\xbb\xbflatency_seconds\r\n1\r\n2\r\n")
 @example(b"latency_seconds\n" + b"1" * 200_000)
 def test_any_bytes_are_a_table_or_are_refused_with_a_line(data: bytes) -> None:
-    for read in (read_latencies, read_runs, read_measured, lambda file: read_observed(file, now_seconds=5.0)):
+    for read in (
+        read_latencies,
+        read_runs,
+        read_finished_runs,
+        read_measured,
+        lambda file: read_observed(file, now_seconds=5.0),
+    ):
         stream, refusal = sys.stdin, None
         sys.stdin = io.TextIOWrapper(io.BytesIO(data))
         try:

@@ -364,3 +364,72 @@ def test_sequential_pilots_go_on_being_submitted_from_now_on(tmp_path: Path) -> 
     seen = source.observed(read_observed("o.csv", now_seconds=150.0), pilots=4)
     assert seen.submitted_seconds.tolist() == [0.0, 150.0, 160.0, 170.0]
     assert Source("fixed.csv", sequential=False).observed(seen, pilots=5).submitted_seconds[-1] == 150.0
+
+
+# --- past runs --------------------------------------------------------------------------------------------------------
+
+
+OF_PACKAGES = (
+    "makespan",
+    "--latencies",
+    "fixed.csv",
+    "--work",
+    "4800",
+    "--packages",
+    "80",
+    "-n",
+    "20",
+    "--model",
+    "full",
+)
+
+
+def past_runs(*, factor: float, campaigns: int = 4) -> str:
+    rows = [
+        f"{name},{n},{n * each},{factor * (150.0 + 60.0 * each):.1f}"
+        for name in range(campaigns)
+        for n in (10, 20, 40)
+        for each in (1, 2, 4)
+    ]
+    return "\n".join(["campaign,n,packages,makespan_seconds", *rows, ""])
+
+
+def test_past_runs_correct_the_full_model_and_tell_how_far_it_may_be_off(tmp_path: Path) -> None:
+    words = OF_PACKAGES
+    plain = told(*words)["makespan"][0]
+    for factor in (1.0, 1.8):
+        (tmp_path / "past.csv").write_text(past_runs(factor=factor))
+        found = told(*words, "--past-runs", "past.csv")["makespan"][0]
+        assert found["median"] == pytest.approx(factor * (150.0 + 4 * 60.0), rel=0.12)
+        assert found["low"] < found["median"] < found["mean"] < found["high"]
+        assert set(found) == set(plain)
+
+
+def test_past_runs_of_pilots_submitted_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "past.csv").write_text(past_runs(factor=2.0))
+    words = OF_PACKAGES
+    found, plain = (told(*words, "--sequential", *more)["makespan"][0] for more in (("--past-runs", "past.csv"), ()))
+    assert found["median"] > 1.2 * plain["median"]
+
+
+@pytest.mark.parametrize(
+    "table, line",
+    [
+        ("n,packages,makespan_seconds\n", 1),
+        ("n,makespan_seconds\n1,2\n", 1),
+        ("n,packages,makespan_seconds\n1,0,5\n", 2),
+        ("n,packages,makespan_seconds\n1,4,5\n2,4,0\n", 3),
+        ("n,packages,makespan_seconds\n1,4,nan\n", 2),
+    ],
+)
+def test_a_bad_table_of_past_runs_is_refused_with_its_line(tmp_path: Path, table: str, line: int) -> None:
+    (tmp_path / "past.csv").write_text(table)
+    words = OF_PACKAGES
+    assert f"past.csv:{line}" in refused("forecast", *words, "--past-runs", "past.csv")
+
+
+def test_past_runs_need_packages_and_the_full_model(tmp_path: Path) -> None:
+    (tmp_path / "past.csv").write_text(past_runs(factor=1.0))
+    words = ("makespan", "--latencies", "fixed.csv", "--work", "4800", "-n", "20", "--past-runs", "past.csv")
+    assert "--model full" in refused("forecast", *words)
+    assert "--packages" in refused("forecast", *words, "--model", "full")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from pilotage.app.forecasts.source import Model, Source
-from pilotage.app.forecasts.tables import Measured, read_measured, read_observed, read_runs
-from pilotage.forecast.completion import Application, makespan_distribution, sequential_starts, starts_of
+from pilotage.app.forecasts.tables import Measured, read_finished_runs, read_measured, read_observed, read_runs
+from pilotage.forecast.completion import QUICK_RUNS, Application, makespan_distribution, sequential_starts, starts_of
 from pilotage.forecast.conditioning import USUAL_DRIFT, ConditionedPilots, learn_today, possible_days
-from pilotage.forecast.fit import FittedWork, MeasuredRun, fit_work, model_error, share_within
+from pilotage.forecast.fit import FittedWork, MeasuredRun, PastRun, PastRuns, fit_work, model_error, share_within
 from pilotage.forecast.makespan import makespan_limit_seconds, pilots_within
 from pilotage.forecast.steps import Floats
 from pilotage.model.errors import PilotageError
@@ -120,6 +121,7 @@ class ScoreAnswer(FromLatencies, frozen=True, kw_only=True):
     observations: int
 
 
+_NINE_OF_TEN_SDS = 1.645
 POSSIBLE_RUNS_PILOTS_MAX = 100_000
 """More pilots than possible runs, or possible days, are followed for."""
 
@@ -198,11 +200,18 @@ def forecast_makespan(
     sequential: bool = False,
     model: Model = "paper",
     observation: Observation | None = None,
+    past_runs: str | None = None,
 ) -> MakespanAnswer:
-    """Forecast how long the work takes with some numbers of pilots; the full model tells a median and an interval, too."""
+    """Forecast how long the work takes with some numbers of pilots; the full model tells a median and an interval, too.
+
+    Past runs, of packages like these, correct the full model and widen its interval.
+    """
     source = Source(latencies, sequential=sequential)
     make = _paper_point if model == "paper" else _full_point
     points = [make(source, application, observation, pilots=count) for count in pilots]
+    if past_runs is not None:
+        past = _past_runs(source, application, past_runs)
+        points = [_corrected(each, past, application) for each in points]
     limit, limit_n = _limit(source, application, observation)
     return MakespanAnswer(
         **source.origin._asdict(),
@@ -243,20 +252,10 @@ def _full_point(
             started_seconds=seen.starts_seconds,
         )
         requests = seen.submitted_seconds
-    elif source.sequential is not None:
-        source.refuse_too_many(pilots)
-        today = possible_days(source.sequential.rest, drift=USUAL_DRIFT)
-        starts = sequential_starts(source.sequential, today, pilots=pilots)
-        requests = source.sequential.mean_submission_seconds * np.arange(1.0, pilots + 1.0)
     else:
-        starts = starts_of(
-            possible_days(source.single, drift=USUAL_DRIFT),
-            pilots=pilots,
-            queued_since_seconds=np.zeros(pilots),
-            now_seconds=-1.0,
-            started_seconds=np.zeros(0),
-        )
-        requests = np.zeros(pilots)
+        starts = _possible_starts(source, pilots=pilots)
+        step = 0.0 if source.sequential is None else source.sequential.mean_submission_seconds
+        requests = step * np.arange(1.0, pilots + 1.0)
     found = makespan_distribution(application, starts)
     return MakespanPoint(
         n=pilots,
@@ -265,6 +264,51 @@ def _full_point(
         low=_finite(found.low_seconds),
         high=_finite(found.high_seconds),
         submitted=max(1, int((requests <= found.median_seconds).sum())),
+    )
+
+
+def _possible_starts(source: Source, *, pilots: int, runs: int | None = None) -> Floats:
+    """Possible starts of pilots before anything has started: at once, or one after the other; rows are runs."""
+    if source.sequential is not None:
+        source.refuse_too_many(pilots)
+        today = possible_days(source.sequential.rest, drift=USUAL_DRIFT)
+        return sequential_starts(source.sequential, today, pilots=pilots, runs=runs)
+    return starts_of(
+        possible_days(source.single, drift=USUAL_DRIFT),
+        pilots=pilots,
+        queued_since_seconds=np.zeros(pilots),
+        now_seconds=-1.0,
+        started_seconds=np.zeros(0),
+        runs=runs,
+    )
+
+
+def _past_runs(source: Source, application: Application, file: str) -> PastRuns:
+    """Past runs beside what latencies alone say of each, with packages like those of the application."""
+    assert application.packages is not None
+    each_seconds = application.work_seconds / application.packages
+    starts: dict[int, Floats] = {}
+    found = []
+    for run in read_finished_runs(file):
+        _refuse_too_many(run.pilots)
+        if run.pilots not in starts:
+            starts[run.pilots] = _possible_starts(source, pilots=run.pilots, runs=QUICK_RUNS)
+        its_own = replace(application, work_seconds=each_seconds * run.packages, packages=run.packages, work_sd=0.0)
+        median = makespan_distribution(its_own, starts[run.pilots]).median_seconds
+        if math.isfinite(median):
+            found.append(PastRun(run.campaign, run.pilots, run.packages, median, run.makespan_seconds))
+    if not found:
+        raise PilotageError("none of the past runs could have ended, by these latencies", subject=f"{file}:1")
+    return PastRuns(found)
+
+
+def _corrected(point: MakespanPoint, past: PastRuns, application: Application) -> MakespanPoint:
+    if point.median is None or application.packages is None:
+        return point
+    factor, log_sd = past.correction(pilots=point.n, packages=application.packages)
+    median, reach = factor * point.median, math.exp(_NINE_OF_TEN_SDS * log_sd)
+    return msgspec.structs.replace(
+        point, mean=median * math.exp(0.5 * log_sd**2), median=median, low=median / reach, high=median * reach
     )
 
 

@@ -55,6 +55,15 @@ class Run(NamedTuple):
     latencies: str
 
 
+class FinishedRun(NamedTuple):
+    """A run of a campaign: how many pilots and packages it had, and how long it took."""
+
+    campaign: str
+    pilots: int
+    packages: int
+    makespan_seconds: float
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """How many pilots were available at some times."""
@@ -121,6 +130,20 @@ def read_runs(file: str) -> list[Run]:
     table = _Table(file, required=("n", "makespan_seconds"), optional=("latencies",))
     runs = [
         Run(row.line, row.count("n"), row.seconds("makespan_seconds", above=0.0), row.text("latencies"))
+        for row in table.rows()
+    ]
+    if not runs:
+        raise PilotageError("has no run", subject=f"{file}:1", expected="a row for each run below the header")
+    return runs
+
+
+def read_finished_runs(file: str) -> list[FinishedRun]:
+    """Past runs: `n`, `packages`, `makespan_seconds` and, if there, `campaign`: runs that belong together."""
+    table = _Table(file, required=("n", "packages", "makespan_seconds"), optional=("campaign",))
+    runs = [
+        FinishedRun(
+            row.text("campaign"), row.count("n"), row.count("packages"), row.seconds("makespan_seconds", above=0.0)
+        )
         for row in table.rows()
     ]
     if not runs:

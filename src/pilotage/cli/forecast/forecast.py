@@ -254,6 +254,11 @@ def pilots(
     metavar="SECONDS",
     help="full: pilots end so long after their start.",
 )
+@click.option(
+    "--past-runs",
+    metavar="FILE",
+    help="full, with --packages: CSV of runs of such packages: n, packages, makespan_seconds and, if known, campaign.",
+)
 @now_options
 @json_option
 def makespan(
@@ -269,6 +274,7 @@ def makespan(
     speeds: tuple[float, ...] | None,
     work_sd: float | None,
     lifetime: float | None,
+    past_runs: str | None,
     now: float | None,
     observed: str | None,
     *,
@@ -282,9 +288,12 @@ def makespan(
         "--speeds": speeds,
         "--work-sd": work_sd,
         "--lifetime": lifetime,
+        "--past-runs": past_runs,
     }
     if model == "paper" and (given := [name for name, value in only_full.items() if value is not None]):
         raise click.UsageError(f"the paper's model knows no {given[0]}: say --model full")
+    if past_runs is not None and packages is None:
+        raise click.UsageError("--past-runs compares runs by their packages: say --packages")
     import_numpy_quickly()
     from pilotage.app.forecasts.answers import Application, forecast_makespan
 
@@ -303,6 +312,7 @@ def makespan(
         sequential=sequential,
         model=model,
         observation=_observation(now, observed),
+        past_runs=past_runs,
     )
     if as_json:
         _emit_json(found)
