@@ -15,7 +15,14 @@ from pilotage.engine.consistency import InconsistentState
 from pilotage.ports import JournalError
 from pilotage.simulator.trials.definition import make_world
 from pilotage.simulator.trials.trial import Result, simulate
-from tests.simulation import ending_mutants, order_mutants, placement_mutants, restart_mutants, trust_mutants
+from tests.simulation import (
+    ending_mutants,
+    forecast_mutants,
+    order_mutants,
+    placement_mutants,
+    restart_mutants,
+    trust_mutants,
+)
 from tests.simulation.mutants import MUTANTS, Mutant
 
 RAISED = {f"raised {InconsistentState.__name__}": "sanity", f"raised {JournalError.__name__}": "journal"}
@@ -24,7 +31,7 @@ SEEDS_MAX = 500
 WORLDS_THAT_HOLD = 200  # which another test shows
 MUTANTS_MIN = 14
 
-for module in (ending_mutants, order_mutants, placement_mutants, restart_mutants, trust_mutants):
+for module in (ending_mutants, forecast_mutants, order_mutants, placement_mutants, restart_mutants, trust_mutants):
     assert module.__doc__  # importing it puts its bugs on the list
 every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
 

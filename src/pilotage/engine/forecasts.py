@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pilotage.engine.placement import Placement, is_bound
 from pilotage.engine.state.clock import EngineClock
-from pilotage.engine.state.job_queries import KindWork, work_left
+from pilotage.engine.state.job_queries import KindWork, RunningPackages, running_packages, work_left
 from pilotage.engine.state.jobs import JobState, QueueClass
 from pilotage.engine.state.latencies import PilotLatencies
 from pilotage.engine.state.sites import SiteState
@@ -28,14 +28,14 @@ from pilotage.model.resources import Demand, slots_for
 
 if TYPE_CHECKING:
     from pilotage.forecast.conditioning import Today
-    from pilotage.forecast.time_left import FreeSlots, QueuedSlots, RunningSlots, TimeLeft, WorkGroup
+    from pilotage.forecast.time_left import FreeSlots, QueuedSlots, TimeLeft, WorkGroup
 
 KEPT_SECONDS = 10.0
 """How long the slots and the work of other jobs are taken for unchanged."""
 GROUPS_MAX = 12
 """Groups of packages that are followed apart; further ones are joined level by level."""
-QUEUED_MAX = 64
-"""Queued pilots of a site that are looked at, the oldest first."""
+QUEUED_MAX = 5
+"""Groups of queued pilots of a site that are followed; pilots that have waited for about as long are taken together."""
 _EDGES_MAX = 1_000_000  # of a plan that are looked at
 _LEVELS_MAX = 64
 _ALL_SHARE = 0.5  # a consumer that needs at least this share of all producers waits for all
@@ -43,8 +43,9 @@ _OBSERVED_SD_MIN = 0.02  # of the logarithm of a mean run time
 _DOCUMENT_SD, _ASSUMED_SD = 0.4, 0.7
 _FIRST_WAIT_SECONDS = 60.0  # in a queue of which nothing is known
 _WAITS_MIN = 3
+_UNSEEN = 1.5
 _TOO_SHORT = 1.1  # an estimate is doubted where running packages are beyond so many times of it
-_FEW = 4.0  # running packages count for the run time where fewer than so many times of them have finished
+_FEW = 2.5  # running packages count for the run time where fewer than so many times of them have finished
 
 
 class Expectation(NamedTuple):
@@ -129,11 +130,13 @@ class Forecasts:
     def expectation(self, job: JobState) -> Expectation | None:
         """When a job will be over; None if nothing is known of its run times, its late stages or its slots."""
         # Most jobs are over before their first forecast: only a longer one pays for this import.
-        from pilotage.forecast.time_left import time_left
+        from pilotage.forecast.time_left import some_running, time_left
 
         if job.late and not job.ended_by:
             return None
-        work = self._with_running(job, work_left(job, self._clock.wall_time))
+        now = self._clock.wall_time
+        active = running_packages(job, now)
+        work = _with_running(work_left(job, now, active), active)
         known = [each for each in work if each.expected.known != "unknown"]
         packages = sum(each.packages for each in work)
         if not known or not packages:
@@ -145,8 +148,10 @@ class Forecasts:
             return None
         groups, group_of = self._groups(job, work, usual)
         sites = [site for site in self._placement.possible_sites(queue) if site.known and not site.removed]
-        running = self._running(job, group_of)
-        waiting = groups_with(groups, work, group_of, running.groups)
+        of = [group_of[kind] for kind in active.kinds]
+        elapsed = [spent / speed for spent, speed in zip(active.spent_seconds, active.speeds, strict=True)]
+        running = some_running(of, elapsed, active.speeds)
+        waiting = groups_with(groups, work, group_of, of)
         total = math.fsum(each.packages * (each.expected.mean_seconds or usual) for each in work)
         self._work_seconds[job] = total
         waiting = self._with_rivals(job, waiting, total)
@@ -155,27 +160,6 @@ class Forecasts:
         return Expectation(left, packages, _basis(work)) if left is not None else None
 
     # --- work ---------------------------------------------------------------------------------------------------------
-
-    def _with_running(self, job: JobState, work: list[KindWork]) -> list[KindWork]:
-        """Take running packages into account: where few have finished, or where an estimate proves too short."""
-        few = {
-            each.kind
-            for each in work
-            if each.running
-            and (
-                each.running * _FEW > each.expected.observed
-                if each.expected.known == "observed"
-                else each.spent_seconds > _TOO_SHORT * each.running * each.expected.mean_seconds > 0.0
-            )
-        }
-        if not few:
-            return work
-        elapsed: dict[int, list[float]] = {kind: [] for kind in few}
-        now = self._clock.wall_time
-        for number, attempt in job.attempts():
-            if job.kinds[number] in few and attempt.leased and attempt.counted and attempt.trusted:
-                elapsed[job.kinds[number]].append(max(0.0, now - attempt.began_at) * attempt.site.site.speed)
-        return [_lengthened(each, elapsed[each.kind]) if each.kind in few else each for each in work]
 
     def _order(self, job: JobState) -> PlanOrder:
         order = self._orders.get(job)
@@ -265,18 +249,6 @@ class Forecasts:
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
-    def _running(self, job: JobState, group_of: dict[int, int]) -> RunningSlots:
-        from pilotage.forecast.time_left import RunningSlots
-
-        now = self._clock.wall_time
-        groups, elapsed, speeds = [], [], []
-        for number, attempt in job.attempts():
-            if attempt.leased and attempt.counted and attempt.trusted:
-                groups.append(group_of[job.kinds[number]])
-                elapsed.append(max(0.0, now - attempt.began_at))
-                speeds.append(attempt.site.site.speed)
-        return RunningSlots(tuple(groups), np.array(elapsed), np.array(speeds))
-
     def _slots(
         self, job: JobState, queue: QueueClass, sites: Sequence[SiteState], usual: float
     ) -> tuple[FreeSlots, list[QueuedSlots]]:
@@ -295,8 +267,7 @@ class Forecasts:
             speed = site.site.speed
             if is_bound(site, queue):
                 room = max(0, site.profile.room(queue.shape).limit - own) if not site.asleep else 0
-                waits = [0.0] * min(room, QUEUED_MAX)
-                each = [max(1.0, room / QUEUED_MAX)] * len(waits)
+                waits, each = ([0.0] * QUEUED_MAX, [room / QUEUED_MAX] * QUEUED_MAX) if room else ([], [])
             else:
                 live = site.slots[queue.shape]
                 # What runs beside it ends at any time within a usual run.
@@ -308,12 +279,14 @@ class Forecasts:
                         after.append(seconds)
                         sizes.append(float(count))
                         speeds.append(speed)
-                waits = [
-                    max(0.0, self._clock.wall_time - request.requested_at)
-                    for request in site.requests.values()
-                    if not request.contacted
-                ][:QUEUED_MAX]
-                each = [float(self._slots_each(site, queue.demand))] * len(waits)
+                waits, each = _grouped(
+                    [
+                        max(0.0, self._clock.wall_time - request.requested_at)
+                        for request in site.requests.values()
+                        if not request.contacted
+                    ],
+                    float(self._slots_each(site, queue.demand)) if site.expected else 0.0,
+                )
             if waits and each[0]:
                 cost = site.start_costs.seconds() or 0.0
                 queued.append(
@@ -358,6 +331,16 @@ class Forecasts:
         return possible_days(empirical_latency([usual]), drift=Drift(factor_sd=0.8, fault_ratio_pilots=math.inf))
 
 
+def _grouped(waits: list[float], size: float) -> tuple[list[float], list[float]]:
+    """Few waits that stand for many, and the slots of each."""
+    if len(waits) <= QUEUED_MAX:
+        return waits, [size] * len(waits)
+    waits.sort()
+    cuts = [at * len(waits) // QUEUED_MAX for at in range(QUEUED_MAX + 1)]
+    parts = [waits[first:last] for first, last in pairwise(cuts)]
+    return [sum(part) / len(part) for part in parts], [size * len(part) for part in parts]
+
+
 def groups_with(
     groups: Sequence[WorkGroup], work: Sequence[KindWork], group_of: dict[int, int], running: Sequence[int]
 ) -> list[WorkGroup]:
@@ -385,6 +368,9 @@ def _group(
         expected = each.expected
         seconds = expected.mean_seconds if expected.known != "unknown" else usual
         spread = expected.sd_seconds if expected.known != "unknown" else 0.5 * usual
+        if expected.known == "observed":
+            # The longest packages are rarely among the first: few observations show too little of the spread.
+            spread *= 1.0 + _UNSEEN / math.sqrt(max(expected.observed, 1.0))
         share = each.packages / packages
         mean += share * seconds
         squares += share * (seconds**2 + spread**2)
@@ -401,6 +387,27 @@ def _group(
         after=tuple(sorted(after)),
         follows=tuple(sorted(follows)),
     )
+
+
+def _with_running(work: list[KindWork], running: RunningPackages) -> list[KindWork]:
+    """Take running packages into account: where few have finished, or where an estimate proves too short."""
+    few = {
+        each.kind
+        for each in work
+        if each.running
+        and (
+            each.running * _FEW > each.expected.observed
+            if each.expected.known == "observed"
+            else each.spent_seconds > _TOO_SHORT * each.running * each.expected.mean_seconds > 0.0
+        )
+    }
+    if not few:
+        return work
+    spent: dict[int, list[float]] = {kind: [] for kind in few}
+    for kind, seconds in zip(running.kinds, running.spent_seconds, strict=True):
+        if kind in few:
+            spent[kind].append(seconds)
+    return [_lengthened(each, spent[each.kind]) if each.kind in few else each for each in work]
 
 
 def _lengthened(work: KindWork, elapsed_seconds: Sequence[float]) -> KindWork:

@@ -13,6 +13,7 @@ __all__ = [
     "package_times",
     "pilot_records",
     "run_time",
+    "score",
     "sequential",
     "steps",
     "time_left",

@@ -11,21 +11,28 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.forecast.completion import uniforms
 from pilotage.forecast.conditioning import Today
-from pilotage.forecast.normal import cdf, inverse_cdf
+from pilotage.forecast.run_time import cdf, inverse_cdf
 from pilotage.forecast.steps import Floats
 
-RUNS = 48
+RUNS = 32
 """Possible runs that are followed."""
 SLOTS_MAX = 24
 """Slots that are followed one by one; where there are more, neighbours in time are taken together."""
-MODEL_SD = 0.04
+RUNNING_MAX = 12
+"""The same of slots with running packages."""
+MODEL_SD = 0.06
 """Standard deviation of the logarithm of the time left that no part of the model stands for."""
+_QUANTILES = (0.05, 0.5, 0.95)
+_PLACES = (np.arange(RUNS) + 0.5) / RUNS  # of the runs, in the order of their ends
+_PARTS = 4  # of the time in which packages begin
+_PART_MIDDLES = (np.arange(_PARTS) + 0.5) / _PARTS
 _AGAIN = 2.0  # a pilot that never starts is missed, and requested again: so many of the longest latencies later
 
 
@@ -49,11 +56,34 @@ class WorkGroup:
 
 @dataclass(frozen=True, eq=False)
 class RunningSlots:
-    """Slots with a package of the job: its group, how long it runs already, and the speed of its host."""
+    """Slots with a package of the job: its group, how long it runs already, and the speed of its host.
 
-    groups: Sequence[int]
+    Each stands for as many slots as its size; `some_running` makes few of many.
+    """
+
+    groups: NDArray[np.int64]
     elapsed_seconds: Floats
     speeds: Floats
+    sizes: Floats
+
+
+def some_running(groups: Sequence[int], elapsed_seconds: Sequence[float], speeds: Sequence[float]) -> RunningSlots:
+    """Running slots, in at most as many columns as are followed: neighbours by group and elapsed time are taken together."""
+    count = len(groups)
+    if count <= RUNNING_MAX:
+        return RunningSlots(np.array(groups, np.int64), np.array(elapsed_seconds), np.array(speeds), np.ones(count))
+    alike: dict[tuple[int, float], list[float]] = {}
+    for group, elapsed, speed in zip(groups, elapsed_seconds, speeds, strict=True):
+        alike.setdefault((group, speed), []).append(elapsed)
+    columns: list[tuple[int, float, float, float]] = []
+    for (group, speed), waits in alike.items():
+        waits.sort()
+        parts = max(1, RUNNING_MAX * len(waits) // count)
+        cuts = [at * len(waits) // parts for at in range(parts + 1)]
+        for first, last in pairwise(cuts):
+            columns.append((group, sum(waits[first:last]) / (last - first), speed, float(last - first)))
+    of, means, fast, sizes = zip(*columns, strict=True)
+    return RunningSlots(np.array(of, np.int64), np.array(means), np.array(fast), np.array(sizes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +122,13 @@ def time_left(
     """How long a job takes from now; None where no slot is there or will come. Groups come after those they wait for."""
     factors = _run_factors(groups)
     busy, ends = _running(groups, running, factors)
-    slots = _joined(busy, running.speeds, free, queued)
+    slots = _joined(busy, running, free, queued)
     if slots is None and any(group.packages for group in groups):
         return None
     over = _follow(groups, factors, slots, ends)
     over *= np.exp(MODEL_SD * _normals(1, stream=11)[:, 0])
     ordered = np.sort(over)
-    low, median, high = (float(ordered[round(share * (RUNS - 1))]) for share in (0.05, 0.5, 0.95))
+    low, median, high = np.interp(_QUANTILES, _PLACES, ordered).tolist()
     return TimeLeft(float(over.mean()), median, low, high)
 
 
@@ -121,7 +151,7 @@ def _running(groups: Sequence[WorkGroup], running: RunningSlots, factors: Floats
     zero = np.zeros(RUNS)
     if not len(running.groups):
         return np.zeros((RUNS, 0)), [zero] * len(groups)
-    of = np.asarray(running.groups)
+    of = running.groups
     seconds = np.array([group.seconds for group in groups])
     sigmas = np.array([math.sqrt(math.log1p(group.spread**2)) for group in groups])
     sigma = np.maximum(sigmas[of], 1e-3)
@@ -129,17 +159,19 @@ def _running(groups: Sequence[WorkGroup], running: RunningSlots, factors: Floats
     # A log-normal run time, known to be longer than it has been so far.
     shift = np.log(np.maximum(running.elapsed_seconds, 1e-9)) - np.log(mean) + 0.5 * sigma**2
     begun = cdf(shift / sigma)
-    chance = begun + _uniforms(len(of), stream=13) * (1.0 - begun)
-    total = mean * np.exp(sigma * inverse_cdf(np.minimum(chance, 0.99997)) - 0.5 * sigma**2)
-    left = np.maximum(total - running.elapsed_seconds, 0.0)
-    ends = [left[:, of == number].max(axis=1) if (of == number).any() else zero for number in range(len(groups))]
-    return left, ends
+    # For each column the end of one of its slots, and of the last of them.
+    chances = _one_and_last(tuple(running.sizes.tolist()))
+    known = np.minimum(begun + chances * (1.0 - begun), 0.99997)
+    total = mean * np.exp(sigma * inverse_cdf(known) - 0.5 * sigma**2)
+    each, lasts = np.maximum(total - running.elapsed_seconds, 0.0)
+    ends = [lasts[:, of == number].max(axis=1) if (of == number).any() else zero for number in range(len(groups))]
+    return each, ends
 
 
-def _joined(busy: Floats, speeds: Floats, free: FreeSlots, queued: Sequence[QueuedSlots]) -> _Slots | None:
+def _joined(busy: Floats, running: RunningSlots, free: FreeSlots, queued: Sequence[QueuedSlots]) -> _Slots | None:
     """All slots, in few columns."""
     times = [busy, np.broadcast_to(free.after_seconds, (RUNS, len(free.after_seconds)))]
-    sizes, fast = [np.ones(busy.shape[1]), free.sizes], [speeds, free.speeds]
+    sizes, fast = [running.sizes, free.sizes], [running.speeds, free.speeds]
     for number, site in enumerate(queued):
         times.append(_starts(site, stream=20 + number))
         sizes.append(site.sizes)
@@ -231,7 +263,17 @@ def _waves(ready: Floats, slots: _Slots, *, packages: float, seconds: Floats, sp
     if spread > 0.0:
         lasts += each * _longest(tuple(slots.sizes.tolist()), round(spread, 2))
     end = np.where(taken + extra > 1e-9, lasts, 0.0).max(axis=1)
+    if spread > 0.0:
+        end = np.maximum(end, _stragglers(ready.min(axis=1), begun_by, packages, seconds / slots.speeds.mean(), spread))
     return end, following + extra * each
+
+
+def _stragglers(begin: Floats, last: Floats, packages: float, seconds: Floats, spread: float) -> Floats:
+    """The end of the longest package, which may have begun at any time: the longest of each part of the time is looked at."""
+    count = float(f"{max(packages / _PARTS, 1.0):.2g}")  # few different values, so that the numbers are kept
+    begun = begin[:, None] + np.maximum(last - begin, 0.0)[:, None] * _PART_MIDDLES
+    found: Floats = (begun + seconds[:, None] * (1.0 + _longest((count,) * _PARTS, round(spread, 2)))).max(axis=1)
+    return found
 
 
 # --- numbers that stand for chance: the same at every call ----------------------------------------------------------------
@@ -254,6 +296,13 @@ def _longest(sizes: tuple[float, ...], spread: float) -> Floats:
     highest = inverse_cdf(uniforms(RUNS, len(sizes), stream=15) ** (1.0 / np.array(sizes)))
     found: Floats = np.exp(sigma * highest - 0.5 * sigma**2) - 1.0
     return found
+
+
+@lru_cache(maxsize=256)
+def _one_and_last(sizes: tuple[float, ...]) -> Floats:
+    """Uniform numbers, and the highest of as many as each column has slots."""
+    uniform = uniforms(RUNS, len(sizes), stream=13)
+    return np.stack([uniform, uniform ** (1.0 / np.array(sizes))])
 
 
 @lru_cache(maxsize=64)

@@ -40,7 +40,7 @@ def test_the_first_forecast_comes_when_a_job_is_no_longer_short() -> None:
         small.wait(1.0, pilot)
         [made] = forecasts(small)
         # Two waves of ten minutes, of which half a minute is over.
-        assert made.median_at - small.now == pytest.approx(1200.0 - FIRST_SECONDS, rel=0.05)
+        assert made.median_at - small.now == pytest.approx(1200.0 - FIRST_SECONDS, rel=0.1)
         assert made.low_at < made.median_at < made.high_at
         assert (made.packages, made.basis, made.number) == (4, "document", 1)
         small.finish()

@@ -1,3 +1,3 @@
 """Reads tables of latencies, runs and measured pilots, and answers `pilotage forecast` from them."""
 
-__all__ = ["answers", "drawings", "reproduction", "site_latencies"]
+__all__ = ["answers", "drawings", "job_scores", "reproduction", "site_latencies"]

@@ -417,8 +417,11 @@ def fit(
 
 
 @forecast.command()
+@click.argument("jobs", metavar="[JOB]…", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Score the forecasts of all jobs of the book.")
+@click.option("--plot", metavar="FILE", help="Draw the calibration, and errors by the time left, as SVG.")
 @latencies_option
-@click.option("--measured", required=True, metavar="FILE", help="CSV with t and n_available.")
+@click.option("--measured", metavar="FILE", help="CSV with t and n_available.")
 @click.option(
     "-n", "pilots", type=count, metavar="COUNT", help="How many pilots were submitted; estimated unless given."
 )
@@ -427,22 +430,42 @@ def fit(
 @model_option
 @json_option
 def score(
+    jobs: tuple[str, ...],
+    plot: str | None,
     latencies: str | None,
     site: str | None,
     server: str | None,
     token_file: str | None,
-    measured: str,
+    measured: str | None,
     pilots: int | None,
     work: float | None,
     model: Model,
     *,
+    every: bool,
     sequential: bool,
     as_json: bool,
 ) -> None:
-    """Compare measured numbers of available pilots with the forecast.
+    """Compare forecasts with what came of them: the ends of jobs, or measured numbers of available pilots.
 
-    Without -n, the number of pilots is the one whose asymptote is the most that was ever available.
+    With JOB, or --all: how far the forecasts of the end of a job were from it, by the time that was left, and how many of their
+    intervals held it. JOB is an id, or a name for the newest job of that name.
+
+    With --measured: the number of available pilots. Without -n, the number of pilots is the one whose asymptote is the most
+    that was ever available.
     """
+    if jobs or every:
+        if latencies is not None or site is not None or measured is not None:
+            raise click.UsageError("JOB scores forecasts of the book: leave --latencies, --site and --measured out")
+        if jobs and every:
+            raise click.UsageError("name jobs, or say --all")
+        from pilotage.cli.forecast.job_scores import show_job_scores
+
+        show_job_scores(jobs, server, token_file, plot=plot, as_json=as_json)
+        return
+    if measured is None:
+        raise click.UsageError("Missing option '--measured'; or name a JOB whose forecasts to score, or say --all.")
+    if plot is not None:
+        raise click.UsageError("--plot draws the scores of jobs; for pilots, say: pilotage forecast plot")
     _refuse_work_at_once(work, sequential=sequential)
     import_numpy_quickly()
     from pilotage.app.forecasts.answers import score_pilots

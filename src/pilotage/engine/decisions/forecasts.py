@@ -11,6 +11,9 @@ from pilotage.engine.state.jobs import JobState, PackageStatus
 from pilotage.engine.transitions.forecast_timers import EVERY_SECONDS
 from pilotage.model.events import payloads
 
+PAUSE_SECONDS_MAX = 600.0
+"""Longest time between two forecasts of a job whose end is far away."""
+_PAUSE_SHARE = 0.02  # of the time left
 ACTIVITIES_MAX = 16
 """Activities whose run times a forecast records."""
 _MEDIAN_CHANGE, _BOUND_CHANGE = 0.05, 0.15  # of the time left: smaller changes are no news
@@ -34,11 +37,12 @@ def forecast_jobs(state: EngineState) -> None:
 def _forecast(state: EngineState, job: JobState) -> None:
     if job.cancelled or job.aborted or is_over(job):
         return  # a restart sets the next timer
+    found = state.forecasts.expectation(job) if job.open else None
+    pause = EVERY_SECONDS
+    if found is not None:  # an end that is far away moves slowly
+        pause = max(pause, min(_PAUSE_SHARE * found.left.median_seconds, PAUSE_SECONDS_MAX))
     job.forecast_due = True
-    state.clock.timers.at(state.clock.now + EVERY_SECONDS, Due.FORECAST, job.id)
-    if not job.open:
-        return
-    found = state.forecasts.expectation(job)
+    state.clock.timers.at(state.clock.now + pause, Due.FORECAST, job.id)
     if found is None:
         return
     last = job.forecast.made if job.forecast is not None else None

@@ -175,20 +175,42 @@ def seconds_of(job: JobState) -> Seconds:
     return found
 
 
-def work_left(job: JobState, now: float) -> list[KindWork]:
+class RunningPackages(NamedTuple):
+    """The running packages of a job: the kind of each, how long it runs on the standard platform, and the speed of its site."""
+
+    kinds: list[int]
+    spent_seconds: list[float]
+    speeds: list[float]
+
+
+def running_packages(job: JobState, now: float) -> RunningPackages:
+    """The packages that run at the wall-clock time `now`, as far as is known."""
+    kinds: list[int] = []
+    spent: list[float] = []
+    speeds: list[float] = []
+    for number, work in job.work.items():
+        for attempt in work.attempts.values():
+            if attempt.leased and attempt.counted and not (attempt.suspect or attempt.lost):
+                speed = attempt.site.site.speed
+                kinds.append(job.kinds[number])
+                spent.append((now - attempt.began_at) * speed if now > attempt.began_at else 0.0)
+                speeds.append(speed)
+    return RunningPackages(kinds, spent, speeds)
+
+
+def work_left(job: JobState, now: float, running: RunningPackages | None = None) -> list[KindWork]:
     """The packages that are not over, by kind, and what the running ones have spent by the wall-clock time `now`."""
     under_way = np.frombuffer(job.status, np.uint8) < PackageStatus.DROPPED
     expected = job.run_times.expected(job.plan)
     left = np.bincount(job.plan.template_of[under_way].astype(np.int64), minlength=len(expected)).tolist()
-    running: dict[int, tuple[int, float]] = {}
-    for number, attempt in job.attempts():
-        if attempt.leased and attempt.trusted and attempt.counted:
-            count, spent = running.get(job.kinds[number], (0, 0.0))
-            spent += max(0.0, now - attempt.began_at) * attempt.site.site.speed
-            running[job.kinds[number]] = count + 1, spent
+    known = running_packages(job, now) if running is None else running
+    counted: dict[int, tuple[int, float]] = {}
+    for kind, spent in zip(known.kinds, known.spent_seconds, strict=True):
+        count, total = counted.get(kind, (0, 0.0))
+        counted[kind] = count + 1, total + spent
     templates = job.plan.templates
     return [
-        KindWork(kind, templates[kind].activity, count, *running.get(kind, (0, 0.0)), expected[kind])
+        KindWork(kind, templates[kind].activity, count, *counted.get(kind, (0, 0.0)), expected[kind])
         for kind, count in enumerate(left)
         if count
     ]

@@ -21,6 +21,7 @@ promises, by the name in a violation:
 | `retries` | no attempt after as many counted failures as the cap, nor under the limit that one looped with, nor of a package that killed two pilots unless it was held; a package's own rules act in their order |
 | `aborts` | no package is given up for a cause that its events do not show |
 | `successes` | an undisputed success is granted |
+| `forecasts` | the end of an open job is forecast at most once a minute, in order, within its bounds; a job that had a forecast has one outcome when it is over |
 | `rogues` | forged events of agents are stored, and never believed |
 | `states` | the book's final states are those of the events, in any order |
 | `finishing` | once faults stop, everything finishes |
@@ -62,6 +63,7 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.resources import Capacity
 from pilotage.simulator.checkers.decisions import Decisions
 from pilotage.simulator.checkers.endings import Ends, Explain, States
+from pilotage.simulator.checkers.forecasts import Forecasts
 from pilotage.simulator.checkers.inputs import Inputs
 from pilotage.simulator.checkers.order import Order
 from pilotage.simulator.checkers.pilots import Pilots
@@ -86,6 +88,7 @@ class Observer:
         self._times = Times(self._record, rules)
         self._decisions = Decisions(self._record, inputs=inputs, times=self._times, rules=rules)
         self._order = Order(self._record, rules)
+        self._forecasts = Forecasts(self._record, self._times)
         self._pilots = Pilots(self._record, inputs)
         self._ends = Ends(self._record, self._decisions)
 
@@ -104,6 +107,7 @@ class Observer:
             record.tape.add(checked)
             streams.on_written(checked.event)
             decisions.on_written(checked)
+            self._forecasts.on_written(checked)
             if checked.event.site is not None:
                 decisions.attempts.sites.on_event(checked.event.site, checked.data)
             if checked.event.source == "service":
@@ -248,5 +252,6 @@ class Observer:
         self._pilots.check()
         self._ends.check_successes()
         self._ends.check_upstream()
+        self._forecasts.check_finished(states)
         self.check_states(states, refold)
         self._ends.check_waiting(states, explain)

@@ -57,6 +57,10 @@ class Times:
         leapt = max(due, since) + self._rules.late_seconds - now
         self._clock_set.append((now, max(0.0, leapt), now - since))
 
+    def was_set(self, since: float, until: float) -> bool:
+        """Whether the clock was set between two times."""
+        return any(since <= time <= until for time, _, _ in self._clock_set)
+
     def _leapt(self, since: float, until: float) -> float:
         """How much more time the engine may believe to have passed."""
         return sum(leapt for time, leapt, _ in self._clock_set if since <= time <= until)
