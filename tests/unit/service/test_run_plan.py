@@ -259,3 +259,18 @@ def test_what_is_said_of_sites_is_told_and_so_is_an_executor_that_nobody_knows(h
         "annex is passed over",
     )
     assert planned(here, text, executors=("local", "grid")).notes == ()
+
+
+def test_expected_times_of_more_than_a_minute_are_shown_beside_the_reason() -> None:
+    listed = [
+        PlannedPackage(package="1.1.1", name="a", changed="argv", start_seconds=0.0, end_seconds=50.0),
+        PlannedPackage(package="1.2.1", name="b", changed="argv", start_seconds=0.0, end_seconds=3600.0),
+        PlannedPackage(package="2.1.1", name="c", changed="waits for 1.2.1", start_seconds=3600.0, end_seconds=5400.0),
+    ]
+    found = RunPlan(
+        job="j", packages=3, would_run=3, there=0, listed=tuple(listed), changed={"argv": 2, "waits for": 1}
+    )
+    told = "".join(plan_lines(found, shown_max=None))
+    assert "1.1.1  a  argv\n" in told
+    assert "1.2.1  b  argv             until 1 h\n" in told
+    assert "2.1.1  c  waits for 1.2.1  after 1 h until 1 h 30 min\n" in told

@@ -229,8 +229,8 @@ def _why(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
 
 
 def _expected(package: PlannedPackage) -> str:
-    """When a package would start and end, after the submission."""
-    if package.start_seconds is None or package.end_seconds is None:
+    """When a package would start and end, after the submission; nothing where that is within a minute."""
+    if package.start_seconds is None or package.end_seconds is None or package.end_seconds < 60.0:
         return ""
     start, end = (duration(round(each)) for each in (package.start_seconds, package.end_seconds))
     return f"after {start} until {end}" if round(package.start_seconds) else f"until {end}"
