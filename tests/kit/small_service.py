@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 class SmallService:
     """One service of a place; another one made later goes on from the book."""
 
-    def __init__(self, place: Place, *, now: float = 1_000.0) -> None:
+    def __init__(self, place: Place, *, now: float = 1_000.0, speed: float = 1.0) -> None:
         self.place = place
         self.now = now
         self.held: list[tuple[str, str]] = []  # jobs that were to be held, and why
@@ -54,7 +54,7 @@ class SmallService:
         )
         self._codec = Codec()
         self._committer = BatchCommitter(place.journal, clock=StandingClock(now), codec=self._codec)
-        site = Site(name="here", capacity=Capacity(cores_hundredths=1600))
+        site = Site(name="here", capacity=Capacity(cores_hundredths=1600), speed=speed)
         self._core = start_from(
             place.journal, self.jobs, sites=[site], settings=EngineSettings(), codec=self._codec, now=now
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.model.exchange.operations import Hold, Kill, Release, Reschedule
+from pilotage.service.works.software_times import software_seconds
 from tests.kit.earlier_work import Place, place
 from tests.kit.small_service import SmallService, finished
 
@@ -132,3 +133,27 @@ def test_how_long_things_took_is_known_from_the_first_on_and_complete_in_the_end
     assert here.index.mean_seconds(folder, "two") == {"make": 6.0}
     service.succeed("1.4.1", {"out-4": "four"}, seconds=2.0)
     assert here.index.mean_seconds(folder, "two") == {"make": 5.0}
+
+
+SOFTWARE = """
+pilotage: 1
+job: align
+software:
+  - {id: align, version: "2.1", infrastructures: [{name: any, run: align}]}
+stages:
+  - each: {n: 1..2}
+    software: align
+    outputs: ["out-{n}"]
+"""
+
+
+def test_times_are_those_of_the_standard_platform_and_software_is_known_in_any_document(here: Place) -> None:
+    service = SmallService(here, speed=2.0)
+    service.submit(SOFTWARE)
+    service.succeed("1.1.1", {"out-1": "one"}, seconds=4.0)
+    service.succeed("1.2.1", {"out-2": "two"}, seconds=6.0)
+    service.aftermath.stop()
+    assert list(here.index.mean_seconds(str(here.folder), "align").values()) == [10.0]
+    assert software_seconds(here.index, "align/2.1") == 10.0
+    assert software_seconds(here.index, "align/2.0") is None
+    assert software_seconds(here.index, "") is None

@@ -14,6 +14,7 @@ from pilotage.model.jobs.submission import PLANNED_MAX, PlannedPackage, RunPlan,
 from pilotage.ports import NotOurs
 from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.preview import Admission, plan
+from pilotage.service.works.software_times import note_software_times
 from tests.kit.earlier_work import Place, place
 
 CHAIN = """
@@ -274,3 +275,27 @@ def test_expected_times_of_more_than_a_minute_are_shown_beside_the_reason() -> N
     assert "1.1.1  a  argv\n" in told
     assert "1.2.1  b  argv             until 1 h\n" in told
     assert "2.1.1  c  waits for 1.2.1  after 1 h until 1 h 30 min\n" in told
+
+
+SOFTWARE = """
+pilotage: 1
+job: other
+software:
+  - {id: align, version: "2.1", infrastructures: [{name: any, run: ./align}]}
+stages:
+  - each: {raw: "*.raw"}
+    software: align
+    inputs: ["{raw}"]
+    outputs: ["{raw.stem}.dat"]
+"""
+
+
+def test_software_that_ran_elsewhere_says_how_long_it_takes(here: Place) -> None:
+    here.write(align="#!/bin/sh\n")
+    unknown = planned(here, SOFTWARE)
+    assert (unknown.unknown, unknown.core_hours) == (2, None)
+    note_software_times(here.index, {"align/2.0": (5, 5.0), "align/2.1": (4, 4 * 1800.0)})
+    found = planned(here, SOFTWARE)
+    assert (found.unknown, found.core_hours) == (0, pytest.approx(1.0))
+    named = planned(here, SOFTWARE.replace("    software: align\n", "    software: align\n    run_time: 2h\n"))
+    assert named.core_hours == pytest.approx(4.0), "the document itself comes first"

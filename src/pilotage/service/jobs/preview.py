@@ -32,6 +32,7 @@ from pilotage.reading.package_times import ExpectedTimes, planned_times
 from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.submission import check_submission
 from pilotage.service.works.reuse import NEVER, ReuseSearch, final_packages
+from pilotage.service.works.software_times import software_of, software_seconds
 
 FRESH = "everything runs again"
 LAST = "runs last, after what runs again"
@@ -70,7 +71,7 @@ def plan(
     if would_run.any() or expansion.late:
         notes += _admitted(admission(job))
     means = index.mean_seconds(submission.folder, expansion.definition.job)
-    seconds, unknown = _seconds(expansion, job, means)
+    seconds, unknown = _seconds(expansion, job, means, index)
     seconds = np.where(would_run, seconds, 0.0)
     unknown &= would_run
     cores = _cores(expansion, job)
@@ -208,13 +209,17 @@ def _kind(why: str) -> str:
 
 
 def _seconds(
-    expansion: Expansion, job: JobPlan, means: dict[str, float]
+    expansion: Expansion, job: JobPlan, means: dict[str, float], index: ResultsIndex
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The seconds of each package, from earlier runs or the document's estimate; and for which nothing is known."""
+    """The seconds of each package, and for which nothing is known.
+
+    From earlier runs of the document, its own estimate, or packages anywhere that ran the same software.
+    """
     seconds = np.zeros(expansion.count)
     unknown = np.ones(expansion.count, np.bool_)
     for template, block in zip(job.templates, expansion.blocks, strict=True):
         estimate = means.get(template.activity) or template.run_seconds
+        estimate = estimate or software_seconds(index, software_of(expansion.definition, block.package))
         if estimate:
             seconds[block.package_array()] = estimate
             unknown[block.package_array()] = False

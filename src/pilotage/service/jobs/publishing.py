@@ -27,6 +27,7 @@ from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.process import ThreadYielding
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import Completer, is_complete
+from pilotage.service.works.software_times import note_software_times, software_of
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +149,7 @@ class CommitHandler:
         self._completer = Completer(tree, index)
         # By job and activity: successes and their seconds that are not recorded yet.
         self._spent: dict[str, dict[str, list[float]]] = {}
+        self._spent_on: dict[str, list[float]] = {}  # by software, of all jobs
         self._timed: dict[str, int] = {}  # by job: how many succeeded
         self._on_its_way = on_its_way
         self._yielding = yielding or ThreadYielding()
@@ -294,7 +296,13 @@ class CommitHandler:
             return
         number = self._note_made(engine, at_work, ref, data.manifest)
         if number is not None:
-            self._note_time(ref.job, template_of(engine.state.jobs.by_id[ref.job], number).activity, data.phases)
+            activity = template_of(engine.state.jobs.by_id[ref.job], number).activity
+            # On the standard platform: at a site of speed 2 it would have taken twice as long.
+            pilot = engine.state.pilots.by_name.get(one.event.stream)
+            speed = pilot.site.site.speed if pilot is not None else 1.0
+            expansion = at_work.expansion
+            software = software_of(expansion.definition, expansion.block(number).package)
+            self._note_time(ref.job, activity, data.phases, software=software, speed=speed)
 
     def _on_staged(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, payloads.OutputsStaged)
@@ -313,13 +321,18 @@ class CommitHandler:
             self._publisher.discard(at_work.folder, ref)
         return number
 
-    def _note_time(self, job: str, activity: str, phases: Sequence[payloads.PhaseTimes]) -> None:
-        seconds = [phase.seconds for phase in phases if phase.phase == "application"]
+    def _note_time(
+        self, job: str, activity: str, phases: Sequence[payloads.PhaseTimes], *, software: str, speed: float
+    ) -> None:
+        seconds = [phase.seconds * speed for phase in phases if phase.phase == "application"]
         if seconds:  # an adopted package did not run, so its time says nothing
             spent = self._spent.setdefault(job, {})
-            times = spent.setdefault(activity, [0.0, 0.0])
-            times[0] += 1
-            times[1] += sum(seconds)
+            for times in (
+                spent.setdefault(activity, [0.0, 0.0]),
+                *([self._spent_on.setdefault(software, [0.0, 0.0])] if software else []),
+            ):
+                times[0] += 1
+                times[1] += sum(seconds)
             count = self._timed[job] = self._timed.get(job, 0) + 1
             if not count & (count - 1):  # at growing intervals: plans made meanwhile have an estimate
                 self._note_times(job)
@@ -330,8 +343,11 @@ class CommitHandler:
         if not spent or at_work is None:
             return
         times = {activity: (int(count), seconds) for activity, (count, seconds) in spent.items()}
+        software = {name: (int(count), seconds) for name, (count, seconds) in self._spent_on.items()}
+        self._spent_on = {}
         try:
             self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
+            note_software_times(self._index, software)
         except StoreError as fault:
             log.warning("the durations of %s could not be recorded: %s", job, fault)
 
