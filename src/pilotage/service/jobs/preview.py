@@ -218,7 +218,7 @@ def _seconds(
     seconds = np.zeros(expansion.count)
     unknown = np.ones(expansion.count, np.bool_)
     for template, block in zip(job.templates, expansion.blocks, strict=True):
-        estimate = means.get(template.activity) or template.run_seconds
+        estimate: float | None = means.get(template.activity) or template.run_seconds
         estimate = estimate or software_seconds(index, software_of(expansion.definition, block.package))
         if estimate:
             seconds[block.package_array()] = estimate
