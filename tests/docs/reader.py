@@ -14,11 +14,13 @@ import sys
 from pathlib import Path
 
 from tests.docs.pages import Command, Enter, Script, Step, Write
+from tests.kit.command_line import can_be_typed, typed_result
 from tests.kit.real_runs import end_all
 
 # What a reader does on another machine, or once in a lifetime: it is shown, and not run.
 ELSEWHERE = ("git clone ", "cd pilotage", "pip install ", "pipx install ", "source <(pilotage completion")
 SECONDS_MAX = 120
+PLAIN = re.compile(r"pilotage [\w ./:=,@%+'\"-]+")  # nothing in it is for a shell, but for quotes
 NEVER_COPIED = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".pilotage", ".pilotage-staged")
 
 
@@ -84,6 +86,9 @@ class Reader:
         compare(f"line {command.line}: make demo", expected=command.output, printed=printed, codes=(0, code))
 
     def _shell(self, text: str) -> tuple[str, int]:
+        if PLAIN.fullmatch(text) and can_be_typed(words := shlex.split(text)[1:], self._environment()):
+            done = typed_result(words, folder=self.cwd, environment=self._environment())
+            return done.output, done.exit_code
         where = self.home / "cwd"
         where.write_text(str(self.cwd))
         trap = f"trap 'pwd > {shlex.quote(str(where))}' EXIT\n"
@@ -91,24 +96,26 @@ class Reader:
         self.cwd = Path(where.read_text().strip())
         return printed, code
 
-    def _run(self, arguments: list[str]) -> tuple[str, int]:
+    def _environment(self) -> dict[str, str]:
         kept = {
             name: value
             for name, value in os.environ.items()
             # Under make, its own flags and job server would leak into the one of the demo.
             if not name.startswith(("PILOTAGE_", "PYTEST_", "XDG_", "MAKE", "MFLAGS"))
         }
-        environment = kept | {
+        return kept | {
             "HOME": str(self.home),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "COLUMNS": "100",
             "LC_ALL": "C.UTF-8",
             "NO_COLOR": "1",
         }
+
+    def _run(self, arguments: list[str]) -> tuple[str, int]:
         done = subprocess.run(
             arguments,
             cwd=self.cwd,
-            env=environment,
+            env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from pilotage.cli import main
 
 ALIKE = frozenset([
-    "attach", "book", "check", "clean", "convert", "drop", "events", "explain", "graph", "hold", "kill", "log",
+    "attach", "book", "check", "clean", "convert", "drop", "events", "explain", "forecast", "graph", "hold", "kill", "log",
     "logs", "map", "outputs", "plan", "query", "release", "replicate", "restart", "restore", "retry", "rules", "run",
-    "schema", "statistics", "status", "submit", "tag", "watch", "why",
+    "schema", "simulate", "statistics", "status", "submit", "tag", "watch", "why",
 ])  # fmt: skip
 """Commands that do in the process of a test what they do in their own."""
 ALIKE_WITH = {"serve": frozenset(["--background", "--stop"]), "site": frozenset(["hibernate", "list", "show", "wake"])}
@@ -64,12 +64,18 @@ def typed(
     words: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """What the program prints in a folder, with these variables alone, and its exit code; it runs in this process."""
+    done = typed_result(words, folder=folder, environment=environment, stdin=stdin)
+    return subprocess.CompletedProcess(["pilotage", *words], done.exit_code, done.stdout, done.stderr)
+
+
+def typed_result(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: str = "") -> Result:
+    """As `typed`, and what was printed to both streams as a terminal shows it."""
     before = _children()
     with chdir(folder), mock.patch.dict(os.environ, dict(environment), clear=True):
         done = run(*words, stdin=stdin)
     for child in _children() - before:  # a service: nobody is left to wait for its end
         threading.Thread(target=_await_end, args=(child,), daemon=True).start()
-    return subprocess.CompletedProcess(["pilotage", *words], done.exit_code, done.stdout, done.stderr)
+    return done
 
 
 def _children() -> set[int]:
