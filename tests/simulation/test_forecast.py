@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from pilotage.engine.forecasts import Forecasts
+from pilotage.engine.state.jobs import JobState
 from pilotage.language import plan_of, shapes_of
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.load import load
@@ -67,6 +69,14 @@ def test_rounds_of_packages_follow_each_other_after_the_queue() -> None:
     assert there.batch_jobs == 1
     assert there.queue_seconds == pytest.approx(60, abs=1)
     assert figures.wasted_share == 0
+
+
+def test_nothing_is_forecast_within_a_run_where_nobody_would_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forecast(_of: Forecasts, job: JobState) -> None:
+        pytest.fail(f"the end of {job.id} was forecast")
+
+    monkeypatch.setattr(Forecasts, "expectation", forecast)
+    assert run(subject(LYON)).outcome == "finished"
 
 
 def test_the_speed_of_a_site_scales_the_estimates() -> None:

@@ -6,6 +6,7 @@ __all__ = [
     "decisions",
     "engine",
     "explain",
+    "forecasts",
     "inbound",
     "package_times",
     "past_pilots",

@@ -341,6 +341,20 @@ def _grouped(waits: list[float], size: float) -> tuple[list[float], list[float]]
     return [sum(part) / len(part) for part in parts], [size * len(part) for part in parts]
 
 
+class NoForecasts(Forecasts):
+    """Expects nothing of any job: for an engine whose forecasts nobody reads."""
+
+    def __init__(self) -> None:
+        """Look at nothing."""
+
+    def forget(self, job: JobState) -> None:
+        """Nothing is known."""
+
+    def expectation(self, job: JobState) -> Expectation | None:
+        """None for every job."""
+        return None
+
+
 def groups_with(
     groups: Sequence[WorkGroup], work: Sequence[KindWork], group_of: dict[int, int], running: Sequence[int]
 ) -> list[WorkGroup]:
