@@ -17,6 +17,7 @@ import pytest
 
 import pilotage
 from pilotage.service.announcement import find_service
+from tests.kit.command_line import can_be_typed, typed
 from tests.kit.real_runs import end_all
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
@@ -51,15 +52,18 @@ def environment() -> dict[str, str]:
 
 
 def run(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [str(PROGRAM), *arguments],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS_MAX,
-    )
+    if arguments[0] != "run" and can_be_typed(arguments, environment()):
+        done = typed(arguments, folder=folder, environment=environment())
+    else:
+        done = subprocess.run(
+            [str(PROGRAM), *arguments],
+            cwd=folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS_MAX,
+        )
     assert "Traceback" not in done.stderr
     assert done.returncode == code, (done.stdout, done.stderr)
     return done

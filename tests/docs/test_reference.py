@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 CODE = re.compile(r'(?:\.|_)(?:error|warn|fault|note_fault)\(\s*"([a-z0-9]+(?:-[a-z0-9]+)*)"')
 OTHER_CODES = re.compile(r'(?:ListFault\(\s*|yield \(?\s*|return )"([a-z0-9]+(?:-[a-z0-9]+)+)",')
 FILE_CODES = re.compile(r'_unreadable\(\s*[^"]*?"([a-z0-9]+(?:-[a-z0-9]+)+)"')
@@ -16,7 +18,9 @@ LITERAL = re.compile(r'"([a-z0-9]+(?:-[a-z0-9]+)*)"')
 WALK_STEP = re.compile(r"^\| (\d+) \| `([\w/]+\.py)`[^|]* \| `(\w+)` \| [^|]+ \| ([^|]*)\|$", re.MULTILINE)
 
 
-def generator(root: Path) -> ModuleType:
+@pytest.fixture(scope="module")
+def generate(root: Path) -> ModuleType:
+    """What writes the generated parts; it reads every module once."""
     spec = importlib.util.spec_from_file_location("generate", root / "docs" / "generate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -25,16 +29,17 @@ def generator(root: Path) -> ModuleType:
     return module
 
 
-def test_the_generated_parts_of_every_page_are_up_to_date(root: Path) -> None:
-    generate = generator(root)
+def test_the_generated_parts_of_every_page_are_up_to_date(generate: ModuleType) -> None:
+    shown = set()
     for page in generate.PAGES:
         text = page.read_text("utf-8")
         assert "<!-- generated: " in text, page
+        shown |= set(re.findall(r"<!-- generated: ([a-z ]+) -->", text))
         assert generate.with_tables(text) == text, f"{page.name}: run make docs"
+    assert shown == set(generate.PARTS)
 
 
-def test_the_picture_of_the_rooms_is_drawn_from_their_imports(root: Path) -> None:
-    generate = generator(root)
+def test_the_picture_of_the_rooms_is_drawn_from_their_imports(generate: ModuleType) -> None:
     assert generate.arrows()["reading"] == {"book", "model", "ports"}
     assert "    reading --> ports\n" in generate.drawing()
     assert "    reading --> model\n" not in generate.drawing()

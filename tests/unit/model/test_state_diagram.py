@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
-from types import ModuleType
-
-import pytest
 
 from pilotage.model.events.events import EVENT_TYPES
 from pilotage.model.reference import (
@@ -21,25 +16,6 @@ from pilotage.model.reference import (
 from pilotage.model.states import COMPOUND_RULES, TRANSITIONS, State
 
 EDGE = re.compile(r"^ +(\S+) --> (\S+): (.+)$", re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def generate(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", root / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_generated_parts_of_every_page_are_up_to_date(generate: ModuleType) -> None:
-    shown = set()
-    for page in generate.PAGES:
-        text = page.read_text("utf-8")
-        shown |= set(re.findall(r"<!-- generated: ([a-z ]+) -->", text))
-        assert generate.with_tables(text) == text, f"{page.name}: run make docs"
-    assert shown == set(generate.PARTS)
 
 
 def test_every_edge_of_the_diagram_is_a_move_of_the_table_and_every_move_has_one() -> None:
