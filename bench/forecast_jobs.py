@@ -59,6 +59,10 @@ class Measured(JobSimulation):
 
     seconds = 0.0  # of one forecast
 
+    def start(self, now: float) -> Core:
+        """A core that forecasts."""
+        return Core(self.new_engine(now))
+
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """Measure once."""
         if not self.seconds and self.schedule.now - START > MEASURED_SECONDS:

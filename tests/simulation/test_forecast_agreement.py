@@ -82,6 +82,9 @@ class _Recorded(JobSimulation):
         self.forecasts: list[tuple[float, ForecastMade]] = []
         self.outcomes: list[ForecastScored] = []
 
+    def start(self, now: float) -> Core:
+        return Core(self.new_engine(now))
+
     def stepped(self, core: Core, outbox: Outbox) -> None:
         for one in outbox.events:
             if isinstance(one.data, ForecastMade):
