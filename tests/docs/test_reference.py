@@ -18,15 +18,19 @@ LITERAL = re.compile(r'"([a-z0-9]+(?:-[a-z0-9]+)*)"')
 WALK_STEP = re.compile(r"^\| (\d+) \| `([\w/]+\.py)`[^|]* \| `(\w+)` \| [^|]+ \| ([^|]*)\|$", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def generate(root: Path) -> ModuleType:
-    """What writes the generated parts; it reads every module once."""
+def generator(root: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("generate", root / "docs" / "generate.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generate(root: Path) -> ModuleType:
+    """What writes the generated parts; it reads every module once."""
+    return generator(root)
 
 
 def test_the_generated_parts_of_every_page_are_up_to_date(generate: ModuleType) -> None:
