@@ -89,7 +89,7 @@ mutate: $(DEVELOPMENT)  ## put MUTANTS one-line bugs into each room, one at a ti
 	python -m tests.mutation --record --mutants $(MUTANTS) --seed $(MUTATION_SEED)
 
 .PHONY: reproduce
-reproduce: $(DEVELOPMENT)  ## compare the model of pilot jobs with real pilots on a real Slurm cluster under load: five minutes
+reproduce: $(DEVELOPMENT)  ## compare the model of pilot jobs with real pilots on a real Slurm cluster under load: six minutes
 	python -m tests.reproduction
 
 .PHONY: bench

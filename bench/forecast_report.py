@@ -27,6 +27,7 @@ from pilotage.forecast.conditioning import (
     learn_today,
     possible_days,
 )
+from pilotage.forecast.fault_ratio import USUAL_HISTORY, current_fault_ratio
 from pilotage.forecast.fit import MeasuredRun, PastRun, PastRuns, fit_work
 from pilotage.forecast.latency import LatencyDistribution, empirical_latency
 from pilotage.forecast.makespan import expected_makespan
@@ -291,6 +292,64 @@ def compared(
     return float(np.mean(paper)), float(np.mean(floor)), float(np.mean(ours)), float(np.mean(inside))
 
 
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+CALM, OUTAGE, LATER_RATIO = 0.05, 0.6, 0.4
+OUTAGE_SECONDS, CHANGE_SECONDS, HOUR = 600.0, 1800.0, 3600.0
+FAULT_PILOTS, FAULT_SEEDS, FAULT_RUNS = 50, 200, 5
+
+
+def fault_table() -> Iterator[str]:
+    """Errors of forecasts under fault ratios that burst or change, by how many probes there were in the hour before."""
+    yield "\n**Fault ratios** that burst in the hour before, or changed half an hour ago and stay: errors on available pilots relative"
+    yield " to a calm hour, and to an oracle that knows the ratio\n\n"
+    yield "| probes a minute | outage: plain share | ours | change: plain share | ours | told when it changed |\n"
+    yield "|---|---|---|---|---|---|\n"
+    latencies = np.sort(150.0 + np.random.default_rng(9).lognormal(5.9, 0.9, 1000))
+    for rate in (4, 2, 1):
+        figures = np.mean([_fault_errors(latencies, 60 * rate, seed) for seed in range(FAULT_SEEDS)], axis=0)
+        calm, struck, struck_plain, oracle, changed, changed_plain, told = figures
+        ratios = (struck_plain / calm, struck / calm, changed_plain / oracle, changed / oracle, told / oracle)
+        yield f"| {rate} | {' | '.join(f'{each:.2f}' for each in ratios)} |\n"
+
+
+def _fault_errors(latencies: Floats, probes: int, seed: int) -> tuple[float, ...]:
+    drawn = np.random.default_rng(seed)
+    times, chance = np.sort(drawn.uniform(0.0, HOUR, probes)), drawn.random(probes)
+    began = drawn.uniform(0.0, HOUR - OUTAGE_SECONDS)
+    in_outage = (times >= began) & (times < began + OUTAGE_SECONDS)
+    since = times >= HOUR - CHANGE_SECONDS
+    struck, changed = chance < np.where(in_outage, OUTAGE, CALM), chance < np.where(since, LATER_RATIO, CALM)
+
+    def error(ratio: float, truth: float) -> float:
+        return _ratio_error(latencies, ratio, truth, seed)
+
+    def now(faults: NDArray[np.bool_]) -> float:
+        return current_fault_ratio(known_at_seconds=times, faults=faults, now_seconds=HOUR, history=USUAL_HISTORY)
+
+    return (
+        error(now(chance < CALM), CALM),
+        error(now(struck), CALM),
+        error(float(struck.mean()), CALM),
+        error(LATER_RATIO, LATER_RATIO),
+        error(now(changed), LATER_RATIO),
+        error(float(changed.mean()), LATER_RATIO),
+        error((float(changed[since].sum()) + 0.5) / (float(since.sum()) + 1.0), LATER_RATIO),
+    )
+
+
+def _ratio_error(latencies: Floats, ratio: float, truth: float, seed: int) -> float:
+    """The error on available pilots under a fault ratio, over a few runs with the true one."""
+    drawn = np.random.default_rng([seed, 1])
+    expected = FAULT_PILOTS * (1.0 - ratio) * np.searchsorted(latencies, TIMES, side="right") / len(latencies)
+    errors = []
+    for _ in range(FAULT_RUNS):
+        starts = drawn.choice(latencies, FAULT_PILOTS)
+        starts[drawn.random(FAULT_PILOTS) < truth] = np.inf
+        errors.append(np.abs(expected - available_at(starts, TIMES)).mean() / FAULT_PILOTS)
+    return float(np.mean(errors))
+
+
 def _row(name: str, count: int, figures: tuple[float, ...]) -> str:
     paper, floor, ours, inside = figures
     return f"| {name} | {count} | {paper:.2f} | {floor:.2f} | {ours:.2f} | {100 * inside:.0f} % |\n"
@@ -304,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "PILOTAGE_REFERENCE_DATA" not in os.environ:
         raise SystemExit("PILOTAGE_REFERENCE_DATA does not say where the data is")
     sessions, starts = sessions_in(Path(os.environ["PILOTAGE_REFERENCE_DATA"]) / "pilots")
-    text = "".join([*pilots_tables(starts), *makespan_tables(sessions)])
+    text = "".join([*pilots_tables(starts), *makespan_tables(sessions), *fault_table()])
     print(text)
     if asked.write:
         before, begin, rest = PAGE.read_text().partition(BEGIN)

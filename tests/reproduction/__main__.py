@@ -21,9 +21,9 @@ from tests.reproduction.grid import Grid
 
 QUEUES = 12
 PILOTS_EACH = 2
-WARM_SECONDS = 45.0
+WARM_SECONDS = 60.0
 PROBES, PROBE_SECONDS = 120, 0.75
-WATCH_SECONDS = 90.0
+WATCH_SECONDS = 120.0
 SERVE = """\
 from pathlib import Path
 

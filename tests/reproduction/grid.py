@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 
@@ -12,9 +13,11 @@ from tests.engines.errors import EngineError
 from tests.engines.slurm import SlurmCluster
 
 CPUS = 8
-JOB_CPUS = (2, 4, 6)
-JOB_SECONDS = 12.0  # on average
-UTILISATION = 0.75
+JOB_CPUS = 2
+JOB_SECONDS = 20.0  # on average
+JOBS = range(6, 15)  # of others at a queue, of which four run
+_OTHERS = "others"
+_LOOK_SECONDS = 0.5
 
 
 class Grid:
@@ -25,6 +28,7 @@ class Grid:
         self.cluster = SlurmCluster("grid", nodes=queues, cpus=CPUS)
         self.queues = [f"grid{number}" for number in range(1, queues + 1)]
         self._chance = random.Random(seed)
+        self._wanted = {queue: self._chance.choice(JOBS) for queue in self.queues}
         self._over = threading.Event()
         self._loader = threading.Thread(target=self._load)
         self.failure: EngineError | None = None
@@ -47,11 +51,10 @@ class Grid:
             self._loader.join()
         self.cluster.close()
 
-    def submit(self, queue: str, *, cpus: int, command: str) -> None:
+    def submit(self, queue: str, *, cpus: int, command: str, name: str) -> None:
         """Submit a job of one command."""
-        self.cluster.command(
-            "sbatch", f"--partition={queue}", f"--cpus-per-task={cpus}", "--output=/dev/null", f"--wrap={command}"
-        )
+        words = (f"--partition={queue}", f"--cpus-per-task={cpus}", f"--job-name={name}", "--output=/dev/null")
+        self.cluster.command("sbatch", *words, f"--wrap={command}")
 
     def wait(self, seconds: float) -> None:
         """Let the load go on for some time; raises what it failed with."""
@@ -62,11 +65,12 @@ class Grid:
             raise self.failure
 
     def probe(self, folder: Path, *, count: int, every_seconds: float) -> list[float]:
-        """Submit probes one by one to queues by chance; their latencies once all have started."""
+        """Submit probes one by one, to each queue in turn; their latencies once all have started."""
         asked = []
         for number in range(count):
             asked.append(time.time())
-            self.submit(self._chance.choice(self.queues), cpus=1, command=f"date +%s.%N > {folder}/probe-{number}")
+            queue = self.queues[number % len(self.queues)]
+            self.submit(queue, cpus=1, command=f"date +%s.%N > {folder}/probe-{number}", name="probe")
             self.wait(max(0.0, asked[0] + (number + 1) * every_seconds - time.time()))
         files = [folder / f"probe-{number}" for number in range(count)]
         while not all(file.exists() and file.read_text().strip() for file in files):
@@ -74,13 +78,16 @@ class Grid:
         return [float(file.read_text()) - at for file, at in zip(files, asked, strict=True)]
 
     def _load(self) -> None:
-        """Submit jobs of others, at each queue as chance has it."""
-        every = JOB_SECONDS * sum(JOB_CPUS) / len(JOB_CPUS) / (UTILISATION * CPUS) / len(self.queues)
+        """Keep as many jobs of others at each queue as belong there: the load is the same all the time."""
         try:
-            while not self._over.wait(self._chance.expovariate(1.0 / every)):
-                seconds = self._chance.expovariate(1.0 / JOB_SECONDS)
-                queue, cpus = self._chance.choice(self.queues), self._chance.choice(JOB_CPUS)
-                self.submit(queue, cpus=cpus, command=f"sleep {seconds:.2f}")
+            while not self._over.wait(_LOOK_SECONDS):
+                present = Counter(
+                    self.cluster.command("squeue", "--noheader", f"--name={_OTHERS}", "--format=%P").split()
+                )
+                for queue, wanted in self._wanted.items():
+                    for _ in range(wanted - present[queue]):
+                        seconds = self._chance.expovariate(1.0 / JOB_SECONDS)
+                        self.submit(queue, cpus=JOB_CPUS, command=f"sleep {seconds:.2f}", name=_OTHERS)
         except EngineError as error:  # told to whoever waits
             self.failure = error
             self._over.set()

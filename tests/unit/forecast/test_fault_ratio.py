@@ -59,6 +59,19 @@ def test_a_ratio_that_rises_and_stays_is_followed_within_half_an_hour() -> None:
     assert np.mean(naive) > 1.3 * np.mean(oracle)
 
 
+@pytest.mark.parametrize("probes", [120, 240])
+def test_half_an_hour_after_a_change_hardly_more_is_to_be_known_than_the_estimate_says(probes: int) -> None:
+    followed, told_when = [], []
+    for seed in range(SEEDS):
+        drawn = np.random.default_rng(500 + seed)
+        times, chance = np.sort(drawn.uniform(0.0, NOW, probes)), drawn.random(probes)
+        faults = chance < np.where(times >= NOW - 1800.0, LATER, CALM)
+        followed.append(forecast_error(estimate(times, faults), truth=LATER, seed=3000 + seed))
+        since = faults[times >= NOW - 1800.0]
+        told_when.append(forecast_error((since.sum() + 0.5) / (len(since) + 1.0), truth=LATER, seed=3000 + seed))
+    assert np.mean(followed) <= 1.3 * np.mean(told_when)
+
+
 def test_an_outage_that_still_lasts_is_not_taken_for_a_change_at_once() -> None:
     times = np.arange(0.0, NOW, 15.0)
     struck = times >= NOW - 300.0
