@@ -15,6 +15,7 @@ from pilotage.forecast.completion import QUICK_RUNS, Application, makespan_distr
 from pilotage.forecast.conditioning import USUAL_DRIFT, ConditionedPilots, ObservedPilots, learn_today
 from pilotage.forecast.latency import empirical_latency
 from pilotage.forecast.makespan import expected_makespan
+from pilotage.forecast.provisioning import Need, provision
 from pilotage.forecast.sequential import SequentialSubmission, sequential_submission
 
 LATENCIES = 10**6
@@ -84,6 +85,16 @@ def main() -> None:
         )
         makespan_distribution(application, starts)
 
+    need = Need(
+        work_seconds=WORK_SECONDS,
+        package_seconds=88.0,
+        running=((3.0, np.inf), (4.0, 3000.0)),
+        queued_seconds=tuple(float(each) for each in drawn.uniform(0.0, 600.0, 20)),
+        queued_max=150,
+        lifetime_seconds=14_400.0,
+        start_cost_seconds=0.0,
+    )
+
     figures = Figures()
     print("forecasts")
     figures.show("eq. 3, 10^6 latencies, 1,000 n", best(makespans), "s", bound=0.3)
@@ -99,6 +110,7 @@ def main() -> None:
         ("makespan given what started", lambda: given_starts(observed), 0.6),
         ("the same, submitted one by one", lambda: given_starts(one_by_one), 1.2),
         ("interval given what started", interval, 1.2),
+        ("how many pilots to request", lambda: provision(history, need, within=0.1), 0.6),
     ):
         figures.show(name, 1000 * best(measure, repeats=QUICK_REPEATS), "ms", bound=bound_ms)
     figures.show(

@@ -12,6 +12,7 @@ __all__ = [
     "makespan",
     "package_times",
     "pilot_records",
+    "provisioning",
     "run_time",
     "score",
     "sequential",
